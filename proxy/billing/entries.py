@@ -1,0 +1,54 @@
+"""An immutable line of the ledger, and how a record becomes one.
+
+Law: same record → same entry, byte for byte, wherever and however often it is settled. Corrections are new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One row of `ledger_entries`. Tokens: integers or None (nobody said so). Money: nUSD or None (no price known)."""
+
+    entry_id: str
+    exchange_id: str
+    kind: str
+    """`usage` for the one terminal entry of an exchange; `adjustment` for a correction"""
+    key_id: str
+    key_alias: str
+    provider: str
+    model: str
+    upstream_model: str
+    endpoint: str
+    streamed: bool
+    outcome: str
+    finish_reason: str | None
+    usage_source: str
+    estimator: str | None
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    total_tokens: int | None
+    events: int
+    bytes: int
+    cost_usd: int | None
+    """what the provider charges us, in nUSD here; a decimal string in JSON, NUMERIC in SQL"""
+    charge_usd: int | None
+    """what the key's owner is billed, in nUSD here"""
+    price_version: str | None
+    provider_response_id: str | None
+    started_at: float
+    """Unix seconds, UTC, here; ISO 8601 in JSON, a timestamp in SQL"""
+    first_token_ms: float | None
+    duration_ms: float
+    details: Mapping[str, Any]
+    seq: int = 0
+    """numbers the entries of one kind of one exchange; unique with (exchange_id, kind)"""
+
+
+ENTRY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(LedgerEntry))

@@ -1,0 +1,42 @@
+"""Money is integer nano-USD (1 USD = 1,000,000,000 nUSD). The one module that rounds, and its names say which way.
+
+Largest amount: a 64-bit integer of nUSD is 9.2 thousand million USD.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+NUSD_PER_USD = 1_000_000_000
+TOKENS_PER_MILLION = 1_000_000
+
+
+def nusd_from_usd(usd: Decimal | str | int) -> int:
+    """USD → nUSD, exact. Raises ValueError if `usd` is not a finite number or is finer than 1 nUSD."""
+    try:
+        amount = Decimal(usd)
+    except InvalidOperation:
+        raise ValueError(f"not an amount of money: {usd!r}") from None
+    if not amount.is_finite():
+        raise ValueError(f"not a finite amount of money: {usd!r}")
+    nusd = amount * NUSD_PER_USD
+    if nusd != nusd.to_integral_value():
+        raise ValueError(f"finer than a nano-USD: {usd!r}")
+    return int(nusd)
+
+
+def usd_text(nusd: int) -> str:
+    """nUSD → decimal string of USD with no exponent and no trailing zeros: 1_500_000 → "0.0015"."""
+    sign = "-" if nusd < 0 else ""
+    whole, part = divmod(abs(nusd), NUSD_PER_USD)
+    return f"{sign}{whole}.{part:09d}".rstrip("0") if part else f"{sign}{whole}"
+
+
+def nusd_rounded_half_up(token_prices: int) -> int:
+    """Σ tokens × (nUSD per million tokens), all ≥ 0 → nUSD. Rounded once, for the whole sum, half up."""
+    return (2 * token_prices + TOKENS_PER_MILLION) // (2 * TOKENS_PER_MILLION)
+
+
+def nusd_from_usd_rounded_half_up(usd: Decimal) -> int:
+    """USD ≥ 0 → nUSD. For lists with the noise of binary fractions (0.13999999999999999)."""
+    return int((usd * NUSD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))

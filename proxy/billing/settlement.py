@@ -1,0 +1,199 @@
+"""What is billed of an exchange, and how its record becomes a ledger entry.
+
+Law: the same record gives the same entry, wherever and however often. The policy is one table, `POLICY`; what
+a provider's configuration sets takes its place, line by line. Counts stay as read, whatever is billed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any, assert_never
+from uuid import UUID, uuid5
+
+import msgspec
+
+from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.prices import charge, price_text
+from proxy.billing.record import Bills, Outcome, Price, UsageRecord
+from proxy.metering.usage import Usage, UsageSource
+
+ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
+"""namespace of entry ids; changing it would let everything be charged again"""
+
+
+_SAID = attrgetter(*ENTRY_FIELDS)
+
+
+class Situation(StrEnum):
+    """How an exchange ended, as finely as billing needs it. The values are the keys of `bill:` in settings."""
+
+    SERVED = "served"
+    CLIENT_LEFT = "client_left"
+    BUDGET_CUT = "budget_cut"
+    SHUT_DOWN = "shut_down"
+    NOT_ACCEPTED = "not_accepted"
+    FAILED_REPORTED = "failed_reported"
+    FAILED_REPORTED_EMPTY = "failed_reported_empty"
+    FAILED_AFTER_CONTENT = "failed_after_content"
+    FAILED_EMPTY = "failed_empty"
+    REFUSED_UPSTREAM = "refused_upstream"
+    CRASHED = "crashed"
+    CRASHED_EMPTY = "crashed_empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the policy."""
+
+    bills: Bills
+    when: str
+
+
+POLICY: Mapping[Situation, Rule] = {
+    Situation.SERVED: Rule(Bills.EVERYTHING, "The provider finished and the client was there to the end."),
+    Situation.CLIENT_LEFT: Rule(
+        Bills.EVERYTHING,
+        "The client left after the provider accepted: the prompt, and what was generated for it.",
+    ),
+    Situation.BUDGET_CUT: Rule(Bills.EVERYTHING, "The budget ran out in mid-stream: what was used up to then."),
+    Situation.SHUT_DOWN: Rule(Bills.EVERYTHING, "This proxy stopped in mid-stream: what was used up to then."),
+    Situation.NOT_ACCEPTED: Rule(
+        Bills.NOTHING,
+        "The client left, the budget ran out or this proxy stopped before the provider accepted.",
+    ),
+    Situation.FAILED_REPORTED: Rule(
+        Bills.EVERYTHING, "The provider failed or stalled after content, and its usage is known."
+    ),
+    Situation.FAILED_REPORTED_EMPTY: Rule(
+        Bills.PROMPT, "The provider failed or stalled and reported usage, but the client got no content."
+    ),
+    Situation.FAILED_AFTER_CONTENT: Rule(
+        Bills.OUTPUT,
+        "The provider failed or stalled after content and never reported: what was delivered, flagged.",
+    ),
+    Situation.FAILED_EMPTY: Rule(Bills.NOTHING, "The provider failed or stalled with no usage and no content."),
+    Situation.REFUSED_UPSTREAM: Rule(Bills.NOTHING, "The provider refused the request: nothing was generated."),
+    Situation.CRASHED: Rule(
+        Bills.EVERYTHING,
+        "This proxy died after something was delivered: settled from its last recorded progress.",
+    ),
+    Situation.CRASHED_EMPTY: Rule(Bills.NOTHING, "This proxy died before anything was delivered."),
+}
+
+
+def situation(outcome: Outcome, *, source: UsageSource, accepted: bool, delivered: bool) -> Situation:
+    """Which line of the policy an ended exchange falls under.
+
+    `accepted`: the provider had answered with success. `delivered`: generated text or tool calls went to the
+    client, or may have.
+    """
+    match outcome:
+        case Outcome.SERVED:
+            return Situation.SERVED
+        case Outcome.CLIENT_LEFT:
+            return Situation.CLIENT_LEFT if accepted else Situation.NOT_ACCEPTED
+        case Outcome.BUDGET_CUT:
+            return Situation.BUDGET_CUT if accepted else Situation.NOT_ACCEPTED
+        case Outcome.SHUT_DOWN:
+            return Situation.SHUT_DOWN if accepted else Situation.NOT_ACCEPTED
+        case Outcome.UPSTREAM_FAILED | Outcome.UPSTREAM_STALLED:
+            return _failed(reported=source is UsageSource.REPORTED, delivered=delivered)
+        case Outcome.CRASHED:
+            return Situation.CRASHED if delivered else Situation.CRASHED_EMPTY
+        case Outcome.REFUSED_UPSTREAM:
+            return Situation.REFUSED_UPSTREAM
+        case _:
+            assert_never(outcome)
+
+
+def _failed(*, reported: bool, delivered: bool) -> Situation:
+    if reported:
+        return Situation.FAILED_REPORTED if delivered else Situation.FAILED_REPORTED_EMPTY
+    return Situation.FAILED_AFTER_CONTENT if delivered else Situation.FAILED_EMPTY
+
+
+def bills(found: Situation, overrides: Mapping[str, str]) -> Bills:
+    """What is billed there: the provider's own line (`Opened.bill`, checked with the settings), or ours."""
+    own = overrides.get(found)
+    return POLICY[found].bills if own is None else Bills(own)
+
+
+def entry(record: UsageRecord) -> LedgerEntry:
+    """The ledger line of an ended exchange. Total: every record has one."""
+    opened, reading = record.opened, record.reading
+    usage = reading.usage
+    charge_nusd = _amount(opened.price, usage, record.bills)
+    cost_nusd = _amount(opened.cost, usage, _incurred(record))
+    return LedgerEntry(
+        entry_id=str(uuid5(ENTRIES, f"{opened.exchange_id}/{record.kind}/{record.seq}")),
+        exchange_id=opened.exchange_id,
+        kind=record.kind,
+        key_id=opened.key_id,
+        key_alias=opened.key_alias,
+        provider=opened.provider,
+        model=opened.model,
+        upstream_model=opened.upstream_model,
+        endpoint=opened.endpoint,
+        streamed=opened.streamed,
+        outcome=record.outcome.value,
+        finish_reason=record.finish_reason,
+        usage_source=reading.source.value,
+        estimator=reading.estimator,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        total_tokens=usage.total_tokens,
+        events=record.events,
+        bytes=record.bytes,
+        cost_usd=cost_nusd,
+        charge_usd=charge_nusd,
+        price_version=opened.price.version if opened.price else None,
+        provider_response_id=record.provider_response_id,
+        started_at=float(opened.started_at),
+        first_token_ms=None if record.first_token_ms is None else float(record.first_token_ms),
+        duration_ms=float(record.duration_ms),
+        details=_details(record, charge_nusd, cost_nusd),
+        seq=record.seq,
+    )
+
+
+def _amount(price: Price | None, usage: Usage, billed: Bills) -> int | None:
+    if billed is Bills.NOTHING:
+        return 0
+    return None if price is None else charge(price, usage, billed)
+
+
+def _incurred(record: UsageRecord) -> Bills:
+    """What the provider charges us for: all that it reports, whatever we bill; else as much as we bill."""
+    return Bills.EVERYTHING if record.reading.source is UsageSource.REPORTED else record.bills
+
+
+def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
+    """What explains the numbers of the entry: the record's own details, and how the money was made."""
+    opened, reading = record.opened, record.reading
+    failed = record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
+    flags = {
+        "unpriced": charge_nusd is None,
+        "cost_unknown": cost_nusd is None,
+        "uncounted": reading.usage.reported_nothing and record.bills is not Bills.NOTHING,
+        "delivered_only": failed and record.bills is Bills.OUTPUT and reading.source is not UsageSource.REPORTED,
+    }
+    details: dict[str, Any] = {**record.details, "billed": record.bills.value}
+    if reading.expected_error is not None:
+        details["expected_error"] = float(reading.expected_error)
+    if opened.price is not None:
+        details["price"] = price_text(opened.price, reading.usage.prompt_tokens)
+    if opened.cost is not None:
+        details["cost"] = price_text(opened.cost, reading.usage.prompt_tokens)
+    return details | {flag: True for flag, raised in flags.items() if raised}
+
+
+def content_hash(line: LedgerEntry) -> str:
+    """SHA-256 of all that an entry says, 64 hex digits: tells a repeat (same) from a conflict (other)."""
+    text = msgspec.json.encode(_SAID(line), order="sorted")
+    return hashlib.sha256(text).hexdigest()

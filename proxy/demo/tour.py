@@ -1,0 +1,278 @@
+"""`tokenweir demo`: a scripted provider, a real proxy, a real client, a real kill; and the ledger that explains it all.
+
+Law: nothing is shown that did not happen. The proxy is the ordinary command in its own process, the ledger is read
+with the ordinary command, and the last section compares it with what the provider itself says it generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+PROVIDER_KEY = "sk-of-the-scripted-provider"
+SYSTEMS = ("tera", "tensorloop", "siliconstorm", "electron")
+# Slow enough to watch, quick enough to wait for.
+PACE_MS = 20
+START_S_MAX = 30.0
+
+_CONFIG = """\
+listen: {host: 127.0.0.1, port: 0}
+data_dir: ./data
+providers:
+  tera:         {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: cancel}
+  tensorloop:   {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: drain}
+  siliconstorm: {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: cancel}
+  electron:     {base_url: "UPSTREAM/waves/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: drain}
+models:
+  tera:         {provider: tera,         price: {input: 0.30, output: 1.20}, cost: {input: 0.25, output: 1.00}}
+  tensorloop:   {provider: tensorloop,   price: {input: 0.20, output: 0.80}, cost: {input: 0.15, output: 0.60}}
+  siliconstorm: {provider: siliconstorm, price: {input: 0.40, output: 1.60}, cost: {input: 0.30, output: 1.20}}
+  electron:
+    provider: electron
+    price: {input: 0.10, cached_input: 0.05, output: 0.40}
+    cost: {input: 0.08, cached_input: 0.04, output: 0.32}
+"""
+
+
+class Child:
+    """A process of the demo, ended with it."""
+
+    def __init__(self, child: asyncio.subprocess.Process, log: Path) -> None:
+        self._child = child
+        self._log = log
+
+    @classmethod
+    async def start(cls, folder: Path, environment: Mapping[str, str], *arguments: str) -> Child:
+        """Run `python -m …` in `folder`."""
+        path = folder / "log.txt"
+        with path.open("ab") as log:
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", *arguments,
+                cwd=folder, env=dict(environment), stdout=asyncio.subprocess.PIPE, stderr=log,
+            )  # fmt: skip
+        return cls(child, path)
+
+    async def line_with(self, words: str) -> str:
+        """The first line it prints with `words` in it. Raises RuntimeError if it ends before."""
+        assert self._child.stdout is not None
+        async with asyncio.timeout(START_S_MAX):
+            while line := await self._child.stdout.readline():
+                if words in line.decode():
+                    return line.decode().strip()
+        raise RuntimeError(f"a process of the demo did not start: {self._log.read_text()[-2000:]}")
+
+    async def end(self, number: signal.Signals) -> None:
+        """Send it a signal and wait for its end."""
+        with suppress(ProcessLookupError):
+            self._child.send_signal(number)
+        await self._child.wait()
+
+
+class Deployment:
+    """The proxy of the demo, on a folder of its own."""
+
+    def __init__(self, folder: Path, provider_url: str) -> None:
+        self.folder = folder
+        self.config = folder / "tokenweir.yaml"
+        self.config.write_text(_CONFIG.replace("UPSTREAM", provider_url))
+        root = Path(__file__).parents[2]
+        path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+        self.environment = {**os.environ, "DEMO_PROVIDER_KEY": PROVIDER_KEY, "PYTHONPATH": path}
+        self.url = ""
+        self._child: Child | None = None
+
+    async def start(self) -> None:
+        """Serve."""
+        arguments = ("proxy", "serve", "--config", str(self.config))
+        self._child = await Child.start(self.folder, self.environment, *arguments)
+        self.url = (await self._child.line_with("listening on")).split()[-1]
+
+    async def end(self, number: signal.Signals) -> None:
+        """Stop it, one way or another."""
+        if self._child is not None:
+            await self._child.end(number)
+
+    async def command(self, *arguments: str) -> str:
+        """What `tokenweir …` prints."""
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "proxy", *arguments, "--config", str(self.config),
+            cwd=self.folder, env=self.environment, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        printed, _ = await child.communicate()
+        if child.returncode:
+            raise RuntimeError(f"tokenweir {' '.join(arguments)} failed")
+        return printed.decode()
+
+    async def settled(self, count: int) -> list[dict[str, Any]]:
+        """The ledger, once it has `count` entries."""
+        async with asyncio.timeout(START_S_MAX):
+            while True:
+                printed = await self.command("ledger", "--json")
+                entries = [json.loads(line) for line in printed.split("\n") if line]
+                if len(entries) >= count:
+                    return entries
+                await asyncio.sleep(0.1)
+
+
+async def tour(*, keep: bool) -> int:
+    """Show everything; the exit code."""
+    folder = Path(tempfile.mkdtemp(prefix="tokenweir-demo-"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]),))}
+    provider = await Child.start(
+        folder,
+        environment,
+        "proxy.demo.provider",
+        "--port",
+        "0",
+        "--pace-ms",
+        str(PACE_MS),
+        "--parent",
+        str(os.getpid()),
+    )
+    deployment: Deployment | None = None
+    try:
+        provider_url = f"http://127.0.0.1:{json.loads(await provider.line_with('port'))['port']}"
+        deployment = Deployment(folder, provider_url)
+        await deployment.start()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
+            agreed = await _show(session, deployment, provider_url)
+            if keep:
+                await _keep(deployment)
+        return 0 if agreed else 1
+    finally:
+        if deployment is not None:
+            await deployment.end(signal.SIGTERM)
+        await provider.end(signal.SIGTERM)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider_url: str) -> bool:
+    _say("tokenweir demo: all of it on this machine, gone when it ends")
+    _line(f"providers  {provider_url}  (scripted: {', '.join(SYSTEMS)})")
+    _line(f"tokenweir  {deployment.url}  (journal and ledger in {deployment.folder})")
+    key = json.loads(await deployment.command("keys", "create", "--alias", "demo"))
+    _line(f"a key      {key['hint']}  (alias demo; stored only as a keyed hash)")
+    client = Client(session, deployment, key["key"])
+
+    _say("1. Four providers, four wire languages: what the client sees, as it comes")
+    for system in SYSTEMS:
+        await client.watch(system)
+
+    _say("2. A client that leaves in mid-stream: two policies")
+    _line("tera stops generating when its caller leaves: we close upstream and estimate.")
+    await client.watch("tera", leave_after=8)
+    _line("tensorloop goes on, and bills: we read on for its usage, though nobody listens.")
+    await client.watch("tensorloop", leave_after=8)
+    await deployment.settled(6)
+
+    _say("3. kill -9 in mid-stream, and the recovery")
+    await client.watch("electron", leave_after=10, at_leaving=lambda: deployment.end(signal.SIGKILL))
+    _line("the proxy is dead. Started again on the same folder:")
+    await deployment.start()
+    entries = await deployment.settled(7)
+    crashed = [entry for entry in entries if entry["outcome"] == "crashed"]
+    _line(f"{len(crashed)} exchange recovered from its journal: {crashed[0]['events']} events had been recorded.")
+
+    _say("4. The ledger, and why each number is what it is")
+    for line in (await deployment.command("ledger")).rstrip().split("\n"):
+        _line(line)
+    return await _compare(session, provider_url, entries)
+
+
+class Client:
+    """Somebody who reads streams through the proxy."""
+
+    def __init__(self, session: aiohttp.ClientSession, deployment: Deployment, key: str) -> None:
+        self._session = session
+        self._deployment = deployment
+        self._headers = {"Authorization": f"Bearer {key}"}
+
+    async def watch(
+        self, system: str, *, leave_after: int | None = None, at_leaving: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Print a stream as it comes; leave after so many events."""
+        print(f"   {system:<13}", end="", flush=True)
+        events = 0
+        async with self._stream(system) as lines:
+            async for text in lines:
+                print(text, end="", flush=True)
+                events += 1
+                if events == leave_after:
+                    if at_leaving is not None:
+                        await at_leaving()
+                    break
+        print(f"  [{'left after ' if leave_after else ''}{events} events]")
+
+    @asynccontextmanager
+    async def _stream(self, system: str) -> AsyncIterator[AsyncIterator[str]]:
+        request = {
+            "model": system,
+            "stream": True,
+            "messages": [{"role": "user", "content": "What does a weir do?"}],
+        }
+        url = f"{self._deployment.url}/v1/chat/completions"
+        answer = await self._session.post(url, json=request, headers=self._headers)
+        try:
+            answer.raise_for_status()
+            yield _texts(answer)
+        finally:
+            answer.close()
+
+
+async def _texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
+    """The text of each event."""
+    async for line in answer.content:
+        if line.startswith(b"data:") and line.strip() != b"data: [DONE]":
+            choices = json.loads(line[5:]).get("choices") or [{}]
+            yield (choices[0].get("delta") or {}).get("content") or ""
+
+
+async def _compare(session: aiohttp.ClientSession, provider_url: str, entries: list[dict[str, Any]]) -> bool:
+    """Our ledger beside the provider's own log, in the order of the requests."""
+    _say("5. The provider's own books beside ours: output tokens")
+    async with session.get(f"{provider_url}/_control/log") as answer:
+        truth = (await answer.json())["exchanges"]
+    agreed = True
+    ordered = sorted(entries, key=lambda entry: str(entry["exchange_id"]))
+    for entry, exchange in zip(ordered, truth, strict=True):
+        ours, theirs, source = entry["completion_tokens"], exchange["completion_tokens"], entry["usage_source"]
+        exact = ours == theirs
+        agreed = agreed and (exact or source == "estimated")
+        verdict = "exact" if exact else f"estimated, {ours - theirs:+d}"
+        _line(f"{entry['model']:<13} {entry['outcome']:<12} provider {theirs:>3}   ledger {ours:>3}   {verdict}")
+    charge = sum(float(entry["charge_usd"]) for entry in entries)
+    cost = sum(float(entry["cost_usd"]) for entry in entries)
+    _line(f"billed {charge:.6f} USD, cost {cost:.6f} USD; every admitted exchange has exactly one entry")
+    return agreed
+
+
+async def _keep(deployment: Deployment) -> None:
+    key = json.loads(await deployment.command("keys", "create", "--alias", "yours"))["key"]
+    _say("It goes on serving; Ctrl-C ends it")
+    _line(f"export KEY={key}")
+    body = '{"model":"electron","stream":true,"messages":[{"role":"user","content":"hello"}]}'
+    _line(f"curl -N {deployment.url}/v1/chat/completions -H \"Authorization: Bearer $KEY\" -d '{body}'")
+    _line(f"curl {deployment.url}/metrics")
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    await told.wait()
+
+
+def _say(title: str) -> None:
+    print(f"\n{title}")
+
+
+def _line(text: str) -> None:
+    print(f"   {text}")

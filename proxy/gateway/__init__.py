@@ -1,0 +1,1 @@
+"""Client ⇄ provider: the one room that speaks HTTP. It moves bytes, and decides nothing about money."""

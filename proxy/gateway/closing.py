@@ -1,0 +1,138 @@
+"""How an opened exchange is closed: its one record, made from what the meter read and how it ended.
+
+Law: `close` is called exactly once for every exchange that was opened; a second call is our bug.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.billing.record import Opened, Outcome, UsageRecord
+from proxy.billing.settlement import bills, situation
+from proxy.gateway.ports import LeasedSlot, Ports
+from proxy.gateway.relay import End
+from proxy.metering.estimate import reading
+from proxy.metering.meter import Metered
+from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading
+
+
+def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
+    """How an exchange whose body had begun ended."""
+    if left:
+        return Outcome.CLIENT_LEFT
+    match end:
+        case End.COMPLETE if metered.failed is None and (metered.complete or metered.usage is not None):
+            return Outcome.SERVED
+        case End.COMPLETE | End.BROKEN:
+            return Outcome.UPSTREAM_FAILED
+        case End.STALLED:
+            return Outcome.UPSTREAM_STALLED
+        case End.CLIENT_LEFT:
+            return Outcome.CLIENT_LEFT
+        case End.SHUT_DOWN:
+            return Outcome.SHUT_DOWN
+
+
+class Closing:
+    """The open half of an exchange, waiting for its end."""
+
+    def __init__(
+        self, opened: Opened, slot: LeasedSlot, ports: Ports, *, prompt: PromptEvidence, started_at: float
+    ) -> None:
+        self.opened = opened
+        self.slot = slot
+        self.closed = False
+        self.accepted = False  # the provider answered 2xx: it works, and is to be paid
+        self._ports = ports
+        self._prompt = prompt
+        self._started_at = started_at  # by time.monotonic
+
+    def close(
+        self,
+        outcome: Outcome,
+        *,
+        now: float,
+        metered: Metered | None = None,
+        events: int = 0,
+        size: int = 0,
+        first_token_at: float | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> UsageRecord:
+        """Write the record. Times by `time.monotonic`; `events` and `size` as passed to the client."""
+        assert not self.closed, "an exchange ends once"
+        self.closed = True
+        read = self._read(outcome, metered, size)
+        facts = situation(
+            outcome,
+            source=read.source,
+            accepted=self.accepted,
+            delivered=metered is not None and not metered.evidence.empty,
+        )
+        record = UsageRecord(
+            opened=self.opened,
+            outcome=outcome,
+            reading=read,
+            bills=bills(facts, self.opened.bill),
+            events=events,
+            bytes=size,
+            duration_ms=_ms(now - self._started_at),
+            first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
+            finish_reason=metered.finish_reason if metered else None,
+            provider_response_id=metered.response_id if metered else None,
+            details={**_details(metered), **(details or {}), "situation": facts.value},
+        )
+        self._ports.outbox.finish(record, self.slot)
+        self._ports.meters.ended(record, estimate_error=self._learn(metered))
+        return record
+
+    def _read(self, outcome: Outcome, metered: Metered | None, size: int) -> Reading:
+        if metered is None or outcome is Outcome.REFUSED_UPSTREAM:
+            return NOTHING
+        failed = outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
+        return reading(
+            metered,
+            estimator=self._ports.estimator,
+            model_key=self._model_key,
+            prompt_tokens_estimate=self.opened.prompt_tokens_estimate,
+            completion_tokens_max=self.opened.completion_tokens_max,
+            bytes_seen=size,
+            accepted=self.accepted and not failed,
+        )
+
+    def _learn(self, metered: Metered | None) -> float | None:
+        """Teach the estimator from what was reported; the error its own estimate would have had."""
+        if metered is None or metered.usage is None or metered.failed is not None or not metered.complete:
+            return None
+        return self._ports.estimator.learn(
+            self._model_key, evidence=metered.evidence, prompt=self._prompt, usage=metered.usage
+        )
+
+    @property
+    def _model_key(self) -> str:
+        return f"{self.opened.provider}/{self.opened.upstream_model}"
+
+
+def _ms(seconds: float) -> float:
+    return round(max(0.0, seconds) * 1000, 3)
+
+
+def _details(metered: Metered | None) -> dict[str, Any]:
+    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, the evidence."""
+    if metered is None:
+        return {}
+    details: dict[str, Any] = {}
+    if metered.flags:
+        details["flags"] = list(metered.flags)
+    if metered.failed:
+        details["failed"] = metered.failed
+    if metered.timings:
+        details["provider_timings"] = metered.timings
+    if metered.usage_raw is not None:
+        details["usage"] = metered.usage_raw
+    else:
+        details["evidence"] = _seen(metered.evidence)
+    return details
+
+
+def _seen(evidence: Evidence) -> dict[str, int]:
+    return {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))}

@@ -1,0 +1,395 @@
+"""One admitted request's life: opened, sent on, relayed, closed once.
+
+Law: whatever happens after it was opened, there is exactly one `UsageRecord`. The client's connection and the
+exchange end apart: when the client leaves, the exchange is told (`client_left`), and by the provider's policy it stops
+(`cancel`) or goes on reading for the bill (`drain`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from aiohttp import HttpVersion11, web
+
+from proxy.billing.record import Outcome
+from proxy.gateway import errors, request_body
+from proxy.gateway.closing import Closing, outcome_of
+from proxy.gateway.connection import ClientConnection
+from proxy.gateway.errors import JSON_TYPE, ApiError
+from proxy.gateway.headers import EXCHANGE_HEADER, SERVER, downward, upward
+from proxy.gateway.ports import Ports, Route
+from proxy.gateway.relay import BodyMeter, End, Relay
+from proxy.gateway.upstream import Answer
+from proxy.gateway.upstream_connection import UpstreamFailedError
+from proxy.gateway.watch import Due, Moments, Watch
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai_request import RequestFacts
+from proxy.metering.meter import Metered, OpaqueMeter
+from proxy.metering.strip import UsageStripper
+
+EVENT_STREAM = "text/event-stream"
+# A JSON answer up to this size is read whole and sent in one write; a longer one is passed on as it comes.
+PLAIN_BYTES_MAX = 256 * 1024
+# An error answer is read whole before it is passed on; a longer one is replaced by our own.
+ERROR_BYTES_MAX = 256 * 1024
+# A provider that says [DONE] and then keeps the connection open is not waited for longer than this.
+AFTER_DONE_S = 5.0
+
+
+class Exchange:
+    """One request, from admission to its record."""
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        connection: ClientConnection,
+        *,
+        facts: RequestFacts,
+        document: dict[str, Any],
+        route: Route,
+        closing: Closing,
+        ports: Ports,
+        received_at: float,
+        dialect: Dialect,
+        durable: asyncio.Future[None] | None,
+    ) -> None:
+        self._request = request
+        self._connection = connection
+        self._facts = facts
+        self._document = document
+        self._route = route
+        self._closing = closing
+        self._ports = ports
+        self._loop = asyncio.get_running_loop()
+        self._received_at = received_at
+        self._dialect = dialect
+        self._durable = durable
+        self._task: asyncio.Task[Any] | None = None
+        self._relay: Relay | None = None
+        self._left_at: float | None = None
+        self._stopping = False
+        self._last_beat_at = 0.0
+        self._details: dict[str, Any] = {}
+        self._injected = False
+        self._refusal: bytes | None = None
+        self._watch = Watch(self._loop, route.provider.limits, self._moments, self._found)
+
+    @property
+    def exchange_id(self) -> str:
+        """Our id of it."""
+        return self._closing.opened.exchange_id
+
+    # -- the way of a request
+
+    async def run(self) -> web.StreamResponse:
+        """Send on, relay, close. Raises nothing but our own bugs; the response may be finished already."""
+        self._task = asyncio.current_task()
+        self._connection.listener = self
+        self._watch.look()
+        try:
+            return await self._run()
+        except asyncio.CancelledError:
+            return self._cancelled()
+        finally:
+            self._watch.stop()
+            self._connection.listener = None
+            if not self._closing.closed:  # our own bug broke the exchange: it still ends, and says so
+                self._close(Outcome.CRASHED, failed="proxy_bug")
+
+    async def _run(self) -> web.StreamResponse:
+        try:
+            answer = await self._ask()
+        except UpstreamFailedError as failure:
+            return self._never_answered(failure)
+        try:
+            if self._durable is not None:
+                await self._durable
+            if not 200 <= answer.status < 300:
+                return await self._refused(answer)
+            self._closing.accepted = True
+            if answer.encoded:
+                return await self._relayed(answer, OpaqueMeter(), None, streamed=self._facts.streamed)
+            if answer.content_type == EVENT_STREAM or (self._facts.streamed and answer.content_type != JSON_TYPE):
+                strip = UsageStripper() if self._injected else None
+                meter = self._dialect.stream_meter(self._route.provider.settings.cumulative)
+                return await self._relayed(answer, meter, strip, streamed=True)
+            if answer.head.length is not None and answer.head.length <= PLAIN_BYTES_MAX:
+                return await self._plain(answer)
+            return await self._relayed(answer, self._dialect.plain_meter(), None, streamed=False)
+        finally:
+            answer.close()  # nothing to do if the body was read to its end: the connection is back in the pool
+
+    async def _ask(self) -> Answer:
+        """Send the request; ask for usage if the client did not, and take it back where a provider cannot."""
+        provider = self._route.provider
+        model = self._route.upstream_model
+        self._injected = self._facts.streamed and not self._facts.usage_asked and provider.injects(model)
+        request = self._upstream_request(inject=self._injected)
+        self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
+        answer = await self._ports.upstream.ask(provider, request)
+        if answer.status == 400 and self._injected and provider.settings.inject_usage == "auto":
+            self._refusal = await answer.read(ERROR_BYTES_MAX)
+            answer.close()
+            if self._refusal is not None and b"stream_options" in self._refusal:
+                provider.without_usage.add(model)
+                self._injected = False
+                self._refusal = None
+                answer = await self._ports.upstream.ask(provider, self._upstream_request(inject=False))
+        return answer
+
+    def _upstream_request(self, *, inject: bool) -> bytes:
+        document = self._dialect.upstream_document(
+            self._document, upstream_model=self._route.upstream_model, inject_usage=inject
+        )
+        body = request_body.serialise(document)
+        return self._route.provider.request(self._dialect.upstream_path, body, upward(self._request.headers))
+
+    # -- three kinds of answer
+
+    async def _relayed(
+        self, answer: Answer, meter: BodyMeter, strip: UsageStripper | None, *, streamed: bool
+    ) -> web.StreamResponse:
+        """A stream, or a body of any length: passed on as it comes."""
+        relay = self._relay = Relay(
+            meter=meter,
+            strip=strip,
+            slot=self._closing.slot,
+            loop=self._loop,
+            gaps=self._ports.meters.gaps,
+            on_fold=self._on_fold,
+        )
+        response = web.StreamResponse(
+            status=answer.status, headers=downward(answer.head, self.exchange_id, streamed=streamed)
+        )
+        if not streamed:
+            response.content_length = answer.head.length
+        await self._begin(response, relay)
+        relay.steer(answer)
+        answer.relay_to(relay)
+        self._watch.look()
+        end = await relay.done
+        answer.close()
+        await self._end_body(end, relay, response, sized=answer.head.chunked or answer.head.length is not None)
+        return response
+
+    async def _begin(self, response: web.StreamResponse, relay: Relay) -> None:
+        """Send the head to the client, if it is still there."""
+        transport = self._request.transport
+        if self._left_at is not None or transport is None:
+            return
+        with suppress(ConnectionError):
+            await response.prepare(self._request)
+            framed = self._request.version >= HttpVersion11 and response.content_length is None
+            relay.attach(transport, chunked=framed)
+
+    async def _end_body(self, end: End, relay: Relay, response: web.StreamResponse, *, sized: bool) -> None:
+        left = self._left_at is not None
+        if end is End.COMPLETE:
+            relay.flush()
+        relay.settle_counts()
+        metered = relay.meter.close()
+        outcome = outcome_of(end, metered, left=left)
+        # Where only the connection's close ends a body, what the provider said tells an end from a break.
+        whole = end is End.COMPLETE and (sized or outcome is Outcome.SERVED or metered.failed is not None)
+        if not whole and not left:
+            self._break_off(outcome, relay)
+        self._close(outcome, metered=metered, relay=relay)
+        if whole and not left:
+            with suppress(ConnectionError):
+                await response.write_eof()
+        elif (transport := self._request.transport) is not None:
+            transport.close()  # no clean end of a body that was not whole
+
+    def _break_off(self, outcome: Outcome, relay: Relay) -> None:
+        """Tell the client why its stream ends, where the provider did not break it off under its eyes."""
+        if outcome is Outcome.UPSTREAM_STALLED:
+            relay.say(errors.upstream_stalled().event())
+        elif outcome is Outcome.SHUT_DOWN:
+            relay.say(errors.shutting_down().event())
+
+    async def _plain(self, answer: Answer) -> web.StreamResponse:
+        """A short JSON answer: read whole, sent in one write."""
+        try:
+            body = await answer.read(PLAIN_BYTES_MAX)
+        except UpstreamFailedError as failure:
+            return self._never_answered(failure)
+        assert body is not None, "bounded by its content length"
+        meter = self._dialect.plain_meter()
+        meter.feed(body)
+        metered = meter.close()
+        left = self._left_at is not None
+        delivered = 0 if left else len(body)
+        self._closing.slot.note(metered.evidence, metered.usage, 0)
+        self._closing.slot.deliver(0, delivered)
+        headers = downward(answer.head, self.exchange_id, streamed=False)
+        response = web.Response(status=answer.status, body=body, headers=headers)
+        if delivered:
+            with suppress(ConnectionError):
+                await response.prepare(self._request)
+                await response.write_eof()
+        outcome = outcome_of(End.COMPLETE, metered, left=left)
+        self._close(outcome, metered=metered, size=delivered, first_token_at=monotonic())
+        return response
+
+    async def _refused(self, answer: Answer) -> web.StreamResponse:
+        """An answer that is not 2xx: passed on, unless it would show what is ours."""
+        status = answer.status
+        outcome = Outcome.REFUSED_UPSTREAM if 400 <= status < 500 else Outcome.UPSTREAM_FAILED
+        self._details["upstream_status"] = status
+        body = self._refusal
+        if body is None and status >= 400:
+            with suppress(UpstreamFailedError):
+                body = await answer.read(ERROR_BYTES_MAX)
+        self._close(outcome, size=len(body or b""))
+        if status in (401, 403, 407):
+            return self.error_response(errors.upstream_auth())
+        secret = self._route.provider.secret
+        if status < 400 or body is None or (secret and secret in body):
+            return self.error_response(errors.upstream_failed())
+        headers = downward(answer.head, self.exchange_id, streamed=False)
+        return web.Response(status=status, body=body, headers=headers)
+
+    def _never_answered(self, failure: UpstreamFailedError) -> web.StreamResponse:
+        left = self._left_at is not None
+        self._close(Outcome.CLIENT_LEFT if left else Outcome.UPSTREAM_FAILED, failed=str(failure))
+        return self.error_response(errors.upstream_failed())
+
+    def error_response(self, refusal: ApiError) -> web.Response:
+        """An error before any byte of an answer was passed on."""
+        headers = dict((SERVER, (EXCHANGE_HEADER, self.exchange_id)))
+        return web.Response(status=refusal.status, body=refusal.body(), content_type=JSON_TYPE, headers=headers)
+
+    # -- what happens to it from outside
+
+    def client_left(self) -> None:
+        """The client's connection is gone."""
+        if self._left_at is not None or self._closing.closed:
+            return
+        relay = self._relay
+        drains = self._route.provider.settings.on_client_leave == "drain" and not self._stopping
+        if relay is not None and self._got_everything(relay):
+            relay.finish(End.COMPLETE)
+            return
+        self._left_at = monotonic()
+        self._details["policy"] = "drain" if drains else "cancel"
+        if relay is not None:
+            relay.detach()
+            if not drains:
+                relay.finish(End.CLIENT_LEFT)
+        elif not drains:
+            self._cancel()
+        self._watch.look()
+
+    def _got_everything(self, relay: Relay) -> bool:
+        """SDKs close as soon as they have read [DONE]: that client was served."""
+        relay.settle_counts()
+        return relay.meter.done
+
+    def client_full(self) -> None:
+        """The client does not keep up."""
+        if self._relay is not None:
+            self._relay.client_full()
+            self._watch.look()
+
+    def client_drained(self) -> None:
+        """The client reads again."""
+        if self._relay is not None:
+            self._relay.client_drained()
+            self._watch.look()
+
+    def shut_down(self) -> None:
+        """The grace time is over."""
+        self._stopping = True
+        if self._relay is not None:
+            self._relay.finish(End.SHUT_DOWN)
+        else:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _cancelled(self) -> web.StreamResponse:
+        """Our own cancel, or aiohttp's at the very end: the exchange ends here, the task goes on to its return."""
+        assert self._task is not None
+        self._task.uncancel()
+        if not self._closing.closed:
+            left = self._left_at is not None
+            late = "limit" in self._details
+            outcome = Outcome.CLIENT_LEFT if left else Outcome.UPSTREAM_STALLED if late else Outcome.SHUT_DOWN
+            self._close(outcome)
+        return self.error_response(errors.shutting_down() if self._stopping else errors.upstream_stalled())
+
+    # -- time and measure
+
+    def _moments(self) -> Moments:
+        relay = self._relay
+        if relay is None:
+            return Moments(self._received_at, None, None, self._left_at)
+        return Moments(self._received_at, relay.last_at, relay.paused_at, self._left_at, self._last_beat_at)
+
+    def _found(self, due: Due) -> None:
+        relay = self._relay
+        match due:
+            case Due.HEARTBEAT if relay is not None:
+                self._last_beat_at = monotonic()
+                relay.heartbeat()
+            case Due.WRITE_STALL:
+                self._details["limit"] = "write_stall_s"
+                if self._request.transport is not None:
+                    self._request.transport.abort()
+            case Due.NO_ANSWER | Due.IDLE | Due.OUT_OF_TIME:
+                self._details["limit"] = due.value
+                self._end_from_here(End.COMPLETE if relay is not None and relay.meter.done else End.STALLED)
+            case Due.DRAINED_ENOUGH:
+                self._details["drain_ended_by"] = "seconds"
+                self._end_from_here(End.CLIENT_LEFT)
+            case _:
+                pass
+
+    def _end_from_here(self, end: End) -> None:
+        if self._relay is not None:
+            self._relay.finish(end)
+        else:
+            self._cancel()
+
+    def _on_fold(self, meter: BodyMeter) -> None:
+        """What only the meter knows: the stream is done, or a drain has read enough tokens."""
+        if meter.done:
+            self._watch.narrow(idle_s=AFTER_DONE_S)
+        if self._left_at is None or self._relay is None:
+            return
+        seen = self._ports.estimator.completion(
+            f"{self._closing.opened.provider}/{self._closing.opened.upstream_model}",
+            meter.evidence,
+            completion_tokens_max=self._closing.opened.completion_tokens_max,
+            bytes_seen=meter.bytes_seen,
+        )
+        if seen.tokens >= self._route.provider.settings.drain.tokens:
+            self._details["drain_ended_by"] = "tokens"
+            self._relay.finish(End.CLIENT_LEFT)
+
+    def _close(
+        self,
+        outcome: Outcome,
+        *,
+        metered: Metered | None = None,
+        relay: Relay | None = None,
+        size: int = 0,
+        first_token_at: float | None = None,
+        failed: str | None = None,
+    ) -> None:
+        if failed is not None:
+            self._details["failed"] = failed
+        self._closing.close(
+            outcome,
+            now=monotonic(),
+            metered=metered,
+            events=relay.events if relay else 0,
+            size=relay.bytes if relay else size,
+            first_token_at=relay.first_token_at if relay else first_token_at,
+            details=self._details,
+        )

@@ -1,0 +1,116 @@
+"""One timer per stream, and what is due when. Law: `decide` is pure; the timer only asks it again.
+
+The timer is not moved with every piece (that would cost more than the piece): it wakes at the earliest moment
+anything could be due, looks at when the last piece came, and sleeps on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from time import monotonic
+
+
+class Due(StrEnum):
+    """What the watch found; the values are the settings' names."""
+
+    NOTHING = "nothing"
+    NO_ANSWER = "first_byte_s"
+    """the provider did not begin to answer within `first_byte_s`"""
+    IDLE = "idle_s"
+    """the provider was silent for longer than `idle_s`"""
+    OUT_OF_TIME = "total_s"
+    """the exchange takes longer than `total_s`"""
+    WRITE_STALL = "write_stall_s"
+    """the client has not read for longer than `write_stall_s`"""
+    DRAINED_ENOUGH = "drain.seconds"
+    """the client left more than `drain_s` ago"""
+    HEARTBEAT = "heartbeat_s"
+    """the provider was silent for `heartbeat_s`: reassure the client"""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. heartbeat_s 0: none."""
+
+    first_byte_s: float
+    """from the request's arrival to the answer's head, connecting included"""
+    idle_s: float
+    total_s: float
+    write_stall_s: float
+    drain_s: float
+    heartbeat_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When things last happened, by `time.monotonic`."""
+
+    started_at: float
+    last_piece_at: float | None
+    """None: the answer has not begun"""
+    paused_at: float | None = None
+    left_at: float | None = None
+    last_beat_at: float = 0.0
+
+
+def decide(now: float, moments: Moments, limits: Limits) -> tuple[Due, float]:
+    """What is due now, and when to look again."""
+    at, due = moments.started_at + limits.total_s, Due.OUT_OF_TIME
+    for earlier_at, earlier in _looks(moments, limits):
+        if earlier_at < at:
+            at, due = earlier_at, earlier
+    return (due if at <= now else Due.NOTHING), at
+
+
+def _looks(moments: Moments, limits: Limits) -> Iterator[tuple[float, Due]]:
+    if moments.left_at is not None:
+        yield moments.left_at + limits.drain_s, Due.DRAINED_ENOUGH
+    if moments.last_piece_at is None:
+        yield moments.started_at + limits.first_byte_s, Due.NO_ANSWER
+    elif moments.paused_at is not None:
+        yield moments.paused_at + limits.write_stall_s, Due.WRITE_STALL
+    else:
+        yield moments.last_piece_at + limits.idle_s, Due.IDLE
+        if limits.heartbeat_s and moments.left_at is None:
+            yield max(moments.last_piece_at, moments.last_beat_at) + limits.heartbeat_s, Due.HEARTBEAT
+
+
+class Watch:
+    """Calls `found` with what is due until stopped."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        moments: Callable[[], Moments],
+        found: Callable[[Due], None],
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._moments = moments
+        self._found = found
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Look now, and again when something can next be due."""
+        self.stop()
+        due, at = decide(monotonic(), self._moments(), self._limits)
+        if due is not Due.NOTHING:
+            self._found(due)
+        if due in (Due.NOTHING, Due.HEARTBEAT):
+            # At the earliest a millisecond from now: what has just been found must not make this loop.
+            self._timer = self._loop.call_later(max(0.001, at - monotonic()), self.look)
+
+    def narrow(self, *, idle_s: float) -> None:
+        """Silence is over sooner from here on."""
+        self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
+        self.look()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

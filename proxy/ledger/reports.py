@@ -1,0 +1,122 @@
+"""What people ask the ledger. Law: reports only read; whoever follows the ledger sees every entry once.
+
+Entries come in the order in which they were settled. A reader fetches page after page, so no read transaction stays
+open for longer than a page: a slow terminal must not keep SQLite's log from being tidied up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, Row, Select, select, tuple_
+
+from proxy.billing.durations import seconds_from
+from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.money import usd_text
+from proxy.ledger.database import reading
+from proxy.ledger.tables import balances, ledger_entries
+
+# About 1 MB of rows in memory at a time, and a few milliseconds per page.
+PAGE_ENTRIES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFilter:
+    """Which entries: those that meet every condition that is not None."""
+
+    key_alias: str | None = None
+    model: str | None = None
+    """the name the client asked for"""
+    since: float | None = None
+    """begun at or after this; Unix seconds, UTC"""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The sum of a key's entries. Money: nUSD. Tokens: those that somebody reported or estimated."""
+
+    key_id: str
+    charged_usd: int
+    cost_usd: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    total_tokens: int
+    entries: int
+
+
+class EntryReader:
+    """Reads the ledger from its beginning; asked again later, goes on where it stopped."""
+
+    def __init__(self, engine: Engine, wanted: EntryFilter) -> None:
+        self._engine = engine
+        self._query = _filtered(wanted)
+        self._after = (0.0, "")
+        """settled_at and entry_id of the last one read. settled_at rises with every settling transaction, so nothing
+        can come in behind this."""
+
+    def new_entries(self) -> Iterator[LedgerEntry]:
+        """Every entry not read yet. Raises LedgerUnavailable."""
+        while page := self._page():
+            for row in page:
+                self._after = (row.settled_at, row.entry_id)
+                yield LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
+
+    def _page(self) -> list[Row[Any]]:
+        cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
+        with reading(self._engine) as connection:
+            return list(connection.execute(self._query.where(cursor > self._after)))
+
+
+def entry_json(entry: LedgerEntry) -> dict[str, Any]:
+    """An entry as it is printed: the 29 public fields in their order; money as decimal strings of USD, time in UTC."""
+    shown = {name: getattr(entry, name) for name in ENTRY_FIELDS if name != "seq"}
+    for name in ("cost_usd", "charge_usd"):
+        shown[name] = None if shown[name] is None else usd_text(shown[name])
+    shown["started_at"] = iso_utc(entry.started_at)
+    return shown
+
+
+def read_balances(engine: Engine) -> list[Balance]:
+    """Every key that has an entry, in the order of key ids. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
+
+
+def iso_utc(unix_s: float) -> str:
+    """Unix seconds → "2026-11-01T12:00:00.000000Z"."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def since_from(text: str, now: float) -> float:
+    """`--since`: "90m", "24h", "7d" (before `now`), "2026-11-01" or an ISO time (UTC unless it says otherwise) →
+    Unix seconds. Raises ValueError, saying what was expected."""
+    if text.endswith(("s", "m", "h", "d", "w")):
+        return now - seconds_from(text)
+    moment = _iso_time(text)
+    if moment is None or not 1970 <= moment.year < 9999:  # the years that every clock and database can name
+        raise ValueError(f"not a time: {text!r} (2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d)")
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+def _iso_time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _filtered(wanted: EntryFilter) -> Select[Any]:
+    columns = ledger_entries.c
+    query = select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at)
+    if wanted.key_alias is not None:
+        query = query.where(columns.key_alias == wanted.key_alias)
+    if wanted.model is not None:
+        query = query.where(columns.model == wanted.model)
+    if wanted.since is not None:
+        query = query.where(columns.started_at >= wanted.since)
+    return query.order_by(columns.settled_at, columns.entry_id).limit(PAGE_ENTRIES)

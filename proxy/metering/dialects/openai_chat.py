@@ -1,0 +1,292 @@
+"""The dialect chat/completions: chunks and answers → evidence, usage, how it ended.
+
+Law: what a model generated is counted, whoever spelled it how; error text is never output; usage is what the last
+event with a usage says, never a sum. Requests: `openai_request`; shapes: `openai_wire`; counts: `openai_usage`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.metering.dialects.openai_request import (
+    InvalidField,
+    RequestFacts,
+    facts,
+    upstream_document,
+)
+from proxy.metering.dialects.openai_usage import later, usage_of, violations
+from proxy.metering.dialects.openai_usage_event import is_usage_event
+from proxy.metering.dialects.openai_wire import Choice, Chunk, Part, ToolCall
+from proxy.metering.run import TextRun, run_of
+from proxy.metering.text import Chars, GrowingText, chars_of
+from proxy.metering.usage import Evidence, PromptEvidence, Usage
+
+__all__ = [
+    "ChatTally",
+    "InvalidField",
+    "PromptEvidence",
+    "RequestFacts",
+    "facts",
+    "is_usage_event",
+    "upstream_document",
+]
+
+# OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
+CHOICES_MAX = 128
+# More tool calls than any answer has; beyond it their characters still count, their number does not.
+TOOL_CALLS_MAX = 4096
+# Finish reasons are words; ids are under 100 characters everywhere. What is longer is not kept.
+_WORD_CHARS_MAX = 64
+_ID_CHARS_MAX = 256
+
+# What one choice of an event carried.
+_TEXT, _CALL = 1, 2
+
+# Where an event's text can stand.
+_TEXT_NAMES = ("content", "reasoning_content", "reasoning")
+
+
+class ChatTally:
+    """What the chunks of one exchange add up to. `evidence` is exact after `flush`, final after `settle`.
+
+    `cumulative`: whether each text repeats all before it; None: found out from the texts themselves.
+    """
+
+    __slots__ = (
+        "_calls", "_cumulative", "_growing", "_plain", "_plain_reasoning", "_reasonings", "_texts", "evidence",
+        "failed", "finish_reason", "flags", "response_id", "usage", "usage_raw",
+    )  # fmt: skip
+
+    def __init__(self, cumulative: bool | None = None) -> None:
+        self.evidence = Evidence()
+        self.usage: Usage | None = None
+        self.usage_raw: dict[str, Any] | None = None  # as it came; `plain` makes it fit for a ledger
+        self.finish_reason: str | None = None
+        self.response_id: str | None = None
+        self.failed: str | None = None
+        self.flags: set[str] = set()
+        self._cumulative = cumulative
+        self._growing: dict[tuple[int, bool], GrowingText] = {}
+        self._plain: set[int] = set()  # choices whose texts are known to be fragments
+        self._plain_reasoning: set[int] = set()
+        self._texts: list[str] = []  # fragments not counted yet
+        self._reasonings: list[str] = []
+        self._calls: set[tuple[int, int | str]] = set()
+
+    def read(self, chunk: Chunk) -> None:
+        """One event of a stream."""
+        if chunk.usage is not None or chunk.x_groq is not None:
+            self._read_usage(chunk)
+        if self.response_id is None:
+            self.response_id = _identifier(chunk.id)
+        if chunk.error:
+            self.fail("error_event")
+            return
+        if chunk.full_text:
+            self._all_cumulative()
+        kinds = 0
+        for choice in chunk.choices or ():
+            kinds |= self._read_choice(choice)
+        self.evidence.text_events += kinds & _TEXT
+        self.evidence.tool_events += kinds >> 1
+        if chunk.err_msg and not kinds:
+            self.fail("err_msg")
+
+    def run(self, chunk: Chunk, event: bytes) -> TextRun | None:
+        """The run that this event of a stream may begin: nothing in it but one fragment of text."""
+        choices = chunk.choices
+        if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
+            return None
+        if not choices or len(choices) > 1:
+            return None
+        choice, part, index = choices[0], choices[0].delta, choices[0].index or 0
+        if part is None or choice.finish_reason or choice.error or choice.err_msg or choice.message or choice.text:
+            return None
+        if part.refusal or part.audio or part.tool_calls or part.function_call or part.reasoning_details:
+            return None
+        spoken = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
+        if len(spoken) != 1:
+            return None
+        name, text = spoken[0]
+        reasoning = name != "content"
+        if index not in (self._plain_reasoning if reasoning else self._plain):
+            return None
+        return run_of(event, name.encode(), text, index=index, reasoning=reasoning)
+
+    def read_run(self, run: TextRun, text: str, count: int) -> None:
+        """Events of a run, `count` with text, `text` in all: what `read` would have made of each."""
+        (self._reasonings if run.reasoning else self._texts).append(text)
+        self.evidence.text_events += count
+
+    def read_answer(self, chunk: Chunk) -> None:
+        """One whole answer: where a choice has both a message and a delta, the message is the answer."""
+        if chunk.error:
+            self.fail("error_body")
+        for choice in chunk.choices or ():
+            choice.delta = choice.message or choice.delta
+        self.read(chunk)
+
+    def fail(self, word: str) -> None:
+        """The provider said that it failed. The first word stays."""
+        self.failed = self.failed or word
+
+    def flush(self) -> None:
+        """Counts the fragments that `read` put aside: joined, because counting many at once is cheaper."""
+        if self._texts:
+            self._count(chars_of("".join(self._texts)), reasoning=False)
+            self._texts.clear()
+        if self._reasonings:
+            self._count(chars_of("".join(self._reasonings)), reasoning=True)
+            self._reasonings.clear()
+
+    def settle(self) -> None:
+        """The stream is over: decides what was still open. Idempotent."""
+        self.flush()
+        for (_, reasoning), growing in self._growing.items():
+            self._count(growing.settle(), reasoning=reasoning)
+            if growing.cumulative:
+                self.flags.add("cumulative")
+
+    def _read_usage(self, chunk: Chunk) -> None:
+        raw = chunk.usage
+        if raw is None:
+            raw = chunk.x_groq.usage if chunk.x_groq is not None else None
+        if not raw:
+            return
+        usage = usage_of(raw)
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage != Usage():
+            self.flags.update(violations(usage))
+            self.usage, fell = later(self.usage, usage)
+            self.usage_raw = raw
+            if fell:
+                self.flags.add("usage_decreased")
+
+    def _read_choice(self, choice: Choice) -> int:
+        if choice.finish_reason is not None:
+            self._finish(choice.finish_reason)
+        part = choice.delta or self._part_without_delta(choice)
+        if choice.error or (choice.err_msg and not (part and part.content)):
+            self.fail("error_event" if choice.error else "err_msg")
+            return 0
+        if part is None:
+            return 0
+        index = choice.index or 0
+        kinds = 0
+        if part.content:
+            kinds = self._read_text(index, part.content)
+        if part.reasoning_content or part.reasoning or part.reasoning_details:
+            kinds |= self._read_reasoning(index, part)
+        if part.refusal or part.audio is not None:
+            kinds |= self._read_speech(part)
+        if part.tool_calls or part.function_call is not None:
+            kinds |= self._read_calls(index, part)
+        return kinds
+
+    def _part_without_delta(self, choice: Choice) -> Part | None:
+        # A message that follows deltas of the same choice repeats them.
+        index = choice.index or 0
+        if index in self._plain or (index, False) in self._growing:
+            return None
+        return choice.message or (Part(content=choice.text) if choice.text else None)
+
+    def _finish(self, reason: str) -> None:
+        if not reason:
+            return
+        self.finish_reason = _word(reason)
+        if reason == "error":
+            self.fail("error_event")
+
+    def _read_text(self, index: int, text: str) -> int:
+        if index in self._plain:
+            self._texts.append(text)
+        else:
+            self._read_growing(index, text, reasoning=False)
+        return _TEXT
+
+    def _read_reasoning(self, index: int, part: Part) -> int:
+        # Alternative spellings of the same text: one of them counts.
+        details = part.reasoning_details or ()
+        text = part.reasoning_content or part.reasoning or "".join(d.text or d.summary or "" for d in details)
+        if not text:
+            return 0
+        if index in self._plain_reasoning:
+            self._reasonings.append(text)
+        else:
+            self._read_growing(index, text, reasoning=True)
+        return _TEXT
+
+    def _read_growing(self, index: int, text: str, *, reasoning: bool) -> None:
+        key = (index, reasoning)
+        growing = self._growing.get(key)
+        if growing is None:
+            growing = GrowingText(sure=self._cumulative is True)
+            growing.plain = self._cumulative is False or len(self._growing) >= 2 * CHOICES_MAX
+            self._growing[key] = growing
+        self._count(chars_of(text) if growing.plain else growing.take(text), reasoning=reasoning)
+        if growing.plain:
+            del self._growing[key]
+            plain_ones = self._plain_reasoning if reasoning else self._plain
+            if len(plain_ones) < CHOICES_MAX:
+                plain_ones.add(index)
+
+    def _all_cumulative(self) -> None:
+        self._cumulative = True
+        for growing in self._growing.values():
+            growing.be_sure()
+
+    def _read_speech(self, part: Part) -> int:
+        spoken = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
+        self._texts.append(spoken)
+        return _TEXT if spoken else 0
+
+    def _read_calls(self, index: int, part: Part) -> int:
+        chars = 0
+        for call in part.tool_calls or ():
+            chars += self._read_call(index, call)
+        if (legacy := part.function_call) is not None and (legacy.name or legacy.arguments):
+            self._begin((index, "function_call"))
+            chars += len(legacy.name or "") + len(legacy.arguments or "")
+        self.evidence.tool_chars += chars
+        return _CALL if chars else 0
+
+    def _read_call(self, index: int, call: ToolCall) -> int:
+        # With an id: one call for each id. Without: the call at that place goes on.
+        place: tuple[int, int | str] = (index, 0 if call.index is None else call.index)
+        if call.id:
+            self._begin((index, call.id))
+            self._calls.add(place)
+        else:
+            self._begin(place)
+        chars = 0
+        if call.function is not None:
+            chars = len(call.function.name or "") + len(call.function.arguments or "")
+        if call.custom is not None:
+            chars += len(call.custom.name or "") + len(call.custom.input or "")
+        return chars
+
+    def _begin(self, call: tuple[int, int | str]) -> None:
+        if call not in self._calls and len(self._calls) < 2 * TOOL_CALLS_MAX:
+            self._calls.add(call)
+            self.evidence.tool_calls += 1
+
+    def _count(self, chars: Chars, *, reasoning: bool) -> None:
+        evidence = self.evidence
+        evidence.chars_latin += chars[0]
+        evidence.chars_wide += chars[1]
+        evidence.chars_other += chars[2]
+        if reasoning:
+            evidence.reasoning_chars += sum(chars)
+
+
+def _word(text: str) -> str:
+    """A provider's word, fit for a ledger and a metric; "other" if it is none."""
+    bare = text.replace("_", "").replace("-", "").replace(" ", "")
+    return text if len(text) <= _WORD_CHARS_MAX and bare.isascii() and bare.isalnum() else "other"
+
+
+def _identifier(text: str | None) -> str | None:
+    """An id in one word: what has blanks is a text, and texts are not kept."""
+    good = text and len(text) <= _ID_CHARS_MAX and text.isascii() and text.isprintable() and " " not in text
+    return text if good else None

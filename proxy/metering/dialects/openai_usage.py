@@ -1,0 +1,117 @@
+"""The usage object of chat/completions → `Usage`, by one rule.
+
+Rule: prompt = `prompt_tokens`; completion = `completion_tokens`; total = `total_tokens`; cached =
+`prompt_tokens_details.cached_tokens`, else `prompt_cache_hit_tokens` (DeepSeek), else `cached_tokens` (Moonshot);
+reasoning = `completion_tokens_details.reasoning_tokens`, else `reasoning_tokens`. Numbers are taken as reported:
+never clamped, never altered, never added up. A usage with one impossible count is not used at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from typing import Any
+
+import msgspec
+
+from proxy.metering.usage import TOKENS_MAX, Usage
+
+# Ten times the largest recorded one without its array of times; what is larger has no place in a ledger entry.
+RAW_BYTES_MAX = 16 << 10
+# One time for each token: summarised in `timings`, too long for a ledger entry.
+_TIMES = "decode_time_arr"
+
+
+def usage_of(raw: Mapping[str, Any]) -> Usage | None:
+    """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count."""
+    prompt_details, completion_details = _details(raw, "prompt"), _details(raw, "completion")
+    try:
+        return Usage(
+            prompt_tokens=_count(raw.get("prompt_tokens")),
+            cached_tokens=_first(
+                prompt_details.get("cached_tokens"), raw.get("prompt_cache_hit_tokens"), raw.get("cached_tokens")
+            ),
+            completion_tokens=_count(raw.get("completion_tokens")),
+            reasoning_tokens=_first(completion_details.get("reasoning_tokens"), raw.get("reasoning_tokens")),
+            total_tokens=_count(raw.get("total_tokens")),
+        )
+    except ValueError:
+        return None
+
+
+def _details(raw: Mapping[str, Any], side: str) -> Mapping[str, Any]:
+    details = raw.get(f"{side}_tokens_details")
+    return details if isinstance(details, dict) else {}
+
+
+def _first(*values: object) -> int | None:
+    return next((_count(value) for value in values if value is not None), None)
+
+
+def _count(value: object) -> int | None:
+    """An exact integer, or a float that is one (9.0 → 9). Raises ValueError for anything else but None."""
+    if value is None:
+        return None
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= TOKENS_MAX:
+        raise ValueError("not a token count")
+    return value
+
+
+def violations(usage: Usage) -> Iterator[str]:
+    """The identities that `usage` breaks. Some providers break them always: it is said, not corrected."""
+    prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+    if usage.cached_tokens is not None and prompt is not None and usage.cached_tokens > prompt:
+        yield "cached_exceeds_prompt"
+    if usage.reasoning_tokens is not None and completion is not None and usage.reasoning_tokens > completion:
+        yield "reasoning_exceeds_completion"
+    if total is not None and prompt is not None and completion is not None and total != prompt + completion:
+        yield "total_mismatch"
+
+
+def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
+    """Two usages of one answer, the second reported later: last, never lower, field by field; and whether one fell."""
+    if old is None:
+        return new, False
+    before, after = astuple(old), astuple(new)
+    folded = [a if b is None else b if a is None else max(a, b) for a, b in zip(before, after, strict=True)]
+    fell = any(a is not None and b is not None and b < a for a, b in zip(before, after, strict=True))
+    return Usage(*folded), fell
+
+
+def plain(raw: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`raw` without its array of times, as plain finite JSON; None if it is too large or cannot be written as JSON."""
+    try:
+        text = msgspec.json.encode({key: value for key, value in raw.items() if key != _TIMES})
+        if len(text) > RAW_BYTES_MAX:
+            return None
+        value: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        return None
+    return value
+
+
+def timings(raw: Mapping[str, Any]) -> dict[str, float]:
+    """SiliconStorm's times, in the unit of the wire: `prefill_time`; count, mean and max of `decode_time_arr`."""
+    found: dict[str, float] = {}
+    prefill: Any = raw.get("prefill_time")
+    if _is_time(prefill):
+        found["prefill_time"] = prefill
+    times = raw.get(_TIMES)
+    if isinstance(times, list) and (good := [time for time in times if _is_time(time)]):
+        found |= {
+            "decode_time_count": len(good),
+            "decode_time_mean": sum(good) / len(good),
+            "decode_time_max": max(good),
+        }
+    return found
+
+
+# A day in nanoseconds: no unit of the wire makes a token's time longer.
+_TIME_MAX = 86_400 * 10**9
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and 0 <= value <= _TIME_MAX

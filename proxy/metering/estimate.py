@@ -1,0 +1,226 @@
+"""Token counts that no provider reported, from counters alone; and the reading that says which is which.
+
+Law: a reported number is never replaced. An estimate is a fixed linear prior times a correction learned for each
+model from the streams whose usage came, shrunk towards none while it has seen few of them. It is capped by what
+the request allowed and by the bytes seen, and it is never 0 where something was generated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.metering.meter import Metered
+from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
+
+VERSION = "linear-1"
+
+# Models remembered; beyond it the one learned from longest ago is forgotten. "*" routes pass any name on.
+MODELS_MAX = 1000
+# The prior counts as much as this many streams of a model.
+_SHRINK = 5.0
+# Older streams than about this many are forgotten: models change behind their names.
+_MEMORY = 200.0
+# One stream moves the correction by no more than this factor, and a correction is never more than that one.
+_STEP_MAX, _CORRECTION_MAX = math.log(2), math.log(4)
+# An error beyond this is an outlier, and counts as this much.
+_ERROR_MAX = 2.0
+# Fewer tokens than this say less about a model: role, stop and template tokens outweigh the text.
+_TELLING_TOKENS = 20
+# What the priors below miss by, typically, on recorded traffic.
+_COMPLETION_ERROR, _PROMPT_ERROR = 0.25, 0.30
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Tokens, and how far off such an estimate typically is (0.1 = 10 %)."""
+
+    tokens: int
+    expected_error: float
+    capped: bool = False
+    """the estimate was higher than what was possible"""
+
+
+def _completion_prior(evidence: Evidence) -> float:
+    """Fitted on 744 recorded answers: median error 22 %, bias under 5 %. An end token, and a frame for each call."""
+    return (
+        1.0
+        + evidence.chars_latin / 4.2
+        + evidence.chars_wide * 0.8
+        + evidence.chars_other / 2.2
+        + evidence.tool_chars / 3.9
+        + evidence.tool_calls * 9.0
+    )
+
+
+def _prompt_prior(prompt: PromptEvidence) -> float:
+    """Fitted on 764 recorded requests: median error 17 %. Images and attachments are a guess: providers differ 40 ×."""
+    return (
+        3.0
+        + prompt.messages * 4.0
+        + prompt.chars_latin / 4.4
+        + prompt.chars_wide * 0.8
+        + prompt.chars_other / 2.2
+        + prompt.tool_chars / 5.5
+        + (prompt.images + prompt.attachments) * 500.0
+    )
+
+
+@dataclass(slots=True)
+class _Correction:
+    """What the streams of one model say about a prior: weight of what was seen, mean log ratio, mean error."""
+
+    weight: float = 0.0
+    log_ratio: float = 0.0
+    error: float = 0.0
+
+    @property
+    def trust(self) -> float:
+        return self.weight / (self.weight + _SHRINK)
+
+    @property
+    def factor(self) -> float:
+        return math.exp(self.log_ratio * self.trust)
+
+    def expected_error(self, prior: float) -> float:
+        return round(prior + (self.error - prior) * self.trust, 4)
+
+    def learn(self, *, prior_tokens: float, tokens: int) -> float:
+        """Returns the relative error that the corrected estimate would have had: 0.1 = 10 % too high."""
+        error = prior_tokens * self.factor / tokens - 1
+        weight = min(1.0, tokens / _TELLING_TOKENS)
+        self.weight = min(self.weight + weight, _MEMORY)
+        share = weight / self.weight
+        step = math.log(tokens / prior_tokens) - self.log_ratio
+        moved = self.log_ratio + share * _within(step, _STEP_MAX)
+        self.log_ratio = _within(moved, _CORRECTION_MAX)
+        self.error += share * (min(abs(error), _ERROR_MAX) - self.error)
+        return error
+
+
+def _within(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)
+
+
+class Estimator:
+    """Estimates, and learns from every answer that reported. Models are named `provider/upstream_model`."""
+
+    VERSION = VERSION
+
+    __slots__ = ("_completions", "_prompts")
+
+    def __init__(self) -> None:
+        self._completions: dict[str, _Correction] = {}
+        self._prompts: dict[str, _Correction] = {}
+
+    def completion(
+        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
+    ) -> Estimate:
+        """Tokens generated. A token needs at least one byte; without evidence there are none."""
+        correction = self._completions.get(model_key, _Correction())
+        expected_error = correction.expected_error(_COMPLETION_ERROR)
+        if evidence.empty:
+            return Estimate(0, expected_error)
+        tokens = round(_completion_prior(evidence) * correction.factor)
+        possible = bytes_seen if completion_tokens_max is None else min(bytes_seen, completion_tokens_max)
+        return Estimate(max(min(tokens, possible), 1), expected_error, capped=tokens > possible)
+
+    def prompt(self, model_key: str, prompt: PromptEvidence) -> Estimate:
+        """Tokens of the prompt, at least one."""
+        correction = self._prompts.get(model_key, _Correction())
+        tokens = max(round(_prompt_prior(prompt) * correction.factor), 1)
+        return Estimate(tokens, correction.expected_error(_PROMPT_ERROR))
+
+    def learn(self, model_key: str, *, evidence: Evidence, prompt: PromptEvidence | None, usage: Usage) -> float | None:
+        """From an answer that reported `usage`: the relative error that its estimate would have had, or None."""
+        if prompt is not None and usage.prompt_tokens:
+            correction = _kept(self._prompts, model_key)
+            correction.learn(prior_tokens=_prompt_prior(prompt), tokens=usage.prompt_tokens)
+        if evidence.empty or not usage.completion_tokens:
+            return None
+        correction = _kept(self._completions, model_key)
+        return correction.learn(prior_tokens=_completion_prior(evidence), tokens=usage.completion_tokens)
+
+    def export(self) -> dict[str, Any]:
+        """What was learned, as plain JSON values for `restore`."""
+        return {
+            "version": VERSION,
+            "completions": {key: [c.weight, c.log_ratio, c.error] for key, c in self._completions.items()},
+            "prompts": {key: [c.weight, c.log_ratio, c.error] for key, c in self._prompts.items()},
+        }
+
+    @classmethod
+    def restore(cls, exported: object) -> Estimator:
+        """From `export`. What cannot be read, or was learned by another version, is left out."""
+        estimator = cls()
+        if isinstance(exported, Mapping) and exported.get("version") == VERSION:
+            estimator._completions = _restored(exported.get("completions"))
+            estimator._prompts = _restored(exported.get("prompts"))
+        return estimator
+
+
+def _kept(corrections: dict[str, _Correction], key: str) -> _Correction:
+    """The correction of `key`, moved to the young end; the oldest goes when there are too many."""
+    correction = corrections.pop(key, None) or _Correction()
+    if len(corrections) >= MODELS_MAX:
+        del corrections[next(iter(corrections))]
+    corrections[key] = correction
+    return correction
+
+
+def _restored(exported: object) -> dict[str, _Correction]:
+    rows = exported.items() if isinstance(exported, Mapping) else ()
+    good = [(key, row) for key, row in rows if isinstance(key, str) and _is_row(row)]
+    return {
+        key: _Correction(_within(weight, _MEMORY), _within(log_ratio, _CORRECTION_MAX), _within(error, _ERROR_MAX))
+        for key, (weight, log_ratio, error) in good[-MODELS_MAX:]
+    }
+
+
+def _is_row(row: object) -> bool:
+    if not isinstance(row, list | tuple) or len(row) != 3:
+        return False
+    if not all(type(value) in (int, float) and math.isfinite(value) for value in row):
+        return False
+    return bool(row[0] >= 0 and row[2] >= 0)
+
+
+def reading(
+    metered: Metered,
+    *,
+    estimator: Estimator,
+    model_key: str,
+    prompt_tokens_estimate: int,
+    completion_tokens_max: int | None,
+    bytes_seen: int,
+    accepted: bool = False,
+) -> Reading:
+    """What an exchange used. Reported numbers stay as reported; what is missing beside them is estimated.
+
+    `accepted`: the provider took the request, so that a prompt was used even if nothing was generated. Without it,
+    no usage and no evidence is NOTHING.
+    """
+    usage = metered.usage or Usage()
+    if usage.prompt_tokens is not None and usage.completion_tokens is not None:
+        return Reading(usage, UsageSource.REPORTED)
+    if usage.reported_nothing and metered.evidence.empty and not accepted:
+        return NOTHING
+    estimate = estimator.completion(
+        model_key, metered.evidence, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen
+    )
+    prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
+    completion_tokens = estimate.tokens if usage.completion_tokens is None else usage.completion_tokens
+    return Reading(
+        Usage(
+            prompt_tokens=prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=completion_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
+        ),
+        UsageSource.ESTIMATED,
+        estimator=VERSION,
+        expected_error=estimate.expected_error,
+    )

@@ -1,0 +1,240 @@
+"""The journal's wire format: frames, and how to find them again in a damaged file. Pure: bytes in, values out.
+
+A frame is `magic · length · ~length · crc32 · kind · seq · payload`, little-endian. The payload is JSON, hence UTF-8,
+and the magic holds bytes that UTF-8 never uses: no model or key name can forge a frame. The length is written twice,
+once inverted, so that a flipped bit in it is told from a torn tail. The CRC covers kind, seq and payload.
+
+Law: for any bytes at all, `scan` ends, raises nothing, and gives out no frame that was not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from struct import Struct
+from typing import Any, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from proxy.billing.record import Opened, UsageRecord
+
+MAGIC = b"\xffTW\xff"
+_HEAD = Struct("<4sIII")
+_TAIL = Struct("<BQ")
+HEADER_BYTES = _HEAD.size + _TAIL.size
+
+# The largest record of the recorded provider exchanges is below 4 KiB; 1 MiB is far above, and its length fits 20 bits.
+PAYLOAD_BYTES_MAX = (1 << 20) - 1 - HEADER_BYTES
+
+# Newest shape of UsageRecord that this code can read; a higher one is kept aside, never guessed at.
+RECORD_VERSION = 1
+
+_LENGTH_MASK = 0xFFFFFFFF
+_T = TypeVar("_T")
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    OPEN = 1
+    """An exchange was admitted; payload: `Opened`."""
+    CLOSE = 2
+    """It ended; payload: `UsageRecord`."""
+    SETTLED = 3
+    """The ledger has the records of these CLOSE frames; payload: list of their seqs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One good frame of a segment; `offset` and `length` (header included) in bytes; `kind` may be of the future."""
+
+    offset: int
+    length: int
+    kind: int
+    seq: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """All that one segment holds."""
+
+    frames: list[Frame]
+    gaps: list[tuple[int, int]]
+    """(offset, length) of bytes that are no frame"""
+    torn_bytes: int
+    """length of the unfinished frame at the end: the ordinary trace of a crash"""
+
+
+class Envelope(msgspec.Struct):
+    """The least that must be readable of a record to know what it closes."""
+
+    class Of(msgspec.Struct):
+        """The half that was opened."""
+
+        exchange_id: str
+
+    opened: Of
+    version: int = 1
+
+
+_ENCODER = msgspec.json.Encoder()
+_OPENED = msgspec.json.Decoder(Opened)
+_RECORD = msgspec.json.Decoder(UsageRecord)
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+_SEQS = msgspec.json.Decoder(list[int])
+
+
+class UndecodableError(ValueError):
+    """A payload that this version cannot read: it is kept aside for one that can."""
+
+
+def encode_frame(kind: int, seq: int, payload: bytes) -> bytes:
+    """One frame, ready to be appended."""
+    assert len(payload) <= PAYLOAD_BYTES_MAX, "payload too long for a frame"
+    tail = _TAIL.pack(kind, seq)
+    length = len(payload)
+    return b"".join((_HEAD.pack(MAGIC, length, length ^ _LENGTH_MASK, crc32(payload, crc32(tail))), tail, payload))
+
+
+def frame_at(image: bytes, offset: int) -> Frame | None:
+    """The frame that begins at `offset`, or None if the bytes there are not a whole good frame."""
+    start = offset + HEADER_BYTES
+    if len(image) < start:
+        return None
+    magic, length, inverse, crc = _HEAD.unpack_from(image, offset)
+    if magic != MAGIC or length != inverse ^ _LENGTH_MASK or length > PAYLOAD_BYTES_MAX:
+        return None
+    payload = image[start : start + length]
+    if len(payload) != length or crc32(payload, crc32(image[offset + _HEAD.size : start])) != crc:
+        return None
+    kind, seq = _TAIL.unpack_from(image, offset + _HEAD.size)
+    return Frame(offset, HEADER_BYTES + length, kind, seq, payload)
+
+
+def scan(image: bytes) -> Scan:
+    """Every good frame in order; after bad bytes the reading goes on at the next good frame."""
+    frames: list[Frame] = []
+    gaps: list[tuple[int, int]] = []
+    offset = 0
+    while offset < len(image):
+        frame = frame_at(image, offset) or _next_frame(image, offset + 1)
+        if frame is None and _is_torn(image, offset):
+            return Scan(frames, gaps, len(image) - offset)
+        end = len(image) if frame is None else frame.offset
+        if end > offset:
+            gaps.append((offset, end - offset))
+        if frame is None:
+            break
+        frames.append(frame)
+        offset = end + frame.length
+    return Scan(frames, gaps, 0)
+
+
+def _next_frame(image: bytes, offset: int) -> Frame | None:
+    """The first good frame at or after `offset`."""
+    while (offset := image.find(MAGIC, offset)) >= 0:
+        if frame := frame_at(image, offset):
+            return frame
+        offset += 1
+    return None
+
+
+def _is_torn(image: bytes, offset: int) -> bool:
+    """True if the rest of the image is the beginning of one frame whose end was never written."""
+    rest = len(image) - offset
+    if rest < _HEAD.size:
+        return image.startswith(MAGIC[:rest], offset) if rest < len(MAGIC) else image.startswith(MAGIC, offset)
+    magic, length, inverse, _ = _HEAD.unpack_from(image, offset)
+    whole: bool = magic == MAGIC and length == inverse ^ _LENGTH_MASK and length <= PAYLOAD_BYTES_MAX
+    return whole and rest < HEADER_BYTES + length
+
+
+def opened_payload(opened: Opened) -> bytes:
+    """`Opened` → JSON. Raises ValueError if a name in it cannot be written as UTF-8: nothing was opened then."""
+    payload = _ENCODER.encode(opened)
+    if len(payload) > PAYLOAD_BYTES_MAX // 2:  # its record repeats it, and must fit as well
+        raise ValueError(f"an exchange described in {len(payload)} bytes cannot be journaled")
+    return payload
+
+
+def record_payload(record: UsageRecord) -> bytes:
+    """`UsageRecord` → JSON, always: what cannot be written of a provider's words or of the details is replaced.
+
+    Every number survives. (A provider may send lone surrogates, which JSON allows and UTF-8 does not.)
+    """
+    try:
+        payload = _ENCODER.encode(record)
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        payload = _ENCODER.encode(_writable(record))
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        payload = _ENCODER.encode(replace(_writable(record), details={"details_dropped": len(payload)}))
+    return payload
+
+
+def _writable(record: UsageRecord) -> UsageRecord:
+    return replace(
+        record,
+        finish_reason=_text(record.finish_reason),
+        provider_response_id=_text(record.provider_response_id),
+        details=_details(record.details),
+    )
+
+
+# Longer words than any known finish reason or response id (36 to 64 characters); the rest would be noise.
+_TEXT_CHARS_MAX = 256
+
+
+def _text(text: str | None) -> str | None:
+    return None if text is None else text[:_TEXT_CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+
+
+def _details(details: Mapping[str, Any]) -> dict[str, Any]:
+    """The details that can be written; the names of the others under `details_dropped`."""
+    kept: dict[str, Any] = {}
+    dropped: list[str] = []
+    for name, value in details.items():
+        try:
+            _ENCODER.encode({name: value})
+        except (UnicodeEncodeError, TypeError, RecursionError):
+            dropped.append(_text(str(name)) or "")
+        else:
+            kept[name] = value
+    return {**kept, "details_dropped": dropped} if dropped else kept
+
+
+def settled_payload(seqs: list[int]) -> bytes:
+    """Seqs → JSON list."""
+    return _ENCODER.encode(seqs)
+
+
+def decode_opened(payload: bytes) -> Opened:
+    """JSON → `Opened`. Raises UndecodableError."""
+    return _decoded(_OPENED, payload)
+
+
+def decode_record(payload: bytes) -> UsageRecord:
+    """JSON → `UsageRecord`. Raises UndecodableError, also for a version above RECORD_VERSION."""
+    record = _decoded(_RECORD, payload)
+    if record.version > RECORD_VERSION:
+        raise UndecodableError(f"record version {record.version}, this code reads up to {RECORD_VERSION}")
+    return record
+
+
+def decode_envelope(payload: bytes) -> Envelope:
+    """JSON of a record of any version → what it closes. Raises UndecodableError."""
+    return _decoded(_ENVELOPE, payload)
+
+
+def decode_seqs(payload: bytes) -> list[int]:
+    """JSON → seqs. Raises UndecodableError."""
+    return _decoded(_SEQS, payload)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], payload: bytes) -> _T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as wrong:
+        raise UndecodableError(str(wrong)) from None

@@ -1,0 +1,44 @@
+"""What an operator can set: YAML and environment → frozen, checked values; nonsense is refused by the field's name."""
+
+from proxy.settings.environment import from_environment
+from proxy.settings.kinds import Secret, SettingsError
+from proxy.settings.reading import Lookup, load, parse, require_prices, route
+from proxy.settings.reference import reference
+from proxy.settings.values import (
+    Dialect,
+    Drain,
+    Durability,
+    InjectUsage,
+    JournalSettings,
+    Listen,
+    ModelSettings,
+    OnClientLeave,
+    PriceSettings,
+    ProviderSettings,
+    Settings,
+    Timeouts,
+)
+
+__all__ = [
+    "Dialect",
+    "Drain",
+    "Durability",
+    "InjectUsage",
+    "JournalSettings",
+    "Listen",
+    "Lookup",
+    "ModelSettings",
+    "OnClientLeave",
+    "PriceSettings",
+    "ProviderSettings",
+    "Secret",
+    "Settings",
+    "SettingsError",
+    "Timeouts",
+    "from_environment",
+    "load",
+    "parse",
+    "reference",
+    "require_prices",
+    "route",
+]

@@ -1,0 +1,346 @@
+"""What a setting can be, and how the text of a file becomes its value.
+
+Law: a value is either right or refused, and a refusal begins with the path of the field. No refusal quotes a value:
+it could be a secret. Every kind says in words what it takes; the reference is made of these words.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from proxy.billing.prices import USD_PER_MILLION_MAX, rate_from_usd
+from proxy.billing.record import Bills
+from proxy.billing.settlement import Situation
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+_VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
+_SIZE = re.compile(r"([0-9]{1,15}) ?(KiB|MiB|GiB)", re.ASCII)
+_UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+# Longer than any key of any provider; a longer one is a file pasted in the wrong place.
+SECRET_CHARS_MAX = 4096
+
+
+class SettingsError(ValueError):
+    """The configuration is wrong. The text begins with the path of the field."""
+
+
+class Secret:
+    """A text that shows itself only to who asks for it by name. No dataclass: `asdict` would copy the text out."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The secret itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in the configuration, and what reading a value there needs."""
+
+    env: Mapping[str, str]
+    folder: Path
+    """what relative paths are relative to"""
+    literal_secrets: bool = False
+    path: str = ""
+
+    def under(self, name: str) -> At:
+        """The place of the field `name` of this one."""
+        return replace(self, path=f"{self.path}.{name}" if self.path else name)
+
+    def wrong(self, why: str) -> SettingsError:
+        """The refusal of what stands here."""
+        return SettingsError(f"{self.path}: {why}" if self.path else why)
+
+    def filled(self, text: str) -> str:
+        """`text` with each `${VAR}` replaced by that variable's value. Raises SettingsError if one is missing."""
+        return _VARIABLE.sub(self._variable, text)
+
+    def _variable(self, match: re.Match[str]) -> str:
+        value = self.env.get(match[1])
+        if value is None:
+            raise self.wrong(f"the environment variable {match[1]} is not set")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of setting: the words for the reference, and the way from a YAML value to ours."""
+
+    words: str
+    read: Callable[[Any, At], Any]
+    section: type[Any] | None = None
+    """the dataclass of what stands below, if anything does"""
+    named: bool = False
+    """the section is repeated, under names of the operator's choice"""
+
+
+def about(kind: Kind, meaning: str, *, default: str | None = None) -> Mapping[str, Any]:
+    """The metadata of a setting's dataclass field. `default`: its words, where its value does not speak."""
+    return {"kind": kind, "meaning": meaning, "default": default}
+
+
+def read_section(made: type[Any], raw: object, at: At, **given: object) -> Any:
+    """A mapping → the dataclass `made`, field by field. An absent or empty value is the default."""
+    if not isinstance(raw, dict):
+        raise at.wrong("must be a mapping of fields")
+    known = {field.name: field for field in fields(made) if field.metadata}
+    for name in raw:
+        if name not in known:
+            near = get_close_matches(str(name), known, n=1)
+            raise at.under(str(name)).wrong(f"unknown field{f'; is {near[0]} meant?' if near else ''}")
+    values = dict(given)
+    for name, field in known.items():
+        if raw.get(name) is not None:
+            values[name] = field.metadata["kind"].read(raw[name], at.under(name))
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise at.under(name).wrong("is missing")
+    return made(**values)
+
+
+def section(made: type[Any]) -> Kind:
+    """Fields below this one."""
+    return Kind("fields", lambda raw, at: read_section(made, raw, at), made)
+
+
+def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> Kind:
+    """The same fields under each of several names; `made` is given the name as its `name`."""
+
+    def read(raw: object, at: At) -> dict[str, Any]:
+        if not isinstance(raw, dict) or not raw:
+            raise at.wrong("must be a mapping with at least one name in it")
+        for name in raw:
+            if not isinstance(name, str) or not pattern.fullmatch(name):
+                raise at.under(str(name)).wrong(f"not a name: {words}; quote it if YAML takes it for another thing")
+        return {name: read_section(made, below, at.under(name), name=name) for name, below in raw.items()}
+
+    return Kind(words, read, made, named=True)
+
+
+def text(pattern: re.Pattern[str], words: str) -> Kind:
+    """A text of a pattern."""
+
+    def read(raw: object, at: At) -> str:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        if not pattern.fullmatch(value):
+            raise at.wrong(f"must be {words}")
+        return value
+
+    return Kind(words, read)
+
+
+def host() -> Kind:
+    """An address to listen on."""
+    return text(_HOST, "a host name or address")
+
+
+def choice(options: type[StrEnum]) -> Kind:
+    """One of a closed set of words."""
+    words = " or ".join(f"`{option}`" for option in options)
+
+    def read(raw: object, at: At) -> StrEnum:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        if value not in list(options):
+            raise at.wrong(f"must be {words}")
+        return options(str(value))
+
+    return Kind(words, read)
+
+
+def only(value: str, later: str) -> Kind:
+    """The one word that this version takes, where a later one takes a URL too."""
+
+    def read(raw: object, at: At) -> str:
+        filled = at.filled(raw) if isinstance(raw, str) else raw
+        if filled == value:
+            return value
+        if isinstance(filled, str) and "://" in filled:
+            raise at.wrong(f"{later} is not in this version; must be `{value}`")
+        raise at.wrong(f"must be `{value}`")
+
+    return Kind(f"`{value}`", read)
+
+
+def flag() -> Kind:
+    """True or false."""
+
+    def read(raw: object, at: At) -> bool:
+        value = {"true": True, "false": False}.get(at.filled(raw)) if isinstance(raw, str) else raw
+        if not isinstance(value, bool):
+            raise at.wrong("must be true or false")
+        return value
+
+    return Kind("`true` or `false`", read)
+
+
+def flag_or_auto() -> Kind:
+    """True, false, or None for "found out from the stream"."""
+
+    def read(raw: object, at: At) -> bool | None:
+        return None if raw == "auto" else bool(flag().read(raw, at))
+
+    return Kind("`auto`, `true` or `false`", read)
+
+
+def whole(low: int, high: int) -> Kind:
+    """A whole number, limits included."""
+    words = f"a whole number from {low} to {high}"
+
+    def read(raw: object, at: At) -> int:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value, re.ASCII):
+            value = int(value)
+        if type(value) is not int or not low <= value <= high:
+            raise at.wrong(f"must be {words}")
+        return value
+
+    return Kind(words, read)
+
+
+def size(low: int, high: int) -> Kind:
+    """Bytes, as a number or with a unit: 1048576, 1 MiB."""
+    number = whole(low, high)
+    words = f"bytes from {low} to {high}, also written 64 KiB, 16 MiB, 1 GiB"
+
+    def read(raw: object, at: At) -> int:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        written = _SIZE.fullmatch(value) if isinstance(value, str) else None
+        return int(number.read(int(written[1]) * _UNIT_BYTES[written[2]] if written else value, at))
+
+    return Kind(words, read)
+
+
+def seconds(high: float, *, zero: bool = False) -> Kind:
+    """Seconds above 0 (or from 0 on) up to `high`."""
+    words = f"seconds, {'≥' if zero else '>'} 0 and ≤ {high:g}"
+
+    def read(raw: object, at: At) -> float:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        try:
+            number = math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not (0 <= number <= high and (zero or number > 0)):
+            raise at.wrong(f"must be {words}")
+        return number
+
+    return Kind(words, read)
+
+
+def rate() -> Kind:
+    """A price, in nUSD per million tokens here; written in USD per million tokens, as an exact decimal."""
+
+    def read(raw: object, at: At) -> int:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        try:
+            return rate_from_usd(value)
+        except ValueError:
+            words = f"a number from 0 to {USD_PER_MILLION_MAX}, no finer than a nano-USD"
+            raise at.wrong(f"must be USD per million tokens, {words}") from None
+
+    return Kind("USD per million tokens", read)
+
+
+def folder() -> Kind:
+    """A folder; a relative one starts at the configuration file."""
+
+    def read(raw: object, at: At) -> Path:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        if not value or "\0" in value:
+            raise at.wrong("must be the path of a folder")
+        return at.folder / Path(value).expanduser()
+
+    return Kind("folder", read)
+
+
+def secret() -> Kind:
+    """A provider's key: `${VAR}`, or a literal one where that is allowed."""
+
+    def read(raw: object, at: At) -> Secret:
+        if not isinstance(raw, str):
+            raise at.wrong("must be a text, ${VAR}")
+        if not at.literal_secrets and not _VARIABLE.fullmatch(raw):
+            raise at.wrong("a secret does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
+        value = at.filled(raw)
+        if not value:
+            raise at.wrong(f"the secret is empty{f' ({raw})' if _VARIABLE.fullmatch(raw) else ''}")
+        if len(value) > SECRET_CHARS_MAX or not _VISIBLE.fullmatch(value):
+            raise at.wrong("the secret has blanks, line ends or characters beyond ASCII in it, or is too long")
+        return Secret(value)
+
+    return Kind("`${VAR}`", read)
+
+
+def url() -> Kind:
+    """The base URL of a provider, without the slash at its end."""
+
+    def read(raw: object, at: At) -> str:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        refused = _refused_url(value)
+        if refused:
+            raise at.wrong(refused)
+        return value.rstrip("/")
+
+    return Kind("URL", read)
+
+
+def _refused_url(value: str) -> str | None:
+    """Why this is no base URL; None if it is one."""
+    if not _VISIBLE.fullmatch(value) or "\\" in value:
+        return "must be a URL of visible ASCII characters"
+    try:
+        parts = urlsplit(value)
+        usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.scheme not in ("http", "https"):
+        return "must be a URL, http://host… or https://host…"
+    if "@" in parts.netloc:
+        return "must hold no user name or password"
+    if "?" in value or "#" in value:
+        return "must have no query and no fragment"
+    if {"..", "."} & set(parts.path.split("/")) or "//" in parts.path or "%" in parts.path:
+        return "its path must be plain: no '..', no '//', no '%'"
+    if parts.path.rstrip("/").endswith("/chat/completions"):
+        return "must be the part before /chat/completions"
+    return None
+
+
+def policy() -> Kind:
+    """The provider's own lines of the billing policy: situation → what is billed. Plain words on both sides."""
+    what = ", ".join(f"`{bills}`" for bills in Bills)
+
+    def read(raw: object, at: At) -> dict[str, str]:
+        if not isinstance(raw, dict):
+            raise at.wrong("must be a mapping of situations")
+        return {_situation(key, at): str(choice(Bills).read(value, at.under(str(key)))) for key, value in raw.items()}
+
+    return Kind(f"situation: one of {what}", read)
+
+
+def _situation(key: object, at: At) -> str:
+    if key not in list(Situation):
+        known = ", ".join(Situation)
+        raise at.under(str(key)).wrong(f"unknown situation; there are {known}")
+    return str(key)

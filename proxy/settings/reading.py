@@ -1,0 +1,120 @@
+"""A YAML file and the environment → `Settings`, or a refusal that names the field.
+
+Law: what is started with is what was written: unknown fields, doubled keys and names that lead nowhere are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from proxy.billing.record import Price
+from proxy.settings.kinds import At, SettingsError, flag, read_section
+from proxy.settings.values import ModelSettings, ProviderSettings, Settings
+
+# Thousands of models fit in; a longer file is not a configuration.
+FILE_BYTES_MAX = 4 << 20
+
+Lookup = Callable[[ProviderSettings, str], Price | None]
+"""provider, upstream model → list price of the built-in book, if it has one"""
+
+
+def load(file: Path, env: Mapping[str, str]) -> Settings:
+    """The settings in `file`. Raises SettingsError, also if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            written = opened.read(FILE_BYTES_MAX + 1)
+        if len(written) > FILE_BYTES_MAX:
+            raise SettingsError(f"{file}: longer than {FILE_BYTES_MAX} bytes")
+        return parse(written.decode("utf-8"), env=env, folder=file.parent)
+    except OSError as failure:
+        raise SettingsError(f"{file}: {failure.strerror}") from failure
+    except UnicodeDecodeError:
+        raise SettingsError(f"{file}: is not UTF-8 text") from None
+
+
+def parse(text: str, *, env: Mapping[str, str], folder: Path) -> Settings:
+    """The settings written in YAML `text`; relative paths start at `folder`. Raises SettingsError."""
+    return settings_from(_yaml(text), env=env, folder=folder)
+
+
+def settings_from(raw: object, *, env: Mapping[str, str], folder: Path) -> Settings:
+    """The settings in a parsed document. Raises SettingsError."""
+    at = At(env, folder)
+    literal = raw.get("allow_literal_secrets") if isinstance(raw, dict) else None
+    if literal is not None:
+        at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
+    settings: Settings = read_section(Settings, raw, at, data_dir=folder / "data")
+    models = {name: _routed(model, settings, at) for name, model in settings.models.items()}
+    return replace(settings, models=models)
+
+
+def require_prices(settings: Settings, lookup: Lookup) -> None:
+    """Refuse named models that would be served for nothing. Raises SettingsError, naming the first one."""
+    for model in settings.models.values():
+        if model.is_pattern or model.price is not None:
+            continue
+        if lookup(settings.providers[model.provider], model.upstream_model) is None:
+            raise SettingsError(
+                f"models.{model.name}.price: is missing, and the built-in price book does not know "
+                f"{model.upstream_model!r} at {model.provider!r}; write {{input: …, output: …}}, "
+                f"USD per million tokens"
+            )
+
+
+def route(models: Mapping[str, ModelSettings], asked: str) -> tuple[ModelSettings, str] | None:
+    """Which model setting answers to a name, and the name to send upstream; None where nothing does.
+
+    A whole name goes before `prefix/*`, that before `*`.
+    """
+    named = models.get(asked)
+    if named is not None and not named.is_pattern:
+        return named, named.upstream_model
+    prefix, _, rest = asked.partition("/")
+    prefixed = models.get(f"{prefix}/*")
+    if prefixed is not None and rest:
+        return prefixed, rest
+    rest_of_all = models.get("*")
+    return None if rest_of_all is None or not asked else (rest_of_all, asked)
+
+
+def _routed(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
+    """The model with its upstream name, if its provider exists."""
+    here = at.under("models").under(model.name)
+    if model.provider not in settings.providers:
+        known = ", ".join(settings.providers)
+        raise here.under("provider").wrong(f"no such provider; there are: {known}")
+    if model.is_pattern and model.upstream_model:
+        raise here.under("upstream_model").wrong("a name with * passes names on; it cannot rename them")
+    return replace(model, upstream_model=model.upstream_model or model.name)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that takes no key twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise SettingsError(f"line {key.start_mark.line + 1}: {key.value!r} is written twice")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
+        return node
+
+
+def _yaml(text: str) -> object:
+    """The document. Refusals give the place only, not the line: a secret may stand in it."""
+    try:
+        loader = _Loader(text)
+        return loader.get_single_data()
+    except SettingsError:
+        raise
+    except yaml.MarkedYAMLError as wrong:
+        line = f"line {wrong.problem_mark.line + 1}: " if wrong.problem_mark else ""
+        raise SettingsError(f"{line}not YAML: {wrong.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as wrong:
+        raise SettingsError(f"not YAML: {type(wrong).__name__}") from None

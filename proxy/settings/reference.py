@@ -1,0 +1,53 @@
+"""The configuration reference, as Markdown. Law: it is made of the settings themselves, never written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.billing.settlement import POLICY
+from proxy.settings.kinds import Kind
+from proxy.settings.values import Settings
+
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
+
+
+def reference() -> str:
+    """Two tables: every setting (name, type, default, meaning), and what is billed in which situation."""
+    settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "")]
+    policy = ["| situation | bills | when |", "|---|---|---|"]
+    policy += [f"| `{found}` | `{rule.bills}` | {rule.when} |" for found, rule in POLICY.items()]
+    return "\n".join([*settings, "", *policy, ""])
+
+
+def _rows(section: type[Any], prefix: str) -> Iterator[str]:
+    for setting in fields(section):
+        if not setting.metadata:
+            continue
+        kind: Kind = setting.metadata["kind"]
+        name = f"{prefix}{setting.name}"
+        cells = (f"`{name}`", kind.words, _default(setting), setting.metadata["meaning"])
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        if kind.section is not None:
+            yield from _rows(kind.section, f"{name}.<name>." if kind.named else f"{name}.")
+
+
+def _default(setting: Field[Any]) -> str:
+    words: str | None = setting.metadata["default"]
+    if words is not None:
+        return words
+    if setting.default is MISSING:
+        return "*required*"
+    return "as below" if is_dataclass(setting.default) else f"`{_written(setting)}`"
+
+
+def _written(setting: Field[Any]) -> str:
+    """The default as it would be written in the file."""
+    value = setting.default
+    if isinstance(value, bool | Path):
+        return str(value).lower()
+    if isinstance(value, int) and "bytes" in setting.name:
+        return next((f"{value // unit} {name}" for name, unit in _UNITS if value % unit == 0), str(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,278 @@
+"""Every setting: its name, its default, its limits, and what it means.
+
+Law: a setting exists here once; the file reader and the reference in the README are both made of these lines. All
+values are frozen and checked. Adapters take the values they need, not these objects.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from proxy.billing.prices import configured
+from proxy.billing.record import Price, Rates
+from proxy.settings.kinds import (
+    At,
+    Kind,
+    Secret,
+    about,
+    choice,
+    flag,
+    flag_or_auto,
+    folder,
+    host,
+    only,
+    policy,
+    rate,
+    read_section,
+    seconds,
+    secret,
+    section,
+    sections,
+    size,
+    text,
+    url,
+    whole,
+)
+
+# No exchange lasts a day; a longer time is one in milliseconds.
+DAY_S = 86_400.0
+# Ten minutes: no service manager waits longer for a process to stop.
+GRACE_S_MAX = 600.0
+# Four times the output limit of any model of 2026.
+DRAIN_TOKENS_MAX = 1_000_000
+# A request is held in memory as a whole, several times over while it is read.
+REQUEST_BYTES_MAX = 256 << 20
+# A slot is a few hundred bytes of the progress table: a million of them is still a small file.
+STREAMS_MAX = 1 << 20
+# Below 16 MiB a short outage of the ledger would already stop the work; 1 TiB is a unit mistaken for another.
+JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
+
+_PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
+_MODEL = r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}"
+_UPSTREAM_MODEL = re.compile(_MODEL, re.ASCII)
+_MODEL_NAME = re.compile(rf"{_MODEL}|\*|[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}/\*", re.ASCII)
+
+
+class OnClientLeave(StrEnum):
+    """What becomes of the provider's stream when the client is gone."""
+
+    CANCEL = "cancel"
+    DRAIN = "drain"
+
+
+class InjectUsage(StrEnum):
+    """Whether the proxy asks for usage in streams whose client did not."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Durability(StrEnum):
+    """What an entry of the journal survives from the moment it counts as written."""
+
+    PROCESS = "process"
+    POWER = "power"
+
+
+class Dialect(StrEnum):
+    """The wire language of a provider."""
+
+    OPENAI_CHAT = "openai.chat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where clients come in."""
+
+    host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
+    port: int = field(default=8080, metadata=about(whole(0, 65_535), "port to listen on; 0: any free one"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalSettings:
+    """The local outbox."""
+
+    bytes_max: int = field(
+        default=1 << 30,
+        metadata=about(
+            size(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
+            "largest size on disk; when it is reached, new requests get 503 and running streams finish",
+        ),
+    )
+    durability: Durability = field(
+        default=Durability.PROCESS,
+        metadata=about(
+            choice(Durability), "what an opened exchange survives: the end of the process, or a loss of power too"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """How far a provider's stream is read on after its client left."""
+
+    seconds: float = field(default=120.0, metadata=about(seconds(DAY_S), "longest time to read on"))
+    tokens: int = field(
+        default=8192, metadata=about(whole(1, DRAIN_TOKENS_MAX), "most generated tokens to read on for")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long a provider may take. Seconds."""
+
+    connect_s: float = field(default=10.0, metadata=about(seconds(DAY_S), "to be connected"))
+    first_byte_s: float = field(
+        default=120.0, metadata=about(seconds(DAY_S), "from the request sent to the first byte of the answer")
+    )
+    idle_s: float = field(default=120.0, metadata=about(seconds(DAY_S), "of silence within an answer"))
+    total_s: float = field(default=3600.0, metadata=about(seconds(DAY_S), "for the whole exchange"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSettings:
+    """One upstream API."""
+
+    name: str
+    base_url: str = field(
+        metadata=about(url(), "what comes before `/chat/completions`; a path prefix is kept"),
+    )
+    api_key: Secret | None = field(
+        default=None,
+        metadata=about(secret(), "the provider's key; without one, no Authorization is sent", default="none"),
+    )
+    dialect: Dialect = field(
+        default=Dialect.OPENAI_CHAT, metadata=about(choice(Dialect), "the language the provider speaks")
+    )
+    on_client_leave: OnClientLeave = field(
+        default=OnClientLeave.CANCEL,
+        metadata=about(
+            choice(OnClientLeave),
+            "`cancel` closes upstream at once and estimates; `drain` reads on for the reported usage, bounded",
+        ),
+    )
+    drain: Drain = field(default=Drain(), metadata=about(section(Drain), "bounds of `drain`"))
+    timeouts: Timeouts = field(default=Timeouts(), metadata=about(section(Timeouts), "all in seconds"))
+    inject_usage: InjectUsage = field(
+        default=InjectUsage.AUTO,
+        metadata=about(
+            choice(InjectUsage),
+            "ask for usage in streams whose client did not; `auto` stops where the provider answers 400 to it",
+        ),
+    )
+    heartbeat_s: float = field(
+        default=0.0,
+        metadata=about(seconds(DAY_S, zero=True), "of silence after which the client gets a comment; 0: off"),
+    )
+    cumulative: bool | None = field(
+        default=None,
+        metadata=about(
+            flag_or_auto(), "whether each chunk repeats the text so far; `auto`: seen from the stream", default="auto"
+        ),
+    )
+    bill: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about(policy(), "what is billed in which situation, where it differs from the table", default="{}"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSettings:
+    """A price list as it is written; nUSD per million tokens here."""
+
+    input: int = field(metadata=about(rate(), "prompt tokens"))
+    output: int = field(metadata=about(rate(), "generated tokens, reasoning included"))
+    cached_input: int | None = field(
+        default=None, metadata=about(rate(), "prompt tokens the provider had cached", default="`input`")
+    )
+
+    def rates(self) -> Rates:
+        """As one tier for prompts of every length."""
+        return Rates(self.input, self.input if self.cached_input is None else self.cached_input, self.output)
+
+
+def _price(raw: object, at: At) -> Price:
+    return configured(read_section(PriceSettings, raw, at).rates())
+
+
+PRICE = Kind("fields", _price, PriceSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """One name that clients may ask for, or a pattern of names."""
+
+    name: str
+    provider: str = field(
+        metadata=about(text(_PROVIDER_NAME, "the name of a provider"), "which provider answers"),
+    )
+    upstream_model: str = field(
+        default="",
+        metadata=about(text(_UPSTREAM_MODEL, "a model name"), "its name there", default="the same name"),
+    )
+    """never empty once read; what the client asked for where this is a pattern"""
+    price: Price | None = field(
+        default=None,
+        metadata=about(PRICE, "what the key's owner is billed", default="the built-in price book"),
+    )
+    cost: Price | None = field(
+        default=None,
+        metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
+    )
+
+    @property
+    def is_pattern(self) -> bool:
+        """True for `*` and `prefix/*`, which pass names on."""
+        return self.name.endswith("*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be set."""
+
+    listen: Listen = field(default=Listen(), metadata=about(section(Listen), "where clients come in"))
+    data_dir: Path = field(
+        default=Path("data"),
+        metadata=about(folder(), "where the journal is kept, and the ledger when it is SQLite", default="./data"),
+    )
+    ledger: str = field(
+        default="sqlite", metadata=about(only("sqlite", "a ledger behind a URL"), "where the entries are kept")
+    )
+    queue: str = field(
+        default="local", metadata=about(only("local", "a queue behind a URL"), "what carries records to the ledger")
+    )
+    journal: JournalSettings = field(
+        default=JournalSettings(), metadata=about(section(JournalSettings), "the local outbox")
+    )
+    shutdown_grace_s: float = field(
+        default=30.0,
+        metadata=about(
+            seconds(GRACE_S_MAX, zero=True), "how long running streams may go on after SIGTERM; the rest is cut"
+        ),
+    )
+    write_stall_s: float = field(
+        default=60.0, metadata=about(seconds(DAY_S), "how long a client may read nothing before it counts as gone")
+    )
+    request_bytes_max: int = field(
+        default=16 << 20, metadata=about(size(1024, REQUEST_BYTES_MAX), "longest request body; a longer one gets 413")
+    )
+    streams_max: int = field(default=16_384, metadata=about(whole(1, STREAMS_MAX), "exchanges at once; more get 503"))
+    allow_literal_secrets: bool = field(
+        default=False, metadata=about(flag(), "let an `api_key` stand in the file itself")
+    )
+    providers: Mapping[str, ProviderSettings] = field(
+        metadata=about(
+            sections(ProviderSettings, _PROVIDER_NAME, "name of a-z 0-9 _ . -, up to 64"), "the upstream APIs, by name"
+        )
+    )
+    models: Mapping[str, ModelSettings] = field(
+        metadata=about(
+            sections(ModelSettings, _MODEL_NAME, "model name of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
+            "what clients may ask for; `*` passes any name on, `prefix/*` what follows the slash",
+        )
+    )

@@ -1,0 +1,213 @@
+"""The systems under test: nginx, a plain aiohttp pass-through, Tokenweir; each started alone on one CPU.
+
+Law: a system is ready when it has relayed a request, and gone, with all its processes, when its block ends.
+"""
+
+import http.client
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tests.bench.load import RigError, Target, pin
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S_MAX = 30.0  # Tokenweir migrates a new ledger first; on a busy machine that takes seconds
+STOP_S_MAX = 10.0  # SIGTERM lets streams finish; none runs any more when we send it
+
+# Long idle times: a held stream is silent for as long as the bench looks at it.
+TOKENWEIR_YAML = """\
+listen: {{host: 127.0.0.1, port: {port}}}
+data_dir: {folder}/store
+ledger: sqlite
+queue: local
+providers:
+  bench:
+    base_url: http://127.0.0.1:{provider_port}/v1
+    api_key: ${{BENCH_PROVIDER_KEY}}
+    on_client_leave: cancel
+    timeouts: {{connect_s: 10, first_byte_s: 120, idle_s: 300, total_s: 3600}}
+models:
+  "*":
+    provider: bench
+    price: {{input: 0.10, cached_input: 0.05, output: 0.40}}
+    cost: {{input: 0.08, cached_input: 0.04, output: 0.32}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a system is to run: a new folder, the provider's port, its CPU, how many sockets it may open."""
+
+    folder: Path
+    provider_port: int
+    cpu: int
+    sockets_max: int
+
+
+Start = Callable[[Place], AbstractContextManager[Target]]
+
+
+@contextmanager
+def nginx(place: Place) -> Iterator[Target]:
+    """nginx with buffering off, one worker, upstream connections kept."""
+    port = free_port()
+    template = (Path(__file__).parent / "nginx.conf.template").read_text()
+    # An eighth more than there are: with a sixteenth left, nginx starts to close connections that wait.
+    connections = place.sockets_max * 9 // 8
+    facts = {"PORT": port, "PROVIDER_PORT": place.provider_port}
+    facts |= {"CONNECTIONS": connections, "FILES": place.sockets_max}
+    for name, value in facts.items():
+        template = template.replace(f"@{name}@", str(value))
+    (place.folder / "nginx.conf").write_text(template)
+    program = nginx_program()
+    assert program is not None
+    with _running([program, "-p", str(place.folder), "-c", "nginx.conf", "-e", "stderr"], place) as system:
+        yield _when_ready(system, port, place)
+
+
+@contextmanager
+def aiohttp(place: Place) -> Iterator[Target]:
+    """The plain pass-through, on the event loop that Tokenweir would take."""
+    port = free_port()
+    loop = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+    module = [sys.executable, "-m", "tests.bench.passthrough"]
+    with _running([*module, str(port), str(place.provider_port), "--loop", loop], place) as system:
+        yield _when_ready(system, port, place)
+
+
+@contextmanager
+def tokenweir(place: Place) -> Iterator[Target]:
+    """Tokenweir as anybody would run it: a configuration file, a key, `serve`; journal and ledger on."""
+    port = free_port()
+    config = place.folder / "tokenweir.yaml"
+    text = TOKENWEIR_YAML.format(port=port, folder=place.folder, provider_port=place.provider_port)
+    config.write_text(text)
+    program = [sys.executable, "-m", "proxy"]
+    key = _make_key([*program, "keys", "create", "--config", str(config), "--alias", "bench"], place)
+    with _running([*program, "serve", "--config", str(config)], place) as system:
+        yield _when_ready(system, port, place, f"Authorization: Bearer {key}")
+
+
+SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "tokenweir": tokenweir}
+
+
+def why_absent(name: str) -> str | None:
+    """Why a system cannot run here; None when it can."""
+    if name == "nginx" and nginx_program() is None:
+        return "nginx is not installed here: no ratios"
+    if name == "tokenweir" and importlib.util.find_spec("proxy.cli") is None:
+        return "proxy.cli is not there"
+    return None
+
+
+def nginx_program() -> str | None:
+    """Debian keeps it where an ordinary user's PATH does not look."""
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+
+
+def memory_kib(target: Target) -> int:
+    """Anonymous and shared memory of all processes of a target, in KiB: resident, but for pages of files.
+
+    Pages of files (programs, the journal) are the page cache's: the kernel takes them back when it likes.
+    """
+    wanted = ("Anonymous:", "Pss_Shmem:")
+    tables = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in target.pids]
+    lines = "".join(tables).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(wanted))
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody had a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "BENCH_PROVIDER_KEY": "sk-bench"}
+
+
+def _make_key(argv: list[str], place: Place) -> str:
+    done = subprocess.run(
+        argv,
+        cwd=ROOT,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=partial(pin, place.cpu),
+    )
+    if done.returncode:
+        raise RigError(f"no key: {done.stderr.strip()[-2000:]}")
+    key = json.loads(done.stdout)["key"]
+    assert isinstance(key, str)
+    return key
+
+
+@contextmanager
+def _running(argv: list[str], place: Place) -> Iterator[subprocess.Popen[bytes]]:
+    with (place.folder / "log").open("wb") as log:
+        system = subprocess.Popen(
+            argv,
+            cwd=ROOT,
+            env=_environment(),
+            stdout=log,
+            stderr=log,
+            preexec_fn=partial(pin, place.cpu),
+            start_new_session=True,  # a group of its own: what it starts can be ended with it
+        )
+    try:
+        yield system
+    finally:
+        _stop(system)
+
+
+def _stop(system: subprocess.Popen[bytes]) -> None:
+    system.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        system.wait(STOP_S_MAX)
+    with suppress(ProcessLookupError):
+        os.killpg(system.pid, signal.SIGKILL)
+    system.wait()
+
+
+def family(pid: int) -> tuple[int, ...]:
+    """A process and all that it started, by id, itself first."""
+    lists = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    children = [int(child) for child in " ".join(lists).split()]
+    return (pid, *(one for child in children for one in family(child)))
+
+
+def _when_ready(system: subprocess.Popen[bytes], port: int, place: Place, *headers: str) -> Target:
+    deadline = time.monotonic() + START_S_MAX
+    while not _relays(port, headers):
+        if time.monotonic() > deadline or system.poll() is not None:
+            raise RigError(f"did not start: {(place.folder / 'log').read_text(errors='replace')[-2000:]}")
+        time.sleep(0.1)
+    return Target(port, headers, family(system.pid))
+
+
+def _relays(port: int, headers: tuple[str, ...]) -> bool:
+    body = json.dumps({"model": "bench-json", "messages": [{"role": "user", "content": "Are you there?"}]})
+    named = dict(header.split(": ", 1) for header in headers) | {"Content-Type": "application/json"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("POST", "/v1/chat/completions", body, named)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

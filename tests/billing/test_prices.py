@@ -1,0 +1,214 @@
+"""Prices: exact from the configuration, the book's own numbers from the book, and what usage costs at them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from genai_prices import types as book_types
+from genai_prices.data import providers as book_providers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.billing.money import usd_text
+from proxy.billing.prices import PriceBook, _tiers, charge, configured, price_text, rate_from_usd, rates_for
+from proxy.billing.record import Bills, Price, Rates
+from proxy.metering.usage import Usage
+
+TEN_CENTS = Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000)
+AT = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+
+counts = st.none() | st.integers(0, 10**8)
+rates = st.integers(0, 10**13)
+
+
+@st.composite
+def usages(draw: st.DrawFn) -> Usage:
+    """Consistent usage: the cached part is not longer than the prompt."""
+    prompt = draw(counts)
+    cached = draw(st.none() | st.integers(0, prompt or 0))
+    return Usage(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=draw(counts))
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> Price:
+    """One tier; what was cached is never dearer than what was not."""
+    plain = draw(rates)
+    return configured(Rates(input=plain, cached_input=draw(st.integers(0, plain)), output=draw(rates)))
+
+
+@pytest.fixture(scope="module")
+def book() -> PriceBook:
+    return PriceBook()
+
+
+def usd(price: Price, usage: Usage, bills: Bills = Bills.EVERYTHING) -> str:
+    return usd_text(charge(price, usage, bills))
+
+
+def test_a_charge_by_hand() -> None:
+    price = configured(TEN_CENTS)
+    usage = Usage(prompt_tokens=1000, cached_tokens=400, completion_tokens=250)
+    assert usd(price, usage) == "0.00018"  # 600 × 0.10 + 400 × 0.05 + 250 × 0.40, per million
+    assert usd(price, usage, Bills.PROMPT) == "0.00008"
+    assert usd(price, usage, Bills.OUTPUT) == "0.0001"
+    assert usd(price, usage, Bills.NOTHING) == "0"
+
+
+def test_the_sum_is_rounded_not_its_parts() -> None:
+    price = configured(Rates(input=400_000, cached_input=0, output=400_000))
+    assert charge(price, Usage(prompt_tokens=1, completion_tokens=1), Bills.EVERYTHING) == 1
+    assert charge(price, Usage(prompt_tokens=1), Bills.EVERYTHING) == 0
+
+
+@given(prices(), usages())
+def test_prompt_and_output_add_up(price: Price, usage: Usage) -> None:
+    parts = charge(price, usage, Bills.PROMPT) + charge(price, usage, Bills.OUTPUT)
+    assert abs(charge(price, usage, Bills.EVERYTHING) - parts) <= 1  # each of the two is rounded for itself
+
+
+@given(prices(), usages(), st.sampled_from(list(Bills)), st.integers(0, 10**6))
+def test_more_tokens_never_cost_less_and_nothing_is_negative(
+    price: Price, usage: Usage, bills: Bills, more: int
+) -> None:
+    before = charge(price, usage, bills)
+    longer = Usage((usage.prompt_tokens or 0) + more, usage.cached_tokens, usage.completion_tokens)
+    wordier = Usage(usage.prompt_tokens, usage.cached_tokens, (usage.completion_tokens or 0) + more)
+    assert 0 <= before <= charge(price, longer, bills)
+    assert before <= charge(price, wordier, bills)
+
+
+@given(prices(), usages())
+def test_cached_tokens_are_never_dearer(price: Price, usage: Usage) -> None:
+    uncached = Usage(usage.prompt_tokens, None, usage.completion_tokens)
+    assert charge(price, usage, Bills.EVERYTHING) <= charge(price, uncached, Bills.EVERYTHING)
+
+
+def test_cached_tokens_may_be_priced_dearer() -> None:
+    price = configured(Rates(input=1_000_000, cached_input=3_000_000, output=0))
+    assert charge(price, Usage(prompt_tokens=10, cached_tokens=10), Bills.PROMPT) == 30
+
+
+@pytest.mark.parametrize("prompt", [None, 0, 5])
+def test_more_cached_tokens_than_prompt_are_not_believed(prompt: int | None) -> None:
+    usage = Usage(prompt_tokens=prompt, cached_tokens=1_000_000)
+    assert charge(configured(TEN_CENTS), usage, Bills.PROMPT) == (prompt or 0) * 50
+
+
+def test_a_tier_holds_above_its_length_and_for_all_tokens() -> None:
+    high = Rates(input=200_000_000, cached_input=100_000_000, output=600_000_000, above_prompt_tokens=200_000)
+    price = Price("tiered", (TEN_CENTS, high))
+    assert rates_for(price, None) == rates_for(price, 0) == rates_for(price, 200_000) == TEN_CENTS
+    assert rates_for(price, 200_001) == high
+    assert usd(price, Usage(prompt_tokens=200_001, completion_tokens=1_000_000)) == "0.6400002"
+    assert price_text(price, 200_001)["above_prompt_tokens"] == 200_000
+    assert "above_prompt_tokens" not in price_text(price, 200_000)
+
+
+@pytest.mark.parametrize(
+    ("written", "nusd"),
+    [(0.1, 100_000_000), (0, 0), (3, 3_000_000_000), ("0.07", 70_000_000), (1e-7, 100), (10_000, 10**13)],
+)
+def test_a_written_price_is_an_exact_decimal(written: object, nusd: int) -> None:
+    assert rate_from_usd(written) == nusd
+
+
+@pytest.mark.parametrize(
+    "written",
+    [-0.1, float("nan"), float("inf"), True, None, "", "free", [1], 10_000.01, "1e999", 1e-10, "-0.000000001"],
+)
+def test_a_price_that_cannot_be_meant_is_refused(written: object) -> None:
+    with pytest.raises(ValueError):
+        rate_from_usd(written)
+
+
+def test_the_version_of_a_configured_price_is_its_numbers() -> None:
+    price = configured(TEN_CENTS)
+    assert price == configured(Rates(100_000_000, 50_000_000, 400_000_000))
+    assert price.version.startswith("config-")
+    assert len(price.version) == len("config-") + 8
+    assert configured(Rates(100_000_000, 50_000_000, 400_000_001)).version != price.version
+
+
+def test_the_book_finds_by_address_then_by_name_then_by_model(book: PriceBook) -> None:
+    by_address = book.price(provider="mine", base_url="https://api.openai.com/v1", model="gpt-4o-mini", at=AT)
+    by_name = book.price(provider="openai", base_url="http://127.0.0.1:9/v1", model="GPT-4o-mini", at=AT)
+    by_model = book.price(provider="mine", base_url="http://127.0.0.1:9/v1", model="gpt-4o-mini", at=AT)
+    assert by_address is not None
+    assert by_address == by_name == by_model
+    assert by_address.version.startswith("genai-prices-")
+    assert by_address.tiers[0].input > by_address.tiers[0].cached_input > 0
+
+
+def test_the_address_goes_before_the_name(book: PriceBook) -> None:
+    assert book.price(provider="openai", base_url="https://api.groq.com/openai/v1", model="gpt-4o", at=AT) is None
+
+
+@pytest.mark.parametrize("model", ["electron", "no-such-model", "", "x" * 5000, "gpt-4o" * 100])
+def test_an_unknown_model_has_no_price(book: PriceBook, model: str) -> None:
+    assert book.price(provider="electron", base_url="https://h.example/waves/v1", model=model, at=AT) is None
+
+
+def test_a_model_whose_tokens_are_not_all_priced_has_no_price(book: PriceBook) -> None:
+    base_url = "https://api.openai.com/v1"
+    assert book.price(provider="openai", base_url=base_url, model="text-embedding-3-small", at=AT) is None
+
+
+@pytest.mark.parametrize(("listed", "nusd"), [(None, 2_000_000_000), (Decimal(0), 0), (Decimal("0.5"), 500_000_000)])
+def test_free_cached_tokens_are_free_and_unlisted_ones_cost_what_others_do(listed: Decimal | None, nusd: int) -> None:
+    price = book_types.ModelPrice(input_mtok=Decimal(2), cache_read_mtok=listed, output_mtok=Decimal(3))
+    assert _tiers(price) == (Rates(2_000_000_000, nusd, 3_000_000_000),)
+
+
+def test_the_price_is_that_of_the_time(book: PriceBook) -> None:
+    """Some list prices of the book begin on a date; before it, another one holds."""
+    for provider in book_providers:
+        for model in provider.models:
+            if not isinstance(model.prices, list) or len(model.prices) != 2:
+                continue
+            start = getattr(model.prices[1].constraint, "start_date", None)
+            old, new = (conditional.prices.input_mtok for conditional in model.prices)
+            if start is None or old is None or new is None or old == new or provider.id != "openai":
+                continue
+            day = datetime(start.year, start.month, start.day, tzinfo=UTC).timestamp()
+            before, after = (
+                book.price(provider="openai", base_url="", model=model.id, at=at) for at in (day - 60, day)
+            )
+            assert before != after
+            return
+    pytest.skip("this version of the book has no dated price to test with")
+
+
+def _their_price(listed: book_types.ModelPrice, prompt: int, cached: int, output: int) -> Decimal:
+    """The book's own computation, in USD."""
+    usage = book_types.Usage(input_tokens=prompt, cache_read_tokens=cached, output_tokens=output)
+    return listed.calc_price(usage)["total_price"]
+
+
+def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -> None:
+    plain = {"input_mtok", "cache_read_mtok", "output_mtok"}
+    compared = 0
+    for provider in book_providers:
+        if provider.id not in ("openai", "anthropic", "google", "x-ai", "deepseek", "groq", "mistral"):
+            continue
+        for model in provider.models:
+            listed = model.get_prices(datetime.fromtimestamp(AT, UTC))
+            ours = book.price(provider=provider.id, base_url="", model=model.id, at=AT)
+            if ours is None or {name for name, value in vars(listed).items() if value is not None} - plain:
+                continue
+            if provider.find_model(model.id) is not model:
+                continue
+            for prompt in (7, 128_000, 300_000):
+                usage = Usage(prompt_tokens=prompt, cached_tokens=prompt // 3, completion_tokens=1234)
+                exact = _their_price(listed, prompt, prompt // 3, 1234) * 1_000_000_000
+                assert abs(charge(ours, usage, Bills.EVERYTHING) - exact) <= Decimal("0.5"), model.id
+            compared += 1
+    assert compared > 50
+
+
+def test_importing_prices_does_not_load_the_book() -> None:
+    code = "import sys, proxy.billing.prices; sys.exit('genai_prices' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

@@ -1,0 +1,226 @@
+"""Settlement: the policy line by line, and a record's entry: derived, explained, never silently free."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.prices import configured
+from proxy.billing.record import Bills, Opened, Outcome, Rates, UsageRecord
+from proxy.billing.settlement import POLICY, Situation, bills, content_hash, entry, situation
+from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
+
+PRICE = configured(Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000))
+COST = configured(Rates(input=80_000_000, cached_input=40_000_000, output=320_000_000))
+OPENED = Opened(
+    exchange_id="01936d2e-0000-7000-8000-000000000001",
+    key_id="k1",
+    key_alias="team",
+    provider="electron",
+    model="electron",
+    upstream_model="electron-2",
+    endpoint="/v1/chat/completions",
+    streamed=True,
+    started_at=1_795_000_000.25,
+    price=PRICE,
+    cost=COST,
+    prompt_tokens_estimate=900,
+    completion_tokens_max=None,
+    slot=3,
+)
+REPORTED = Reading(Usage(1000, 400, 250, 50, 1250), UsageSource.REPORTED)
+ESTIMATED = Reading(Usage(1000, None, 250, None, 1250), UsageSource.ESTIMATED, "chars-1", 0.12)
+RECORD = UsageRecord(
+    opened=OPENED,
+    outcome=Outcome.SERVED,
+    reading=REPORTED,
+    bills=Bills.EVERYTHING,
+    events=12,
+    bytes=3456,
+    duration_ms=812.5,
+    first_token_ms=120.25,
+    finish_reason="stop",
+    provider_response_id="chatcmpl-1",
+    details={"service_tier": "default"},
+)
+SOURCES = list(UsageSource)
+YES_NO = [True, False]
+ENDED_BY_US = [Outcome.CLIENT_LEFT, Outcome.BUDGET_CUT, Outcome.SHUT_DOWN]
+FAILED = [Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED]
+
+
+def billed(outcome: Outcome, source: UsageSource, *, accepted: bool = True, delivered: bool = True) -> Bills:
+    return bills(situation(outcome, source=source, accepted=accepted, delivered=delivered), {})
+
+
+@pytest.mark.parametrize(("source", "accepted", "delivered"), list(product(SOURCES, YES_NO, YES_NO)))
+def test_served_bills_everything_and_refused_nothing(source: UsageSource, accepted: bool, delivered: bool) -> None:
+    assert billed(Outcome.SERVED, source, accepted=accepted, delivered=delivered) is Bills.EVERYTHING
+    assert billed(Outcome.REFUSED_UPSTREAM, source, accepted=accepted, delivered=delivered) is Bills.NOTHING
+
+
+@pytest.mark.parametrize(("outcome", "source", "delivered"), list(product(ENDED_BY_US, SOURCES, YES_NO)))
+def test_once_the_provider_accepted_prompt_and_output_are_billed(
+    outcome: Outcome, source: UsageSource, delivered: bool
+) -> None:
+    assert billed(outcome, source, accepted=True, delivered=delivered) is Bills.EVERYTHING
+    assert billed(outcome, source, accepted=False, delivered=delivered) is Bills.NOTHING
+
+
+@pytest.mark.parametrize(("outcome", "accepted"), list(product(FAILED, YES_NO)))
+def test_a_provider_that_failed(outcome: Outcome, accepted: bool) -> None:
+    def of(source: UsageSource, *, delivered: bool) -> Bills:
+        return billed(outcome, source, accepted=accepted, delivered=delivered)
+
+    assert of(UsageSource.REPORTED, delivered=True) is Bills.EVERYTHING
+    assert of(UsageSource.REPORTED, delivered=False) is Bills.PROMPT
+    for unreported in (UsageSource.ESTIMATED, UsageSource.NONE):
+        assert of(unreported, delivered=True) is Bills.OUTPUT
+        assert of(unreported, delivered=False) is Bills.NOTHING
+
+
+@pytest.mark.parametrize(("source", "accepted"), list(product(SOURCES, YES_NO)))
+def test_a_crash_bills_what_was_under_way(source: UsageSource, accepted: bool) -> None:
+    assert billed(Outcome.CRASHED, source, accepted=accepted, delivered=True) is Bills.EVERYTHING
+    assert billed(Outcome.CRASHED, source, accepted=accepted, delivered=False) is Bills.NOTHING
+
+
+def test_every_situation_has_a_line_and_is_reached() -> None:
+    reached = {
+        situation(outcome, source=source, accepted=accepted, delivered=delivered)
+        for outcome, source, accepted, delivered in product(Outcome, SOURCES, YES_NO, YES_NO)
+    }
+    assert reached == set(Situation) == set(POLICY)
+
+
+def test_a_providers_own_line_takes_the_place_of_ours() -> None:
+    own = {"client_left": "output", "failed_empty": "prompt"}
+    assert bills(Situation.CLIENT_LEFT, own) is Bills.OUTPUT
+    assert bills(Situation.FAILED_EMPTY, own) is Bills.PROMPT
+    assert bills(Situation.SERVED, own) is Bills.EVERYTHING
+
+
+def test_an_entry_is_charged_and_explained() -> None:
+    line = entry(RECORD)
+    assert line.charge_usd == 180_000
+    assert line.cost_usd == 144_000
+    assert line.price_version == PRICE.version
+    assert (line.prompt_tokens, line.cached_tokens, line.completion_tokens) == (1000, 400, 250)
+    assert (line.reasoning_tokens, line.total_tokens) == (50, 1250)
+    assert (line.outcome, line.usage_source, line.finish_reason) == ("served", "reported", "stop")
+    assert line.details == {
+        "service_tier": "default",
+        "billed": "prompt+output",
+        "price": {"version": PRICE.version, "input": "0.1", "cached_input": "0.05", "output": "0.4"},
+        "cost": {"version": COST.version, "input": "0.08", "cached_input": "0.04", "output": "0.32"},
+    }
+
+
+def test_an_estimate_says_by_whom_and_how_good() -> None:
+    line = entry(replace(RECORD, reading=ESTIMATED))
+    assert (line.usage_source, line.estimator) == ("estimated", "chars-1")
+    assert line.details["expected_error"] == 0.12
+
+
+def test_no_price_is_no_charge_and_says_so() -> None:
+    line = entry(replace(RECORD, opened=replace(OPENED, price=None, cost=None)))
+    assert line.charge_usd is None
+    assert line.cost_usd is None
+    assert line.price_version is None
+    assert line.details["unpriced"] is True
+    assert line.details["cost_unknown"] is True
+
+
+def test_nothing_billed_is_zero_also_without_a_price_and_counts_stay() -> None:
+    unpriced = replace(OPENED, price=None, cost=None)
+    line = entry(replace(RECORD, opened=unpriced, reading=ESTIMATED, bills=Bills.NOTHING))
+    assert line.charge_usd == 0
+    assert line.cost_usd == 0
+    assert "unpriced" not in line.details
+    assert line.completion_tokens == 250
+
+
+def test_what_the_provider_reports_it_charges_us_whatever_we_bill() -> None:
+    line = entry(replace(RECORD, bills=Bills.NOTHING))
+    assert line.charge_usd == 0
+    assert line.cost_usd == 144_000
+
+
+def test_a_failure_without_usage_after_content_is_flagged() -> None:
+    failed = replace(RECORD, outcome=Outcome.UPSTREAM_FAILED, reading=ESTIMATED, bills=Bills.OUTPUT)
+    line = entry(failed)
+    assert line.charge_usd == 100_000
+    assert line.details["delivered_only"] is True
+    assert "delivered_only" not in entry(replace(failed, outcome=Outcome.CLIENT_LEFT)).details
+
+
+def test_a_zero_that_stands_on_no_count_is_flagged() -> None:
+    line = entry(replace(RECORD, reading=NOTHING))
+    assert line.charge_usd == 0
+    assert line.prompt_tokens is None
+    assert line.details["uncounted"] is True
+    assert "uncounted" not in entry(replace(RECORD, reading=NOTHING, bills=Bills.NOTHING)).details
+
+
+def test_ids_are_derived_and_differ_by_exchange_kind_and_number() -> None:
+    other = replace(OPENED, exchange_id="01936d2e-0000-7000-8000-000000000002")
+    records = [
+        RECORD,
+        replace(RECORD, opened=other),
+        replace(RECORD, kind="adjustment"),
+        replace(RECORD, kind="adjustment", seq=1),
+    ]
+    assert len({entry(record).entry_id for record in records}) == 4
+    assert entry(RECORD).entry_id == "6dcb5115-894a-52a5-98f4-6fa61c4c8d3a"  # pinned: it must never change
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_the_journal_does_not_change_an_entry(outcome: Outcome) -> None:
+    record = replace(RECORD, outcome=outcome, duration_ms=812, first_token_ms=120, details={"a": [1, {"b": None}]})
+    again = msgspec.json.decode(msgspec.json.encode(record), type=UsageRecord)
+    assert entry(again) == entry(record)
+    assert content_hash(entry(again)) == content_hash(entry(record))
+
+
+def test_every_field_counts_in_the_hash_and_the_order_of_details_does_not() -> None:
+    line = entry(RECORD)
+    changed = [
+        replace(line, charge_usd=181_000),
+        replace(line, charge_usd=None),
+        replace(line, completion_tokens=None),
+        replace(line, outcome="crashed"),
+        replace(line, details={**line.details, "x": 1}),
+        replace(line, seq=1),
+    ]
+    assert len({content_hash(one) for one in [line, *changed]}) == 1 + len(changed)
+    reordered = replace(line, details=dict(reversed(list(line.details.items()))))
+    assert content_hash(reordered) == content_hash(line)
+    assert len(content_hash(line)) == 64
+
+
+counts = st.none() | st.integers(0, 10**8)
+
+
+@given(
+    st.sampled_from(Outcome),
+    st.sampled_from(Bills),
+    st.builds(Usage, counts, counts, counts, counts, counts),
+    st.sampled_from(UsageSource),
+    st.booleans(),
+)
+def test_every_record_has_an_entry_whose_money_fits_the_ledger(
+    outcome: Outcome, what: Bills, usage: Usage, source: UsageSource, priced: bool
+) -> None:
+    opened = replace(OPENED, price=PRICE if priced else None)
+    record = replace(RECORD, opened=opened, outcome=outcome, bills=what, reading=Reading(usage, source))
+    line: LedgerEntry = entry(record)
+    assert (line.charge_usd is None) == (not priced and what is not Bills.NOTHING)
+    assert 0 <= (line.charge_usd or 0) < 2**63
+    assert json.loads(json.dumps(line.details)) == line.details

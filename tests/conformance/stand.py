@@ -1,0 +1,196 @@
+"""One deployment in front of the four systems, configured as their own pages ask for.
+
+Law: a test names its own models, so that what it asked for, what the provider saw and what the ledger says are found by
+that name: `tera/plain-7` is the plan `plain-7` at the scripted provider, reached the way Tera is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from proxy.demo.script import Script, Shape
+from proxy.keys.secrets import digest, hint, load_pepper, new_secret
+from proxy.ledger.database import open_engine, sqlite_url
+from proxy.ledger.key_store import KeyStore
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
+
+# Long beside a loaded machine's hiccups, short beside a test that hangs.
+SOON_S = 20.0
+# The quiet minute and the 120 s of real life, a hundred times faster: silence below IDLE_S is normal, above it is not.
+QUIET_MS = 600
+IDLE_S = 1.2
+BEAT_S = 0.1
+DRAIN_TOKENS_FEW = 6
+DRAIN_S_SHORT = 0.3
+
+# The names that the providers' own samples ask for, and how those systems write.
+SAMPLE_MODELS = {
+    "Qwen/Qwen2.5-7B-Instruct": ("tera", Shape("tera")),
+    "Qwen/Qwen3.5-27B": ("tera", Shape("tera", writes="reasoning")),
+    "gpt-4o-mini": ("tensorloop", Shape("tensorloop")),
+    "DeepSeek-R1": ("siliconstorm", Shape("siliconstorm")),
+    "electron": ("electron", Shape("electron")),
+}
+
+_numbers = itertools.count(1)
+
+
+def systems(url: str) -> dict[str, dict[str, Any]]:
+    """The four, and variants of them with timers or bounds that a test can wait for."""
+    v1, waves = f"{url}/v1", f"{url}/waves/v1"
+    scaled = {"connect_s": 5, "first_byte_s": 30, "idle_s": IDLE_S, "total_s": 60}
+    drain = {"seconds": 60, "tokens": 8192}
+    return {
+        "tera": provider_section(v1, on_client_leave="cancel"),
+        "tera-scaled": provider_section(v1, on_client_leave="cancel", timeouts=scaled),
+        "tera-beating": provider_section(v1, on_client_leave="cancel", heartbeat_s=BEAT_S),
+        "tensorloop": provider_section(v1, on_client_leave="drain", drain=drain),
+        "tensorloop-short": provider_section(
+            v1, on_client_leave="drain", drain={"seconds": DRAIN_S_SHORT, "tokens": 8192}
+        ),
+        "tensorloop-few": provider_section(
+            v1, on_client_leave="drain", drain={"seconds": 60, "tokens": DRAIN_TOKENS_FEW}
+        ),
+        "siliconstorm": provider_section(v1, on_client_leave="cancel"),
+        "siliconstorm-fulltext": provider_section(v1, on_client_leave="cancel", cumulative=True),
+        "siliconstorm-fragments": provider_section(v1, on_client_leave="cancel", cumulative=False),
+        "electron": provider_section(waves, on_client_leave="drain", drain=drain),
+        "electron-cancel": provider_section(waves, on_client_leave="cancel"),
+    }
+
+
+def _model(provider: str) -> dict[str, Any]:
+    return {"provider": provider, "price": PRICE, "cost": COST}
+
+
+@dataclass(frozen=True, slots=True)
+class Minted:
+    """A key's secret, and its name in the ledger."""
+
+    secret: str
+    key_id: str
+
+
+class Stand:
+    """The proxy, the provider behind it, a key, and what the ledger says."""
+
+    def __init__(self, folder: Path, provider: ScriptedProvider) -> None:
+        sections = systems(provider.url)
+        models = {f"{name}/*": _model(name) for name in sections}
+        models |= {name: _model(system) for name, (system, _) in SAMPLE_MODELS.items()}
+        self.provider = provider
+        self.tokenweir = Tokenweir(folder, providers=sections, models=models)
+        try:
+            self.tokenweir.start()
+            self.key = self.mint("conformance").secret
+            self.narrow = self.mint("narrow", ["gpt-4o-mini"])
+        except BaseException:
+            self.tokenweir.close()
+            raise
+
+    def mint(self, alias: str, models: Sequence[str] = ()) -> Minted:
+        """A new key, made as `keys create` makes it but in this process: a command costs a second.
+
+        It counts within a second; at once only where no wrong key was tried just before.
+        """
+        secret = new_secret().reveal()
+        engine = open_engine(sqlite_url(self.tokenweir.folder / "data" / "ledger.db"))
+        try:
+            key = KeyStore(engine, clock=time.time).create(
+                key_id=f"key_{token_hex(10)}",
+                alias=alias,
+                digest=digest(secret, load_pepper(self.tokenweir.folder / "data" / "pepper")),
+                hint=hint(secret),
+                models=models or None,
+                expires_at=time.time() + 3600,
+            )
+        finally:
+            engine.dispose()
+        return Minted(secret, key.key_id)
+
+    @property
+    def base_url(self) -> str:
+        """As an SDK takes it."""
+        return self.tokenweir.base_url
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return self.tokenweir.url
+
+    def plan(self, system: str, plan: Script | Shape, name: str = "plan") -> str:
+        """Register a plan under a name of its own; the model to ask for."""
+        return f"{system}/{self.provider.script(f'{name}-{next(_numbers)}', plan)}"
+
+    def samples(self) -> None:
+        """Let the provider know the models that the samples ask for."""
+        for name, (_, shape) in SAMPLE_MODELS.items():
+            self.provider.script(name, shape)
+
+    def seen(self, model: str) -> list[dict[str, Any]]:
+        """What the provider saw of `model`, live."""
+        return self.provider.log(_upstream(model))
+
+    def seen_until(self, model: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The one exchange of `model` at the provider, as soon as `holds` of it."""
+        (one,) = self.provider.until(lambda log: bool(log) and holds(log[-1]), _upstream(model), timeout_s=SOON_S)
+        return one
+
+    def entries(self, model: str, count: int = 1) -> list[dict[str, Any]]:
+        """The ledger's entries of `model`, the first begun first: exactly so many, each of another exchange."""
+        deadline = time.monotonic() + SOON_S
+        while len(found := self._of(model)) < count:
+            assert time.monotonic() < deadline, f"{len(found)} entries of {model}, not {count}:\n{self.log_tail()}"
+            time.sleep(0.005)
+        assert len({entry["exchange_id"] for entry in found}) == len(found) == count
+        return found
+
+    def entry(self, model: str) -> dict[str, Any]:
+        """The ledger's one entry of `model`."""
+        (one,) = self.entries(model)
+        return one
+
+    @contextmanager
+    def one_entry(self, model: str) -> Iterator[dict[str, Any]]:
+        """Gives a dict that, after the block, holds the one entry that `model` gained in it."""
+        before = len(self._of(model))
+        gained: dict[str, Any] = {}
+        yield gained
+        gained.update(self.entries(model, before + 1)[-1])
+
+    def entry_of(self, exchange_id: str) -> dict[str, Any]:
+        """The ledger's entry of one exchange."""
+        deadline = time.monotonic() + SOON_S
+        while not (found := [one for one in self.tokenweir.read_ledger() if one["exchange_id"] == exchange_id]):
+            assert time.monotonic() < deadline, f"no entry of {exchange_id}:\n{self.log_tail()}"
+            time.sleep(0.005)
+        (one,) = found
+        return one
+
+    def _of(self, model: str) -> list[dict[str, Any]]:
+        mine = [entry for entry in self.tokenweir.read_ledger() if entry["model"] == model]
+        return sorted(mine, key=lambda entry: entry["started_at"])
+
+    def log_tail(self) -> str:
+        """The end of the proxy's log."""
+        return self.tokenweir.log.read_text()[-2000:]
+
+    def close(self) -> None:
+        """Stop it, and see that it ended well."""
+        assert self.tokenweir.stop() == 0, self.log_tail()
+        entries = self.tokenweir.read_ledger()
+        assert len({entry["exchange_id"] for entry in entries}) == len(entries)
+        assert "Traceback" not in self.tokenweir.log.read_text(), self.log_tail()
+        self.tokenweir.close()
+
+
+def _upstream(model: str) -> str:
+    return model if model in SAMPLE_MODELS else model.partition("/")[2]

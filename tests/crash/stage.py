@@ -1,0 +1,105 @@
+"""What the tests of this folder do again and again: streams that are under way, and a look at what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from proxy.compose import Store
+from proxy.keys.secrets import digest, hint, new_secret
+from proxy.pipeline.journal import Journal
+from proxy.settings import load
+from tests.support.net import RawClient, Response, ask, chat_request, connect
+from tests.support.tokenweir import Tokenweir
+
+PATIENCE_S = 20.0
+
+
+class Stage:
+    """Clients of one deployment, each with a request of its own. Use as an async context manager."""
+
+    def __init__(self, tokenweir: Tokenweir, key: str) -> None:
+        self._tokenweir = tokenweir
+        self._key = key
+        self._clients: AsyncExitStack = AsyncExitStack()
+
+    async def __aenter__(self) -> Stage:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._clients.aclose()
+
+    async def ask(self, model: str, *, receive_buffer_bytes: int | None = None, **more: Any) -> RawClient:
+        """A client that has sent its request, and has read nothing yet."""
+        client = await connect(self._tokenweir.url, receive_buffer_bytes=receive_buffer_bytes)
+        await self._clients.enter_async_context(client)
+        await client.send(chat_request(ask(model, **more), key=self._key))
+        return client
+
+    async def begin(self, model: str, *, until: bytes = b"\n\n", **more: Any) -> tuple[RawClient, Response]:
+        """A client in mid-stream: it has read its answer up to `until`."""
+        client = await self.ask(model, **more)
+        response = await client.read_head(PATIENCE_S)
+        assert response.status == 200, await client.read_body(response)
+        return client, await client.read_body(response, until=until, timeout_s=PATIENCE_S)
+
+    async def whole(self, model: str, **more: Any) -> Response:
+        """One request, to the end of its answer."""
+        client = await self.ask(model, **more)
+        return await client.read(PATIENCE_S)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for `holds`. Raises TimeoutError."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
+    """Send a signal, once, and wait for the end. The exit code."""
+    assert tokenweir.child is not None
+    tokenweir.child.send_signal(number)
+    return await asyncio.to_thread(tokenweir._wait, PATIENCE_S)
+
+
+def quick_key(tokenweir: Tokenweir) -> str:
+    """A new key, without starting a process. Before the start: a running proxy takes up to a second to learn."""
+    store = Store(load(tokenweir.config, tokenweir.environment))
+    secret = new_secret().reveal()
+    store.keys.create(
+        key_id=f"key_{secrets.token_hex(10)}",
+        alias="test",
+        digest=digest(secret, store.pepper()),
+        hint=hint(secret),
+        models=None,
+        expires_at=None,
+    )
+    store.close()
+    return secret
+
+
+def left_behind(tokenweir: Tokenweir) -> tuple[int, int, int]:
+    """What the journal of a stopped proxy holds: exchanges open, records pending, places damaged."""
+    journal = Journal.open(tokenweir.folder / "data" / "journal", bytes_max=1 << 30)
+    left = len(journal.unfinished()), journal.depth, len(journal.damage)
+    journal.close()
+    return left
+
+
+def entries_of(tokenweir: Tokenweir, *models: str, timeout_s: float = PATIENCE_S) -> list[dict[str, Any]]:
+    """The one entry of each of these models, in this order, once all are in the ledger."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = [entry for entry in tokenweir.read_ledger() if entry["model"] in models]
+        by_model = {entry["model"]: entry for entry in found}
+        assert len(by_model) == len(found), f"more than one entry for a request: {found}"
+        if len(by_model) == len(models):
+            return [by_model[model] for model in models]
+        assert time.monotonic() < deadline, f"no entry for {set(models) - set(by_model)}"
+        time.sleep(0.02)

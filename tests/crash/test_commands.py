@@ -1,0 +1,166 @@
+"""The commands beside a running server, each a process of its own: what one does, the others see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from proxy.demo.script import Shape
+from tests.crash.stage import PATIENCE_S, Stage, entries_of
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+PLAIN = Shape("openai", tokens=3)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that only read may run in this process: it has their environment."""
+    monkeypatch.setenv("TEST_PROVIDER_KEY", Tokenweir.PROVIDER_KEY)
+
+
+async def test_a_key_counts_as_soon_as_it_is_made_and_not_for_long_when_it_is_revoked(
+    running: Tokenweir, provider: ScriptedProvider, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    provider.script("asked", PLAIN)
+    made = json.loads(running.command("keys", "create", "--alias", "short-lived", "--model", "asked").stdout)
+    async with Stage(running, made["key"]) as stage:
+        assert (await stage.whole("asked", stream=False)).status == 200
+        assert (await stage.whole("not-for-it", stream=False)).status == 403
+        running.command("keys", "revoke", "short-lived")
+        time.sleep(1)
+        refused = await stage.whole("asked", stream=False)
+    assert refused.status == 401
+    assert b"revoked" in refused.body
+    assert main(["keys", "list", "--config", str(running.config)]) == 0
+    listed = capsys.readouterr().out
+    assert made["key"] not in listed
+    assert made["key"].removeprefix("tw-")[6:-6] not in listed
+    by_id = {key["key_id"]: key for key in map(json.loads, listed.splitlines())}
+    assert by_id[made["key_id"]]["revoked_at"] is not None
+
+
+async def test_the_ledger_is_followed_as_entries_come(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
+    provider.script("followed-1", PLAIN)
+    provider.script("followed-2", PLAIN)
+    command = [sys.executable, "-m", "proxy", "ledger", "--json", "--follow", "--config", str(running.config)]
+    following = await asyncio.create_subprocess_exec(
+        *command, cwd=running.folder, env=running.environment, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        async with Stage(running, key) as stage:
+            for name in ("followed-1", "followed-2"):
+                assert (await stage.whole(name)).ended == "complete"
+                assert (await _shown(following, name))["outcome"] == "served"
+        following.send_signal(signal.SIGINT)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await following.wait() == 0
+    finally:
+        if following.returncode is None:
+            following.kill()
+        await following.communicate()
+
+
+async def _shown(following: asyncio.subprocess.Process, model: str) -> dict[str, Any]:
+    """The next entry of that model that is printed; those of earlier tests come first."""
+    assert following.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            entry: dict[str, Any] = json.loads(await following.stdout.readline())
+            if entry["model"] == model:
+                return entry
+
+
+async def test_migrating_beneath_a_running_server_is_harmless(
+    running: Tokenweir, key: str, provider: ScriptedProvider
+) -> None:
+    provider.script("beneath", Shape("openai", tokens=20, pace_ms=20))
+    async with Stage(running, key) as stage:
+        client, response = await stage.begin("beneath")
+        assert "up to date" in running.command("migrate").stdout
+        assert (await client.read_body(response)).ended == "complete"
+    assert entries_of(running, "beneath")[0]["outcome"] == "served"
+
+
+def test_a_refusal_is_one_line_on_standard_error(running: Tokenweir) -> None:
+    config = running.folder / "wrong.yaml"
+    config.write_text("providers: {one: {base_url: 'http://127.0.0.1:1/v1'}}\nmodels: {m: {provider: two}}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "ledger", "--config", str(config)],
+        env=running.environment, cwd=running.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("tokenweir: models.m.provider: ")
+    assert done.stderr.count("\n") == 1
+
+
+COMMANDS = (
+    ("serve",),
+    ("migrate",),
+    ("keys", "create", "--alias", "a"),
+    ("keys", "list"),
+    ("keys", "revoke", "a"),
+    ("ledger",),
+)
+WRONG = {
+    "": "must be a mapping",
+    "providers: {one: {base_url: 'http://127.0.0.1:1/v1'}}\nmodels: {m: {provider: two}}": "models.m.provider: ",
+    "providers: {one: {base_url: nowhere}}\nmodels: {m: {provider: one}}": "providers.one.base_url: ",
+    "listen: {port: 99999}": "listen.port: ",
+    "shutdown_grace: 3": "shutdown_grace: unknown field; is shutdown_grace_s meant?",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_names_the_field_it_cannot_read(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "tokenweir.yaml"
+    assert main([*command, "--config", str(config)]) == 1
+    assert "tokenweir.yaml" in capsys.readouterr().err
+    for text, said in WRONG.items():
+        config.write_text(text)
+        assert main([*command, "--config", str(config)]) == 1
+        assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [config], "a refused command leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["weigh"],
+        ["serve", "--port", "high", "--config", "x"],
+        ["migrate"],
+        ["keys"],
+        ["keys", "create", "--config", "x"],
+        ["keys", "revoke", "--config", "x"],
+        ["ledger", "--follow"],
+        ["ledger", "--colour", "--config", "x"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_another_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: tokenweir" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_said(running: Tokenweir, here: None, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ["--config", str(running.config)]
+    assert main(["keys", "revoke", "nobody", *config]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("tokenweir: ")
+    assert "nobody" in said
+    assert main(["ledger", "--since", "yesterday", *config]) == 1
+    assert "not a time" in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""kill -9 under 50 live streams: no exchange is lost, none doubled, nothing delivered is forgotten."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.crash.chaos import STREAMS, Chaos, Instant
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+# Another run: TOKENWEIR_CHAOS_SEED=… make faults
+SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
+KILLS = 200
+
+
+@pytest.fixture
+def chaos(running: Tokenweir, key: str, provider: ScriptedProvider, request: pytest.FixtureRequest) -> Iterator[Chaos]:
+    """Rounds on one deployment."""
+    made = Chaos(running, provider, key, Random(f"{SEED} {request.node.name}"))
+    yield made
+    made.close()
+
+
+async def test_no_exchange_is_lost_or_doubled_by_a_kill(chaos: Chaos) -> None:
+    for instant in Instant:
+        wrong = await chaos.round(instant)
+        assert not wrong, f"seed {SEED}, {instant}: {wrong}"
+    assert chaos.exchanges > 2 * STREAMS
+
+
+@pytest.mark.slow
+async def test_two_hundred_kills(chaos: Chaos, capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    wrong: list[str] = []
+    rng = Random(SEED)
+    with capsys.disabled():
+        print(f"\nseed {SEED}")
+        for number in range(KILLS):
+            instant = rng.choice(list(Instant))
+            wrong += [f"round {number} ({instant}): {what}" for what in await chaos.round(instant)]
+        lost = sum(": lost: " in what for what in wrong)
+        doubled = sum(": doubled: " in what for what in wrong)
+        print(
+            f"{KILLS} kills under {STREAMS} streams, {chaos.exchanges} exchanges, {lost} lost, {doubled} doubled\n"
+            f"({chaos.kills_in_recovery} more kills during recovery; {time.monotonic() - began:.0f} s)"
+        )
+    assert not wrong, wrong

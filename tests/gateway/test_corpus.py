@@ -1,0 +1,190 @@
+"""Recorded answers of real providers, replayed through the proxy: what arrives is what was recorded, and what the
+ledger says is what the provider reported, at every chunking.
+
+Exceptions, each by name: refusals of 401 and 403 (their text is about the proxy's own key) are replaced by our own; in
+streams whose usage was not asked for, the usage-only events are taken out. Nothing else differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from proxy.demo.script import AS_SENT, Cut, Script, Send
+from tests.gateway.deployment import Deployment
+from tests.gateway.streams import COUNTS, inside_utf8
+from tests.support import sse
+from tests.support.net import RawClient
+
+# Clients at once: enough to keep three processes busy, few enough that none waits long.
+AT_ONCE = 50
+# Bodies up to this are also replayed with every byte a chunk of its own; up to the second, a write of its own too.
+BYTE_CHUNKS_MAX, BYTE_WRITES_MAX = 20_000, 1_000
+# A record's own content type, where the recorder kept it.
+PLAIN, STREAM = "application/json", "text/event-stream"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One record at one chunking."""
+
+    record: dict[str, Any]
+    how: str
+    asked: bool
+    """the client asks for usage"""
+
+    @cached_property
+    def body(self) -> bytes:
+        return self.record["body"].encode()  # type: ignore[no-any-return]
+
+    @property
+    def replaced(self) -> bool:
+        return self.record["status"] in (401, 403)
+
+    def script(self) -> Script:
+        """The recorded answer, parted as `how` says."""
+        chunking, wire = _cuts(self.how, self.body)
+        headers = self.record["response_headers"]
+        kind = headers.get("content-type") or (STREAM if self.record["streamed"] else PLAIN)
+        chunks = [event.wire for event in sse.events(self.body)] if self.how == "per event" else [self.body]
+        rest = self.body[sum(map(len, chunks)) :]
+        return Script(
+            steps=tuple(map(Send, (*chunks, rest) if rest else chunks)),
+            status=self.record["status"],
+            headers=(("Content-Type", kind),),
+            framing="length" if self.how == "whole, length" else "chunked",
+            chunking=chunking,
+            wire=wire,
+            wire_pause_ms=None if self.how == "whole" else 0,
+        )
+
+    @cached_property
+    def expected(self) -> bytes:
+        """What the client must get."""
+        strips = self.record["streamed"] and not self.asked and self.record["status"] == 200
+        return sse.without_usage_event(self.body) if strips else self.body
+
+
+def _cuts(how: str, body: bytes) -> tuple[Cut, Cut]:
+    """How the body is parted into chunks, and the wire into writes."""
+    seed = len(body)
+    match how:
+        case "per byte":
+            return Cut(size=1), AS_SENT if len(body) <= BYTE_WRITES_MAX else Cut(size=4096)
+        case "random":
+            return Cut(seed=seed, size=max(64, len(body) // 20)), AS_SENT
+        case "inside characters":
+            # All of them in a short body, some of them in a long one.
+            at = inside_utf8(body)
+            return Cut(at=at[:: 1 + len(at) // 40]), AS_SENT
+        case "per event":
+            return AS_SENT, Cut(size=16_384) if len(body) > 100_000 else AS_SENT
+        case _:
+            return Cut(whole=True), Cut(whole=True)
+
+
+def replays(records: list[dict[str, Any]]) -> Iterator[Replay]:
+    """Every record at every chunking that applies to it; each chunking both with usage asked for and without."""
+    for number, record in enumerate(records):
+        body = record["body"].encode()
+        ways = ["whole", "whole, length", "random"]
+        if record["streamed"]:
+            ways.append("per event")
+        if len(body) <= BYTE_CHUNKS_MAX:
+            ways.append("per byte")
+        if inside_utf8(body):
+            ways.append("inside characters")
+        for position, how in enumerate(ways):
+            yield Replay(record, how, asked=(number + position) % 2 == 0)
+
+
+def chat_records(corpus: Path) -> list[dict[str, Any]]:
+    lines = (corpus / "open.jsonl").read_bytes().split(b"\n")
+    records = [json.loads(line) for line in lines if b'"openai.chat"' in line]
+    return [record for record in records if record["dialect"] == "openai.chat"]
+
+
+async def play(deployment: Deployment, replay: Replay, model: str, client: RawClient) -> None:
+    """Ask for one, and compare what arrives."""
+    usage = True if replay.asked and replay.record["streamed"] else None
+    await client.send(deployment.request(model, stream=replay.record["streamed"], usage=usage))
+    response = await client.read(60)
+    where = (replay.record["id"], replay.how, replay.asked)
+    assert response.ended == "complete", where
+    if replay.replaced:
+        assert (response.status, json.loads(response.body)["error"]["code"]) == (502, "upstream_auth"), where
+        return
+    assert response.status == replay.record["status"], where
+    assert response.body == replay.expected, where
+
+
+def check(replay: Replay, entry: dict[str, Any]) -> None:
+    """The entry says what the record's truth says."""
+    where = (replay.record["id"], replay.how, replay.asked, entry)
+    truth = replay.record["truth"]
+    if replay.record["status"] >= 400:
+        assert (entry["outcome"], entry["usage_source"]) in {
+            ("refused_upstream", "none"),
+            ("upstream_failed", "none"),
+        }, where
+        assert entry["charge_usd"] == "0", where
+        return
+    if not replay.replaced:
+        assert entry["bytes"] == len(replay.expected), where
+    if replay.record["streamed"]:
+        assert entry["events"] == len(sse.data_events(replay.expected)), where
+    if truth is None:
+        assert entry["usage_source"] != "reported", where
+        return
+    assert entry["details"]["usage"] == truth["usage_raw"], where
+    both = truth["prompt_tokens"] is not None and truth["completion_tokens"] is not None
+    assert entry["usage_source"] == ("reported" if both else "estimated"), where
+    for name in COUNTS:
+        assert truth[name] is None or entry[name] == truth[name], where
+        assert entry[name] is None or truth[name] is not None or not both, where
+
+
+async def replay_all(deployment: Deployment, todo: list[tuple[Replay, str]]) -> None:
+    """Some clients at once, each on a connection of its own, one after the other."""
+    waiting = iter(todo)
+
+    async def one_client() -> None:
+        async with await RawClient.connect("127.0.0.1", deployment.tokenweir.port) as client:
+            for replay, model in waiting:
+                await play(deployment, replay, model, client)
+
+    await asyncio.gather(*(one_client() for _ in range(AT_ONCE)))
+
+
+async def test_every_recorded_chat_at_every_chunking(deployment: Deployment, corpus: Path) -> None:
+    records = chat_records(corpus)
+    todo = [(replay, deployment.plan("cancel", replay.script(), "corpus")) for replay in replays(records)]
+    assert len(records) >= 300
+    assert len(todo) >= 1400
+    await replay_all(deployment, todo)
+    await deployment.entry(todo[-1][1])
+    entries = {entry["model"]: entry for entry in deployment.tokenweir.read_ledger()}
+    for replay, model in todo:
+        check(replay, entries.get(model) or await deployment.entry(model))
+    count = Counter(replay.how for replay, _ in todo)
+    assert min(count.values()) >= 50, count
+    print(f"{len(records)} records, {len(todo)} replays: {dict(count)}")
+
+
+async def test_the_same_body_reads_the_same_at_every_chunking(deployment: Deployment, corpus: Path) -> None:
+    """Whatever cannot be compared with a truth (estimates, outcomes) is at least the same for every cut."""
+    unreported = [r for r in chat_records(corpus) if r["truth"] is None and r["status"] == 200 and r["streamed"]]
+    for record in unreported:
+        ways = [Replay(record, how, asked=True) for how in ("whole", "random", "per event")]
+        todo = [(replay, deployment.plan("cancel", replay.script(), "same")) for replay in ways]
+        await replay_all(deployment, todo)
+        entries = [await deployment.entry(model) for _, model in todo]
+        told = [(e["outcome"], e["finish_reason"], e["events"], e["details"].get("evidence")) for e in entries]
+        assert told == [told[0]] * len(ways), record["id"]
+    assert len(unreported) >= 10

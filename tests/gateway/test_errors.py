@@ -1,0 +1,124 @@
+"""Refusals: one shape, which the SDK turns into its own exceptions; nothing of ours in the words."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+
+from proxy.gateway import errors
+from proxy.gateway.connection import ClientConnection, refused_response
+from proxy.gateway.errors import ApiError
+from proxy.gateway.server import Routes, Server
+from proxy.keys.keyring import Refused
+
+ALL: dict[str, ApiError] = {
+    "bad_request": errors.bad_request("wrong", param="n", code="invalid_value"),
+    "malformed": errors.malformed(),
+    "internal": errors.internal(),
+    "unknown_route": errors.unknown_route("GET", "/v1/x"),
+    "unknown_model": errors.unknown_model("m"),
+    "model_not_allowed": errors.model_not_allowed("m"),
+    **{f"key_refused {reason}": errors.key_refused(reason) for reason in Refused},
+    "overloaded": errors.overloaded("Too many.", code="not_accepting"),
+    "upstream_failed": errors.upstream_failed(),
+    "upstream_auth": errors.upstream_auth(),
+    "upstream_stalled": errors.upstream_stalled(),
+    "shutting_down": errors.shutting_down(),
+}
+EXCEPTIONS: dict[int, type[openai.APIStatusError]] = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    500: openai.InternalServerError,
+    502: openai.InternalServerError,
+    503: openai.InternalServerError,
+    504: openai.InternalServerError,
+}
+
+
+def test_every_refusal_of_the_module_is_here() -> None:
+    made = {
+        name
+        for name, maker in inspect.getmembers(errors, inspect.isfunction)
+        if inspect.signature(maker).return_annotation == "ApiError"
+    }
+    assert {name.split()[0] for name in ALL} == made
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_shape(name: str) -> None:
+    body = json.loads(ALL[name].body())
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert body["error"]["code"]
+    assert ALL[name].event() == b"data: " + ALL[name].body() + b"\n\n"
+
+
+@pytest.mark.parametrize("name", ALL)
+async def test_the_sdk_understands_it(name: str) -> None:
+    refusal = ALL[name]
+
+    async def refuse(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        raise refusal
+
+    routes = Routes()
+    routes.local("POST", "/v1/chat/completions", refuse)
+    server = Server(routes, refused=lambda _status, _code: None)
+    port = await server.start("127.0.0.1", 0)
+    client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="x", max_retries=0)
+    try:
+        with pytest.raises(EXCEPTIONS[refusal.status]) as raised:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+    finally:
+        await client.close()
+        await server.stop_listening()
+        await server.close()
+    error = raised.value
+    assert (error.code, error.param, error.type) == (refusal.code, refusal.param, refusal.kind)
+    assert isinstance(error.body, dict)
+    assert error.body["message"] == refusal.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("missing", "invalid_api_key"),
+        ("malformed", "invalid_api_key"),
+        ("unknown", "invalid_api_key"),
+        ("expired", "expired_api_key"),
+        ("revoked", "revoked_api_key"),
+    ],
+)
+def test_why_a_key_is_refused(reason: str, code: str) -> None:
+    assert (errors.key_refused(reason).status, errors.key_refused(reason).code) == (401, code)
+
+
+def test_a_guess_learns_nothing_from_how_it_was_wrong() -> None:
+    assert errors.key_refused("malformed").body() == errors.key_refused("unknown").body()
+
+
+@pytest.mark.parametrize("path", ["/" + "a" * 500, "/\x1b[2J", "/é", "/a\nb"])
+def test_a_strange_path_is_not_repeated(path: str) -> None:
+    assert path not in errors.unknown_route("GET", path).message
+
+
+def test_who_is_sent_away_for_now_is_told_when_to_come_back() -> None:
+    assert refused_response(ALL["overloaded"]).headers["Retry-After"] == "1"
+    assert "Retry-After" not in refused_response(ALL["malformed"]).headers
+
+
+@pytest.mark.parametrize(
+    "make",
+    [errors.upstream_failed, errors.upstream_auth, errors.upstream_stalled, errors.shutting_down, errors.internal,
+     errors.malformed],
+)  # fmt: skip
+def test_SC4_what_happened_behind_us_is_said_in_fixed_words(make: Callable[..., Any]) -> None:
+    assert not inspect.signature(make).parameters

@@ -1,0 +1,325 @@
+"""The body of a request: whatever comes, it is an object that was understood, or a 400 that says why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader
+from aiohttp.base_protocol import BaseProtocol
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from proxy.gateway import request_body
+from proxy.gateway.errors import ApiError
+from proxy.gateway.request_body import CONTAINERS_MAX, DEPTH_MAX, parse_object, read_body, serialise
+
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+OBJECTS = st.dictionaries(st.text(max_size=12), VALUES, max_size=6)
+# Bytes that are nearly JSON: where a parser's corners are.
+NEARLY = st.lists(
+    st.sampled_from(
+        [b"{", b"}", b"[", b"]", b'"', b"\\", b":", b",", b"n", b'"a"', b'"\\u0061"', b"NaN", b"-Infinity", b"1e400",
+         b"9" * 5000, b"\\ud800", b"\xff", b"\xc3", b"\xe2\x80\xa8", b"\0", b" ", b"true", b"null", b"-0", b"1.5",
+         b'"\\ud800":1', b'"\\ud800":NaN', b"\xef\xbb\xbf"]
+    ), max_size=30,
+).map(b"".join)  # fmt: skip
+
+
+def code_of(body: bytes) -> str | None:
+    """Why `body` is refused; None if it is not. The refusal can always be sent."""
+    refusal = _refused(body)
+    if refusal is None:
+        return None
+    assert refusal.status == 400
+    assert json.loads(refusal.body())["error"]["message"]
+    return refusal.code
+
+
+def _refused(body: bytes) -> ApiError | None:
+    try:
+        parse_object(body)
+    except ApiError as refusal:
+        return refusal
+    return None
+
+
+@given(OBJECTS)
+def test_what_is_sent_up_is_what_was_parsed(document: dict[str, Any]) -> None:
+    for text in (json.dumps(document), json.dumps(document, ensure_ascii=False), json.dumps(document, indent=1)):
+        parsed = parse_object(text.encode("utf-8", "surrogatepass") if text.isascii() else _utf8(text))
+        assert parsed == document
+        assert _typed(parsed) == _typed(document)
+        assert parse_object(serialise(parsed)) == parsed
+        assert _typed(json.loads(serialise(parsed))) == _typed(parsed)
+
+
+def _utf8(text: str) -> bytes:
+    """UTF-8, with whatever UTF-8 cannot hold escaped."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _typed(value: Any) -> Any:
+    """`value` with 1, 1.0 and true told apart."""
+    match value:
+        case dict():
+            return {name: _typed(inner) for name, inner in value.items()}
+        case list():
+            return [_typed(inner) for inner in value]
+        case _:
+            return type(value).__name__, repr(value)
+
+
+@given(st.binary(max_size=200) | NEARLY | NEARLY.map(lambda inner: b'{"a":' + inner + b"}"))
+def test_no_bytes_raise_anything_but_a_refusal(body: bytes) -> None:
+    if code_of(body) is None:
+        serialise(parse_object(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"[]", "invalid_json"),
+        (b'"x"', "invalid_json"),
+        (b"null", "invalid_json"),
+        (b"{} {}", "invalid_json"),
+        (b"\xef\xbb\xbf{}", "invalid_json"),
+        ('{"a":1}'.encode("utf-16"), "invalid_json"),
+        (b'{"a":"\xff"}', "invalid_json"),
+        (b'{"a":"\xed\xa0\x80"}', "invalid_json"),
+        (b'{"a":"\n"}', "invalid_json"),
+        (b'{"a":NaN}', "invalid_json"),
+        (b'{"a":Infinity}', "invalid_json"),
+        (b'{"a":-Infinity}', "invalid_json"),
+        (b'{"a":1e400}', "invalid_json"),
+        (b'{"a":-1e400}', "invalid_json"),
+        (b'{"a":01}', "invalid_json"),
+        (b'{"a":+1}', "invalid_json"),
+        (b'{"a":0x10}', "invalid_json"),
+        (b"{'a':1}", "invalid_json"),
+        (b'{"a":1,}', "invalid_json"),
+        (b'{"a":1}//', "invalid_json"),
+        (b'{"a":' + b"9" * 4301 + b"}", "invalid_json"),
+        (b'{"a":1,"a":1}', "duplicate_key"),
+        (b'{"a":1,"\\u0061":2}', "duplicate_key"),
+        (b'{"x":[{"y":{"b":1,"\\u0062":2}}]}', "duplicate_key"),
+        (b'{"":1,"":2}', "duplicate_key"),
+        (b'{"\\ud800":1,"\\uD800":2}', "duplicate_key"),
+        ('{"é":1,"\\u00e9":2}'.encode(), "duplicate_key"),
+        (b'{"a":' * (DEPTH_MAX + 1) + b"1" + b"}" * (DEPTH_MAX + 1), "json_too_deep"),
+        (b'{"a":' + b"[" * 100_000, "json_too_deep"),
+        (b'{"a":' * 100_000, "json_too_deep"),
+    ],
+)
+def test_refused(body: bytes, code: str) -> None:
+    assert code_of(body) == code
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":' + b"9" * 4300 + b"}",
+        b'{"a":1,"A":2,"b":{"a":1}}',
+        b'{"a":[{"b":1},{"b":2}]}',
+        b'{"a":' * (DEPTH_MAX - 1) + b"{}" + b"}" * (DEPTH_MAX - 1),
+        b'{"a":"' + b"[{" * 1000 + b'"}',
+        b'{"a":"\\"' + b"[" * 1000 + b'"}',
+        b'{"a":[' + b"[],{}," * 1000 + b"[]]}",
+        b'{"a":"\\ud800"}',
+        b'{"a":-0.0,"b":5e-324,"c":1.7976931348623157e308}',
+        b' \t\r\n{"a" : 1}\n',
+    ],
+)
+def test_taken(body: bytes) -> None:
+    assert code_of(body) is None
+
+
+@pytest.mark.parametrize("number", ["9" * 400, "-" + "9" * 400, str(2**53 + 1), str(2**64), "-0.0", "1e-7", "1.0"])
+def test_a_number_goes_up_as_it_came(number: str) -> None:
+    sent = serialise(parse_object(f'{{"a":{number}}}'.encode()))
+    assert json.loads(sent) == json.loads(f'{{"a":{number}}}')
+    if "e" not in number:
+        assert sent == f'{{"a":{number}}}'.encode()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\udfff\ud800", "a\ud83d", "\u2028\u2029", "\x7f", "😀"])
+def test_a_text_goes_up_as_it_came(text: str) -> None:
+    sent = serialise(parse_object(json.dumps({"a": text, "é": 1}).encode()))
+    sent.decode("utf-8")
+    assert json.loads(sent) == {"a": text, "é": 1}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"n":NaN}', "n"),
+        (b'{"a":1,"temperature":1e400}', "temperature"),
+        (b'{"x":{"y":Infinity}}', "y"),
+        (b'{"a":[NaN]}', None),
+        (b'{"n":NaN, ', None),
+        (b'{"n":NaN,"m":' + b"9" * 5000 + b"}", None),
+        (b'{"\\ud800":NaN}', "…"),
+        (b'{"a\\u001b[2J":1,"a\\u001b[2J":1}', "…"),
+        (b'{"%b":1,"%b":1}' % (b"k" * 500, b"k" * 500), "k" * 64),
+        (b'{"n":1,"\\u006e":1}', "n"),
+    ],
+)
+def test_the_field_is_named_where_it_can_be(body: bytes, param: str | None) -> None:
+    with pytest.raises(ApiError) as refusal:
+        parse_object(body)
+    assert refusal.value.param == param
+    json.loads(refusal.value.body())
+
+
+def test_DS5_too_many_containers_are_refused_and_braces_in_text_are_not() -> None:
+    with pytest.raises(ApiError) as refusal:
+        parse_object(b'{"a":[' + b"[]," * CONTAINERS_MAX + b"[]]}")
+    assert (refusal.value.status, refusal.value.code) == (400, "json_too_large")
+    text = "{[" * CONTAINERS_MAX
+    assert parse_object(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: b"[" * 65 + b'"' + b'\\"' * n,
+        lambda n: b"[]" * 33 + b"[" * 33 + b'"' + b'\\"' * n,
+        lambda n: b"[]" * 65 + b'"a\\' * n,
+        lambda n: b'{"a":[' + b"[]," * n + b"[]]}",
+        lambda n: b'{"a":"' + b"\\\\" * n + b'"' + b"[" * 65,
+        lambda n: b'"' * n + b"[" * 65,
+        lambda n: b"[" * 65 + b"\\" * n,
+    ],
+)
+def test_DS5_the_look_for_depth_is_linear(make: Any) -> None:
+    """Counted by the CPU's clock, against itself: for ten times the bytes a square takes a hundred times as long."""
+    code_of(make(1000))
+    small, large = (min(_seconds(make(n)) for _ in range(2)) for n in (10_000, 100_000))
+    assert large < 50 * max(small, 2e-4)
+
+
+def _seconds(body: bytes) -> float:
+    from time import process_time
+
+    started = process_time()
+    code_of(body)
+    return process_time() - started
+
+
+# -- reading it from the connection ------------------------------------------------------------------------------
+
+
+def reader() -> StreamReader:
+    """A body that is still to come."""
+    loop = asyncio.get_running_loop()
+    protocol = BaseProtocol(loop, parser=None)
+    protocol.transport = asyncio.Transport()  # it only has to be there: a body without a connection does not come
+    return StreamReader(protocol, 2**16, loop=loop)
+
+
+class Asked:
+    """As much of a request as reading its body needs."""
+
+    def __init__(self, content: StreamReader, *, version: Any = HttpVersion11, **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.headers = CIMultiDictProxy(CIMultiDict(named))
+        self.content = content
+        self.version = version
+        self.content_length = int(named["Content-Length"]) if "Content-Length" in named else None
+        self.written: list[bytes] = []
+        self.writer = SimpleNamespace(write=self._write, output_size=0)
+
+    async def _write(self, wire: bytes) -> None:
+        self.written.append(wire)
+        self.writer.output_size += len(wire)
+
+
+async def _refusal(asked: Asked, bytes_max: int = 100) -> ApiError:
+    with pytest.raises(ApiError) as refusal:
+        await read_body(asked, bytes_max=bytes_max)  # type: ignore[arg-type]
+    return refusal.value
+
+
+async def test_a_body_that_is_there_is_read_at_once() -> None:
+    content = reader()
+    content.feed_data(b"{}")
+    content.feed_eof()
+    assert await read_body(Asked(content), bytes_max=2) == b"{}"  # type: ignore[arg-type]
+
+
+async def test_DS2_a_body_that_says_it_is_too_long_is_not_waited_for() -> None:
+    refusal = await _refusal(Asked(reader(), Content_Length="101"))
+    assert (refusal.status, refusal.code) == (413, "request_too_large")
+
+
+async def test_DS2_a_body_that_grows_too_long_is_not_read_on() -> None:
+    content = reader()
+    content.feed_data(b"x" * 101)
+    assert (await _refusal(Asked(content))).status == 413
+
+
+async def test_DS2_a_body_whose_end_is_there_is_measured_too() -> None:
+    content = reader()
+    content.feed_data(b"x" * 101)
+    content.feed_eof()
+    assert (await _refusal(Asked(content))).status == 413
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "zstd", "identity, gzip", "x"])
+async def test_DS2_a_compressed_body_is_not_unpacked(coding: str) -> None:
+    assert (await _refusal(Asked(reader(), Content_Encoding=coding))).status == 415
+
+
+async def test_DS1_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_body, "BODY_S", 0.05)
+    assert (await _refusal(Asked(reader()))).status == 408
+
+
+async def test_DS1_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte buys its share of time at the slowest rate, and no more."""
+    monkeypatch.setattr(request_body, "BODY_S", 0.1)
+    content = reader()
+
+    async def trickle() -> None:
+        while True:
+            content.feed_data(b"x")
+            await asyncio.sleep(0.005)
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        trickling = tasks.create_task(trickle())
+        refusal = await _refusal(Asked(content), bytes_max=10**9)
+        trickling.cancel()
+    assert refusal.status == 408
+
+
+async def test_a_slow_body_at_a_fair_rate_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_body, "BODY_S", 0.1)
+    monkeypatch.setattr(request_body, "BODY_BYTES_PER_S_MIN", 1)
+    content = reader()
+    asyncio.get_running_loop().call_later(0.0, content.feed_data, b"x" * 60)
+    asyncio.get_running_loop().call_later(0.3, content.feed_data, b"y")
+    asyncio.get_running_loop().call_later(0.3, content.feed_eof)
+    assert await read_body(Asked(content), bytes_max=100) == b"x" * 60 + b"y"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(HttpVersion11, [b"HTTP/1.1 100 Continue\r\n\r\n"]), (HttpVersion10, [])]
+)
+async def test_who_waits_for_leave_to_send_is_told(version: Any, told: list[bytes]) -> None:
+    content = reader()
+    asked = Asked(content, version=version, Expect="100-continue")
+    content.feed_data(b"{}")
+    content.feed_eof()
+    assert await read_body(asked, bytes_max=2) == b"{}"  # type: ignore[arg-type]
+    assert asked.written == told
+    assert asked.writer.output_size == 0, "the answer proper has not begun"

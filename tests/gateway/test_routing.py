@@ -1,0 +1,193 @@
+"""Routes and models: a closed table, matched exactly; nothing leads to a provider without a meter."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.billing.keys import ApiKey
+from proxy.gateway import routing
+from proxy.gateway.errors import ApiError
+from proxy.gateway.ports import Route
+from proxy.gateway.routing import Models
+from proxy.gateway.server import Routes
+from proxy.gateway.upstream import Origin, Provider
+from proxy.metering.dialect import OPENAI_CHAT, Dialect
+from proxy.settings import ProviderSettings
+
+CHAT = "/v1/chat/completions"
+
+
+async def serve(*_: Any) -> Any:
+    """Serves nobody."""
+
+
+def routes() -> Routes:
+    """As they are in the product, as far as this file needs them."""
+    made = Routes()
+    made.metered(OPENAI_CHAT, serve)
+    made.local("GET", "/v1/models", serve)
+    made.local("GET", "/healthz", serve)
+    return made
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        None,
+        "openai.chat",
+        object(),
+        dataclasses.replace(OPENAI_CHAT, stream_meter=None),
+        dataclasses.replace(OPENAI_CHAT, plain_meter=None),
+        dataclasses.replace(OPENAI_CHAT, plain_meter="later"),
+    ],
+    ids=["none", "name", "object", "no stream meter", "no plain meter", "not callable"],
+)
+def test_BE5_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
+    made = Routes()
+    with pytest.raises(TypeError, match="meter"):
+        made.metered(dialect, serve)
+    with pytest.raises(ApiError):
+        made.find("POST", CHAT)
+
+
+def test_BE5_every_field_of_a_dialect_must_be_given() -> None:
+    required = [one.name for one in dataclasses.fields(Dialect) if one.default is dataclasses.MISSING]
+    assert {"stream_meter", "plain_meter", "facts"} <= set(required)
+
+
+def test_no_route_is_registered_twice() -> None:
+    made = routes()
+    with pytest.raises(ValueError, match="twice"):
+        made.metered(OPENAI_CHAT, serve)
+    with pytest.raises(ValueError, match="twice"):
+        made.local("POST", CHAT, serve)
+
+
+@pytest.mark.parametrize("raw_path", [CHAT, CHAT + "?", CHAT + "?api-version=1", CHAT + "?/../admin"])
+def test_found(raw_path: str) -> None:
+    assert routes().find("POST", raw_path) is not None
+
+
+@pytest.mark.parametrize(
+    "raw_path",
+    ["", "/", "*", CHAT + "/", "/" + CHAT, CHAT.upper(), CHAT[1:], CHAT + "%20", CHAT + ";a", CHAT + "#a", CHAT + "\0",
+     "/v1/chat/./completions", "/v1/../v1/chat/completions", "/v1/chat%2fcompletions", "/v1/chat/completion%73",
+     "http://test" + CHAT, "/v1//chat/completions", "?" + CHAT],
+)  # fmt: skip
+def test_SM2_a_path_is_itself_or_nothing(raw_path: str) -> None:
+    with pytest.raises(ApiError) as refusal:
+        routes().find("POST", raw_path)
+    assert (refusal.value.status, refusal.value.code) == (404, "unknown_url")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", CHAT), ("post", CHAT), ("PUT", CHAT), ("HEAD", "/healthz"), ("POST", "/v1/models")]
+)
+def test_another_method_is_a_405(method: str, path: str) -> None:
+    with pytest.raises(ApiError) as refusal:
+        routes().find(method, path)
+    assert refusal.value.status == 405
+
+
+@given(st.text(max_size=30), st.text(max_size=60))
+def test_whatever_is_asked_is_found_or_refused(method: str, raw_path: str) -> None:
+    refusal = _refusal(method, raw_path)
+    assert refusal is None or refusal.status in {404, 405}
+    assert refusal is None or refusal.body()
+
+
+def _refusal(method: str, raw_path: str) -> ApiError | None:
+    try:
+        routes().find(method, raw_path)
+    except ApiError as refusal:
+        return refusal
+    return None
+
+
+# -- models ------------------------------------------------------------------------------------------------------
+
+
+def route_to(upstream_model: str, provider: str = "electron") -> Route:
+    """A route with a provider of that name."""
+    settings = ProviderSettings(name=provider, base_url="http://provider.test/v1")
+    return Route(Provider.of(settings, write_stall_s=60), upstream_model, lambda _at: (None, None))
+
+
+def key(*models: str) -> ApiKey:
+    """A key for these models; for all if none is said."""
+    allowed = frozenset(models) if models else None
+    return ApiKey("key_1", "a", b"d" * 32, "tw-…abcd", allowed, 0.0, None, None, 1)
+
+
+NAMED = {"big": route_to("big-2026"), "small": route_to("small", "tera")}
+
+
+def pattern(name: str) -> Route | None:
+    """What `any/*` would do."""
+    prefix, _, rest = name.partition("/")
+    return route_to(rest) if prefix == "any" and rest else None
+
+
+def test_a_name_leads_where_the_configuration_says() -> None:
+    models = Models(NAMED, pattern)
+    found = models.route("big")
+    assert found is not None
+    assert (found.upstream_model, found.provider.settings.name) == ("big-2026", "electron")
+    passed = models.route("any/thing/else")
+    assert passed is not None
+    assert passed.upstream_model == "thing/else"
+    assert models.route("any/") is models.route("Big") is models.route("") is None
+
+
+def test_SC1_no_name_is_an_address() -> None:
+    models = Models(NAMED, lambda name: route_to(name))
+    found = models.route("http://evil.test/v1")
+    assert found is not None
+    assert found.provider.origin == Origin("provider.test", 80, tls=False)
+    wire = found.provider.request(OPENAI_CHAT.upstream_path, b"{}", "")
+    assert wire.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: provider.test\r\n")
+    assert b"evil" not in wire
+
+
+def test_names_that_clients_invent_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "PASSED_NAMES_MAX", 10)
+    models = Models(NAMED, pattern)
+    for number in range(100):
+        found = models.route(f"any/{number}")
+        assert found is not None
+        assert found.upstream_model == str(number)
+    assert len(models._remembered) == 10
+    for number in range(100):
+        assert models.route(f"nowhere/{number}") is None
+    assert len(models._remembered) == 10
+
+
+def test_a_name_that_is_known_is_not_made_again() -> None:
+    asked: list[str] = []
+
+    def passed(name: str) -> Route | None:
+        asked.append(name)
+        return pattern(name)
+
+    models = Models(NAMED, passed)
+    assert models.route("any/x") is models.route("any/x")
+    assert models.route("big") is NAMED["big"]
+    assert asked == ["any/x"]
+
+
+@pytest.mark.parametrize(
+    ("models", "listed"),
+    [
+        ((), [("big", "electron"), ("small", "tera")]),
+        (("small",), [("small", "tera")]),
+        (("small", "any/x", "nowhere/y"), [("small", "tera"), ("any/x", "electron")]),
+        (("nowhere",), []),
+    ],
+)
+def test_a_key_sees_what_it_may_use(models: tuple[str, ...], listed: list[tuple[str, str]]) -> None:
+    assert list(Models(NAMED, pattern).listed(key(*models))) == listed

@@ -1,0 +1,287 @@
+"""One connection to a provider, without a network: every cut gives the same body, and what was given back to the pool
+is no longer steered by who had it before."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from proxy.gateway.framing import HEAD_BYTES_MAX, Head
+from proxy.gateway.upstream import Answer
+from proxy.gateway.upstream_connection import EARLY_BYTES_MAX, UpstreamConnection, UpstreamFailedError
+from tests.gateway.test_framing import framed, unframed
+
+EVENTS = [b"data: a\n\n", b"data: b\n\n", "data: 水\n\n".encode()]
+BODY = b"".join(EVENTS)
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+CLOSED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+LAST = b"0\r\n\r\n"
+FORGED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
+
+
+class Heard:
+    """A sink that only listens."""
+
+    def __init__(self) -> None:
+        self.payload = b""
+        self.ended: list[str] = []
+
+    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+        assert not self.ended
+        assert payload
+        assert framed is None or unframed(framed) == payload
+        self.payload += payload
+
+    def complete(self) -> None:
+        self.ended.append("complete")
+
+    def broken(self) -> None:
+        self.ended.append("broken")
+
+
+class FakeTransport(asyncio.Transport):
+    """Remembers how it was steered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.closed = False
+        self.written = b""
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_reading(self) -> bool:
+        return self.reading
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+class Pool:
+    """Counts what comes back."""
+
+    def __init__(self) -> None:
+        self.rested: list[UpstreamConnection] = []
+        self.gone: list[UpstreamConnection] = []
+
+    def connected(self) -> tuple[UpstreamConnection, FakeTransport]:
+        connection, transport = UpstreamConnection(self.rested.append, self.gone.append), FakeTransport()
+        connection.connection_made(transport)
+        return connection, transport
+
+
+def head_of(asked: asyncio.Future[Head]) -> Head:
+    return asked.result()
+
+
+async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -> None:
+    for wire in (CHUNKED + b"".join(map(framed, EVENTS)) + LAST, SIZED + BODY):
+        for at in range(1, len(wire)):
+            pool, heard = Pool(), Heard()
+            connection, transport = pool.connected()
+            asked = connection.ask(b"request")
+            for piece in (wire[:at], wire[at:]):
+                connection.data_received(piece)
+                if asked.done() and not heard.ended and not heard.payload:
+                    Answer(head_of(asked), connection).relay_to(heard)
+                    asked = asyncio.get_running_loop().create_future()
+            assert (heard.payload, heard.ended) == (BODY, ["complete"]), at
+            assert pool.rested == [connection], at
+            assert connection.usable
+            assert transport.reading
+            again = connection.ask(b"request")
+            connection.data_received(CHUNKED)
+            assert head_of(again).chunked
+
+
+async def test_interim_answers_are_passed_over_at_every_cut() -> None:
+    wire = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" + CHUNKED
+    for at in range(1, len(wire)):
+        connection, _ = Pool().connected()
+        asked = connection.ask(b"request")
+        connection.data_received(wire[:at])
+        connection.data_received(wire[at:])
+        assert head_of(asked).status == 200
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * HEAD_BYTES_MAX + b"\r\n\r\n",
+        b"\x16\x03\x01\r\n\r\n",
+        b"x" * (HEAD_BYTES_MAX + 1),
+    ],
+    ids=["switch", "long", "tls", "endless"],
+)
+async def test_an_answer_that_is_none_fails_and_closes(wire: bytes) -> None:
+    pool = Pool()
+    connection, transport = pool.connected()
+    asked = connection.ask(b"request")
+    connection.data_received(wire)
+    with pytest.raises(UpstreamFailedError):
+        asked.result()
+    assert transport.closed
+    assert not connection.usable
+
+
+@pytest.mark.parametrize("way", [CHUNKED + framed(BODY) + LAST, SIZED + BODY], ids=["chunked", "length"])
+async def test_an_answer_nobody_asked_for_makes_the_connection_unusable_at_every_cut(way: bytes) -> None:
+    for at in range(len(FORGED)):
+        connection, transport = Pool().connected()
+        asked, heard = connection.ask(b"request"), Heard()
+        connection.data_received(way + FORGED[:at])
+        Answer(head_of(asked), connection).relay_to(heard)
+        connection.data_received(FORGED[at:])
+        assert (heard.payload, heard.ended) == (BODY, ["complete"])
+        assert transport.closed, at
+        assert not connection.usable, at
+
+
+@pytest.mark.parametrize(
+    ("wire", "says_end", "ended"),
+    [
+        (CHUNKED + framed(BODY), True, "broken"),
+        (CHUNKED + framed(BODY) + b"0\r\n", True, "broken"),
+        (CHUNKED + framed(BODY) + LAST, True, "complete"),
+        (SIZED.replace(b"Length: ", b"Length: 9") + BODY, True, "broken"),
+        (SIZED + BODY, True, "complete"),
+        (CLOSED + BODY, True, "complete"),
+        (CLOSED + BODY, False, "broken"),
+    ],
+)
+@pytest.mark.parametrize("early", [False, True])
+async def test_the_connection_s_end_before_and_after_somebody_came_for_the_body(
+    wire: bytes, says_end: bool, ended: str, early: bool
+) -> None:
+    """Nothing of the body is lost, and a break is told, however early it came."""
+    pool, heard = Pool(), Heard()
+    connection, _ = pool.connected()
+    asked = connection.ask(b"request")
+    connection.data_received(wire)
+    if not early:
+        Answer(head_of(asked), connection).relay_to(heard)
+    if says_end:
+        connection.eof_received()
+    connection.connection_lost(None if says_end else ConnectionResetError())
+    if early:
+        Answer(head_of(asked), connection).relay_to(heard)
+    assert (heard.payload, heard.ended) == (BODY, [ended])
+    assert not connection.usable
+
+
+async def test_a_connection_lost_before_the_head_fails_the_request() -> None:
+    connection, _ = Pool().connected()
+    asked = connection.ask(b"request")
+    connection.data_received(CHUNKED[:9])
+    connection.connection_lost(None)
+    with pytest.raises(UpstreamFailedError):
+        asked.result()
+    with pytest.raises(UpstreamFailedError):
+        connection.ask(b"request").result()
+
+
+async def test_bad_framing_breaks_the_relay_and_the_connection() -> None:
+    pool, heard = Pool(), Heard()
+    connection, transport = pool.connected()
+    asked = connection.ask(b"request")
+    connection.data_received(CHUNKED)
+    Answer(head_of(asked), connection).relay_to(heard)
+    connection.data_received(framed(BODY))
+    connection.data_received(b"zz\r\n")
+    assert (heard.payload, heard.ended, transport.closed) == (BODY, ["broken"], True)
+    assert pool.rested == []
+
+
+async def test_what_comes_before_the_relay_is_bounded() -> None:
+    connection, transport = Pool().connected()
+    asked, heard = connection.ask(b"request"), Heard()
+    connection.data_received(CHUNKED)
+    chunk, sent = framed(b"x" * 8000), b""
+    while transport.reading:
+        sent += chunk
+        connection.data_received(chunk)
+        assert len(sent) < 2 * EARLY_BYTES_MAX
+    Answer(head_of(asked), connection).relay_to(heard)
+    assert transport.reading
+    assert heard.payload == unframed(sent)
+
+
+async def test_leaving_closes_what_has_not_ended_and_nothing_else() -> None:
+    for wire, closed in ((b"", True), (CHUNKED, True), (CHUNKED + framed(BODY), True), (SIZED + BODY, False)):
+        connection, transport = Pool().connected()
+        asked = connection.ask(b"request")
+        connection.data_received(wire)
+        if asked.done():
+            answer = Answer(head_of(asked), connection)
+            answer.relay_to(Heard())
+            answer.close()
+        else:
+            connection.leave()
+        assert transport.closed is closed, wire
+
+
+async def test_who_gave_a_connection_back_has_no_say_over_who_has_it_now() -> None:
+    pool = Pool()
+    connection, transport = pool.connected()
+    asked = connection.ask(b"first")
+    connection.data_received(SIZED)
+    first = Answer(head_of(asked), connection)
+    first.relay_to(Heard())
+    first.pause_reading()
+    assert not transport.reading
+    connection.data_received(BODY)
+    assert transport.reading  # back in the pool: the next exchange must be able to read
+    first.pause_reading()
+    assert transport.reading
+    asked = connection.ask(b"second")
+    first.close()
+    assert not transport.closed
+    connection.data_received(SIZED)
+    second = Answer(head_of(asked), connection)
+    heard = Heard()
+    second.relay_to(heard)
+    second.pause_reading()
+    first.resume_reading()
+    assert not transport.reading
+    first.close()
+    connection.data_received(BODY)
+    assert (heard.payload, heard.ended, transport.closed) == (BODY, ["complete"], False)
+
+
+@pytest.mark.parametrize("length", [0, 10, 11])
+async def test_a_body_is_read_whole_up_to_a_bound(length: int) -> None:
+    connection, transport = Pool().connected()
+    asked = connection.ask(b"request")
+    connection.data_received(b"HTTP/1.1 400 Bad\r\nContent-Length: %d\r\n\r\n" % length + b"x" * length)
+    answer = Answer(head_of(asked), connection)
+    assert await answer.read(10) == (b"x" * length if length <= 10 else None)
+    answer.close()
+    assert transport.closed is False
+    assert connection.usable
+
+
+async def test_a_body_that_breaks_off_is_not_read() -> None:
+    connection, _ = Pool().connected()
+    asked = connection.ask(b"request")
+    connection.data_received(SIZED + b"da")
+    answer = Answer(head_of(asked), connection)
+    connection.connection_lost(None)
+    with pytest.raises(UpstreamFailedError):
+        await answer.read(10)

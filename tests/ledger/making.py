@@ -1,0 +1,113 @@
+"""What the ledger's tests are made of: entries, records, ledgers in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid5
+
+import msgspec
+from sqlalchemy import Engine, Table, func, select
+
+from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from proxy.ledger.database import open_engine, reading, sqlite_url
+from proxy.ledger.migrate import migrate
+from proxy.ledger.store import LedgerStore
+from proxy.metering.usage import Reading, Usage, UsageSource
+
+SPACE = UUID("00000000-0000-0000-0000-000000000001")
+
+ENTRY = LedgerEntry(
+    entry_id="",
+    exchange_id="",
+    kind="usage",
+    key_id="key-1",
+    key_alias="anna",
+    provider="tera",
+    model="tera-large",
+    upstream_model="tera-large-0901",
+    endpoint="/v1/chat/completions",
+    streamed=True,
+    outcome="served",
+    finish_reason="stop",
+    usage_source="reported",
+    estimator=None,
+    prompt_tokens=100,
+    cached_tokens=20,
+    completion_tokens=50,
+    reasoning_tokens=None,
+    total_tokens=150,
+    events=33,
+    bytes=9_000,
+    cost_usd=123_456_789,
+    charge_usd=1_000_000_001,
+    price_version="config-0badcafe",
+    provider_response_id="resp-1",
+    started_at=1_793_000_000.25,
+    first_token_ms=321.5,
+    duration_ms=1_200.125,
+    details={"bills": "prompt+output"},
+)
+
+
+def an_entry(number: int = 0, **differences: Any) -> LedgerEntry:
+    """The entry of exchange `number`, with its id derived as in real life."""
+    exchange_id = str(UUID(int=number + 1))
+    entry = replace(ENTRY, exchange_id=exchange_id, **differences)
+    return replace(entry, entry_id=str(uuid5(SPACE, f"{exchange_id}/{entry.kind}/{entry.seq}")))
+
+
+def a_record(number: int = 0, **differences: Any) -> UsageRecord:
+    """The record of exchange `number`."""
+    opened = Opened(
+        exchange_id=str(UUID(int=number + 1)),
+        key_id="key-1",
+        key_alias="anna",
+        provider="tera",
+        model="tera-large",
+        upstream_model="tera-large-0901",
+        endpoint="/v1/chat/completions",
+        streamed=True,
+        started_at=1_793_000_000.25,
+        price=None,
+        cost=None,
+        prompt_tokens_estimate=90,
+        completion_tokens_max=None,
+        slot=0,
+    )
+    reading = Reading(Usage(100, 20, 50, None, 150), UsageSource.REPORTED)
+    record = UsageRecord(opened, Outcome.SERVED, reading, Bills.EVERYTHING, 33, 9_000, 1_200.125)
+    return replace(record, **differences)
+
+
+def number_of(record: UsageRecord) -> int:
+    """The number that `a_record` was given."""
+    return UUID(record.opened.exchange_id).int - 1
+
+
+def content_hash(entry: LedgerEntry) -> str:
+    """Equal for equal entries."""
+    said = [getattr(entry, name) for name in ENTRY_FIELDS]
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+
+
+def a_ledger(folder: Path, name: str = "ledger.db") -> Engine:
+    """A new ledger, or the one that is there."""
+    url = sqlite_url(folder / name)
+    migrate(url)
+    return open_engine(url)
+
+
+def a_store(engine: Engine) -> LedgerStore:
+    """A store on the real clock."""
+    return LedgerStore(engine, content_hash=content_hash, clock=time.time)
+
+
+def count(engine: Engine, table: Table) -> int:
+    """How many rows."""
+    with reading(engine) as connection:
+        return connection.execute(select(func.count()).select_from(table)).scalar_one()

@@ -1,0 +1,107 @@
+"""What people see of the ledger."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import Engine
+
+from proxy.ledger import reports
+from proxy.ledger.reports import EntryFilter, EntryReader, entry_json, read_balances, since_from
+from proxy.ledger.store import LedgerStore
+from tests.ledger.making import an_entry
+
+PUBLIC = [
+    *("entry_id", "exchange_id", "kind", "key_id", "key_alias", "provider", "model", "upstream_model", "endpoint"),
+    *("streamed", "outcome", "finish_reason", "usage_source", "estimator", "prompt_tokens", "cached_tokens"),
+    *("completion_tokens", "reasoning_tokens", "total_tokens", "events", "bytes", "cost_usd", "charge_usd"),
+    *("price_version", "provider_response_id", "started_at", "first_token_ms", "duration_ms", "details"),
+]
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC).timestamp()
+
+
+def test_json_has_the_29_fields_in_their_order() -> None:
+    shown = entry_json(an_entry(charge_usd=1_500_000, cost_usd=None, started_at=NOON + 0.25))
+    assert list(shown) == PUBLIC
+    assert len(PUBLIC) == 29
+    assert (shown["charge_usd"], shown["cost_usd"]) == ("0.0015", None)
+    assert shown["started_at"] == "2026-11-01T12:00:00.250000Z"
+    assert shown["reasoning_tokens"] is None
+    assert json.loads(json.dumps(shown)) == shown
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numbers"),
+    [
+        (EntryFilter(), [0, 1, 2]),
+        (EntryFilter(key_alias="bert"), [1]),
+        (EntryFilter(model="small"), [2]),
+        (EntryFilter(since=NOON), [1, 2]),
+        (EntryFilter(key_alias="bert", model="small"), []),
+        (EntryFilter(key_alias="%"), []),
+    ],
+)
+def test_filters(engine: Engine, store: LedgerStore, wanted: EntryFilter, numbers: list[int]) -> None:
+    store.settle([an_entry(0, started_at=NOON - 1)])
+    store.settle([an_entry(1, started_at=NOON, key_alias="bert")])
+    store.settle([an_entry(2, started_at=NOON + 1, model="small")])
+    found = [e.exchange_id for e in EntryReader(engine, wanted).new_entries()]
+    assert found == [an_entry(n).exchange_id for n in numbers]
+
+
+def test_a_follower_misses_nothing_and_repeats_nothing(
+    engine: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages end in the middle of a transaction's entries, transactions come while a page is read."""
+    monkeypatch.setattr(reports, "PAGE_ENTRIES", 3)
+    reader = EntryReader(engine, EntryFilter())
+    seen: list[str] = []
+    settled: list[str] = []
+    number = 0
+    for size in (0, 1, 7, 3, 5):
+        for _ in range(2):
+            batch = [an_entry(number + i, started_at=NOON - number) for i in range(size)]
+            number += size
+            store.settle(batch)
+            settled += [e.entry_id for e in batch]
+            for entry in reader.new_entries():
+                seen.append(entry.entry_id)
+                if number % 2 and len(seen) % 4 == 0:
+                    break  # and comes back later
+    seen += [e.entry_id for e in reader.new_entries()]
+    assert sorted(seen) == sorted(settled)
+
+
+def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
+    store.settle([an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_usd=None)])
+    by_key = {balance.key_id: balance for balance in read_balances(engine)}
+    assert list(by_key) == ["a", "b"]
+    assert (by_key["b"].entries, by_key["b"].charged_usd, by_key["b"].total_tokens) == (2, 1_000_000_001, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90m", NOON - 5_400),
+        ("24h", NOON - 86_400),
+        ("7d", NOON - 604_800),
+        ("2026-11-01", NOON - 43_200),
+        ("2026-11-01T12:00:00Z", NOON),
+        ("2026-11-01T12:00:00", NOON),
+        ("2026-11-01 12:00", NOON),
+        ("2026-11-01T13:00:00.5+01:00", NOON + 0.5),
+    ],
+)
+def test_since(text: str, expected: float) -> None:
+    assert since_from(text, NOON) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "7", "0d", "-7d", "7 d", "1e3d", "99999d", "2026-13-01", "٧d", "1969-01-01", "9999-12-31"]
+)
+def test_since_refuses_nonsense_and_says_what_it_wants(text: str) -> None:
+    with pytest.raises(ValueError, match=r"not a time|not a duration|ten years"):
+        since_from(text, NOON)

@@ -1,0 +1,235 @@
+"""Nothing is lost, nothing stops, nobody is held up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from sqlalchemy import Engine
+
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.record import UsageRecord
+from proxy.ledger.database import LedgerUnavailable
+from proxy.ledger.reports import EntryFilter, EntryReader
+from proxy.ledger.settler import PendingRecord, Settler
+from proxy.ledger.store import DeadLetter, LedgerStore, Settled
+from proxy.ledger.tables import dead_letters, ledger_entries
+from tests.ledger.making import a_record, an_entry, count, number_of
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A record in a source; None cannot be read."""
+
+    seq: int
+    made: UsageRecord | None
+
+    @property
+    def payload(self) -> bytes:
+        return b'{"seq": %d, "broken": "\xff\0' % self.seq
+
+    @property
+    def record(self) -> UsageRecord:
+        if self.made is None:
+            raise ValueError("cannot be read")
+        return self.made
+
+
+@dataclass
+class Source:
+    """A journal in memory."""
+
+    waiting: dict[int, Kept] = field(default_factory=dict)
+    acknowledged: list[int] = field(default_factory=list)
+    largest: int = 0
+
+    def add(self, numbers: Iterable[int], *, unreadable: Sequence[int] = ()) -> None:
+        for n in numbers:
+            self.waiting[n] = Kept(n, None if n in unreadable else a_record(n))
+
+    def pending(self, limit: int) -> Sequence[PendingRecord]:
+        found = list(self.waiting.values())[:limit]
+        self.largest = max(self.largest, len(found))
+        return found
+
+    def settled(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            del self.waiting[seq]
+            self.acknowledged.append(seq)
+
+
+@dataclass
+class Seen:
+    """What an observer was told."""
+
+    inserted: int = 0
+    unreadable: int = 0
+    transactions: int = 0
+    failures: list[Exception] = field(default_factory=list)
+
+    def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
+        assert 0 <= duration_s < 60
+        self.transactions += 1
+        self.inserted += len(settled.inserted)
+        self.unreadable += unreadable
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+
+class Flaky(LedgerStore):
+    """Raises what `trouble` holds, one each time, before (or, if told so, after) it has done its work."""
+
+    trouble: list[Exception]
+    commits_first = False
+
+    def settle(self, entries: Sequence[LedgerEntry], letters: Sequence[DeadLetter] = ()) -> Settled:
+        if self.trouble:
+            if self.commits_first:
+                super().settle(entries, letters)
+            raise self.trouble.pop(0)
+        return super().settle(entries, letters)
+
+
+def to_entry(record: UsageRecord) -> LedgerEntry:
+    return an_entry(number_of(record))
+
+
+@asynccontextmanager
+async def running(settler: Settler) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(settler.run())
+        yield
+        task.cancel()
+
+
+async def until(true: Callable[[], bool], *, within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+def flaky(engine: Engine, trouble: list[Exception]) -> Flaky:
+    store = Flaky(engine, content_hash=lambda e: e.entry_id, clock=time.time)
+    store.trouble = trouble
+    return store
+
+
+async def test_what_is_pending_gets_into_the_ledger_in_shared_transactions(engine: Engine, store: LedgerStore) -> None:
+    source, seen = Source(), Seen()
+    settler = Settler(source, store, to_entry=to_entry, observer=seen)
+    source.add(range(600))
+    async with running(settler):
+        await until(lambda: not source.waiting)
+        assert count(engine, ledger_entries) == seen.inserted == 600
+        assert (seen.transactions, source.largest) == (3, 250)
+        for number in range(600, 640):  # a burst shares one or two
+            source.add([number])
+            settler.wake()
+            await asyncio.sleep(0)
+        await until(lambda: not source.waiting)
+    assert seen.transactions <= 5
+    assert source.acknowledged == list(range(640))
+
+
+async def test_at_rest_an_entry_is_visible_at_once(engine: Engine, store: LedgerStore) -> None:
+    source = Source()
+    settler = Settler(source, store, to_entry=to_entry, observer=Seen())
+    waits = []
+    async with running(settler):
+        for number in range(5):
+            await asyncio.sleep(0.06)
+            source.add([number])
+            settler.wake()
+            began = time.perf_counter()
+            await until(lambda: not source.waiting)
+            waits.append(time.perf_counter() - began)
+    assert sorted(waits)[2] < 0.1
+
+
+async def test_a_record_without_a_wake_up_is_found_all_the_same(engine: Engine, store: LedgerStore) -> None:
+    source = Source()
+    async with running(Settler(source, store, to_entry=to_entry, observer=Seen())):
+        await asyncio.sleep(0.05)
+        source.add([1])
+        await until(lambda: not source.waiting, within_s=3)
+
+
+async def test_an_unreadable_record_becomes_a_dead_letter_and_its_neighbours_settle(
+    engine: Engine, store: LedgerStore
+) -> None:
+    source, seen = Source(), Seen()
+
+    def trips_on_two(record: UsageRecord) -> LedgerEntry:
+        return to_entry(record) if number_of(record) != 2 else an_entry(1 // (number_of(record) - 2))
+
+    source.add(range(5), unreadable=[3])
+    async with running(Settler(source, store, to_entry=trips_on_two, observer=seen)):
+        await until(lambda: not source.waiting)
+    assert (seen.inserted, seen.unreadable) == (3, 2)
+    assert count(engine, dead_letters) == 2
+    assert source.acknowledged == [0, 1, 2, 3, 4]
+
+
+async def test_an_absent_database_is_waited_for(engine: Engine) -> None:
+    trouble: list[Exception] = [LedgerUnavailable("gone"), LedgerUnavailable("gone"), RuntimeError("a bug of ours")]
+    source, seen = Source(), Seen()
+    source.add(range(3))
+    async with running(Settler(source, flaky(engine, [*trouble]), to_entry=to_entry, observer=seen)):
+        await until(lambda: len(seen.failures) == 2)
+        assert source.acknowledged == []
+        await until(lambda: not source.waiting)
+    assert seen.failures == trouble
+    assert seen.inserted == count(engine, ledger_entries) == 3
+
+
+async def test_a_commit_whose_answer_was_lost_is_not_doubled(engine: Engine) -> None:
+    store = flaky(engine, [LedgerUnavailable("connection lost at COMMIT")])
+    store.commits_first = True
+    source = Source()
+    source.add(range(3))
+    async with running(Settler(source, store, to_entry=to_entry, observer=Seen())):
+        await until(lambda: not source.waiting)
+    assert len(list(EntryReader(engine, EntryFilter()).new_entries())) == 3
+
+
+async def test_close_settles_the_rest(engine: Engine, store: LedgerStore) -> None:
+    source = Source()
+    settler = Settler(source, store, to_entry=to_entry, observer=Seen())
+    async with running(settler):
+        await asyncio.sleep(0.05)
+        source.add(range(700))
+        assert await settler.close(5.0)
+    assert source.waiting == {}
+    assert count(engine, ledger_entries) == 700
+
+
+async def test_close_gives_up_in_time_and_loses_nothing(engine: Engine) -> None:
+    source, seen = Source(), Seen()
+    settler = Settler(source, flaky(engine, [LedgerUnavailable("gone")] * 1_000), to_entry=to_entry, observer=seen)
+    source.add([1])
+    async with running(settler):
+        began = time.perf_counter()
+        assert not await settler.close(0.2)
+        assert time.perf_counter() - began < 1
+    assert list(source.waiting) == [1]
+
+
+async def test_the_event_loop_turns_while_the_database_is_slow(engine: Engine) -> None:
+    class Slow(LedgerStore):
+        def settle(self, entries: Sequence[LedgerEntry], letters: Sequence[DeadLetter] = ()) -> Settled:
+            time.sleep(0.3)
+            return super().settle(entries, letters)
+
+    source = Source()
+    source.add([1])
+    store = Slow(engine, content_hash=lambda e: e.entry_id, clock=time.time)
+    turns = 0
+    async with running(Settler(source, store, to_entry=to_entry, observer=Seen())):
+        while source.waiting:
+            await asyncio.sleep(0.005)
+            turns += 1
+    assert turns > 20

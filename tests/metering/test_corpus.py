@@ -1,0 +1,111 @@
+"""Recorded chat/completions of real providers: usage equal to the truth that was told beside them."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialects.openai_chat import is_usage_event
+from proxy.metering.meter import JsonMeter, Metered, StreamMeter
+from proxy.metering.sse import EventFramer
+from proxy.metering.strip import UsageStripper, is_quiet
+from proxy.metering.usage import Usage
+
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+
+pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+
+
+@functools.cache
+def recorded(name: str) -> list[dict[str, Any]]:
+    """The openai.chat records of one file."""
+    packed = (CORPUS / name).read_bytes()
+    text = gzip.decompress(packed) if name.endswith(".gz") else packed
+    lines = [line for line in text.split(b"\n") if b'"openai.chat"' in line]
+    return [record for line in lines if (record := json.loads(line))["dialect"] == "openai.chat"]
+
+
+def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
+    meter = StreamMeter() if record["streamed"] else JsonMeter()
+    for piece in pieces:
+        meter.feed(piece)
+    return meter.close()
+
+
+def check(record: dict[str, Any], result: Metered) -> None:
+    truth = record["truth"]
+    assert result.usage == (truth and Usage(**{name: truth[name] for name in FIELDS})), record["id"]
+    assert (truth and truth["usage_raw"]) == result.usage_raw, record["id"]
+
+
+def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
+    rng = random.Random(seed)
+    yield [body]
+    yield body.splitlines(keepends=True)
+    at = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(40))})
+    yield [body[a:b] for a, b in pairwise(at)]
+    inside = [at for at in range(1, len(body)) if body[at] & 0xC0 == 0x80]  # inside UTF-8
+    yield [body[a:b] for a, b in zip([0, *inside], [*inside, len(body)], strict=True)]
+
+
+@pytest.mark.parametrize("name", ["open.jsonl", "more_streams.jsonl.gz"])
+def test_usage_is_the_truth_at_every_cut(name: str) -> None:
+    records = recorded(name)
+    assert len(records) >= 300
+    for record in records:
+        body = record["body"].encode()
+        results = [metered(record, pieces) for pieces in cuts(body, record["id"])]
+        check(record, results[0])
+        assert all(result == results[0] for result in results), record["id"]
+
+
+def test_one_byte_at_a_time() -> None:
+    short = [record for record in recorded("open.jsonl") if len(record["body"]) < 12_000]
+    assert len(short) > 150
+    for record in short:
+        body = record["body"].encode()
+        check(record, metered(record, [body[at : at + 1] for at in range(len(body))]))
+
+
+def test_whatever_was_generated_is_evidence_and_errors_are_not() -> None:
+    for record in recorded("open.jsonl"):
+        result = metered(record, [record["body"].encode()])
+        if record["status"] >= 400:
+            assert result.evidence.empty, record["id"]
+            assert result.failed == "error_body", record["id"]
+        hidden = record["truth"] and (record["truth"]["reasoning_tokens"] or 0)
+        visible = record["truth"] and (record["truth"]["completion_tokens"] or 0) - hidden
+        if visible and visible > 2:
+            assert not result.evidence.empty, record["id"]
+
+
+def test_stripping_takes_the_usage_events_and_nothing_else() -> None:
+    taken = 0
+    for record in recorded("open.jsonl"):
+        if not record["streamed"]:
+            continue
+        body = record["body"].encode()
+        for pieces in cuts(body, record["id"]):
+            stripper = UsageStripper()
+            out = b"".join(p if stripper.idle and is_quiet(p) else stripper.feed(p) for p in pieces) + stripper.close()
+            kept = [event for event in all_events(body) if not is_usage_event(event)]
+            assert all_events(out) == kept, record["id"]
+            assert len(out) == len(body) or stripper.stripped, record["id"]
+        taken += stripper.stripped
+    assert taken >= 50
+
+
+def all_events(body: bytes) -> list[bytes]:
+    framer = EventFramer()
+    found = [event for event, _ in framer.feed(body)]
+    last = framer.close()
+    return found if last is None else [*found, last[0]]

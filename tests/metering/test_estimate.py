@@ -1,0 +1,166 @@
+"""The estimator: capped, never 0 for something, learns without being led astray; and what a reading says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.metering import estimate as estimate_module
+from proxy.metering.estimate import VERSION, Estimator, reading
+from proxy.metering.meter import Metered
+from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
+
+TEXT = Evidence(text_events=100, chars_latin=420)
+ROOMY = {"completion_tokens_max": None, "bytes_seen": 1 << 20}
+
+
+def tokens(estimator: Estimator, evidence: Evidence = TEXT) -> int:
+    return estimator.completion("p/m", evidence, **ROOMY).tokens  # type: ignore[arg-type]
+
+
+def test_priors_are_plausible() -> None:
+    estimator = Estimator()
+    assert tokens(estimator) == 101
+    assert tokens(estimator, Evidence(chars_wide=100)) == 81
+    assert tokens(estimator, Evidence(tool_calls=1, tool_chars=39)) == 20
+    assert estimator.prompt("p/m", PromptEvidence(messages=1, chars_latin=44)).tokens == 17
+
+
+def test_caps() -> None:
+    estimator = Estimator()
+    assert estimator.completion("p/m", TEXT, completion_tokens_max=50, bytes_seen=9999).tokens == 50
+    assert estimator.completion("p/m", TEXT, completion_tokens_max=None, bytes_seen=60).tokens == 60
+    assert estimator.completion("p/m", TEXT, completion_tokens_max=50, bytes_seen=9999).capped
+    assert not estimator.completion("p/m", TEXT, completion_tokens_max=500, bytes_seen=9999).capped
+    assert estimator.completion("p/m", Evidence(), completion_tokens_max=50, bytes_seen=99).tokens == 0
+    assert estimator.completion("p/m", Evidence(tool_calls=1), completion_tokens_max=None, bytes_seen=0).tokens == 1
+
+
+@given(
+    st.builds(Evidence, **{f.name: st.integers(0, 10**7) for f in dataclasses.fields(Evidence)}),
+    st.integers(1, 10**6),
+    st.integers(0, 10**8),
+)
+def test_an_estimate_is_always_possible(evidence: Evidence, most: int, bytes_seen: int) -> None:
+    found = Estimator().completion("m", evidence, completion_tokens_max=most, bytes_seen=bytes_seen)
+    assert (0 if evidence.empty else 1) <= found.tokens <= max(min(most, bytes_seen), 1)
+
+
+def learn(estimator: Estimator, factor: float, times: int) -> None:
+    for _ in range(times):
+        estimator.learn(
+            "p/m", evidence=TEXT, prompt=PromptEvidence(messages=5), usage=Usage(46, None, round(101 * factor))
+        )
+
+
+def test_learns_a_model_and_knows_its_error() -> None:
+    estimator = Estimator()
+    naive = estimator.completion("p/m", TEXT, **ROOMY).expected_error  # type: ignore[arg-type]
+    learn(estimator, 1.5, 40)
+    assert abs(tokens(estimator) - 151.5) < 12
+    assert estimator.completion("p/m", TEXT, **ROOMY).expected_error < naive  # type: ignore[arg-type]
+    assert abs(estimator.prompt("p/m", PromptEvidence(messages=5)).tokens - 46) < 6
+    assert Estimator().completion("p/other", TEXT, **ROOMY).tokens == 101  # type: ignore[arg-type]
+
+
+def test_tells_the_error_it_would_have_made() -> None:
+    estimator = Estimator()
+    error = estimator.learn("p/m", evidence=TEXT, prompt=None, usage=Usage(1, None, 202))
+    assert error == pytest.approx(-0.5, abs=0.01)
+    assert estimator.learn("p/m", evidence=Evidence(), prompt=None, usage=Usage(1, None, 5)) is None
+    assert estimator.learn("p/m", evidence=TEXT, prompt=None, usage=Usage(1, None, 0)) is None
+    assert estimator.learn("p/m", evidence=TEXT, prompt=None, usage=Usage(1)) is None
+
+
+def test_one_stream_moves_little_and_outliers_do_not_lead_astray() -> None:
+    estimator = Estimator()
+    learn(estimator, 1000, 1)
+    assert tokens(estimator) < 115
+    estimator = Estimator()
+    learn(estimator, 1.0, 30)
+    learn(estimator, 1000, 2)
+    assert tokens(estimator) < 110
+    learn(estimator, 1000, 5000)
+    assert tokens(estimator) <= 404
+
+
+def test_remembers_a_bounded_number_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate_module, "MODELS_MAX", 3)
+    estimator = Estimator()
+    for name in ("a", "b", "c", "a", "d"):
+        estimator.learn(name, evidence=TEXT, prompt=None, usage=Usage(1, None, 150))
+    assert list(estimator.export()["completions"]) == ["c", "a", "d"]
+
+
+def test_export_and_restore() -> None:
+    estimator = Estimator()
+    learn(estimator, 1.5, 10)
+    again = Estimator.restore(json.loads(json.dumps(estimator.export())))
+    assert tokens(again) == tokens(estimator)
+    assert again.export() == estimator.export()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        None,
+        7,
+        [],
+        {},
+        {"version": "other"},
+        {"version": VERSION},
+        {"version": VERSION, "completions": [1]},
+        *[
+            {"version": VERSION, "completions": {"p/m": row}}
+            for row in (None, [], [1, 2], [1, "x", 0], [1, float("nan"), 0], [-1, 0, 0], [True, 0, 0])
+        ],
+    ],
+)
+def test_restore_takes_anything(garbage: object) -> None:
+    assert tokens(Estimator.restore(garbage)) == 101
+
+
+def test_restored_corrections_are_bounded() -> None:
+    restored = Estimator.restore({"version": VERSION, "completions": {"p/m": [1e300, 1e300, 1e300]}})
+    assert tokens(restored) <= 404
+
+
+def metered(usage: Usage | None, evidence: Evidence) -> Metered:
+    return Metered(usage, None, evidence, None, None, False, None, 1, (), {})
+
+
+def read(usage: Usage | None, evidence: Evidence, **more: Any) -> Reading:
+    return reading(
+        metered(usage, evidence),
+        estimator=Estimator(),
+        model_key="p/m",
+        prompt_tokens_estimate=7,
+        completion_tokens_max=None,
+        bytes_seen=9999,
+        **more,
+    )
+
+
+def test_what_a_reading_says() -> None:
+    reported = Usage(9, 2, 3, 1, 12)
+    assert read(reported, TEXT) == Reading(reported, UsageSource.REPORTED)
+    assert read(Usage(0, None, 0), Evidence()) == Reading(Usage(0, None, 0), UsageSource.REPORTED)
+    assert read(None, Evidence()) == NOTHING
+    estimated = read(None, TEXT)
+    assert (estimated.usage, estimated.source) == (Usage(7, None, 101, None, 108), UsageSource.ESTIMATED)
+    assert (estimated.estimator, estimated.expected_error) == (VERSION, 0.25)
+    accepted = read(None, Evidence(), accepted=True)
+    assert (accepted.usage, accepted.source) == (Usage(7, None, 0, None, 7), UsageSource.ESTIMATED)
+
+
+def test_a_half_reported_usage_keeps_its_half() -> None:
+    assert read(Usage(9, 2, None), TEXT).usage == Usage(9, 2, 101, None, 110)
+    assert read(Usage(None, None, 3), TEXT).usage == Usage(7, None, 3, None, 10)
+    assert read(Usage(9, None, None), Evidence()).usage == Usage(9, None, 0, None, 9)
+    assert read(Usage(9, None, None), TEXT).source is UsageSource.ESTIMATED
+    assert read(Usage(total_tokens=50), TEXT).usage == Usage(7, None, 101, None, 50)

@@ -1,0 +1,260 @@
+"""The meter: never raises, the same for every cut, exact after a fold, bounded."""
+
+from __future__ import annotations
+
+import copy
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.metering import meter as meter_module
+from proxy.metering.meter import FOLD_PIECES, JsonMeter, Metered, StreamMeter
+from proxy.metering.sse import EVENT_BYTES_MAX
+from proxy.metering.usage import Usage
+from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
+
+
+def metered(pieces: list[bytes]) -> Metered:
+    meter = StreamMeter()
+    for piece in pieces:
+        meter.feed(piece)
+    return meter.close()
+
+
+def test_everything_is_exact_after_a_fold() -> None:
+    meter = StreamMeter()
+    meter.feed(sse(*say("one", " two")))
+    meter.feed(b"data: {")
+    meter.fold()
+    assert (meter.events, meter.at_boundary, meter.evidence.chars, meter.usage, meter.done) == (
+        2,
+        False,
+        7,
+        None,
+        False,
+    )
+    meter.feed(sse(USAGE_EVENT, DONE)[len(b"data: {") :])
+    assert meter.bytes_seen == len(sse(*say("one", " two"), USAGE_EVENT, DONE))
+    meter.fold()
+    assert (meter.events, meter.at_boundary, meter.usage, meter.done) == (4, True, Usage(9, None, 3, None, 12), True)
+    assert (meter.response_id, meter.finish_reason, meter.failed, meter.flags) == ("chatcmpl-7", None, None, set())
+
+
+def test_folds_by_itself() -> None:
+    meter = StreamMeter()
+    event = sse(chunk({"content": "ab"}))
+    for _ in range(FOLD_PIECES):
+        meter.feed(event)
+    assert meter.events == FOLD_PIECES
+    meter.feed(sse(chunk({"content": "y" * meter_module.FOLD_BYTES})))
+    assert meter.events == FOLD_PIECES + 1
+
+
+def test_evidence_only_grows_and_close_is_idempotent() -> None:
+    meter = StreamMeter()
+    before = copy.copy(meter.evidence)
+    for event in [*say("1", "11", "111", "1111", "x", "水"), chunk(call(0, "{}", name="f", id="1"))]:
+        meter.feed(sse(event))
+        meter.fold()
+        now = copy.copy(meter.evidence)
+        assert all(getattr(now, name) >= getattr(before, name) for name in now.__slots__)
+        before = now
+    result = meter.close()
+    assert result is meter.close()
+    assert result.evidence is meter.evidence
+    assert meter.evidence.chars == 15
+
+
+def test_an_unterminated_last_event_counts_but_half_of_one_is_no_fault() -> None:
+    body = sse(*say("a"), USAGE_EVENT)
+    for pieces in cuts(body.rstrip(b"\n")):
+        result = metered(pieces)
+        assert (result.usage, result.events, result.flags) == (Usage(9, None, 3, None, 12), 1, ())
+    half = metered([body[:-20]])
+    assert (half.usage, half.events, half.flags, half.complete) == (None, 1, (), False)
+    assert metered([sse(*say("a")) + b"data: [DONE]"]).complete
+
+
+def test_one_json_document_instead_of_a_stream() -> None:
+    answer = {"id": "j", "choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "usage": usage()}
+    for text in (
+        json.dumps(answer),
+        json.dumps(answer, indent=2),
+        "\n \n" + json.dumps(answer, indent=1).replace("\n", "\r\n\r\n"),
+    ):
+        for pieces in cuts(text.encode()):
+            result = metered(pieces)
+            assert (result.usage, result.complete, result.evidence.chars, result.events) == (
+                Usage(9, None, 3, None, 12),
+                True,
+                2,
+                0,
+            )
+    assert metered([b'{"error":{"message":"no"}}']).failed == "error_body"
+    assert metered([b'{"error":{"mess']).flags == ("unparsable_body",)
+    assert metered([b"<html>busy</html>"]).flags == ()
+
+
+def test_a_stream_that_begins_like_json_is_not_kept() -> None:
+    meter = StreamMeter()
+    meter.feed(b"{}\n\n")
+    meter.fold()
+    assert meter._json is not None
+    meter.feed(sse(*say("a")))
+    meter.fold()
+    assert meter._json is None
+    assert meter.close().evidence.chars == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"   \n", b"<html>busy</html>", b"null", b"[1]", b"\xff\xfe", b'{"a":' * 100_000]
+)
+def test_json_meter_takes_anything(body: bytes) -> None:
+    meter = JsonMeter()
+    meter.feed(body)
+    result = meter.close()
+    assert (result.usage, result.complete, result.evidence.empty) == (None, False, True)
+    assert result.flags == (("unparsable_body",) if body.strip() else ())
+
+
+def test_json_meter_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter_module, "JSON_BYTES_MAX", 1000)
+    meter = JsonMeter()
+    for _ in range(20):
+        meter.feed(b" " * 100)
+        assert len(meter._kept) <= 1000
+    meter.feed(json.dumps(USAGE_EVENT).encode())
+    assert (meter.close().usage, meter.close().flags) == (None, ("body_too_long",))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices":[{"delta":{"content":"\\ud800"}}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}',
+        b'{"choices":[{"delta":{"content":"\xff\xfe"}}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}',
+        b'{"choices":[{"delta":7,"index":"0"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12},"x":1e400}',
+        b'{"id":7,"choices":7,"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12},"x":NaN}',
+        b'{"created":'
+        + b"1" * 5000
+        + b',"id":null,"choices":[null],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}',
+    ],
+)
+def test_odd_json_around_a_good_usage(event: bytes) -> None:
+    for pieces in cuts(b"data: " + event + b"\n\n"):
+        assert metered(pieces).usage == Usage(9, None, 3, None, 12)
+
+
+@pytest.mark.parametrize("event", [b"{", b"nothing", b"[1,2]", b'"x"', b"[" * 100_000, b'{"a":' * 100_000])
+def test_events_that_cannot_be_read_are_flagged(event: bytes) -> None:
+    result = metered([b"data: " + event + b"\n\n" + sse(*say("ok"))])
+    assert (result.flags, result.evidence.chars, result.events) == (("unparsable_event",), 2, 2)
+
+
+def test_a_too_long_event_is_flagged_and_counted() -> None:
+    body = sse(*say("a")) + b"data: " + b"x" * EVENT_BYTES_MAX + b"\n\n" + sse(*say("b"))
+    for size in (len(body), 50_000):
+        result = metered([body[at : at + size] for at in range(0, len(body), size)])
+        assert (result.flags, result.events, result.evidence.chars) == (("event_too_long",), 3, 2)
+
+
+def test_a_usage_that_no_ledger_could_hold_is_used_but_not_kept() -> None:
+    for odd in ({"note": "\ud800"}, {"note": "n" * (1 << 15)}):
+        result = metered(
+            [sse({"choices": [], "usage": usage()}).replace(b'"total', json.dumps(odd)[1:-1].encode() + b',"total')]
+        )
+        assert (result.usage, result.usage_raw, result.flags) == (
+            Usage(9, None, 3, None, 12),
+            None,
+            ("usage_raw_dropped",),
+        )
+
+
+def test_result_is_plain_json() -> None:
+    result = metered(
+        [b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"cost":NaN,"x":{"y":[1.5,null]}}}\n\n']
+    )
+    assert json.loads(json.dumps(result.usage_raw, allow_nan=False)) == result.usage_raw
+
+
+EVENTS = st.sampled_from(
+    [
+        *(sse(event) for event in say("a", "aa", "aaa", "aaaa", "b", "水🌊", "\u2028")),
+        sse(chunk({"reasoning_content": "r"})),
+        sse(chunk(call(0, "{", name="f", id="1"))),
+        sse(chunk(call(0, "}"))),
+        sse(USAGE_EVENT),
+        sse(chunk(usage=usage(True))),
+        sse(chunk(finish="stop", usage=usage(1, 1, 2))),
+        sse(DONE),
+        sse(chunk({"content": [{"type": "text", "text": "p"}]})),
+        sse({"error": {"message": "e"}}),
+        b"event: error\ndata: x\n\n",
+        b": c\n\n",
+        b"\n",
+        b"\r\n",
+        b"\r",
+        b"data: {\n\n",
+        b'{"choices":[]}',
+        b"data: [DONE]",
+        b"\xef\xbb\xbf",
+        b"\xff",
+        b"data:\n",
+    ]
+)
+
+
+@settings(max_examples=250)
+@given(st.lists(st.one_of(EVENTS, st.binary(max_size=12)), max_size=14), st.lists(st.integers(0, 1500), max_size=12))
+def test_any_bytes_read_the_same_in_any_cut(parts: list[bytes], cut: list[int]) -> None:
+    body = b"".join(parts)
+    at = sorted({0, len(body), *(c for c in cut if c < len(body))})
+    expected = metered([body])
+    assert metered([body[a:b] for a, b in pairwise(at)]) == expected
+    assert metered([body[i : i + 1] for i in range(len(body))]) == expected
+    assert metered(parts) == expected
+
+
+KEYS = st.sampled_from(
+    [
+        "choices",
+        "usage",
+        "delta",
+        "message",
+        "content",
+        "index",
+        "tool_calls",
+        "function",
+        "arguments",
+        "name",
+        "id",
+        "error",
+        "text",
+        "prompt_tokens",
+        "completion_tokens_details",
+        "reasoning_tokens",
+        "reasoning_details",
+        "x_groq",
+        "finish_reason",
+        "audio",
+        "err_msg",
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=6),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=250)
+@given(st.dictionaries(KEYS, JSON, max_size=6))
+def test_any_json_is_survived_streamed_and_whole(document: dict[str, object]) -> None:
+    text = json.dumps(document).encode()
+    streamed = metered([b"data: " + text + b"\n\n"])
+    assert streamed.events == 1
+    whole = JsonMeter()
+    whole.feed(text)
+    assert whole.close().usage == streamed.usage

@@ -1,0 +1,112 @@
+"""The request side: exact types, named fields, what goes up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialects.openai_chat import InvalidField, RequestFacts, facts, upstream_document
+from proxy.metering.usage import PromptEvidence
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+def test_plain_request() -> None:
+    assert facts(ASK) == RequestFacts("m", False, False, None, 1, PromptEvidence(messages=1, chars_latin=5))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 7, "n": 3}, 21),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": None, "n": None}, None),
+        ({"n": 2}, None),
+    ],
+)
+def test_limit_on_output(fields: dict[str, Any], expected: int | None) -> None:
+    assert facts({**ASK, **fields}).completion_tokens_max == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "streamed", "asked"),
+    [
+        ({"stream": True}, True, False),
+        ({"stream": True, "stream_options": None}, True, False),
+        ({"stream": True, "stream_options": {"include_usage": None}}, True, False),
+        ({"stream": True, "stream_options": {"include_usage": False}}, True, False),
+        ({"stream": True, "stream_options": {"include_usage": True}}, True, True),
+        ({"stream": None, "stream_options": {"include_usage": True}}, False, False),
+    ],
+)
+def test_streaming(fields: dict[str, Any], streamed: bool, asked: bool) -> None:
+    found = facts({**ASK, **fields})
+    assert (found.streamed, found.usage_asked) == (streamed, asked)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        *[({"model": bad}, "model") for bad in (None, "", 7, ["m"], "m" * 257)],
+        *[({"stream": bad}, "stream") for bad in (1, "true", [], 0)],
+        *[({"stream": True, "stream_options": bad}, "stream_options") for bad in ([], "x", 1, True)],
+        *[({"stream_options": {"include_usage": bad}}, "stream_options.include_usage") for bad in (1, "true", {}, 0)],
+        *[({"n": bad}, "n") for bad in (True, "5", 1.0, 0, -1, 129, 10**30, float("nan"))],
+        *[({"max_tokens": bad}, "max_tokens") for bad in (True, "5", 1.0, 0, -1, 10**9, float("inf"))],
+        *[({"max_completion_tokens": bad}, "max_completion_tokens") for bad in (False, "5", 2.5, 0)],
+        *[({"messages": bad}, "messages") for bad in (None, [], {}, "hi")],
+        ({"messages": [{"role": "user"}, "hi"]}, "messages[1]"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        facts({**ASK, **fields})
+    assert caught.value.param == param
+    assert caught.value.message
+
+
+def test_prompt_evidence() -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "name": "Ann",
+            "content": [
+                {"type": "text", "text": "水 да"},
+                {"type": "image_url", "image_url": {"url": "data:" + "A" * 999}},
+            ],
+        },
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}, "loose", 7]},
+    ]
+    prompt = facts({"model": "m", "messages": messages, "tools": [{"a": "\ud800"}]}).prompt
+    expected = PromptEvidence(
+        messages=4, chars_latin=18, chars_wide=1, chars_other=2, tool_chars=12 + 17, images=1, attachments=1
+    )
+    assert prompt == expected
+
+
+def test_upstream_document_changes_only_what_it_must() -> None:
+    asked = {
+        **ASK,
+        "stream": True,
+        "stream_options": {"include_obfuscation": False, "include_usage": False},
+        "user": "u",
+    }
+    sent = upstream_document(asked, upstream_model="big", inject_usage=True)
+    assert sent == {**asked, "model": "big", "stream_options": {"include_obfuscation": False, "include_usage": True}}
+    assert asked["stream_options"] == {"include_obfuscation": False, "include_usage": False}
+    assert sent["messages"] is asked["messages"]
+    assert upstream_document({**ASK, "stream": True}, upstream_model="m", inject_usage=True)["stream_options"] == {
+        "include_usage": True
+    }
+
+
+@pytest.mark.parametrize(
+    "document", [{**ASK, "stream": False}, {**ASK, "stream_options": {"x": 1}}, {**ASK, "stream": True}]
+)
+def test_nothing_is_injected_where_not_wanted(document: dict[str, Any]) -> None:
+    inject = document.get("stream") is not True
+    assert upstream_document(document, upstream_model="up", inject_usage=inject) == {**document, "model": "up"}

@@ -1,0 +1,205 @@
+"""The stripper: takes out the injected usage event, leaves every other byte, holds back no other event."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from proxy.metering.dialects.openai_chat import is_usage_event
+from proxy.metering.sse import event_of
+from proxy.metering.strip import HOLD_BYTES_MAX, UsageStripper, is_quiet
+from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
+
+USAGE = json.dumps(USAGE_EVENT)
+
+
+def stripped(pieces: list[bytes]) -> bytes:
+    stripper = UsageStripper()
+    return b"".join(stripper.feed(piece) for piece in pieces) + stripper.close()
+
+
+def model(body: bytes) -> bytes:
+    """The whole body at once: blocks and the blank lines behind them; usage events are left out."""
+    blocks = re.split(rb"((?:\r\n|\n|\r(?!\n)){2,})", body)
+    out = b""
+    for at in range(0, len(blocks), 2):
+        block, blank = blocks[at], blocks[at + 1] if at + 1 < len(blocks) else b""
+        lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").strip(b"\n")
+        event = event_of(lines)
+        if event is not None and is_usage_event(event[0]):
+            two = re.match(rb"(?:\r\n|\n|\r){0,2}", blank)
+            assert two is not None
+            out += block[: len(block) - len(block.lstrip(b"\r\n"))] + blank[two.end() :]
+        else:
+            out += block + blank
+    return out
+
+
+@pytest.mark.parametrize(
+    ("text", "is_it"),
+    [
+        (USAGE, True),
+        ('{"usage":{"total_tokens":1},"choices":[]}', True),
+        ('{ "choices" : [ ] , "usage" : { } }', True),
+        ('{"choices":[],"usage":{"a":{"choices":[1]}},"x":"\\"choices\\":[1]"}', True),
+        ('{"choices":[],"usage":null}', False),
+        ('{"choices":[],"prompt_filter_results":[{"usage":{}}]}', False),
+        ('{"choices":[{"delta":{"content":"x"}}],"usage":{"total_tokens":1}}', False),
+        ('{"choices":null,"usage":{"total_tokens":1}}', False),
+        ('{"usage":{"total_tokens":1}}', False),
+        ('{"choices":[],"usage":"{}"}', False),
+        ('{"choices":[],"usage":[{}]}', False),
+        ('[{"choices":[],"usage":{}}]', False),
+        ('{"choices":[],"usage":{}', False),
+        ('{"choices":[{}],"choices":[],"usage":{}}', False),
+        ('{"choices":[],"usage":{},"usage":{}}', False),
+        ('{"choices":[],"us\\u0061ge":{}}', False),
+        ('"choices":[],"usage":{}', False),
+        ("[DONE]", False),
+        ("", False),
+    ],
+)
+def test_what_the_usage_event_is(text: str, is_it: bool) -> None:
+    assert is_usage_event(text.encode()) is is_it
+    body = sse(chunk(), text, DONE)
+    for pieces in cuts(body):
+        assert (stripped(pieces) != body) is is_it
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("event", [USAGE, USAGE.replace(" ", "\ndata:  ")])
+def test_only_the_usage_event_goes_for_every_cut(end: str, event: str) -> None:
+    before, after = sse(*say("a", "é\u2028"), end=end), sse(DONE, end=end)
+    injected = f": note{end}data: {event.replace(chr(10), end)}{end}{end}".encode()
+    body = before + injected + after
+    for at in range(len(body)):
+        assert stripped([body[:at], body[at:]]) == before + after
+    assert stripped([body[at : at + 1] for at in range(len(body))]) == before + after
+
+
+def test_nothing_else_is_held_back() -> None:
+    stripper = UsageStripper()
+    start = b'data: {"id":"c","object":"chat.completion.chunk","choices":['
+    assert stripper.feed(start) == b""
+    assert stripper.feed(b"{") == start + b"{"
+    assert not stripper.idle
+    assert stripper.feed(b'"index":0}]}\n') == b'"index":0}]}\n'
+    assert stripper.feed(b"\ndata: [") == b"\ndata: ["
+    assert stripper.feed(b"DONE]\n\n") == b"DONE]\n\n"
+    assert stripper.idle
+    assert stripper.stripped == 0
+
+
+@pytest.mark.parametrize(
+    "start", [b"data: [", b"data: 1", b'data: {"choices":{', b'data: {"usage":n', b'data: {"choices":[],"usage":n']
+)
+def test_a_proof_lets_go_at_once(start: bytes) -> None:
+    stripper = UsageStripper()
+    assert b"".join(stripper.feed(start[at : at + 1]) for at in range(len(start))) == start
+
+
+def test_idle_only_where_a_whole_event_may_pass_by() -> None:
+    stripper = UsageStripper()
+    assert stripper.idle
+    body = sse(USAGE_EVENT, end="\r")
+    assert stripper.feed(body) == b""
+    assert not stripper.idle  # an LF may still belong to the stripped event
+    assert stripper.feed(b"\ndata: x\n\n") == b"data: x\n\n"
+    assert stripper.idle
+    assert stripper.stripped == 1
+
+
+def test_an_unterminated_end_is_released_unless_it_is_the_usage_event() -> None:
+    assert stripped([b"data: a\n\n", b'data: {"choices":[]']) == b'data: a\n\ndata: {"choices":[]'
+    assert stripped([b"data: a\n\ndata: " + USAGE.encode()]) == b"data: a\n\n"
+
+
+def test_a_long_event_is_let_go_and_never_stripped() -> None:
+    padded = USAGE[:-1] + ',"pad":"' + "p" * HOLD_BYTES_MAX + '"}'
+    body = sse(padded, DONE)
+    for size in (len(body), 1, 4096):
+        assert stripped([body[at : at + size] for at in range(0, len(body), size)]) == body
+    stripper = UsageStripper()
+    held = most = 0
+    for at in range(0, len(body), 512):
+        held += len(body[at : at + 512]) - len(stripper.feed(body[at : at + 512]))
+        most = max(most, held)
+    assert most <= HOLD_BYTES_MAX + 512
+
+
+@pytest.mark.parametrize(
+    ("piece", "quiet"),
+    [
+        (sse(chunk({"content": "hi"})), True),
+        (sse(chunk({"content": "hi"}, usage=None), chunk({"content": "ho"}, usage=None)), True),
+        (sse('{"usage":null,"choices":[{}]}'), True),
+        (sse('{"x":"\\"usage\\":{","choices":[{}]}'), True),
+        (sse(USAGE_EVENT), False),
+        (sse(chunk(usage=usage())), False),
+        (sse(chunk(usage=None), USAGE_EVENT), False),
+        (b'data: {"usage":\ndata: {},"choices":[]}\n\n', False),
+        (b'data: {"usage"\ndata: :{},"choices":[]}\n\n', False),
+        (b"data: a\n", False),
+        (b": c\n\n", False),
+    ],
+)
+def test_quiet_pieces(piece: bytes, quiet: bool) -> None:
+    assert is_quiet(piece) is quiet
+    if quiet:
+        assert stripped([piece]) == piece
+
+
+PARTS = st.sampled_from(
+    [
+        USAGE,
+        '{"usage":{},"choices":[]}',
+        '{"choices":[],"usage":null}',
+        '{"choices":[{"delta":{"content":"é\u2028"}}],"usage":null}',
+        '{"choices":[],"choices":[{}],"usage":{}}',
+        '{"choices":[{}],"choices":[],"usage":{}}',
+        '{"choices":[],"usage":{}} {',
+        "[DONE]",
+        '{"a":"\\\\"}',
+        '{"choices":[],\ndata: "usage":{}}',
+        '{"choices":[],"usa\ndata:ge":{}}',
+        '{"\\u0075sage":1,"choices":[],"usage":{}}',
+        "{",
+        "}",
+        '"',
+    ]
+)
+BLOCKS = st.builds(
+    lambda before, text, end, ends: (before + "data: " + text + "\n" * ends).replace("\n", end),
+    st.sampled_from(["", ": c\n", "event: x\n", "\n", "data\n"]),
+    PARTS,
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.sampled_from([1, 2, 2, 2, 3, 5]),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(BLOCKS, max_size=6), st.lists(st.integers(0, 500), max_size=10))
+def test_any_stream_in_any_cut_comes_out_as_the_model_says(blocks: list[str], cut: list[int]) -> None:
+    body = "".join(blocks).encode()
+    at = sorted({0, len(body), *(c for c in cut if c < len(body))})
+    expected = model(body)
+    assert stripped([body]) == expected
+    assert stripped([body[a:b] for a, b in pairwise(at)]) == expected
+    assert stripped([body[i : i + 1] for i in range(len(body))]) == expected
+
+
+@given(st.binary(max_size=200), st.integers(1, 9))
+def test_any_bytes_come_out_as_they_went_in(body: bytes, size: int) -> None:
+    assert stripped([body[at : at + size] for at in range(0, len(body), size)]) == body
+
+
+def test_one_byte_pieces_take_linear_time() -> None:
+    body = b'data: {"pad":"' + b"z" * 60_000
+    stripper = UsageStripper()
+    assert b"".join(stripper.feed(body[at : at + 1]) for at in range(len(body))) == b""
+    assert stripper.close() == body

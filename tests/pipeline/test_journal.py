@@ -1,0 +1,285 @@
+"""The journal in ordinary life: what goes in stays until it is settled, in order, once."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from proxy.pipeline import log
+from proxy.pipeline.journal import Journal
+from proxy.pipeline.log import JournalFull, JournalInUse
+from tests.pipeline.making import ROOMY, exchange_id, opened, record
+
+
+def run_through(journal: Journal, numbers: range) -> None:
+    """Begin and finish these exchanges."""
+    for number in numbers:
+        journal.begin(opened(number))
+        journal.finish(record(opened(number)))
+
+
+def numbers_of(journal: Journal) -> list[int]:
+    """The numbers of the pending exchanges."""
+    return [int(pending.record.opened.exchange_id[-6:], 16) for pending in journal.pending(10**9)]
+
+
+def crash(journal: Journal) -> None:
+    """Give everything back as a dying process does: no sync, nothing written."""
+    journal._log.close()
+    os.close(journal._lock_fd)
+
+
+def reopen(journal: Journal) -> Journal:
+    crash(journal)
+    return Journal.open(journal._directory, bytes_max=ROOMY)
+
+
+def test_a_record_waits_until_it_is_settled(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    woken = []
+    journal.wakeup = lambda: woken.append(journal.depth)
+    one = opened(1)
+    journal.begin(one)
+    assert (journal.open_count, journal.depth, woken) == (1, 0, [])
+    assert journal.unfinished() == [one]
+    assert journal.finish(record(one))
+    assert (journal.open_count, journal.depth, woken) == (0, 1, [1])
+    [pending] = journal.pending(10)
+    assert pending.record == record(one)
+    assert journal.pending(10) == [pending]
+    journal.settled([pending.seq])
+    assert (journal.pending(10), journal.depth, journal.unsettled_bytes) == ([], 0, 0)
+    journal.settled([pending.seq])
+    assert journal.depth == 0
+
+
+def test_the_next_run_finds_everything_as_it_was(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(5))
+    journal.begin(opened(7))
+    journal.settled([journal.pending(10)[i].seq for i in (0, 3)])
+    before = journal.pending(10), journal.unsettled_bytes
+    journal = reopen(journal)
+    assert (journal.pending(10), journal.unsettled_bytes) == before
+    assert numbers_of(journal) == [1, 2, 4]
+    assert journal.unfinished() == [opened(7)]
+    assert (journal.damage, journal.torn_bytes) == ([], 0)
+    assert journal.finish(record(opened(7)))
+    assert numbers_of(reopen(journal)) == [1, 2, 4, 7]
+
+
+def test_a_cursor_lets_several_batches_be_under_way(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(10))
+    first = journal.pending(4)
+    second = journal.pending(4, after=first[-1].seq)
+    third = journal.pending(4, after=second[-1].seq)
+    assert [len(first), len(second), len(third)] == [4, 4, 2]
+    journal.settled([pending.seq for pending in second])
+    assert numbers_of(journal) == [0, 1, 2, 3, 8, 9]
+    assert journal.pending(4) == first
+
+
+def test_seqs_have_no_gaps_within_an_epoch_and_rise_for_ever(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    nodes = set()
+    seen: list[int] = []
+    for epoch in (1, 2, 3):
+        assert journal.node.epoch == epoch
+        nodes.add(journal.node.node_id)
+        run_through(journal, range(10 * epoch, 10 * epoch + 3))
+        new = [pending.seq for pending in journal.pending(100, after=seen[-1] if seen else 0)]
+        assert [(seq >> 40, seq & (1 << 40) - 1) for seq in new] == [(epoch, 1), (epoch, 2), (epoch, 3)]
+        seen += new
+        journal = reopen(journal)
+    assert len(nodes) == 1
+
+
+def test_a_lost_identity_is_said_and_no_seq_is_used_twice(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(3))
+    old = [pending.seq for pending in journal.pending(10)]
+    (folder / "node.json").write_bytes(b"\x00\xff")
+    journal = reopen(journal)
+    assert [damage.file for damage in journal.damage] == ["node.json"]
+    run_through(journal, range(3, 6))
+    seqs = [pending.seq for pending in journal.pending(10)]
+    assert seqs[:3] == old
+    assert seqs == sorted(set(seqs))
+
+
+def test_deleted_segments_are_said(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(3))
+    crash(journal)
+    for segment in folder.glob("*.log"):
+        segment.unlink()
+    assert [damage.what for damage in Journal.open(folder, bytes_max=ROOMY).damage] == ["all segments are missing"]
+
+
+def test_a_second_owner_is_refused(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    with pytest.raises(JournalInUse, match="another process has the journal"):
+        Journal.open(folder, bytes_max=ROOMY)
+    journal.close()
+    Journal.open(folder, bytes_max=ROOMY).close()
+
+
+def test_nobody_else_can_read_it(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(3))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_beyond_the_mark_nothing_begins_but_what_runs_ends(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=2_000)
+    begun = range(4)
+    for number in begun:
+        journal.begin(opened(number))
+    with pytest.raises(JournalFull, match="are unsettled"):
+        journal.begin(opened(100))
+    assert all(journal.finish(record(opened(number))) for number in begun)
+    with pytest.raises(JournalFull):
+        journal.begin(opened(100))
+    journal.settled([pending.seq for pending in journal.pending(100)])
+    journal.begin(opened(100))
+
+
+def test_the_oldest_age_is_counted_from_the_end_of_the_exchange(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    assert journal.oldest_age_s(5.0) == 0.0
+    for number, started_at in enumerate((1000.0, 2000.0)):
+        of = opened(number, started_at=started_at)
+        journal.begin(of)
+        journal.finish(record(of, duration_ms=500.0))
+    assert journal.oldest_age_s(1010.5) == 10.0
+    assert journal.oldest_age_s(900.0) == 0.0
+
+
+def disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+def test_the_disk_holds_what_is_alive_and_little_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SEGMENT_BYTES", 8_192)
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    for number in (10_001, 10_002):  # two that stay open all the time
+        journal.begin(opened(number))
+    for number in range(300):
+        run_through(journal, range(number, number + 1))
+        if number >= 5:  # five records are always unsettled
+            journal.settled([journal.pending(1)[0].seq])
+        if number % 7 == 0:
+            journal.sync()
+            assert disk_bytes(folder) < 2 * journal.unsettled_bytes + 3 * 8_192
+    assert not list(folder.glob("00000000000000000000.log"))
+    journal = reopen(journal)
+    assert numbers_of(journal) == list(range(295, 300))
+    assert {of.exchange_id for of in journal.unfinished()} == {exchange_id(10_001), exchange_id(10_002)}
+
+
+def test_tidying_never_holds_the_streams_up_for_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SEGMENT_BYTES", 400_000)
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    for number in range(10_000, 10_600):  # stay open
+        journal.begin(opened(number))
+    steps = []
+    for number in range(800):
+        before = journal._log.segments[-1].base + journal._log.segments[-1].end
+        run_through(journal, range(number, number + 1))
+        journal.settled([journal.pending(1)[0].seq])
+        steps.append(journal._log.segments[-1].base + journal._log.segments[-1].end - before)
+    assert 100_000 < max(steps) < 2 * 260 * 700, "bytes written in one step: some are copies, never all of them"
+    journal.sync()
+    assert min(folder.glob("*.log")).stem != "0" * 20
+    assert len(reopen(journal).unfinished()) == 600
+
+
+def test_an_outage_copies_nothing_and_drains_to_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SEGMENT_BYTES", 8_192)
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(200))
+    once = sum(segment.end for segment in journal._log.segments)
+    assert once == sum(len(frame) for frame in frame_lengths(folder))
+    assert len(list(folder.glob("*.log"))) > 10
+    while batch := journal.pending(50):
+        journal.settled([pending.seq for pending in batch])
+    journal.sync()
+    assert len(list(folder.glob("*.log"))) == 1
+    assert numbers_of(reopen(journal)) == []
+
+
+def frame_lengths(folder: Path) -> list[bytes]:
+    """One OPEN and one CLOSE for each of 200 exchanges, and no more."""
+    images = [path.read_bytes() for path in sorted(folder.glob("*.log"))]
+    frames = [frame for image in images for frame in image.split(b"\xffTW\xff")[1:]]
+    assert len(frames) == 400
+    return [b"\xffTW\xff" + frame for frame in frames]
+
+
+def test_a_crash_within_the_copy_or_before_the_deletion_is_harmless(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    run_through(journal, range(4))
+    journal.begin(opened(7))
+    journal.settled([journal.pending(10)[i].seq for i in (1, 2)])
+    before = journal.pending(10), journal.unfinished()
+    journal._log.roll()
+    journal._vacate(journal._log.segments[0])
+    assert (journal.pending(10), journal.unfinished()) == before
+    crash(journal)
+    old, new = sorted(folder.glob("*.log"))
+    images = old.read_bytes(), new.read_bytes()
+    for cut in range(len(images[1]) + 1):
+        for path in folder.glob("*.log"):
+            path.unlink()
+        old.write_bytes(images[0])
+        new.write_bytes(images[1][:cut])
+        journal = Journal.open(folder, bytes_max=ROOMY)
+        assert (journal.pending(10), journal.unfinished(), journal.damage) == (*before, [])
+        crash(journal)
+    old.unlink(missing_ok=True)  # and the other order: the copy is whole, the old file is gone
+    new.write_bytes(images[1])
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    assert (journal.pending(10), journal.unfinished(), journal.damage) == (*before, [])
+
+
+def test_syncs_in_another_thread_disturb_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SEGMENT_BYTES", 4_096)
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    stop = threading.Event()
+    wrong: list[BaseException] = []
+
+    def syncing() -> None:
+        try:
+            while not stop.is_set():
+                journal.sync()
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=syncing)
+    thread.start()
+    for number in range(1_500):
+        run_through(journal, range(number, number + 1))
+        if number % 3 == 0:
+            journal.settled([pending.seq for pending in journal.pending(4)])
+    stop.set()
+    thread.join()
+    assert wrong == []
+    left = numbers_of(journal)
+    assert numbers_of(reopen(journal)) == left
+
+
+def test_close_leaves_everything_on_the_disk(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=ROOMY, durability="power")
+    assert journal.durability == "power"
+    run_through(journal, range(3))
+    assert journal.dirty
+    journal.sync()
+    assert not journal.dirty
+    journal.close()
+    assert numbers_of(Journal.open(folder, bytes_max=ROOMY)) == [0, 1, 2]

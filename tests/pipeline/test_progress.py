@@ -1,0 +1,148 @@
+"""The progress table: what was stored is there for whoever opens the file next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.metering.usage import TOKENS_MAX, Evidence, Usage
+from proxy.pipeline.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable
+from tests.pipeline.making import exchange_id
+
+COUNT = st.integers(0, 2**63)
+TOKENS = st.none() | st.integers(0, TOKENS_MAX)
+
+
+def make(path: Path, slots: int = 8) -> ProgressTable:
+    return ProgressTable.open(path, slots, unix_time=lambda: 1_790_000_000.125)
+
+
+def test_a_slot_is_read_back_by_the_next_process(tmp_path: Path) -> None:
+    slot = make(tmp_path / "p").claim(exchange_id(5))
+    evidence = Evidence(1, 2, 3, 4, 5, 6, 7, 8)
+    slot.note(evidence, Usage(10, None, 0, 3, 13), 30)
+    slot.deliver(31, 4_096)
+    progress = make(tmp_path / "p").read(slot.index)
+    assert progress is not None
+    assert (progress.exchange_id, progress.events, progress.bytes) == (exchange_id(5), 31, 4_096)
+    assert (progress.noted_events, progress.noted_at) == (30, 1_790_000_000.125)
+    assert (progress.evidence, progress.usage) == (evidence, Usage(10, None, 0, 3, 13))
+
+
+@given(st.lists(COUNT, min_size=8, max_size=8), st.lists(TOKENS, min_size=5, max_size=5), COUNT, COUNT)
+def test_every_value_comes_back(
+    one_table: ProgressTable, counts: list[int], tokens: list[int | None], events: int, size: int
+) -> None:
+    slot = one_table.claim(exchange_id(1))
+    slot.note(Evidence(*counts), Usage(*tokens), events)
+    slot.deliver(events, size)
+    progress = one_table.read(slot.index)
+    slot.release()
+    assert progress is not None
+    assert (progress.evidence, progress.usage) == (Evidence(*counts), Usage(*tokens))
+    assert (progress.events, progress.bytes, progress.noted_events) == (events, size, events)
+
+
+@pytest.fixture(scope="module")
+def one_table(tmp_path_factory: pytest.TempPathFactory) -> ProgressTable:
+    return make(tmp_path_factory.mktemp("progress") / "p")
+
+
+def test_a_new_slot_knows_nothing_of_the_one_before(tmp_path: Path) -> None:
+    table = make(tmp_path / "p", slots=1)
+    slot = table.claim(exchange_id(1))
+    slot.note(Evidence(chars_latin=9), Usage(1, 2, 3, 4, 5), 6)
+    slot.deliver(7, 8)
+    slot.release()
+    progress = table.read(table.claim(exchange_id(2)).index)
+    assert progress is not None
+    assert (progress.exchange_id, progress.events, progress.bytes, progress.noted_events) == (exchange_id(2), 0, 0, 0)
+    assert (progress.evidence, progress.usage, progress.noted_at) == (Evidence(), None, 0.0)
+
+
+def test_usage_none_is_not_usage_zero(tmp_path: Path) -> None:
+    table = make(tmp_path / "p")
+    slots = [table.claim(exchange_id(number)) for number in range(3)]
+    for slot, usage in zip(slots, (None, Usage(), Usage(0, 0, 0, 0, 0)), strict=True):
+        slot.note(Evidence(), usage, 1)
+    read = [table.read(slot.index) for slot in slots]
+    assert [progress.usage for progress in read if progress] == [None, Usage(), Usage(0, 0, 0, 0, 0)]
+
+
+def test_a_usage_that_was_half_written_does_not_count(tmp_path: Path) -> None:
+    """The instant between two stores, made by a value that the second store refuses."""
+    table = make(tmp_path / "p")
+    slot = table.claim(exchange_id(1))
+    slot.note(Evidence(), Usage(1, 1, 1, 1, 1), 1)
+    with pytest.raises((ValueError, TypeError)):
+        slot.note(Evidence(), Usage(2, -5), 2)
+    progress = table.read(slot.index)
+    assert progress is not None
+    assert progress.usage is None
+
+
+def test_a_released_slot_is_free_and_takes_no_more_stores(tmp_path: Path) -> None:
+    table = make(tmp_path / "p")
+    slot = table.claim(exchange_id(1))
+    assert table.free == 7
+    slot.release()
+    assert (table.free, table.read(slot.index)) == (8, None)
+    with pytest.raises(ValueError, match="released"):
+        slot.deliver(1, 1)
+
+
+def test_when_every_slot_is_taken_it_says_so(tmp_path: Path) -> None:
+    table = make(tmp_path / "p", slots=2)
+    slots = [table.claim(exchange_id(number)) for number in range(2)]
+    with pytest.raises(ProgressFull):
+        table.claim(exchange_id(9))
+    slots[0].release()
+    assert table.claim(exchange_id(9)).index == slots[0].index
+
+
+def test_what_a_crash_left_taken_stays_until_it_is_cleared(tmp_path: Path) -> None:
+    slot = make(tmp_path / "p", slots=2).claim(exchange_id(1))
+    table = make(tmp_path / "p", slots=2)
+    other = table.claim(exchange_id(2))
+    assert other.index != slot.index
+    with pytest.raises(ProgressFull):
+        table.claim(exchange_id(3))
+    other.release()
+    table.clear()
+    assert (table.free, table.read(slot.index)) == (2, None)
+
+
+def test_the_file_is_whole_on_the_disk_private_and_never_shrinks(tmp_path: Path) -> None:
+    make(tmp_path / "p", slots=64).close()
+    stat = (tmp_path / "p").stat()
+    assert (stat.st_size, stat.st_mode & 0o777) == (64 * SLOT_BYTES, 0o600)
+    assert stat.st_blocks * 512 >= stat.st_size, "no holes: a store into one on a full disk is SIGBUS"
+    table = make(tmp_path / "p", slots=8)
+    assert table.slots == 64
+    assert make(tmp_path / "p", slots=128).slots == 128
+
+
+def test_a_file_of_another_layout_or_of_rubbish_is_not_misread(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(b"\xff" * (8 * SLOT_BYTES + 100))
+    table = make(tmp_path / "p")
+    assert [table.read(index) for index in (-1, 0, 7, 8, 10**9)] == [None] * 5
+    table.clear()
+    assert table.free == 8
+
+
+def test_a_place_that_cannot_be_written_is_a_clear_no(tmp_path: Path) -> None:
+    with pytest.raises(ProgressBroken, match="cannot be made or mapped"):
+        make(tmp_path / "absent" / "p")
+
+
+def test_closing_with_a_slot_in_use_does_no_harm(tmp_path: Path) -> None:
+    table = make(tmp_path / "p")
+    slot = table.claim(exchange_id(1))
+    table.close()
+    slot.deliver(3, 4)
+    progress = make(tmp_path / "p").read(slot.index)
+    assert progress is not None
+    assert progress.events == 3

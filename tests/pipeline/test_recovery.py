@@ -1,0 +1,164 @@
+"""Recovery: what a crash left open becomes one honest record each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
+from proxy.pipeline.progress import Progress
+from proxy.pipeline.recovery import recover, seen
+from tests.pipeline.making import exchange_id, opened
+
+
+@dataclass(frozen=True)
+class Estimate:
+    tokens: int
+    expected_error: float = 0.2
+    capped: bool = False
+
+
+class FourCharacters:
+    """An estimator: a token per four characters, remembering what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Evidence, int | None, int]] = []
+
+    def completion(
+        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
+    ) -> Estimate:
+        self.asked.append((model_key, evidence, completion_tokens_max, bytes_seen))
+        tokens = -(-evidence.chars // 4)
+        capped = completion_tokens_max is not None and tokens > completion_tokens_max
+        return Estimate(completion_tokens_max if capped and completion_tokens_max else tokens, capped=capped)
+
+
+class Slots(dict[int, Progress]):
+    def read(self, index: int) -> Progress | None:
+        return self.get(index)
+
+
+BLANK = Progress(exchange_id(1), 0, 0, 0, 0.0, Evidence(), None)
+
+
+def recovered(of: Opened, progress: Progress | None, estimator: FourCharacters | None = None) -> UsageRecord:
+    slots = Slots({} if progress is None else {of.slot: progress})
+    [record] = recover([of], slots, estimator or FourCharacters(), estimator_version="four-1")
+    assert (record.opened, record.outcome, record.details["recovered"]) == (of, Outcome.CRASHED, True)
+    return record
+
+
+def noted(**changes: Any) -> Progress:
+    fields: dict[str, Any] = {
+        "events": 40,
+        "bytes": 12_000,
+        "noted_events": 40,
+        "noted_at": opened(1).started_at + 2.5,
+        "evidence": Evidence(text_events=39, chars_latin=160),
+    }
+    return replace(BLANK, **{**fields, **changes})
+
+
+def test_nothing_delivered_costs_nothing() -> None:
+    record = recovered(opened(1), BLANK)
+    assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, Bills.NOTHING, 0, 0)
+    assert record.details == {"recovered": True}
+    assert record.duration_ms == 0.0
+
+
+@pytest.mark.parametrize("progress", [None, replace(noted(), exchange_id=exchange_id(2))])
+def test_a_slot_of_somebody_else_says_nothing(progress: Progress | None) -> None:
+    record = recovered(opened(1), progress)
+    assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, Bills.NOTHING, 0, 0)
+    assert record.details["progress"] == "missing"
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_usage_that_the_provider_reported_is_taken(after: int) -> None:
+    usage = Usage(9, None, 40, None, 49)
+    record = recovered(opened(1), noted(events=40 + after, usage=usage))
+    assert (record.reading.usage, record.reading.source, record.reading.estimator) == (
+        usage,
+        UsageSource.REPORTED,
+        None,
+    )
+    assert (record.bills, record.events, record.bytes) == (Bills.EVERYTHING, 40 + after, 12_000)
+    assert record.duration_ms == 2_500.0
+
+
+def test_an_interim_usage_is_a_lower_bound_of_what_came_after_it() -> None:
+    record = recovered(opened(1), noted(events=80, usage=Usage(9, 4, 40, None, 49)))
+    assert record.reading.usage == Usage(9, 4, 80, None, 89)
+    assert record.reading.source is UsageSource.ESTIMATED
+    assert record.details["interim_usage"] is True
+    record = recovered(opened(1), noted(events=80, usage=Usage(9, 4, 500, None, 509)))
+    assert record.reading.usage.completion_tokens == 500
+
+
+def test_half_a_usage_is_completed() -> None:
+    record = recovered(opened(1), noted(usage=Usage(completion_tokens=41)))
+    assert record.reading.usage == Usage(17, None, 41, None, 58)
+    record = recovered(opened(1), noted(usage=Usage(prompt_tokens=9)))
+    assert record.reading.usage == Usage(9, None, 40, None, 49)
+    assert record.reading.source is UsageSource.ESTIMATED
+
+
+def test_without_usage_the_evidence_is_scaled_to_what_was_delivered() -> None:
+    estimator = FourCharacters()
+    record = recovered(opened(1), noted(events=50, bytes=15_000), estimator)
+    assert estimator.asked == [
+        ("electron/electron-2", Evidence(text_events=49, chars_latin=200), None, 15_000),
+    ]
+    assert record.reading.usage == Usage(17, None, 50, None, 67)
+    assert (record.reading.estimator, record.reading.expected_error) == ("four-1", 0.2)
+    assert record.details == {
+        "recovered": True, "noted_events": 40, "evidence": {"text_events": 49, "chars_latin": 200},
+    }  # fmt: skip
+
+
+def test_before_the_first_note_events_and_bytes_speak() -> None:
+    record = recovered(opened(1), replace(BLANK, events=10, bytes=2_600))
+    assert record.reading.usage.completion_tokens == 25  # 100 characters beyond the framing of ten events
+    assert record.reading.source is UsageSource.ESTIMATED
+    assert recovered(opened(1), replace(BLANK, events=10, bytes=2_000)).reading.usage.completion_tokens == 10
+    assert recovered(opened(1), replace(BLANK, events=0, bytes=1_250)).reading.usage.completion_tokens == 313
+
+
+def test_a_cap_is_said() -> None:
+    record = recovered(opened(1, completion_tokens_max=5), noted())
+    assert (record.reading.usage.completion_tokens, record.details["capped"]) == (5, True)
+
+
+def test_the_provider_may_have_its_own_line_in_the_policy() -> None:
+    assert recovered(opened(1, bill={"crashed": "nothing"}), noted()).bills is Bills.NOTHING
+
+
+def test_each_exchange_has_one_record_in_order() -> None:
+    unfinished = [opened(number, slot=number) for number in range(5)]
+    records = recover(unfinished, Slots(), FourCharacters(), estimator_version="four-1")
+    assert [record.opened for record in records] == unfinished
+
+
+COUNTS = st.integers(0, 10_000)
+
+
+@given(st.lists(COUNTS, min_size=8, max_size=8), COUNTS, st.integers(1, 10_000), st.integers(0, 10**7))
+def test_evidence_never_shrinks_by_scaling(counts: list[int], at: int, more: int, size: int) -> None:
+    evidence = Evidence(*counts)
+    whole = seen(noted(evidence=evidence, noted_events=at, events=at + more, bytes=size))
+    assert whole.chars >= evidence.chars
+    assert not whole.empty
+
+
+def test_events_without_text_stay_without_text() -> None:
+    record = recovered(opened(1), noted(events=1, bytes=300, noted_events=1, evidence=Evidence()))
+    assert record.reading.usage.completion_tokens == 0
+
+
+def test_a_clock_that_went_back_makes_no_negative_duration() -> None:
+    assert recovered(opened(1), noted(noted_at=1.0)).duration_ms == 0.0

@@ -1,0 +1,327 @@
+"""BE1 to BE13 and OB1 to OB5: nobody reads for free, and nobody pays for what was only written in a text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.demo.script import Send, Shape, Stall
+from proxy.demo.shapes import sse
+from tests.security.conftest import Guarded
+from tests.security.raw_provider import completion, raw_provider, whole
+from tests.support import sse as reading
+from tests.support.net import Response, ask, chat_request, connect, post_chat
+from tests.support.provider import broken_after, sse_script
+from tests.support.tokenweir import PRICE
+
+DONE = b"data: [DONE]\n\n"
+USAGE = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+
+
+def _delta(index: int = 0, **delta: Any) -> bytes:
+    choice = {"index": index, "delta": delta, "finish_reason": None}
+    return sse({"id": "c1", "object": "chat.completion.chunk", "choices": [choice]})
+
+
+def _usage(**usage: Any) -> bytes:
+    return sse({"id": "c1", "object": "chat.completion.chunk", "choices": [], "usage": USAGE | usage})
+
+
+async def _ask(guarded: Guarded, model: str, **more: Any) -> Response:
+    return await post_chat(guarded.url, ask(model, **more), key=guarded.key)
+
+
+async def _entry(guarded: Guarded, response: Response) -> dict[str, Any]:
+    exchange = response.header("x-tokenweir-exchange")
+    assert exchange is not None
+    entries = guarded.tokenweir.until(lambda all_of_them: any(e["exchange_id"] == exchange for e in all_of_them))
+    (entry,) = (entry for entry in entries if entry["exchange_id"] == exchange)
+    return entry
+
+
+async def _streamed(guarded: Guarded, name: str, events: list[bytes], **more: Any) -> dict[str, Any]:
+    model = guarded.provider.script(name, sse_script(events))
+    response = await _ask(guarded, model, **more)
+    assert (response.status, response.ended) == (200, "complete")
+    return await _entry(guarded, response)
+
+
+async def test_BE1_to_leave_before_the_usage_is_not_to_leave_before_the_bill(guarded: Guarded) -> None:
+    events = [_delta(content=" water" * 20) for _ in range(5)]
+    model = guarded.provider.script("leaves", (*(Send(event) for event in events), Stall()))
+    async with await connect(guarded.url) as client:
+        await client.send(chat_request(ask(model), key=guarded.key))
+        response = await client.read_head()
+        await client.read_body(response, until=events[-1])
+    entry = await _entry(guarded, response)
+    assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
+    assert 50 <= entry["completion_tokens"] <= 300
+    assert entry["prompt_tokens"] > 0
+    assert float(entry["charge_usd"]) > 0
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": None}])
+async def test_BE2_usage_is_asked_for_whatever_the_client_says(options: Any, guarded: Guarded) -> None:
+    response = await _ask(guarded, "tera", stream_options=options and options | {"include_obfuscation": False})
+    (seen,) = guarded.provider.log()
+    assert seen["body"]["stream_options"]["include_usage"] is True
+    assert ("include_obfuscation" in seen["body"]["stream_options"]) is bool(options)
+    assert not any(map(reading.is_usage_event, reading.events(response.body)))
+    assert (await _entry(guarded, response))["completion_tokens"] == seen["completion_tokens"]
+
+
+async def test_BE2_the_client_that_asks_gets_it(guarded: Guarded) -> None:
+    response = await _ask(guarded, "tera", usage=True)
+    assert len([one for one in reading.events(response.body) if reading.is_usage_event(one)]) == 1
+
+
+async def test_BE2_nothing_is_asked_for_without_a_stream(guarded: Guarded) -> None:
+    response = await _ask(guarded, "tera", stream=False)
+    (seen,) = guarded.provider.log()
+    assert "stream_options" not in seen["body"]
+    assert (await _entry(guarded, response))["completion_tokens"] == seen["completion_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("stream", 1, "stream"),
+        ("stream", "true", "stream"),
+        ("stream_options", True, "stream_options"),
+        ("stream_options", [], "stream_options"),
+        ("stream_options", {"include_usage": 1}, "stream_options.include_usage"),
+        ("stream_options", {"include_usage": "false"}, "stream_options.include_usage"),
+        ("n", 0, "n"),
+        ("n", -1, "n"),
+        ("n", True, "n"),
+        ("n", "5", "n"),
+        ("n", 1.0, "n"),
+        ("n", 10**9, "n"),
+        ("max_tokens", 0, "max_tokens"),
+        ("max_tokens", -1, "max_tokens"),
+        ("max_tokens", "5", "max_tokens"),
+        ("max_tokens", True, "max_tokens"),
+        ("max_tokens", 1e308, "max_tokens"),
+        ("max_tokens", 10**40, "max_tokens"),
+        ("max_completion_tokens", 5.5, "max_completion_tokens"),
+        ("model", "", "model"),
+        ("model", None, "model"),
+        ("model", ["tera"], "model"),
+        ("model", "m" * 300, "model"),
+        ("model", "tera\n", "model"),
+        ("model", "\x1b[2Jtera", "model"),
+        ("model", "\ud800", "model"),
+        ("messages", [], "messages"),
+        ("messages", "hello", "messages"),
+        ("messages", ["hello"], "messages[0]"),
+    ],
+)
+async def test_BE4_a_field_of_the_wrong_type_or_size_is_named(
+    field: str, value: Any, param: str, guarded: Guarded
+) -> None:
+    response = await post_chat(guarded.url, ask("tera") | {field: value}, key=guarded.key)
+    error = json.loads(response.body)["error"]
+    assert (response.status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert guarded.provider.log() == []
+
+
+async def test_BE4_a_huge_limit_is_no_bill(guarded: Guarded) -> None:
+    response = await _ask(guarded, "tera", max_tokens=1_000_000, n=2)
+    entry = await _entry(guarded, response)
+    (seen,) = guarded.provider.log()
+    assert entry["completion_tokens"] == seen["completion_tokens"] < 1000
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        b'"n":1,"n":128',
+        b'"n":1,"\\u006e":128',
+        b'"stream":true,"stream":false',
+        b'"model":"tera","model":"other"',
+        b'"tools":[{"a":1,"\\u0061":2}]',
+        b'"x":{"y":[{"z":{"":1,"":2}}]}',
+        b'"\\ud800":1,"\\ud800":2',
+    ],
+)
+async def test_BE3_one_name_twice_is_refused_at_any_depth(member: bytes, guarded: Guarded) -> None:
+    good = json.dumps(ask("tera")).encode()
+    good = good.replace(b'"model": "tera", ', b"") if member.startswith(b'"model') else good
+    good = good.replace(b', "stream": true', b"") if member.startswith(b'"stream') else good
+    response = await post_chat(guarded.url, good[:-1] + b"," + member + b"}", key=guarded.key)
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (400, "duplicate_key")
+    assert guarded.provider.log() == []
+
+
+async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
+    """The provider gets the parsed object, not the bytes: escapes resolved, numbers exact, a lone surrogate kept."""
+    big = "9" * 400
+    body = (
+        b'{ "\\u006dodel" : "raw" ,"messages":[{"role":"user","content":"\\ud83d\\ude00 \\ud800"}],'
+        b'"stream": false, "seed": %b, "x": [1.5, -0.25, 1e5] }' % big.encode()
+    )
+    async with raw_provider(guarded.raw_port, lambda _: [whole(completion("yes"))]) as raw:
+        response = await post_chat(guarded.url, body, key=guarded.key)
+    assert response.status == 200
+    sent = raw.requests[0].partition(b"\r\n\r\n")[2]
+    assert sent != body
+    assert b'"model":"raw"' in sent
+    assert big.encode() in sent
+    assert json.loads(sent) == json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{method} {path}"
+        for method, path in (
+            ("POST", "/v1/completions"),
+            ("POST", "/v1/embeddings"),
+            ("POST", "/v1/responses"),
+            ("POST", "/v1/messages"),
+            ("POST", "/v1/messages/count_tokens"),
+            ("POST", "/v1/images/generations"),
+            ("POST", "/v1/audio/speech"),
+            ("POST", "/v1/files"),
+            ("POST", "/v1/batches"),
+            ("GET", "/v1/realtime"),
+            ("POST", "/v1/moderations"),
+            ("GET", "/v1/chat/completions/abc"),
+            ("GET", "/v1/models/tera"),
+            ("POST", "/chat/completions"),
+            ("POST", "/prefix/v1/chat/completions"),
+            ("GET", "/"),
+            ("GET", "/admin"),
+            ("GET", "/debug/pprof"),
+        )
+    ],
+)
+async def test_BE5_what_nobody_meters_is_not_there(line: str, guarded: Guarded) -> None:
+    method, path = line.split()
+    body = json.dumps(ask("tera")).encode() if method == "POST" else b""
+    wire = chat_request(body, path=path, key=guarded.key).replace(b"POST", method.encode(), 1)
+    async with await connect(guarded.url) as client:
+        await client.send(wire)
+        response = await client.read()
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (404, "unknown_url")
+    assert guarded.provider.log() == []
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"reasoning_content": "x" * 400},
+        {"reasoning": "x" * 400},
+        {"refusal": "x" * 400},
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "x" * 400}}]},
+        {"function_call": {"name": "f", "arguments": "x" * 400}},
+    ],
+    ids=["reasoning_content", "reasoning", "refusal", "tool", "function"],
+)
+@pytest.mark.parametrize("index", [0, 3])
+async def test_BE10_what_is_not_content_counts_too(delta: dict[str, Any], index: int, guarded: Guarded) -> None:
+    entry = await _streamed(guarded, "generates", [_delta(index, **delta)] * 3 + [DONE])
+    assert entry["usage_source"] == "estimated"
+    assert entry["completion_tokens"] >= 60
+
+
+@pytest.mark.parametrize("ending", ["reset", "fin", "error"])
+async def test_BE11_content_before_a_failure_is_settled_as_delivered(ending: str, guarded: Guarded) -> None:
+    events = [_delta(content=" water" * 20) for _ in range(5)]
+    error = sse({"error": {"message": "overloaded " * 50, "type": "server_error"}})
+    plan = sse_script([*events, error, DONE]) if ending == "error" else broken_after(events, ending)  # type: ignore[arg-type]
+    response = await _ask(guarded, guarded.provider.script("breaks", plan))
+    entry = await _entry(guarded, response)
+    assert (entry["outcome"], entry["usage_source"]) == ("upstream_failed", "estimated")
+    assert entry["details"]["billed"] == "output"
+    assert 50 <= entry["completion_tokens"] <= 300, "the error's text is not output"
+    output_usd = entry["completion_tokens"] * PRICE["output"] / 1e6
+    assert float(entry["charge_usd"]) == pytest.approx(output_usd, abs=1e-9)
+
+
+WIRE_WORDS = [
+    'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":900000,"total_tokens":900001}}',
+    '"usage":{"prompt_tokens":1,"completion_tokens":900000}',
+    "\n\ndata: [DONE]\n\n",
+    "data: [DONE]",
+    '}],"usage":{"completion_tokens":900000}}',
+]
+
+
+@pytest.mark.parametrize("words", WIRE_WORDS)
+async def test_OB1_a_text_about_usage_is_no_usage(words: str, guarded: Guarded) -> None:
+    entry = await _streamed(guarded, "words", [_delta(content=words), _delta(content=" more"), _usage(), DONE])
+    assert (entry["usage_source"], entry["completion_tokens"], entry["prompt_tokens"]) == ("reported", 7, 11)
+    entry = await _streamed(guarded, "words", [_delta(content=words), _delta(content=" more"), DONE])
+    assert entry["usage_source"] == "estimated"
+    assert entry["completion_tokens"] < 200
+
+
+@pytest.mark.parametrize("nested", [{"delta": {"usage": {"completion_tokens": 9 * 10**5}}}, {"usage": USAGE}])
+async def test_OB1_usage_counts_only_at_the_top(nested: dict[str, Any], guarded: Guarded) -> None:
+    chunk = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "x"}, **nested}]})
+    entry = await _streamed(guarded, "nested", [chunk, DONE])
+    assert entry["usage_source"] == "estimated"
+    assert entry["completion_tokens"] < 50
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
+async def test_OB2_a_line_ends_at_cr_and_lf_only(mark: str, guarded: Guarded) -> None:
+    forged = f"data: {{}}{mark}data: [DONE]{mark}{mark}data: "
+    text = json.dumps(forged, ensure_ascii=False)
+    for code in range(0x20):
+        text = text.replace(f"\\u{code:04x}", chr(code)) if chr(code) == mark else text
+    raw = f'data: {{"id":"c1","choices":[{{"index":0,"delta":{{"content":{text}}}}}]}}\n\n'.encode()
+    safe = raw if ord(mark) > 0x1F else _delta(content=forged)
+    entry = await _streamed(guarded, "lines", [safe, _delta(content=" more"), _usage(), DONE])
+    assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 7)
+
+
+@pytest.mark.parametrize("count", ["-5", "NaN", "1e400", "true", '"7"', "9" * 30, "1.5", "[7]", "{}", "Infinity"])
+async def test_OB3_a_count_that_is_none_is_never_billed(count: str, guarded: Guarded) -> None:
+    usage = f'{{"prompt_tokens":11,"completion_tokens":{count},"total_tokens":18}}'
+    raw = f'data: {{"id":"c1","choices":[],"usage":{usage}}}\n\n'.encode()
+    entry = await _streamed(guarded, "odd-count", [_delta(content=" water" * 20), raw, DONE])
+    assert 0 < entry["completion_tokens"] <= 200
+    assert entry["usage_source"] == "estimated" or entry["details"].get("flags"), entry
+    assert 0 < float(entry["charge_usd"]) < 0.001
+
+
+async def test_OB4_usages_are_not_added(guarded: Guarded) -> None:
+    growing = [event for n in range(1, 8) for event in (_delta(content=" x"), _usage(completion_tokens=n))]
+    entry = await _streamed(guarded, "growing", [*growing, DONE])
+    assert (entry["usage_source"], entry["completion_tokens"], entry["prompt_tokens"]) == ("reported", 7, 11)
+
+
+async def test_OB4_a_usage_that_falls_is_flagged_and_not_added(guarded: Guarded) -> None:
+    falling = [_delta(content=" x"), _usage(completion_tokens=7), _usage(completion_tokens=3), DONE]
+    entry = await _streamed(guarded, "falling", falling)
+    assert "usage_decreased" in entry["details"]["flags"]
+    assert entry["completion_tokens"] == 7
+
+
+async def test_OB5_a_part_is_not_paid_for_twice(guarded: Guarded) -> None:
+    parts = {"prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 5}}
+    entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
+    counts = [entry[f"{kind}_tokens"] for kind in ("prompt", "cached", "completion", "reasoning", "total")]
+    assert counts == [11, 4, 7, 5, 18]
+    charge_usd = (7 * PRICE["input"] + 4 * PRICE["cached_input"] + 7 * PRICE["output"]) / 1e6
+    assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
+
+
+async def test_OB5_a_part_larger_than_the_whole_is_flagged_and_changes_no_price(guarded: Guarded) -> None:
+    parts = {"prompt_tokens_details": {"cached_tokens": 400}, "completion_tokens_details": {"reasoning_tokens": 500}}
+    entry = await _streamed(guarded, "parts", [_delta(content=" x"), _usage(**parts), DONE])
+    assert {"cached_exceeds_prompt", "reasoning_exceeds_completion"} <= set(entry["details"]["flags"])
+    charge_usd = (11 * PRICE["cached_input"] + 7 * PRICE["output"]) / 1e6
+    assert float(entry["charge_usd"]) == pytest.approx(charge_usd, abs=1e-12)
+
+
+async def test_every_exchange_here_ended_once(guarded: Guarded) -> None:
+    """Conservation over everything this deployment has served so far, whatever other tests did with it."""
+    model = guarded.provider.script("last", Shape("tera", tokens=3))
+    await _entry(guarded, await _ask(guarded, model))
+    entries = guarded.tokenweir.read_ledger()
+    assert len({entry["exchange_id"] for entry in entries}) == len(entries)

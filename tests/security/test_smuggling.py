@@ -1,0 +1,175 @@
+"""SM1, SM2, SM5: what two readers could read in two ways is refused, in OpenAI's error shape, and goes nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from aiohttp import http_parser
+
+from proxy.gateway.server import Routes, Server
+from tests.security.conftest import Guarded
+from tests.security.payloads import CHUNKED, LINE, chunked, refused, request
+from tests.support.net import RawClient, ask, connect
+
+BODY = json.dumps(ask("tera")).encode()
+NAMES = tuple(refused(BODY, "key"))
+RANDOM_CASES = 240
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_refused(name: str, guarded: Guarded) -> None:
+    wire = refused(BODY, guarded.key)[name]
+    async with await connect(guarded.url) as client:
+        await client.send(wire)
+        response = await client.read()
+    assert 400 <= response.status < 600
+    assert response.status not in {500, 502}, response.body
+    error = json.loads(response.body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert guarded.key.encode() not in response.body
+    assert b"weir" not in response.body, "the prompt came back"
+    assert guarded.provider.log() == []
+
+
+def test_the_family_is_whole() -> None:
+    assert len(NAMES) >= 90
+    assert {name.split()[0] for name in NAMES} >= {"SM1", "SM2", "SM5", "SM6", "DS2"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda key: request(BODY, key),
+        lambda key: request(chunked(BODY), key, CHUNKED, length=False),
+        lambda key: request(chunked(BODY), key, b"transfer-encoding:\tChunked", length=False),
+        lambda key: request(BODY, key, line=LINE.replace(b"1.1", b"1.0")),
+        lambda key: request(BODY, key, host=b"Host: [::1]:8080\r\n"),
+        lambda key: request(BODY, key, host=b"Host: my_proxy.internal:8080\r\n"),
+        lambda key: request(BODY, key, line=LINE.replace(b"ons ", b"ons?api-version=1 ")),
+        lambda key: request(BODY, key, b"X-Name: \xff\xfe"),
+        lambda key: request(BODY, key, b"Content-Encoding: identity"),
+        lambda key: b"\r\n" + request(BODY, key),
+    ],
+)
+async def test_its_well_formed_neighbours_are_served(make: Callable[[str], bytes], guarded: Guarded) -> None:
+    async with await connect(guarded.url) as client:
+        await client.send(make(guarded.key))
+        response = await client.read()
+    assert response.status == 200, response.body
+    assert len(guarded.provider.log()) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SM1 length and coding", "SM1 coding gzip first", "SM2 host with a path", "SM1 field LF alone", "SM5 upgrade"],
+)
+async def test_SM1_nothing_behind_a_refused_head_is_read(name: str, guarded: Guarded) -> None:
+    hidden = request(b"", guarded.key, line=b"GET /v1/models HTTP/1.1", length=False)
+    async with await connect(guarded.url) as client:
+        await client.send(refused(BODY, guarded.key)[name] + hidden)
+        assert (await client.read()).status >= 400
+        assert await _rest(client) == b""
+
+
+async def test_SM1_a_body_that_is_a_request_is_a_body(guarded: Guarded) -> None:
+    inner = request(BODY, guarded.key)
+    async with await connect(guarded.url) as client:
+        await client.send(request(inner, guarded.key))
+        assert (await client.read()).status == 400
+        client.half_close()
+        assert await _rest(client) == b""
+    assert guarded.provider.log() == []
+
+
+async def test_SM2_trailers_nobody_announced_are_dropped(guarded: Guarded) -> None:
+    wire = chunked(BODY).removesuffix(b"\r\n") + b"Authorization: Bearer other\r\nX-Trailer: x\r\n\r\n"
+    async with await connect(guarded.url) as client:
+        await client.send(request(wire, guarded.key, CHUNKED, length=False))
+        response = await client.read()
+    assert response.status == 200
+    (seen,) = guarded.provider.log()
+    assert ["Authorization", f"Bearer {guarded.tokenweir.PROVIDER_KEY}"] in seen["headers"]
+    assert "x-trailer" not in {name.lower() for name, _ in seen["headers"]}
+
+
+async def test_SM5_an_offer_of_h2c_is_declined_and_nothing_may_follow(guarded: Guarded) -> None:
+    offer = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA")
+    hidden = request(b"", guarded.key, line=b"GET /v1/models HTTP/1.1", length=False)
+    async with await connect(guarded.url) as client:
+        await client.send(request(BODY, guarded.key, *offer) + hidden)
+        response = await client.read()
+        assert (response.status, response.ended) == (200, "complete")
+        assert await _rest(client) == b""
+    (seen,) = guarded.provider.log()
+    assert not {"upgrade", "http2-settings"} & {name.lower() for name, _ in seen["headers"]}
+
+
+async def test_SM5_what_connection_names_is_not_what_we_forget(guarded: Guarded) -> None:
+    async with await connect(guarded.url) as client:
+        await client.send(request(BODY, guarded.key, b"Connection: authorization, keep-alive"))
+        assert (await client.read()).status == 200
+    (seen,) = guarded.provider.log()
+    assert ["Authorization", f"Bearer {guarded.tokenweir.PROVIDER_KEY}"] in seen["headers"]
+
+
+async def test_SM1_random_damage_never_makes_two_requests_of_one_nor_another_body(guarded: Guarded) -> None:
+    """One byte of the head or the framing inserted, replaced or lost: served as meant, or not at all."""
+    cases = [_damaged(seed, guarded.key) for seed in range(RANDOM_CASES)]
+    for start in range(0, RANDOM_CASES, STEP):
+        await asyncio.gather(*(_send_and_leave(guarded.url, wire) for _, wire in cases[start : start + STEP]))
+    log = guarded.provider.log()
+    models = [one["body"]["model"] for one in log]
+    assert len(set(models)) == len(models)
+    expected = {name: ask(name, stream=False) for name, _ in cases}
+    assert all(one["body"] == expected[one["body"]["model"]] for one in log)
+    assert 0 < len(log) < RANDOM_CASES, "the damage does nothing, or nothing survives it"
+
+
+# Fewer than the deployment's streams at once, so that none is refused for being too many.
+STEP = 5
+
+
+def _damaged(seed: int, key: str) -> tuple[str, bytes]:
+    chance = random.Random(seed)
+    name = f"damaged-{seed}"
+    body = json.dumps(ask(name, stream=False)).encode()
+    in_chunks = seed % 2 == 1
+    wire = request(chunked(body), key, CHUNKED, length=False) if in_chunks else request(body, key)
+    inside = wire.index(body), wire.index(body) + len(body)
+    at = chance.choice([n for n in range(len(wire)) if not inside[0] <= n < inside[1]])
+    byte = chance.choice([b"\r", b"\n", b"\0", b"\t", b" ", b":", b";", b",", b"0", b"1", b"f", b"x", b"\x0b", b"\xff"])
+    match chance.choice(["insert", "replace", "lose"]):
+        case "insert":
+            return name, wire[:at] + byte + wire[at:]
+        case "replace":
+            return name, wire[:at] + byte + wire[at + 1 :]
+        case _:
+            return name, wire[:at] + wire[at + 1 :]
+
+
+async def _send_and_leave(url: str, wire: bytes) -> None:
+    """Whoever is waited for (a body that never comes) leaves soon; whoever is answered has heard it."""
+    async with await connect(url) as client:
+        with suppress(ConnectionError, EOFError, TimeoutError):
+            await client.send(wire)
+            await client.read(timeout_s=0.5)
+
+
+async def _rest(client: RawClient) -> bytes:
+    """What still comes until the other side closes."""
+    try:
+        return await client.read_to_end()
+    except ConnectionError:
+        return b""
+
+
+async def test_SM4_without_the_c_parser_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert http_parser.HttpRequestParser is not http_parser.HttpRequestParserPy
+    monkeypatch.setattr("proxy.gateway.server.HttpRequestParser", http_parser.HttpRequestParserPy)
+    with pytest.raises(OSError, match="C parser"):
+        await Server(Routes(), refused=lambda _status, _code: None).start("127.0.0.1", 0)

@@ -1,0 +1,1 @@
+"""What tests of several rooms share: a provider in its own process, a raw client, a reference parser."""

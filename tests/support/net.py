@@ -1,0 +1,288 @@
+"""A raw HTTP/1.1 client for tests: exact bytes up, exact bytes and their times down, and rude ways to leave.
+
+Law: it reads only when it is asked to (a client that does not read leaves the kernel's window to fill), adds
+nothing to what it is told to send, and believes nothing: an answer without its proper end is not complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of a body and when they came, in seconds of the monotonic clock."""
+
+    body: bytes
+    at_s: float
+
+
+@dataclass(slots=True)
+class Response:
+    """One answer as it came over the wire; it grows while it is read."""
+
+    status: int
+    reason: str
+    headers: list[tuple[str, str]]
+    head: bytes
+    """status line and headers with the blank line, exactly"""
+    head_at_s: float
+    pieces: list[Piece] = field(default_factory=list)
+    """the body without its framing, as it arrived"""
+    chunk_sizes: list[int] = field(default_factory=list)
+    """of the HTTP chunks that came whole, the last one of size 0 not counted"""
+    trailers: list[tuple[str, str]] = field(default_factory=list)
+    wire_parts: list[bytes] = field(default_factory=list)
+    ended: str = "open"
+    """open, complete (as its framing promised), cut (closed before), reset"""
+
+    @property
+    def body(self) -> bytes:
+        """The body without its framing."""
+        return b"".join(piece.body for piece in self.pieces)
+
+    @property
+    def wire(self) -> bytes:
+        """Everything after the head, framing included, exactly."""
+        return b"".join(self.wire_parts)
+
+    def header(self, name: str) -> str | None:
+        """The first header of that name, in any case."""
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+
+class RawClient:
+    """One connection. Use `async with await RawClient.connect(…)`."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._unread = b""
+        self._body: _BodyReader | None = None
+
+    @classmethod
+    async def connect(cls, host: str, port: int, *, receive_buffer_bytes: int | None = None) -> RawClient:
+        """Connect. A small `receive_buffer_bytes` lets the window of one that stops reading fill soon."""
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        if receive_buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        except BaseException:
+            sock.close()
+            raise
+        return cls(sock)
+
+    async def __aenter__(self) -> RawClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def send(self, wire: bytes) -> None:
+        """Send exactly these bytes."""
+        await asyncio.get_running_loop().sock_sendall(self._sock, wire)
+
+    async def read_head(self, timeout_s: float = 10) -> Response:
+        """Read status line and headers. Raises EOFError if the connection ends before."""
+        async with asyncio.timeout(timeout_s):
+            while b"\r\n\r\n" not in self._unread:
+                if not await self._more():
+                    raise EOFError(f"closed in the head: {self._unread!r}")
+        head, _, self._unread = self._unread.partition(b"\r\n\r\n")
+        status_line, *lines = head.decode("latin-1").split("\r\n")
+        _, status, reason = (*status_line.split(" ", 2), "")[:3]
+        response = Response(int(status), reason, _header_pairs(lines), head + b"\r\n\r\n", time.monotonic())
+        self._body = _BodyReader(response)
+        return response
+
+    async def read_body(self, response: Response, *, until: bytes | None = None, timeout_s: float = 10) -> Response:
+        """Read on until the body ends, or has `until` in it; then `response.ended` says how it stands."""
+        assert self._body is not None
+        assert self._body.response is response
+        async with asyncio.timeout(timeout_s):
+            self._unread = self._body.feed(self._unread)
+            while response.ended == "open" and (until is None or until not in response.body):
+                try:
+                    arrived = await self._more()
+                except ConnectionError:
+                    response.ended = "reset"
+                    break
+                if arrived:
+                    self._unread = self._body.feed(self._unread)
+                else:
+                    response.ended = self._body.ended_by_close()
+        return response
+
+    async def read(self, timeout_s: float = 10) -> Response:
+        """Head and body."""
+        return await self.read_body(await self.read_head(timeout_s), timeout_s=timeout_s)
+
+    async def read_to_end(self, timeout_s: float = 10) -> bytes:
+        """Every byte until the other side closes, for answers that are not HTTP."""
+        async with asyncio.timeout(timeout_s):
+            while await self._more():
+                pass
+        return self._take()
+
+    def half_close(self) -> None:
+        """Say that no more is coming (FIN), and go on listening."""
+        self._sock.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """Leave with an RST."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._sock.close()
+
+    def close(self) -> None:
+        """Leave. Idempotent."""
+        self._sock.close()
+
+    async def _more(self) -> bool:
+        arrived = await asyncio.get_running_loop().sock_recv(self._sock, READ_BYTES)
+        self._unread += arrived
+        return bool(arrived)
+
+    def _take(self) -> bytes:
+        taken, self._unread = self._unread, b""
+        return taken
+
+
+class _BodyReader:
+    """Takes the framing off one body, byte by byte if need be."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+        self._unread = b""
+        self._left = 0
+        """bytes of body still to come before the framing speaks again"""
+        length = response.header("content-length")
+        bodyless = response.status in {204, 304}
+        if (response.header("transfer-encoding") or "").lower() == "chunked":
+            self._step = self._size_line
+        elif length is not None or bodyless:
+            self._left, self._step = int(length or 0), self._by_length
+        else:
+            self._step = self._by_close
+
+    def feed(self, arrived: bytes) -> bytes:
+        """Take what arrived; what is left over once the body is complete comes back."""
+        self._unread += arrived
+        while self.response.ended == "open" and self._step():
+            pass
+        over = b""
+        if self.response.ended == "complete":
+            over, self._unread = self._unread, b""
+        self.response.wire_parts.append(arrived[: len(arrived) - len(over)])
+        return over
+
+    def ended_by_close(self) -> str:
+        """What it means that the connection is closed now."""
+        return "complete" if self._step == self._by_close else "cut"
+
+    def _by_close(self) -> bool:
+        return self._emit(len(self._unread))
+
+    def _by_length(self) -> bool:
+        moved = self._emit(self._left)
+        if not self._left:
+            self.response.ended = "complete"
+        return moved
+
+    def _size_line(self) -> bool:
+        line, end, rest = self._unread.partition(b"\r\n")
+        if not end:
+            return False
+        self._unread, self._left = rest, int(line.split(b";")[0], 16)
+        self._step = self._in_chunk if self._left else self._trailer_line
+        if self._left:
+            self.response.chunk_sizes.append(self._left)
+        return True
+
+    def _in_chunk(self) -> bool:
+        if self._left:
+            return self._emit(self._left)
+        if len(self._unread) < len(b"\r\n"):
+            return False
+        assert self._unread.startswith(b"\r\n"), f"no line end after a chunk: {self._unread[:20]!r}"
+        self._unread, self._step = self._unread[2:], self._size_line
+        return True
+
+    def _trailer_line(self) -> bool:
+        line, end, rest = self._unread.partition(b"\r\n")
+        if not end:
+            return False
+        self._unread = rest
+        if line:
+            self.response.trailers += _header_pairs([line.decode("latin-1")])
+        else:
+            self.response.ended = "complete"
+        return True
+
+    def _emit(self, bytes_max: int) -> bool:
+        body, self._unread = self._unread[:bytes_max], self._unread[bytes_max:]
+        if body:
+            self.response.pieces.append(Piece(body, time.monotonic()))
+            self._left -= len(body)
+        return bool(body)
+
+
+def _header_pairs(lines: list[str]) -> list[tuple[str, str]]:
+    return [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+
+
+def chat_request(
+    body: Mapping[str, Any] | bytes,
+    *,
+    path: str = "/v1/chat/completions",
+    headers: Mapping[str, str] | None = None,
+    key: str | None = None,
+) -> bytes:
+    """The bytes of one POST with `body` as JSON (or as it is), its length, and a bearer `key`."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    fields = {"Host": "test", "Content-Type": "application/json", "Content-Length": str(len(raw))}
+    if key is not None:
+        fields["Authorization"] = f"Bearer {key}"
+    fields |= headers or {}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + raw
+
+
+def ask(model: str, *, stream: bool = True, usage: bool | None = None, **more: Any) -> dict[str, Any]:
+    """A small chat request body; `usage` is what `stream_options.include_usage` says, None: not there."""
+    options = {} if usage is None else {"stream_options": {"include_usage": usage}}
+    messages = [{"role": "user", "content": "How much water goes over the weir?"}]
+    return {"model": model, "messages": messages, "stream": stream, **options, **more}
+
+
+async def connect(url: str, *, receive_buffer_bytes: int | None = None) -> RawClient:
+    """A client connected to the server of `url`."""
+    where = urlsplit(url)
+    assert where.hostname is not None
+    assert where.port is not None
+    return await RawClient.connect(where.hostname, where.port, receive_buffer_bytes=receive_buffer_bytes)
+
+
+async def post_chat(url: str, body: Mapping[str, Any] | bytes, *, timeout_s: float = 10, **options: Any) -> Response:
+    """One chat request over a connection of its own, read to its end. `options`: those of `chat_request`."""
+    async with await connect(url) as client:
+        await client.send(chat_request(body, **options))
+        return await client.read(timeout_s)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on just now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

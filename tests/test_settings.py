@@ -1,0 +1,413 @@
+"""Settings: what is written is what is started with, and nonsense is refused by the name of its field."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.billing.prices import configured
+from proxy.billing.record import Rates
+from proxy.settings import (
+    ProviderSettings,
+    Secret,
+    Settings,
+    SettingsError,
+    from_environment,
+    load,
+    parse,
+    reference,
+    require_prices,
+    route,
+)
+from proxy.settings.environment import KNOWN
+
+CANARY = "sk-canary-0123456789"
+ENV = {"ELECTRON_API_KEY": CANARY, "EMPTY": "", "PORT": "9001", "BLANKS": "two words\r\nX: y", "HOST": "host.example"}
+FULL = """
+listen: {host: 0.0.0.0, port: "${PORT}"}
+data_dir: ./state
+ledger: sqlite
+queue: local
+shutdown_grace_s: 5
+write_stall_s: 2.5
+request_bytes_max: 4 MiB
+streams_max: 100
+journal: {bytes_max: 2 GiB, durability: power}
+providers:
+  electron:
+    base_url: https://${HOST}/waves/v1/
+    api_key: ${ELECTRON_API_KEY}
+    dialect: openai.chat
+    on_client_leave: drain
+    drain: {seconds: 60, tokens: 4096}
+    timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 3.5, total_s: 4}
+    inject_usage: never
+    heartbeat_s: 15
+    cumulative: true
+    bill: {client_left: output, failed_after_content: nothing}
+models:
+  electron:
+    provider: electron
+    upstream_model: electron-2
+    price: {input: 0.10, cached_input: 0.05, output: 0.40}
+    cost:  {input: 0.08, output: 0.32}
+  "*":
+    provider: electron
+"""
+SMALL: dict[str, Any] = {
+    "providers": {"electron": {"base_url": "https://host.example/v1", "api_key": "${ELECTRON_API_KEY}"}},
+    "models": {"electron": {"provider": "electron", "price": {"input": 1, "output": 2}}},
+}
+
+
+def settings(document: object) -> Settings:
+    return parse(yaml.safe_dump(document), env=ENV, folder=Path("/etc/tokenweir"))
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    """The small document with one field set; the path is given with slashes."""
+    document = deepcopy(SMALL)
+    *above, last = path.split("/")
+    place = document
+    for name in above:
+        place = place.setdefault(name, {})
+    place[last] = value
+    return document
+
+
+def refusal(document: object) -> str:
+    with pytest.raises(SettingsError) as refused:
+        settings(document)
+    return str(refused.value)
+
+
+def test_every_field_of_the_file_arrives() -> None:
+    read = parse(FULL, env=ENV, folder=Path("/etc/tokenweir"))
+    assert (read.listen.host, read.listen.port) == ("0.0.0.0", 9001)
+    assert read.data_dir == Path("/etc/tokenweir/state")
+    assert (read.ledger, read.queue) == ("sqlite", "local")
+    assert (read.shutdown_grace_s, read.write_stall_s) == (5, 2.5)
+    assert (read.request_bytes_max, read.streams_max) == (4 << 20, 100)
+    assert (read.journal.bytes_max, read.journal.durability) == (2 << 30, "power")
+    provider = read.providers["electron"]
+    assert provider.name == "electron"
+    assert provider.base_url == "https://host.example/waves/v1"
+    assert provider.api_key == Secret(CANARY)
+    assert (provider.dialect, provider.on_client_leave, provider.inject_usage) == ("openai.chat", "drain", "never")
+    assert (provider.drain.seconds, provider.drain.tokens) == (60, 4096)
+    assert asdict(provider.timeouts) == {"connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4}
+    assert (provider.heartbeat_s, provider.cumulative) == (15, True)
+    assert provider.bill == {"client_left": "output", "failed_after_content": "nothing"}
+    model = read.models["electron"]
+    assert (model.name, model.provider, model.upstream_model) == ("electron", "electron", "electron-2")
+    assert model.price == configured(Rates(100_000_000, 50_000_000, 400_000_000))
+    assert model.cost == configured(Rates(80_000_000, 80_000_000, 320_000_000))
+    assert read.models["*"].is_pattern
+
+
+def test_the_defaults() -> None:
+    read = settings(SMALL)
+    assert (read.listen.host, read.listen.port) == ("127.0.0.1", 8080)
+    assert read.data_dir == Path("/etc/tokenweir/data")
+    assert (read.ledger, read.queue, read.allow_literal_secrets) == ("sqlite", "local", False)
+    assert (read.shutdown_grace_s, read.write_stall_s) == (30, 60)
+    assert (read.request_bytes_max, read.streams_max) == (16 << 20, 16_384)
+    assert (read.journal.bytes_max, read.journal.durability) == (1 << 30, "process")
+    provider = read.providers["electron"]
+    assert (provider.on_client_leave, provider.inject_usage, provider.heartbeat_s) == ("cancel", "auto", 0)
+    assert asdict(provider.drain) == {"seconds": 120, "tokens": 8192}
+    assert asdict(provider.timeouts) == {"connect_s": 10, "first_byte_s": 120, "idle_s": 120, "total_s": 3600}
+    assert provider.cumulative is None
+    assert provider.bill == {}
+    assert read.models["electron"].upstream_model == "electron"
+
+
+P, M = "providers/electron", "models/electron"
+WRONG: list[tuple[str, object, str]] = [
+    ("listen/port", 70_000, "listen.port: must be a whole number from 0 to 65535"),
+    ("listen/port", True, "listen.port: must be a whole"),
+    ("listen/port", 80.5, "listen.port: must be a whole"),
+    ("listen/host", "", "listen.host: must be"),
+    ("listen/prot", 80, "listen.prot: unknown field; is port meant?"),
+    ("listen", [], "listen: must be a mapping"),
+    ("ledger", "postgresql://u:pw@h/d", "ledger: a ledger behind a URL is not in this version; must be `sqlite`"),
+    ("queue", "redis://h", "queue: a queue behind a URL is not in this version; must be `local`"),
+    ("queue", "kafka", "queue: must be `local`"),
+    ("shutdown_grace_s", -1, "shutdown_grace_s: must be seconds, ≥ 0"),
+    ("write_stall_s", 0, "write_stall_s: must be seconds, > 0"),
+    ("request_bytes_max", "16 MB", "request_bytes_max: must be"),
+    ("request_bytes_max", "9999 GiB", "request_bytes_max: must be"),
+    ("streams_max", 0, "streams_max: must be"),
+    ("journal/bytes_max", 1, "journal.bytes_max: must be"),
+    ("journal/durability", "hope", "journal.durability: must be `process` or `power`"),
+    ("allow_literal_secrets", "yes please", "allow_literal_secrets: must be true or false"),
+    ("data_dir", "", "data_dir: must be"),
+    ("providers", {}, "providers: must be a mapping with at least one name"),
+    ("providers", {"Electron!": {}}, "providers.Electron!: not a name"),
+    ("providers", {True: {}}, "providers.True: not a name"),
+    (f"{P}/base_url", None, "providers.electron.base_url: is missing"),
+    (f"{P}/timeouts/idle_s", 0, "providers.electron.timeouts.idle_s: must be seconds, > 0"),
+    (f"{P}/timeouts/idle_s", 120_000, "providers.electron.timeouts.idle_s: must be"),
+    (f"{P}/timeouts/idle_s", float("nan"), "providers.electron.timeouts.idle_s: must be"),
+    (f"{P}/timeouts/idle_s", float("inf"), "providers.electron.timeouts.idle_s: must be"),
+    (f"{P}/timeouts/idle_s", 10**400, "providers.electron.timeouts.idle_s: must be"),
+    (f"{P}/timeouts/idle_s", "long", "providers.electron.timeouts.idle_s: must be"),
+    (f"{P}/timeouts/idle", 5, "providers.electron.timeouts.idle: unknown field; is idle_s meant?"),
+    (f"{P}/drain/tokens", 1.5, "providers.electron.drain.tokens: must be"),
+    (f"{P}/on_client_leave", "wait", "providers.electron.on_client_leave: must be `cancel` or `drain`"),
+    (f"{P}/inject_usage", True, "providers.electron.inject_usage: must be"),
+    (f"{P}/cumulative", "maybe", "providers.electron.cumulative: must be"),
+    (f"{P}/dialect", "latin", "providers.electron.dialect: must be `openai.chat`"),
+    (f"{P}/bill", {"on_sundays": "nothing"}, "providers.electron.bill.on_sundays: unknown situation"),
+    (f"{P}/bill", {"client_left": "half"}, "providers.electron.bill.client_left: must be"),
+    (f"{P}/bill", "nothing", "providers.electron.bill: must be a mapping"),
+    (f"{P}/name", "x", "providers.electron.name: unknown field"),
+    ("models", {}, "models: must be a mapping with at least one name"),
+    ("models/a b", {"provider": "electron"}, "models.a b: not a name"),
+    ("models/a*", {"provider": "electron"}, "models.a*: not a name"),
+    ("models/*", {}, "models.*.provider: is missing"),
+    ("models/*", {"provider": "electron", "upstream_model": "x"}, "models.*.upstream_model: a name with *"),
+    (f"{M}/provider", "elektron", "models.electron.provider: no such provider; there are: electron"),
+    (f"{M}/upstream_model", "two words", "models.electron.upstream_model: must be"),
+    (f"{M}/price/input", -1, "models.electron.price.input: must be USD per million tokens"),
+    (f"{M}/price/output", float("nan"), "models.electron.price.output: must be"),
+    (f"{M}/price/cached_input", 10_001, "models.electron.price.cached_input: must be"),
+    (f"{M}/price", {"input": 1}, "models.electron.price.output: is missing"),
+    (f"{M}/cost", 0.5, "models.electron.cost: must be a mapping"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "says"), WRONG)
+def test_nonsense_is_refused_by_the_name_of_its_field(path: str, value: object, says: str) -> None:
+    assert refusal(changed(path, value)).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "read"),
+    [
+        ("http://127.0.0.1:9/v1", "http://127.0.0.1:9/v1"),
+        ("https://h.example/", "https://h.example"),
+        ("https://h.example/waves/v1//", None),
+        ("https://[::1]:8443/v1", "https://[::1]:8443/v1"),
+        ("ftp://h.example", None),
+        ("h.example/v1", None),
+        ("https://", None),
+        ("https://u:p@h.example", None),
+        ("https://h.example/v1?key=1", None),
+        ("https://h.example/v1?", None),
+        ("https://h.example/v1#x", None),
+        ("https://h.example/a/../b", None),
+        ("https://h.example/%2e%2e/b", None),
+        ("https://h.example:99999/", None),
+        ("https://h.example/a b", None),
+        ("https://h.example/v1\r\nX: y", None),
+        ("https://hé.example", None),
+        ("https://h.example/v1/chat/completions", None),
+        (17, None),
+    ],
+)
+def test_a_base_url_is_a_plain_one(base_url: object, read: str | None) -> None:
+    document = changed("providers/electron/base_url", base_url)
+    if read is None:
+        assert refusal(document).startswith("providers.electron.base_url: ")
+    else:
+        assert settings(document).providers["electron"].base_url == read
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("${NO_SUCH_VARIABLE}", "the environment variable NO_SUCH_VARIABLE is not set"),
+        ("${EMPTY}", "the secret is empty (${EMPTY})"),
+        ("${BLANKS}", "the secret has blanks"),
+        ("sk-literal-1", "a secret does not belong in this file"),
+        ("sk-${ELECTRON_API_KEY}", "a secret does not belong in this file"),
+        ("", "a secret does not belong in this file"),
+        (123, "must be a text"),
+    ],
+)
+def test_a_key_comes_from_a_variable_that_is_set(written: object, says: str) -> None:
+    assert refusal(changed("providers/electron/api_key", written)).startswith(f"providers.electron.api_key: {says}")
+
+
+def test_a_literal_key_needs_leave() -> None:
+    document = changed("providers/electron/api_key", "sk-literal-1") | {"allow_literal_secrets": True}
+    key = settings(document).providers["electron"].api_key
+    assert key is not None
+    assert key.reveal() == "sk-literal-1"
+    document["providers"]["electron"]["api_key"] = ""
+    assert refusal(document) == "providers.electron.api_key: the secret is empty"
+
+
+def test_a_provider_may_have_no_key() -> None:
+    assert settings(changed("providers/electron/api_key", None)).providers["electron"].api_key is None
+
+
+def test_a_secret_does_not_show_itself() -> None:
+    read = settings(SMALL)
+    shown = [repr(read), str(read), f"{read}", str(asdict(read)), f"{read.providers['electron'].api_key}"]
+    assert not [text for text in shown if CANARY in text]
+    assert pickle.loads(pickle.dumps(read)) == read  # worker processes get it whole
+
+
+@pytest.mark.parametrize("path", [path for path, _, _ in WRONG if path not in ("providers", "models", "data_dir")])
+def test_no_refusal_quotes_a_value(path: str) -> None:
+    document = changed(path, "${ELECTRON_API_KEY}!")
+    with pytest.raises(SettingsError) as refused:
+        settings(document)
+    assert CANARY not in str(refused.value)
+
+
+def test_variables_are_filled_in_anywhere_and_missing_ones_named() -> None:
+    assert settings(changed("listen/host", "a.${HOST}")).listen.host == "a.host.example"
+    assert settings(changed("listen/port", "${PORT}")).listen.port == 9001
+    assert refusal(changed("listen/host", "${NOPE}")) == "listen.host: the environment variable NOPE is not set"
+    assert refusal(changed(f"{M}/price/input", "${NOPE}")).startswith("models.electron.price.input: the environment")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("listen: {port: 1, port: 2}", "line 1: 'port' is written twice"),
+        ("models:\n  a: {provider: x}\n  a: {provider: y}\n", "line 3: 'a' is written twice"),
+        ("providers: [", "line 1: not YAML"),
+        (f"a: '{CANARY}", "line 1: not YAML"),
+        ("a: 2026-99-99", "not YAML"),
+        ("[" * 100_000, "not YAML"),
+        ("!!python/object:os.system {}", "line 1: not YAML"),
+        ("", "must be a mapping"),
+        ("just text", "must be a mapping"),
+        ("modles: {}", "modles: unknown field; is models meant?"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(text: str, says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        parse(text, env=ENV, folder=Path())
+    assert str(refused.value).startswith(says)
+    assert CANARY not in str(refused.value)
+
+
+def test_a_file_is_read_and_one_that_cannot_be_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "tokenweir.yaml"
+    with pytest.raises(SettingsError, match="No such file"):
+        load(file, ENV)
+    file.write_bytes(b"listen: {host: \xff}")
+    with pytest.raises(SettingsError, match="is not UTF-8"):
+        load(file, ENV)
+    file.write_text(FULL)
+    assert load(file, ENV).data_dir == tmp_path / "state"
+    file.write_text(FULL.replace("./state", "/var/lib/tokenweir"))
+    assert load(file, ENV).data_dir == Path("/var/lib/tokenweir")
+
+
+def test_names_lead_to_models() -> None:
+    document = changed("models/*", {"provider": "electron"})
+    document["models"]["groq/*"] = {"provider": "electron"}
+    document["models"]["renamed"] = {"provider": "electron", "upstream_model": "real/name"}
+    models = settings(document).models
+
+    def found(asked: str) -> tuple[str, str] | None:
+        way = route(models, asked)
+        return way and (way[0].name, way[1])
+
+    assert found("electron") == ("electron", "electron")
+    assert found("renamed") == ("renamed", "real/name")
+    assert found("groq/llama/x") == ("groq/*", "llama/x")
+    assert found("groq/") == ("*", "groq/")
+    assert found("anything/else") == ("*", "anything/else")
+    assert found("") is None
+    assert route(settings(SMALL).models, "other") is None
+    assert route(settings(SMALL).models, "*") is None
+
+
+def test_a_named_model_without_any_price_is_refused() -> None:
+    asked: list[tuple[str, str]] = []
+    known = configured(Rates(1, 1, 1))
+
+    def book(provider: ProviderSettings, model: str) -> Any:
+        asked.append((provider.name, model))
+        return known if model == "listed" else None
+
+    require_prices(settings(SMALL), book)
+    require_prices(settings(changed("models/*", {"provider": "electron"})), book)
+    assert asked == []
+    require_prices(settings(changed("models/b", {"provider": "electron", "upstream_model": "listed"})), book)
+    assert asked == [("electron", "listed")]
+    with pytest.raises(SettingsError, match=r"^models\.b\.price: is missing"):
+        require_prices(settings(changed("models/b", {"provider": "electron"})), book)
+    with pytest.raises(SettingsError, match=r"^models\.b\.price: is missing"):
+        require_prices(settings(changed("models/b", {"provider": "electron", "cost": {"input": 1, "output": 1}})), book)
+
+
+def test_one_provider_in_the_environment_answers_to_every_name() -> None:
+    read, taken = from_environment({"OPENAI_API_KEY": CANARY, "OPENAI_BASE_URL": "http://127.0.0.1:9/v1/"})
+    assert read.providers["openai"].base_url == "http://127.0.0.1:9/v1"
+    assert read.providers["openai"].api_key == Secret(CANARY)
+    assert route(read.models, "gpt-4o") == (read.models["*"], "gpt-4o")
+    assert taken == ["openai: http://127.0.0.1:9/v1, key from OPENAI_API_KEY, answers to any model name"]
+
+
+def test_of_several_providers_each_answers_to_its_own_prefix() -> None:
+    env = {known.key_variable: CANARY for known in KNOWN} | {"TENSORLOOP_BASE_URL": "https://t.example/v1"}
+    read, taken = from_environment(env, folder=Path("/srv"))
+    assert len(read.providers) == len(taken) == len(KNOWN)
+    assert read.data_dir == Path("/srv/data")
+    assert read.providers["tensorloop"].on_client_leave == "drain"
+    assert read.providers["tera"].on_client_leave == "cancel"
+    model, upstream_model = route(read.models, "openrouter/openai/gpt-4o") or pytest.fail("no route")
+    assert (model.provider, upstream_model) == ("openrouter", "openai/gpt-4o")
+    assert route(read.models, "gpt-4o") is None
+    assert not [line for line in taken if CANARY in line]
+
+
+def test_an_environment_without_a_provider_says_what_was_looked_at() -> None:
+    with pytest.raises(SettingsError) as refused:
+        from_environment({"OPENAI_API_KEY": "", "TENSORLOOP_API_KEY": CANARY})
+    text = str(refused.value)
+    assert not [known for known in KNOWN if known.key_variable not in text]
+    assert "TENSORLOOP_API_KEY needs TENSORLOOP_BASE_URL too" in text
+    _, taken = from_environment({"GROQ_API_KEY": "k", "TENSORLOOP_API_KEY": CANARY})
+    assert taken[0].startswith("groq: ")
+    assert taken[1].startswith("TENSORLOOP_API_KEY is set and not used")
+
+
+def test_the_reference_names_every_setting_once() -> None:
+    text = reference()
+    names = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert len(names) == len(set(names))
+    for name in (
+        "listen.port",
+        "providers.<name>.timeouts.idle_s",
+        "models.<name>.price.cached_input",
+        "crashed_empty",
+    ):
+        assert name in names
+    assert "| `streams_max` | a whole number from 1 to 1048576 | `16384` | exchanges at once; more get 503 |" in text
+    assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
+    assert "`16 MiB`" in text
+    assert all(line.count("|") - line.count("\\|") in (4, 5) for line in text.splitlines() if line)
+
+
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(st.sampled_from([*SMALL, "electron", "listen", "base_url", "price", "x"]), below, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(documents)
+def test_any_document_is_read_or_refused_and_never_crashes(document: object) -> None:
+    with suppress(SettingsError):
+        settings(document)
