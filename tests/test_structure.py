@@ -100,7 +100,7 @@ def assigned(module: ast.Module) -> Iterator[tuple[str, int]]:
 
 def overriding(module: ast.Module) -> set[int]:
     """Lines of the arguments whose names a protocol of the library prescribes."""
-    prescribed = {"data_received", "eof_received", "connection_made", "connection_lost"}
+    prescribed = {"data_received", "eof_received", "connection_made", "connection_lost", "write_eof"}
     return {
         argument.lineno
         for node in ast.walk(module)

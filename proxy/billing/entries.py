@@ -6,12 +6,12 @@ Law: same record → same entry, byte for byte, wherever and however often it is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
+
+class LedgerEntry(msgspec.Struct, frozen=True):
     """One row of `ledger_entries`. Tokens: integers or None (nobody said so). Money: nUSD or None (no price known)."""
 
     entry_id: str
@@ -51,4 +51,4 @@ class LedgerEntry:
     """numbers the entries of one kind of one exchange; unique with (exchange_id, kind)"""
 
 
-ENTRY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(LedgerEntry))
+ENTRY_FIELDS: tuple[str, ...] = LedgerEntry.__struct_fields__

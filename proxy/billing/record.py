@@ -9,9 +9,10 @@ with defaults.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+import msgspec
 
 from proxy.metering.usage import Reading
 
@@ -46,8 +47,7 @@ class Bills(StrEnum):
     NOTHING = "nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(msgspec.Struct, frozen=True, gc=False):
     """Prices in nUSD per million tokens. `above_prompt_tokens`: they hold when the prompt is longer than that."""
 
     input: int
@@ -56,16 +56,14 @@ class Rates:
     above_prompt_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """One price list for one model, with the name of its version. Tiers in rising order of `above_prompt_tokens`."""
 
     version: str
     tiers: tuple[Rates, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """All that is known of an exchange at admission. Times: Unix seconds, UTC. Tokens: integers."""
 
     exchange_id: str
@@ -88,12 +86,11 @@ class Opened:
     """n × the request's limit on output tokens, or the model's; None: no limit is known"""
     slot: int
     """index in the progress table"""
-    bill: Mapping[str, str] = field(default_factory=dict)
+    bill: Mapping[str, str] = msgspec.field(default_factory=dict)
     """the provider's billing policy where it differs from the default: situation → Bills"""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(msgspec.Struct, frozen=True):
     """One ended exchange: enough, by itself, to write its ledger entry."""
 
     opened: Opened
@@ -108,7 +105,7 @@ class UsageRecord:
     first_token_ms: float | None = None
     finish_reason: str | None = None
     provider_response_id: str | None = None
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = msgspec.field(default_factory=dict)
     kind: str = "usage"
     seq: int = 0
     version: int = 1

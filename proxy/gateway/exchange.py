@@ -12,7 +12,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from aiohttp import HttpVersion11, web
+from aiohttp import web
+from multidict import CIMultiDict
 
 from proxy.billing.record import Outcome
 from proxy.gateway import errors, request_body
@@ -22,6 +23,7 @@ from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.headers import EXCHANGE_HEADER, SERVER, downward, upward
 from proxy.gateway.ports import Ports, Route
 from proxy.gateway.relay import BodyMeter, End, Relay
+from proxy.gateway.reply import Reply
 from proxy.gateway.upstream import Answer
 from proxy.gateway.upstream_connection import UpstreamFailedError
 from proxy.gateway.watch import Due, Moments, Watch
@@ -161,31 +163,22 @@ class Exchange:
             gaps=self._ports.meters.gaps,
             on_fold=self._on_fold,
         )
-        response = web.StreamResponse(
-            status=answer.status, headers=downward(answer.head, self.exchange_id, streamed=streamed)
-        )
-        if not streamed:
-            response.content_length = answer.head.length
-        await self._begin(response, relay)
+        reply = Reply(self._request)
+        headers = downward(answer.head, self.exchange_id, streamed=streamed)
+        if self._left_at is None and reply.begin(
+            answer.status, headers, length=None if streamed else answer.head.length
+        ):
+            assert self._request.transport is not None
+            relay.attach(self._request.transport, chunked=reply.chunked_body)
         relay.steer(answer)
         answer.relay_to(relay)
         self._watch.look()
         end = await relay.done
         answer.close()
-        await self._end_body(end, relay, response, sized=answer.head.chunked or answer.head.length is not None)
-        return response
+        self._end_body(end, relay, reply, sized=answer.head.chunked or answer.head.length is not None)
+        return reply
 
-    async def _begin(self, response: web.StreamResponse, relay: Relay) -> None:
-        """Send the head to the client, if it is still there."""
-        transport = self._request.transport
-        if self._left_at is not None or transport is None:
-            return
-        with suppress(ConnectionError):
-            await response.prepare(self._request)
-            framed = self._request.version >= HttpVersion11 and response.content_length is None
-            relay.attach(transport, chunked=framed)
-
-    async def _end_body(self, end: End, relay: Relay, response: web.StreamResponse, *, sized: bool) -> None:
+    def _end_body(self, end: End, relay: Relay, reply: Reply, *, sized: bool) -> None:
         left = self._left_at is not None
         if end is End.COMPLETE:
             relay.flush()
@@ -198,8 +191,7 @@ class Exchange:
             self._break_off(outcome, relay)
         self._close(outcome, metered=metered, relay=relay)
         if whole and not left:
-            with suppress(ConnectionError):
-                await response.write_eof()
+            reply.end()
         elif (transport := self._request.transport) is not None:
             transport.close()  # no clean end of a body that was not whole
 
@@ -224,15 +216,15 @@ class Exchange:
         delivered = 0 if left else len(body)
         self._closing.slot.note(metered.evidence, metered.usage, 0)
         self._closing.slot.deliver(0, delivered)
-        headers = downward(answer.head, self.exchange_id, streamed=False)
-        response = web.Response(status=answer.status, body=body, headers=headers)
-        if delivered:
+        reply = Reply(self._request)
+        if not left:
+            headers = downward(answer.head, self.exchange_id, streamed=False)
+            reply.begin(answer.status, headers, length=len(body), body=body)
             with suppress(ConnectionError):
-                await response.prepare(self._request)
-                await response.write_eof()
+                await reply.drained()
         outcome = outcome_of(End.COMPLETE, metered, left=left)
         self._close(outcome, metered=metered, size=delivered, first_token_at=monotonic())
-        return response
+        return reply
 
     async def _refused(self, answer: Answer) -> web.StreamResponse:
         """An answer that is not 2xx: passed on, unless it would show what is ours."""
@@ -250,7 +242,7 @@ class Exchange:
         if status < 400 or body is None or (secret and secret in body):
             return self.error_response(errors.upstream_failed())
         headers = downward(answer.head, self.exchange_id, streamed=False)
-        return web.Response(status=status, body=body, headers=headers)
+        return web.Response(status=status, body=body, headers=CIMultiDict(headers))
 
     def _never_answered(self, failure: UpstreamFailedError) -> web.StreamResponse:
         left = self._left_at is not None

@@ -7,7 +7,8 @@ answer did not end exactly where its framing says is never used again.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+import msgspec
 
 # As large as common servers allow their own answers' heads to be.
 HEAD_BYTES_MAX = 64 * 1024
@@ -26,8 +27,7 @@ class BadFramingError(Exception):
     """The provider broke HTTP's framing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The head of an answer. Header names are lower case; of repeated ones all are there, in order."""
 
     status: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from aiohttp import HttpVersion10, HttpVersion11, web
-from multidict import CIMultiDict, CIMultiDictProxy
+from multidict import CIMultiDictProxy
 
 from proxy.gateway.errors import ApiError, bad_request
 from proxy.gateway.framing import Head
@@ -40,14 +40,14 @@ def upward(client: CIMultiDictProxy[str]) -> str:
     return lines
 
 
-def downward(upstream: Head, exchange_id: str, *, streamed: bool) -> CIMultiDict[str]:
+def downward(upstream: Head, exchange_id: str, *, streamed: bool) -> list[tuple[str, str]]:
     """Headers of the response to the client."""
     headers = [(_DOWN[name], value) for name, value in upstream.headers if name in _DOWN and _plain(value)]
     if streamed:
         headers.extend(_STREAM)
     headers.append((EXCHANGE_HEADER, exchange_id))
     headers.append(SERVER)
-    return CIMultiDict(headers)
+    return headers
 
 
 def _plain(value: str) -> bool:
@@ -70,9 +70,8 @@ def refuse_ambiguous(request: web.BaseRequest) -> bool:
     True: it is answered, but the connection is closed after it (it offered another protocol).
     """
     headers = request.headers
-    for name in _ONCE:
-        if len(headers.getall(name, ())) > 1:
-            raise bad_request(f"More than one {name} header.", param=name, code="duplicate_header")
+    if len({name.lower() for name in headers}) < len(headers):
+        _refuse_repeated(headers)
     if request.version not in _VERSIONS:
         raise ApiError(505, "HTTP/1.1 is spoken here.", code="http_version")
     host = headers.get("Host")
@@ -87,6 +86,12 @@ def refuse_ambiguous(request: web.BaseRequest) -> bool:
         raise bad_request(f"A {request.method} request has no body.", code="unexpected_body")
     _refuse_unmet(headers)
     return "Upgrade" in headers
+
+
+def _refuse_repeated(headers: CIMultiDictProxy[str]) -> None:
+    for name in _ONCE:
+        if len(headers.getall(name, ())) > 1:
+            raise bad_request(f"More than one {name} header.", param=name, code="duplicate_header")
 
 
 def _refuse_coding(request: web.BaseRequest, coding: str) -> None:

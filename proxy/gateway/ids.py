@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import random
 import time
 
 
 def exchange_id() -> str:
     """A new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, 74 random bits."""
     stamp = time.time_ns() // 1_000_000
-    noise = int.from_bytes(os.urandom(10), "big")
+    noise = random.getrandbits(80)
     number = (stamp & (1 << 48) - 1) << 80 | noise
     number = number & ~(0xF << 76) | 0x7 << 76  # version 7
     number = number & ~(0x3 << 62) | 0x2 << 62  # RFC 9562 variant

@@ -3,6 +3,7 @@ kept is its HMAC under a pepper that lives outside the database, so that a stole
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 import re
@@ -15,6 +16,8 @@ PREFIX = "tw-"
 # 256 bits: no guessing, and room to spare over the 192 promised.
 SECRET_BYTES = 32
 PEPPER_BYTES = 32
+# As many as BLAKE2b takes for a key.
+PEPPER_BYTES_MAX = hashlib.blake2b.MAX_KEY_SIZE
 
 _SECRET = re.compile(r"tw-[A-Za-z0-9_-]{43}", re.ASCII)
 
@@ -60,8 +63,8 @@ def parse(presented: str) -> str | None:
 
 
 def digest(secret: str, pepper: bytes) -> bytes:
-    """What is kept of a secret: 32 bytes. `secret` has passed `parse`."""
-    return hmac.digest(pepper, secret.encode("ascii"), "sha256")
+    """What is kept of a secret: its BLAKE2b, keyed with the pepper; 32 bytes. `secret` has passed `parse`."""
+    return hashlib.blake2b(secret.encode("ascii"), key=pepper, digest_size=32).digest()
 
 
 def hint(secret: str) -> str:
@@ -89,8 +92,9 @@ def load_pepper(path: Path) -> bytes:
 
 
 def _checked(path: Path, pepper: bytes) -> bytes:
-    if len(pepper) < PEPPER_BYTES:
-        raise BadPepperError(f"{path} holds {len(pepper)} bytes, a pepper has at least {PEPPER_BYTES}")
+    if not PEPPER_BYTES <= len(pepper) <= PEPPER_BYTES_MAX:
+        limits = f"{PEPPER_BYTES} to {PEPPER_BYTES_MAX}"
+        raise BadPepperError(f"{path} holds {len(pepper)} bytes, a pepper has {limits}")
     return pepper
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -205,7 +205,7 @@ def _letter_row(letter: DeadLetter, now: float) -> tuple[Any, ...]:
 
 def _letter(entry: LedgerEntry, reason: str) -> DeadLetter:
     """Whatever is wrong with an entry, its letter can be stored: ASCII JSON, and ids only if they are sound."""
-    payload = {f.name: getattr(entry, f.name) for f in fields(entry)}
+    payload = {name: getattr(entry, name) for name in ENTRY_FIELDS}
     return DeadLetter(
         reason=reason,
         payload=json.dumps(payload, default=repr),

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from proxy.metering.meter import Metered
 from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
@@ -33,8 +35,7 @@ _TELLING_TOKENS = 20
 _COMPLETION_ERROR, _PROMPT_ERROR = 0.25, 0.30
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(msgspec.Struct, frozen=True, gc=False):
     """Tokens, and how far off such an estimate typically is (0.1 = 10 %)."""
 
     tokens: int

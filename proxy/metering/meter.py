@@ -6,8 +6,9 @@ it cannot read, it says so in a flag. Errors are told by words of our own, never
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from proxy.metering.dialects.openai_chat import ChatTally
 from proxy.metering.dialects.openai_usage import plain, timings
@@ -27,8 +28,7 @@ _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class Metered:
+class Metered(msgspec.Struct, frozen=True):
     """All that was read of one answer."""
 
     usage: Usage | None

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 # No model known in 2026 has a context above 10 million tokens; a count beyond this is a broken provider.
 TOKENS_MAX = 100_000_000
 
@@ -24,8 +26,7 @@ class UsageSource(StrEnum):
     """Nothing was generated, or nothing is known: counts are None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts of one exchange, in tokens; None where nobody said so."""
 
     prompt_tokens: int | None = None
@@ -76,8 +77,7 @@ class Evidence:
         return self.chars == 0 and self.tool_calls == 0
 
 
-@dataclass(frozen=True, slots=True)
-class PromptEvidence:
+class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     """Counters of what was asked: all that an estimate of prompt tokens may be made from.
 
     Characters are Unicode code points of message text, in the classes of `Evidence`.
@@ -94,8 +94,7 @@ class PromptEvidence:
     """audio, files and whatever else is neither text nor an image"""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """Usage, and where it comes from."""
 
     usage: Usage

@@ -10,13 +10,14 @@ Law: for any bytes at all, `scan` ends, raises nothing, and gives out no frame t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
+from msgspec import structs
 
 from proxy.billing.record import Opened, UsageRecord
 
@@ -170,12 +171,12 @@ def record_payload(record: UsageRecord) -> bytes:
     except (UnicodeEncodeError, TypeError, RecursionError):
         payload = _ENCODER.encode(_writable(record))
     if len(payload) > PAYLOAD_BYTES_MAX:
-        payload = _ENCODER.encode(replace(_writable(record), details={"details_dropped": len(payload)}))
+        payload = _ENCODER.encode(structs.replace(_writable(record), details={"details_dropped": len(payload)}))
     return payload
 
 
 def _writable(record: UsageRecord) -> UsageRecord:
-    return replace(
+    return structs.replace(
         record,
         finish_reason=_text(record.finish_reason),
         provider_response_id=_text(record.provider_response_id),

@@ -29,7 +29,7 @@ SLOTS: Final = 16_384
 _LAYOUT: Final = 1
 
 _EVIDENCE_NAMES: Final = tuple(field.name for field in fields(Evidence))
-_USAGE_NAMES: Final = tuple(field.name for field in fields(Usage))
+_USAGE_NAMES: Final = Usage.__struct_fields__
 
 _ID_HIGH: Final = 0
 """0 = free"""

@@ -10,8 +10,10 @@ process died is not known, and when it was started again says nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any, Protocol
+
+from msgspec import structs
 
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.billing.settlement import bills, situation
@@ -136,7 +138,9 @@ def _completed(reported: Usage, opened: Opened, completion_estimate: int, *, fin
     completion = reported.completion_tokens
     if completion is None or not final:
         completion = max(completion or 0, completion_estimate)
-    return replace(reported, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
+    return structs.replace(
+        reported, prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
+    )
 
 
 def seen(progress: Progress) -> Evidence:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Engine, Table, func, select
 
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,8 +29,7 @@ class InvalidField(Exception):  # noqa: N818 - it is the name of a value of the 
         self.message = message
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFacts:
+class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """What admission needs to know of a request. Tokens: integers."""
 
     model: str

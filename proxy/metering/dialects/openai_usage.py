@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
 from typing import Any
 
 import msgspec
@@ -75,7 +74,7 @@ def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
     """Two usages of one answer, the second reported later: last, never lower, field by field; and whether one fell."""
     if old is None:
         return new, False
-    before, after = astuple(old), astuple(new)
+    before, after = msgspec.structs.astuple(old), msgspec.structs.astuple(new)
     folded = [a if b is None else b if a is None else max(a, b) for a, b in zip(before, after, strict=True)]
     fell = any(a is not None and b is not None and b < a for a, b in zip(before, after, strict=True))
     return Usage(*folded), fell
