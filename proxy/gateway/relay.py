@@ -1,8 +1,9 @@
 """Moves the bytes of one stream from a provider to a client, and shows them to the meter.
 
-Law: for every piece, in this order and in the event-loop turn it arrived in: progress is recorded, the client is
-written to, the meter reads. Nothing is re-serialised, nothing waits for the next piece; all that is ever held back
-is one unfinished event that can still turn out to be the usage event we asked for and the client did not.
+Law: for every piece, in the event-loop turn it arrived in: progress is recorded, then the client is written to. The
+meter reads afterwards, several pieces at a time, or before where it must tell whole events from parts of one. Nothing
+is re-serialised, nothing waits for the next piece; all that is ever held back is one unfinished event that can still
+turn out to be the usage event we asked for and the client did not.
 A client that stops reading stops the provider: at most CLIENT_BUFFER_BYTES_MAX and one read are held per stream.
 """
 
@@ -27,6 +28,8 @@ PIECES_PER_FOLD = 32
 # At first it is done more often, whenever a quarter of the stream is unread: a crash then extrapolates from little to
 # little more, never from one word to a page.
 UNREAD_SHARE = 4
+# Smaller pieces are one event or two, which are read more cheaply many at a time, later.
+MANY_EVENTS_BYTES = 1024
 
 _DONE = b"[DONE]\n\n"
 
@@ -68,6 +71,7 @@ class BodyMeter(Protocol):
     def evidence(self) -> Evidence: ...
     @property
     def usage(self) -> Usage | None: ...
+    def take_run(self, payload: bytes) -> int: ...
     def feed(self, payload: bytes) -> None: ...
     def fold(self) -> None: ...
     def close(self) -> Metered: ...
@@ -146,6 +150,8 @@ class Relay:
         now = monotonic()
         self._gaps.observe(now - self.last_at)
         self.last_at = now
+        if len(payload) >= MANY_EVENTS_BYTES and self._run_on(payload, framed):
+            return
         quiet = is_quiet(payload) and not payload.endswith(_DONE)
         meter = self.meter
         if quiet and self._whole:
@@ -163,6 +169,21 @@ class Relay:
                 self._fold()
         else:
             self._piece_exactly(payload, framed)
+
+    def _run_on(self, payload: bytes, framed: bytes | None) -> bool:
+        """A piece of many events: if they are like the one before, the meter reads them in one look."""
+        if not self._whole or (self._strip is not None and not self._strip.idle):
+            return False
+        if self._pieces:
+            self._fold()
+        events = self.meter.take_run(payload)
+        if not events:
+            return False
+        if self._transport is not None:
+            self.events += events
+            self._write(payload, framed)
+        self._read_more()
+        return True
 
     def _piece_exactly(self, payload: bytes, framed: bytes | None) -> None:
         """A piece that is not just whole plain events: the meter reads it before it is passed on."""
@@ -192,8 +213,12 @@ class Relay:
 
     def _fold(self) -> None:
         self._pieces = 0
+        self.meter.fold()
+        self._read_more()
+
+    def _read_more(self) -> None:
+        """The meter knows more than before."""
         meter = self.meter
-        meter.fold()
         self._fold_after = min(PIECES_PER_FOLD, 1 + meter.events // UNREAD_SHARE)
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at

@@ -13,6 +13,7 @@ from contextlib import suppress
 from math import isfinite, isinf
 from typing import Any, NoReturn
 
+import msgspec
 from aiohttp import HttpVersion11, web
 
 from proxy.gateway.errors import ApiError, bad_request
@@ -175,8 +176,8 @@ def _check_structure(body: bytes) -> None:
 
 def serialise(document: dict[str, Any]) -> bytes:
     """The object as it goes to the provider: same names, same values, numbers of any size exact."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, legal as an escape in JSON: keep it an escape
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        # A lone surrogate, legal as an escape in JSON: keep it an escape.
         return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import msgspec
@@ -102,9 +103,23 @@ def _make_private(database: str | None) -> None:
 def _connected_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the driver starts no transactions of its own: `_begin_sqlite` does
     connection.execute(f"PRAGMA busy_timeout={BUSY_S_MAX * 1000}")
-    connection.execute("PRAGMA journal_mode=WAL")
+    _to_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _to_wal(connection: sqlite3.Connection) -> None:
+    """The one step for which SQLite itself does not wait: another process may be doing the same to a new file."""
+    until = monotonic() + BUSY_S_MAX
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > until:
+                raise
+            sleep(0.01)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -85,6 +85,10 @@ class JsonMeter:
         self._metered: Metered | None = None
         self.bytes_seen = 0
 
+    def take_run(self, payload: bytes) -> int:
+        """There are no events."""
+        return 0
+
     def feed(self, payload: bytes) -> None:
         """More of the body."""
         self.bytes_seen += len(payload)
@@ -141,6 +145,10 @@ class OpaqueMeter:
     def __init__(self) -> None:
         self.evidence = Evidence()
         self.bytes_seen = 0
+
+    def take_run(self, payload: bytes) -> int:
+        """There are no events."""
+        return 0
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
@@ -214,15 +222,28 @@ class StreamMeter:
         self._read_events += len(events)
         self._tally.flush()
 
+    def take_run(self, payload: bytes) -> int:
+        """How many events `payload` is, if all are plain text events like the one before, and read by that; else 0.
+
+        Nothing of it is left to be fed then. For pieces of many events: one look instead of several.
+        """
+        if self._run is None or self._pieces or not self._framer.at_boundary:
+            return 0
+        before = self._read_events
+        if not self._read_run(self._run, payload):
+            return 0
+        self._folded += len(payload)
+        return self._read_events - before
+
     def _read_run(self, run: TextRun, payload: bytes) -> bool:
         """True if `payload` is more events of the run, which are read by that."""
         found = run.text_of(payload)
         if found is None:
             return False
-        text, count = found
-        self._tally.read_run(run, text, count)
+        text, texts, events = found
+        self._tally.read_run(run, text, texts)
         self._tally.flush()
-        self._read_events += payload.count(b"\n\n")
+        self._read_events += events
         return True
 
     def close(self) -> Metered:

@@ -11,50 +11,49 @@ import re
 import msgspec
 
 _INSIDE = re.compile(rb'(?:[^"\\\n]|\\.)*')
-# Short needles are found several times faster than long ones: what follows a text is looked for by its first bytes,
-# and the rest is compared.
+# Short needles are found several times faster than long ones: what follows a text is looked for by its first bytes.
 _SIGN_BYTES = 16
 
 
 class TextRun:
     """What is the same in every event of a run: the bytes `before` and `after` its text."""
 
-    __slots__ = ("_before", "_rest", "_sign", "index", "reasoning")
+    __slots__ = ("_after", "_before", "_seam", "_sign", "index", "reasoning")
 
     def __init__(self, before: bytes, after: bytes, *, index: int, reasoning: bool) -> None:
         self._before = before
-        self._sign, self._rest = after[:_SIGN_BYTES], after[_SIGN_BYTES:]
+        self._after = after
+        self._seam = after + before
+        self._sign = after[:_SIGN_BYTES]
         self.index = index
         """of the choice"""
         self.reasoning = reasoning
         """the text is reasoning"""
 
-    def text_of(self, payload: bytes) -> tuple[str, int] | None:
-        """All text of `payload`, and how many of its events have some, if it is events of this run and nothing else."""
+    def text_of(self, payload: bytes) -> tuple[str, int, int] | None:
+        """If `payload` is events of this run and nothing else: their text, how many have some, how many there are."""
         insides = self._insides(payload)
         if insides is None:
             return None
         joined = b"".join(insides)
-        count = len(insides) - insides.count(b"")
+        events = len(insides)
+        texts = events - insides.count(b"")
         if b"\n" in joined:
             return None
         if joined.isascii() and b'"' not in joined and b"\\" not in joined:
-            return joined.decode("ascii"), count
+            return joined.decode("ascii"), texts, events
         try:
-            return "".join([_unescaped(inside) for inside in insides]), count
+            return "".join([_unescaped(inside) for inside in insides]), texts, events
         except (UnicodeDecodeError, msgspec.DecodeError):
             return None
 
     def _insides(self, payload: bytes) -> list[bytes] | None:
-        """The bytes between `before` and `after` of each event."""
-        if not payload.startswith(self._before) or not payload.endswith(self._rest):
-            return None
-        # Each part but the first begins with the rest of `after` and (but for the last) `before`.
+        """The bytes between `before` and `after` of each event: a guess, made sure by putting all together again."""
+        before, seam = self._before, self._seam
         first, *parts = payload.split(self._sign)
-        same = self._rest + self._before
-        if not parts or parts.pop() != self._rest or b"".join([p[: len(same)] for p in parts]) != same * len(parts):
-            return None
-        return [first[len(self._before) :], *[part[len(same) :] for part in parts]]
+        skipped = len(seam) - len(self._sign)
+        insides = [first[len(before) :], *[part[skipped:] for part in parts[:-1]]]
+        return insides if before + seam.join(insides) + self._after == payload else None
 
 
 def _unescaped(inside: bytes) -> str:
