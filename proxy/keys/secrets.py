@@ -4,12 +4,13 @@ kept is its HMAC under a pepper that lives outside the database, so that a stole
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import re
 import secrets
 from contextlib import suppress
 from pathlib import Path
+
+from proxy.secret import Secret
 
 PREFIX = "tw-"
 
@@ -24,32 +25,6 @@ _SECRET = re.compile(r"tw-[A-Za-z0-9_-]{43}", re.ASCII)
 
 class BadPepperError(ValueError):
     """The pepper file is not one; going on would lock every key out, or hash with nothing."""
-
-
-class Secret:
-    """A text that does not show itself: not in a repr, a log line, a traceback or a pickle. Ask `reveal`."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        """The text itself."""
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-    __str__ = __repr__
-
-    def __reduce__(self) -> str:
-        raise TypeError("a secret is not pickled")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other.reveal().encode())
-
-    __hash__ = None  # type: ignore[assignment]  # a set of secrets would compare their hashes first
 
 
 def new_secret() -> Secret:

@@ -326,6 +326,9 @@ class StreamMeter:
             self.done = True
         elif name == b"error":
             self._tally.fail("error_event")
+        elif b"\n" in event:  # several data lines that are no one document: events whose blank line was forgotten
+            for line in event.split(b"\n"):
+                self._read(line, name)
         elif event.strip():
             self._tally.flags.add("unparsable_event")
 

@@ -1,7 +1,8 @@
 """What an operator can set: YAML and environment → frozen, checked values; nonsense is refused by the field's name."""
 
+from proxy.secret import Secret
 from proxy.settings.environment import from_environment
-from proxy.settings.kinds import Secret, SettingsError
+from proxy.settings.kinds import SettingsError
 from proxy.settings.reading import Lookup, load, parse, require_prices, route
 from proxy.settings.reference import reference
 from proxy.settings.values import (

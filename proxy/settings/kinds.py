@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from proxy.billing.prices import USD_PER_MILLION_MAX, rate_from_usd
 from proxy.billing.record import Bills
 from proxy.billing.settlement import Situation
+from proxy.secret import Secret
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
@@ -31,28 +32,6 @@ SECRET_CHARS_MAX = 4096
 
 class SettingsError(ValueError):
     """The configuration is wrong. The text begins with the path of the field."""
-
-
-class Secret:
-    """A text that shows itself only to who asks for it by name. No dataclass: `asdict` would copy the text out."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        """The secret itself."""
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Secret(***)"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and self._text == other._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from proxy.billing.prices import configured
 from proxy.billing.record import Price, Rates
+from proxy.secret import Secret
 from proxy.settings.kinds import (
     At,
     Kind,
-    Secret,
     about,
     choice,
     flag,

@@ -258,3 +258,14 @@ def test_any_json_is_survived_streamed_and_whole(document: dict[str, object]) ->
     whole = JsonMeter()
     whole.feed(text)
     assert whole.close().usage == streamed.usage
+
+
+def test_electron_usage_and_done_without_a_blank_line_between_are_both_read() -> None:
+    """As its page shows them. One event for a client, but nothing of the bill is lost."""
+    body = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}\ndata: [DONE]\n\n'
+    for cut in (1, 40, len(body)):
+        meter = StreamMeter()
+        for at in range(0, len(body), cut):
+            meter.feed(body[at : at + cut])
+        result = meter.close()
+        assert (result.usage, result.events, result.complete) == (Usage(9, None, 3, None, 12), 1, True)
