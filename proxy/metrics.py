@@ -7,27 +7,24 @@ OpenTelemetry's GenAI names for the same things stand in brackets in the help te
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter as Counts
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.registry import Collector
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Outcome, UsageRecord
+from proxy.histogram import Buckets, Histogram
 from proxy.metering.usage import UsageSource
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,7 +55,6 @@ DURATION_BOUNDS_S = tuple(0.01 * 2**n for n in range(14))
 OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
 WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ERROR_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
-# Upper bounds of the time between two pieces of a stream; counted outside prometheus-client, which is too slow for it.
 INTER_EVENT_BOUNDS_S = (
     0.001,
     0.0025,
@@ -79,37 +75,7 @@ INTER_EVENT_BOUNDS_S = (
 _MODEL = ("provider", "model")
 
 
-@dataclass(slots=True)
-class Gaps:
-    """Times between two pieces: `counts` has one more element than there are bounds."""
-
-    counts: list[int]
-    sum_s: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """One gap. On the hot path of every stream: no lock, no label."""
-        self.counts[bisect_left(INTER_EVENT_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
-
-
-class _GapsCollector(Collector):
-    def __init__(self, gaps: Gaps) -> None:
-        self._gaps = gaps
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The histogram as Prometheus wants it: cumulative."""
-        buckets: list[tuple[str, float]] = []
-        total = 0
-        for bound, count in zip((*INTER_EVENT_BOUNDS_S, float("inf")), self._gaps.counts, strict=True):
-            total += count
-            buckets.append((str(bound) if bound != float("inf") else "+Inf", total))
-        help_text = (
-            "Time between two pieces of a stream, as they came from the provider. "
-            "[gen_ai.client.operation.time_per_output_chunk]"
-        )
-        yield HistogramMetricFamily(
-            "tokenweir_inter_event_seconds", help_text, buckets=buckets, sum_value=self._gaps.sum_s
-        )
+Gaps = Buckets  # of the times between two pieces of a stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +83,9 @@ class _Bound:
     """Series whose labels are filled in."""
 
     ended: Mapping[Outcome, Counter]
-    duration: Histogram
-    ttft: Histogram
-    estimate_error: Histogram
+    duration: Buckets
+    ttft: Buckets
+    estimate_error: Buckets
 
 
 class Metrics:
@@ -132,14 +98,13 @@ class Metrics:
         self.registry = r = CollectorRegistry()
         ProcessCollector(registry=r)
         PlatformCollector(registry=r)
-        self.gaps = Gaps([0] * (len(INTER_EVENT_BOUNDS_S) + 1))
-        r.register(_GapsCollector(self.gaps))
         self._bound: dict[tuple[str, str], _Bound] = {}
         self._admitted = 0
         self._terminal = 0
         self._make_counts(r)
         self._make_times(r)
         self._make_ledger_series(r)
+        self._make_queue_series(r)
 
     def _make_counts(self, r: CollectorRegistry) -> None:
         """What is counted of exchanges."""
@@ -205,7 +170,13 @@ class Metrics:
             "tokenweir_relay_overhead_seconds",
             "What the proxy adds before a request goes up: from its arrival to its dispatch.",
             buckets=OVERHEAD_BOUNDS_S, registry=r,
-        )  # fmt: skip
+        ).labels()  # fmt: skip
+        self.gaps = Histogram(
+            "tokenweir_inter_event_seconds",
+            "Time between two pieces of a stream, as they came from the provider. "
+            "[gen_ai.client.operation.time_per_output_chunk]",
+            buckets=INTER_EVENT_BOUNDS_S, registry=r,
+        ).labels()  # fmt: skip
         self.prefill = Histogram(
             "tokenweir_provider_prefill_seconds",
             "Time to the first token as the provider itself reports it (SiliconStorm's prefill_time).",
@@ -237,7 +208,7 @@ class Metrics:
             "Time of one ledger transaction.",
             buckets=WRITE_BOUNDS_S,
             registry=r,
-        )
+        ).labels()
         self.write_failures = Counter(
             "tokenweir_ledger_write_failures",
             "Ledger transactions that failed and are tried again.",
@@ -247,6 +218,31 @@ class Metrics:
             "tokenweir_journal_damage",
             "Damaged places found in the journal at start; copies are in its quarantine folder.",
             registry=r,
+        )
+
+    def _make_queue_series(self, r: CollectorRegistry) -> None:
+        """What goes between machines; all of it stays 0 where there is no queue."""
+        self.records_sent = Counter(
+            "tokenweir_queue_records",
+            "Records sent to the queue: new, or again (their arrival was not certain, or the queue lost them).",
+            ("sent",), registry=r,
+        )  # fmt: skip
+        self.outages = Counter(
+            "tokenweir_queue_outages", "Times that the queue or the ledger behind it stopped answering.", registry=r
+        )
+        self.nodes = Gauge("tokenweir_nodes", "Proxies on the board of leases, as this worker sees it.", registry=r)
+        self.swept = Counter(
+            "tokenweir_swept_exchanges", "Exchanges of dead proxies that were settled from their leases.", registry=r
+        )
+        self.leases_damaged = Counter(
+            "tokenweir_leases_damaged", "Leases of dead proxies that cannot be read: an alarm.", registry=r
+        )
+        self.differences = Gauge(
+            "tokenweir_reconcile_differences",
+            "What differed in the last audit of the ledger, by check: an alarm if it is not 0.", ("check",), registry=r,
+        )  # fmt: skip
+        self.audited_at = Gauge(
+            "tokenweir_reconcile_timestamp_seconds", "When the ledger was last audited, in Unix time.", registry=r
         )
 
     def gauges(
@@ -352,6 +348,16 @@ class Metrics:
         for (series, *names), amount in money.items():
             scale = 1 if series == "unpriced" else NUSD_PER_USD
             getattr(self, series).labels(*names).inc(amount / scale)
+
+    def sent(self, records: int, *, again: int) -> None:
+        """So many records are in the queue; `again` of them were sent before."""
+        self.records_sent.labels("new").inc(records - again)
+        if again:
+            self.records_sent.labels("again").inc(again)
+
+    def confirmed(self, records: int) -> None:
+        """The ledger has so many more of ours: others wrote them."""
+        self._terminal += records
 
     def failed(self) -> None:
         """One transaction failed; it is tried again."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from proxy.billing.record import Opened, UsageRecord
@@ -24,8 +25,16 @@ _log = logging.getLogger(__name__)
 class LocalOutbox:
     """What the gateway's `Outbox` asks for, on this machine's disk."""
 
-    def __init__(self, journal: Journal, table: ProgressTable, disk: Executor) -> None:
-        """`disk`: a thread of its own for what blocks on the disk."""
+    def __init__(
+        self,
+        journal: Journal,
+        table: ProgressTable,
+        disk: Executor,
+        *,
+        opened: Callable[[Opened], None] = lambda _: None,
+    ) -> None:
+        """`disk`: a thread of its own for what blocks on the disk. `opened` is told what has begun."""
+        self._opened = opened
         self._journal = journal
         self._table = table
         self._disk = disk
@@ -47,6 +56,7 @@ class LocalOutbox:
             self._journal.begin(opened)
         except JournalUnavailable as unavailable:
             raise OutboxFullError("The journal takes no new exchanges now.") from unavailable
+        self._opened(opened)
         if not self._awaits_disk:
             return None
         durable = asyncio.get_running_loop().create_future()

@@ -8,10 +8,21 @@ from typing import Any
 
 import pytest
 
+from tests.support.postgres import postgres, postgres_cluster
 from tests.support.provider import ScriptedProvider, provider, provider_process
 from tests.support.tokenweir import Tokenweir, provider_section
+from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
-__all__ = ["provider", "provider_process"]
+__all__ = [
+    "postgres",
+    "postgres_cluster",
+    "prefix",
+    "provider",
+    "provider_process",
+    "redis_url",
+    "shared_valkey",
+    "valkey",
+]
 
 
 @pytest.fixture

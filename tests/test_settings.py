@@ -94,7 +94,7 @@ def test_every_field_of_the_file_arrives() -> None:
     read = parse(FULL, env=ENV, folder=Path("/etc/tokenweir"))
     assert (read.listen.host, read.listen.port) == ("0.0.0.0", 9001)
     assert read.data_dir == Path("/etc/tokenweir/state")
-    assert (read.ledger, read.queue) == ("sqlite", "local")
+    assert (read.ledger, read.queue) == (None, None)
     assert (read.shutdown_grace_s, read.write_stall_s) == (5, 2.5)
     assert (read.request_bytes_max, read.streams_max) == (4 << 20, 100)
     assert (read.journal.bytes_max, read.journal.durability) == (2 << 30, "power")
@@ -118,7 +118,9 @@ def test_the_defaults() -> None:
     read = settings(SMALL)
     assert (read.listen.host, read.listen.port) == ("127.0.0.1", 8080)
     assert read.data_dir == Path("/etc/tokenweir/data")
-    assert (read.ledger, read.queue, read.allow_literal_secrets) == ("sqlite", "local", False)
+    assert (read.ledger, read.queue, read.key_pepper, read.allow_literal_secrets) == (None, None, None, False)
+    assert (read.queue_shards, read.lease_s) == (1, 30)
+    assert (read.worker.host, read.worker.port) == ("127.0.0.1", 8081)
     assert (read.shutdown_grace_s, read.write_stall_s) == (30, 60)
     assert (read.request_bytes_max, read.streams_max) == (16 << 20, 16_384)
     assert (read.journal.bytes_max, read.journal.durability) == (1 << 30, "process")
@@ -139,9 +141,18 @@ WRONG: list[tuple[str, object, str]] = [
     ("listen/host", "", "listen.host: must be"),
     ("listen/prot", 80, "listen.prot: unknown field; is port meant?"),
     ("listen", [], "listen: must be a mapping"),
-    ("ledger", "postgresql://u:pw@h/d", "ledger: a ledger behind a URL is not in this version; must be `sqlite`"),
-    ("queue", "redis://h", "queue: a queue behind a URL is not in this version; must be `local`"),
-    ("queue", "kafka", "queue: must be `local`"),
+    ("ledger", "postgresql://u:pw@h/d", "ledger: a password does not belong in this file"),
+    ("ledger", "mysql://h/d", "ledger: must be `sqlite`, or a URL: `postgresql://…`"),
+    ("ledger", "postgresql://", "ledger: must be `sqlite`, or a URL"),
+    ("ledger", "postgresql://h/d", "key_pepper: is missing: proxies that share a ledger must hash keys alike"),
+    ("queue", "redis://h", "ledger: workers behind a queue cannot reach a SQLite file"),
+    ("queue", "redis://:pw@h", "queue: a password does not belong in this file"),
+    ("queue", "kafka", "queue: must be `local`, or a URL: `redis://…`"),
+    ("queue_shards", 0, "queue_shards: must be a whole number from 1 to 64"),
+    ("lease_s", 0, "lease_s: must be seconds, > 0"),
+    ("key_pepper", "c0ffee" * 10, "key_pepper: a secret does not belong in this file"),
+    ("key_pepper", "${ELECTRON_API_KEY}", "key_pepper: must be 64 hexadecimal digits"),
+    ("worker/port", 70_000, "worker.port: must be"),
     ("shutdown_grace_s", -1, "shutdown_grace_s: must be seconds, ≥ 0"),
     ("write_stall_s", 0, "write_stall_s: must be seconds, > 0"),
     ("request_bytes_max", "16 MB", "request_bytes_max: must be"),
@@ -184,6 +195,27 @@ WRONG: list[tuple[str, object, str]] = [
     (f"{M}/price", {"input": 1}, "models.electron.price.output: is missing"),
     (f"{M}/cost", 0.5, "models.electron.cost: must be a mapping"),
 ]
+
+
+SHARED = {"ledger": "${DATABASE_URL}", "queue": "redis+sentinel://:${REDIS_PW}@a:1,b:2/main", "key_pepper": "${PEPPER}"}
+SHARED_ENV = {"DATABASE_URL": "postgresql://u:s3cret@db/tokenweir", "REDIS_PW": "pw-canary", "PEPPER": "0a" * 32}
+
+
+def test_several_machines_share_a_queue_and_a_ledger() -> None:
+    read = parse(yaml.safe_dump({**SMALL, **SHARED}), env={**ENV, **SHARED_ENV}, folder=Path())
+    assert read.ledger == Secret("postgresql://u:s3cret@db/tokenweir")
+    assert read.queue == Secret("redis+sentinel://:pw-canary@a:1,b:2/main")
+    assert read.key_pepper == Secret("0a" * 32)
+    assert "s3cret" not in repr(read)
+    assert "pw-canary" not in repr(read)
+
+
+def test_a_refused_url_shows_no_password() -> None:
+    env = {**ENV, **SHARED_ENV, "DATABASE_URL": "mysql://u:s3cret@db/tokenweir"}
+    with pytest.raises(SettingsError) as refused:
+        parse(yaml.safe_dump({**SMALL, **SHARED}), env=env, folder=Path())
+    assert str(refused.value).startswith("ledger: must be")
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("path", "value", "says"), WRONG)

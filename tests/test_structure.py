@@ -26,7 +26,7 @@ FUNCTION_LINES_MEDIAN = 10
 # Names that say nothing of what they name.
 EMPTY_NAMES = frozenset({"data", "info", "manager", "process", "handle"})
 # What is printed is a command's answer; everything else is logged.
-PRINTERS = ("proxy/cli.py", "proxy/demo/")
+PRINTERS = ("proxy/cli/", "proxy/demo/")
 # Where tasks are made: each of these holds them until they end.
 TASK_HOLDERS = frozenset({"proxy/gateway/tasks.py"})
 BARE_TASKS = frozenset({"create_task", "ensure_future"})
@@ -248,7 +248,15 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir keys create",
         "tokenweir keys list",
         "tokenweir keys revoke",
+        "tokenweir keys pepper",
+        "tokenweir worker",
         "tokenweir ledger",
+        "tokenweir adjust",
+        "tokenweir rerate",
+        "tokenweir dead-letters list",
+        "tokenweir dead-letters retry",
+        "tokenweir dead-letters drop",
+        "tokenweir reconcile",
     }
 
 

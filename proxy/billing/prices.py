@@ -38,8 +38,11 @@ _MINUTE_S = 60
 
 def rates_for(price: Price, prompt_tokens: int | None) -> Rates:
     """The tier that holds for a prompt of this length; the first where the length is not known."""
-    reached = [tier for tier in price.tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]
-    return reached[-1] if reached else price.tiers[0]
+    tiers = price.tiers
+    if len(tiers) == 1:
+        return tiers[0]
+    reached = [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]
+    return reached[-1] if reached else tiers[0]
 
 
 def charge(price: Price, usage: Usage, bills: Bills) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, assert_never
-from uuid import UUID, uuid5
+from uuid import UUID
 
 import msgspec
 
@@ -23,7 +23,7 @@ from proxy.metering.usage import Usage, UsageSource
 
 ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
 """namespace of entry ids; changing it would let everything be charged again"""
-
+_ENTRIES_BYTES = ENTRIES.bytes
 
 _SAID = attrgetter(*ENTRY_FIELDS)
 
@@ -126,10 +126,10 @@ def entry(record: UsageRecord) -> LedgerEntry:
     """The ledger line of an ended exchange. Total: every record has one."""
     opened, reading = record.opened, record.reading
     usage = reading.usage
-    charge_nusd = _amount(opened.price, usage, record.bills)
-    cost_nusd = _amount(opened.cost, usage, _incurred(record))
+    charge_nusd = amount(opened.price, usage, record.bills)
+    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills))
     return LedgerEntry(
-        entry_id=str(uuid5(ENTRIES, f"{opened.exchange_id}/{record.kind}/{record.seq}")),
+        entry_id=_entry_id(f"{opened.exchange_id}/{record.kind}/{record.seq}"),
         exchange_id=opened.exchange_id,
         kind=record.kind,
         key_id=opened.key_id,
@@ -162,27 +162,28 @@ def entry(record: UsageRecord) -> LedgerEntry:
     )
 
 
-def _amount(price: Price | None, usage: Usage, billed: Bills) -> int | None:
+def _entry_id(name: str) -> str:
+    """`str(uuid5(ENTRIES, name))`, without making a UUID first: a quarter of the time."""
+    digest = hashlib.sha1(_ENTRIES_BYTES + name.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
+
+
+def amount(price: Price | None, usage: Usage, billed: Bills) -> int | None:
+    """nUSD; None: no price is known, and something is billed."""
     if billed is Bills.NOTHING:
         return 0
     return None if price is None else charge(price, usage, billed)
 
 
-def _incurred(record: UsageRecord) -> Bills:
+def incurred(source: str, billed: Bills) -> Bills:
     """What the provider charges us for: all that it reports, whatever we bill; else as much as we bill."""
-    return Bills.EVERYTHING if record.reading.source is UsageSource.REPORTED else record.bills
+    return Bills.EVERYTHING if source == UsageSource.REPORTED else billed
 
 
 def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
     """What explains the numbers of the entry: the record's own details, and how the money was made."""
     opened, reading = record.opened, record.reading
-    failed = record.outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
-    flags = {
-        "unpriced": charge_nusd is None,
-        "cost_unknown": cost_nusd is None,
-        "uncounted": reading.usage.reported_nothing and record.bills is not Bills.NOTHING,
-        "delivered_only": failed and record.bills is Bills.OUTPUT and reading.source is not UsageSource.REPORTED,
-    }
     details: dict[str, Any] = {**record.details, "billed": record.bills.value}
     if reading.expected_error is not None:
         details["expected_error"] = float(reading.expected_error)
@@ -190,7 +191,19 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
         details["price"] = price_text(opened.price, reading.usage.prompt_tokens)
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, reading.usage.prompt_tokens)
-    return details | {flag: True for flag, raised in flags.items() if raised}
+    if charge_nusd is None:
+        details["unpriced"] = True
+    if cost_nusd is None:
+        details["cost_unknown"] = True
+    if record.bills is not Bills.NOTHING and reading.usage.reported_nothing:
+        details["uncounted"] = True
+    if record.bills is Bills.OUTPUT and reading.source is not UsageSource.REPORTED and _failing(record.outcome):
+        details["delivered_only"] = True
+    return details
+
+
+def _failing(outcome: Outcome) -> bool:
+    return outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
 
 
 def content_hash(line: LedgerEntry) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.billing.settlement import bills, situation
 from proxy.gateway.ports import LeasedSlot, Ports
-from proxy.gateway.relay import End
+from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import reading
-from proxy.metering.meter import Metered
+from proxy.metering.meter import Metered, OpaqueMeter
 from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading
 
 
@@ -33,6 +33,20 @@ def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
             return Outcome.SHUT_DOWN
 
 
+def read_anyway(relay: Relay | None) -> Metered | None:
+    """What was read of a body before a bug of ours broke its exchange; if the bug is in the reading, what can be told
+    from its size alone: what was delivered is never nothing. None: no body had begun."""
+    if relay is None:
+        return None
+    try:
+        relay.settle_counts()
+        return relay.meter.close()
+    except Exception:  # noqa: BLE001  the second time the same bug
+        unread = OpaqueMeter()
+        unread.bytes_seen = relay.bytes
+        return unread.close()
+
+
 class Closing:
     """The open half of an exchange, waiting for its end."""
 
@@ -46,6 +60,7 @@ class Closing:
         self._ports = ports
         self._prompt = prompt
         self._started_at = started_at  # by time.monotonic
+        self._model_key = f"{opened.provider}/{opened.upstream_model}"
 
     def close(
         self,
@@ -79,7 +94,7 @@ class Closing:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details={**_details(metered), **(details or {}), "situation": facts.value},
+            details=_details(metered) | (details or {}) | {"situation": facts.value},
         )
         self._ports.outbox.finish(record, self.slot)
         self._ports.meters.ended(record, estimate_error=self._learn(metered))
@@ -106,10 +121,6 @@ class Closing:
         return self._ports.estimator.learn(
             self._model_key, evidence=metered.evidence, prompt=self._prompt, usage=metered.usage
         )
-
-    @property
-    def _model_key(self) -> str:
-        return f"{self.opened.provider}/{self.opened.upstream_model}"
 
 
 def _ms(seconds: float) -> float:

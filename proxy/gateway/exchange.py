@@ -17,7 +17,7 @@ from multidict import CIMultiDict
 
 from proxy.billing.record import Outcome
 from proxy.gateway import errors, request_body
-from proxy.gateway.closing import Closing, outcome_of
+from proxy.gateway.closing import Closing, outcome_of, read_anyway
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.headers import EXCHANGE_HEADER, SERVER, downward, upward
@@ -99,7 +99,8 @@ class Exchange:
             self._watch.stop()
             self._connection.listener = None
             if not self._closing.closed:  # our own bug broke the exchange: it still ends, and says so
-                self._close(Outcome.CRASHED, failed="proxy_bug")
+                self._close(Outcome.CRASHED, failed="proxy_bug", metered=read_anyway(self._relay), relay=self._relay)
+            self._relay = None  # it knows us: a cycle would keep both until a garbage collection
 
     async def _run(self) -> web.StreamResponse:
         try:
@@ -217,13 +218,15 @@ class Exchange:
         self._closing.slot.note(metered.evidence, metered.usage, 0)
         self._closing.slot.deliver(0, delivered)
         reply = Reply(self._request)
-        if not left:
-            headers = downward(answer.head, self.exchange_id, streamed=False)
-            reply.begin(answer.status, headers, length=len(body), body=body)
-            with suppress(ConnectionError):
-                await reply.drained()
-        outcome = outcome_of(End.COMPLETE, metered, left=left)
-        self._close(outcome, metered=metered, size=delivered, first_token_at=monotonic())
+        try:
+            if not left:
+                headers = downward(answer.head, self.exchange_id, streamed=False)
+                reply.begin(answer.status, headers, length=len(body), body=body)
+                with suppress(ConnectionError):
+                    await reply.drained()
+        finally:  # whatever becomes of it: the provider is to be paid
+            outcome = outcome_of(End.COMPLETE, metered, left=left)
+            self._close(outcome, metered=metered, size=delivered, first_token_at=monotonic())
         return reply
 
     async def _refused(self, answer: Answer) -> web.StreamResponse:

@@ -10,10 +10,15 @@ import re
 
 import msgspec
 
+from proxy.metering.run import Wrap
+
 # As large as common servers allow their own answers' heads to be.
 HEAD_BYTES_MAX = 64 * 1024
 # The same bound for one chunk-size line with its extensions, and for all trailers together.
 LINE_BYTES_MAX = 8 * 1024
+
+# Each event in a chunk of its own: the way most providers send them.
+EACH_A_CHUNK = Wrap(lambda size: b"%x\r\n" % size, rb"[0-9a-f]{1,8}\r\n", b"\r\n")
 
 # Size lines of ordinary events, ready made: others are read by ChunkReader.
 _PLAIN_SIZES = {b"%x" % size: size for size in range(1, 4096)}

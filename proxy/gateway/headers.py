@@ -70,7 +70,8 @@ def refuse_ambiguous(request: web.BaseRequest) -> bool:
     True: it is answered, but the connection is closed after it (it offered another protocol).
     """
     headers = request.headers
-    if len({name.lower() for name in headers}) < len(headers):
+    names = set(map(str.lower, headers))
+    if len(names) < len(headers):
         _refuse_repeated(headers)
     if request.version not in _VERSIONS:
         raise ApiError(505, "HTTP/1.1 is spoken here.", code="http_version")
@@ -79,13 +80,14 @@ def refuse_ambiguous(request: web.BaseRequest) -> bool:
         raise bad_request("The Host header is not a host.", param="Host", code="invalid_header")
     if not request.raw_path.startswith("/"):
         raise bad_request("The request target must be a path.", code="invalid_target")
-    coding = headers.get("Transfer-Encoding")
-    if coding is not None:
-        _refuse_coding(request, coding)
-    if request.method in ("GET", "HEAD") and (coding is not None or headers.get("Content-Length", "0") != "0"):
+    coded = "transfer-encoding" in names
+    if coded:
+        _refuse_coding(request, headers["Transfer-Encoding"])
+    if request.method in ("GET", "HEAD") and (coded or headers.get("Content-Length", "0") != "0"):
         raise bad_request(f"A {request.method} request has no body.", code="unexpected_body")
-    _refuse_unmet(headers)
-    return "Upgrade" in headers
+    if not names.isdisjoint(_ASKING):
+        _refuse_unmet(headers)
+    return "upgrade" in names
 
 
 def _refuse_repeated(headers: CIMultiDictProxy[str]) -> None:
@@ -98,6 +100,9 @@ def _refuse_coding(request: web.BaseRequest, coding: str) -> None:
     """Chunked, and nothing but chunked, in HTTP/1.1 only."""
     if coding.lower() != "chunked" or request.version < HttpVersion11 or "Content-Length" in request.headers:
         raise bad_request("The request's length is ambiguous.", param="Transfer-Encoding", code="invalid_header")
+
+
+_ASKING = ("expect", "trailer", "upgrade")
 
 
 def _refuse_unmet(headers: CIMultiDictProxy[str]) -> None:

@@ -1,10 +1,10 @@
 """Moves the bytes of one stream from a provider to a client, and shows them to the meter.
 
 Law: for every piece, in the event-loop turn it arrived in: progress is recorded, then the client is written to. The
-meter reads afterwards, several pieces at a time, or before where it must tell whole events from parts of one. Nothing
-is re-serialised, nothing waits for the next piece; all that is ever held back is one unfinished event that can still
-turn out to be the usage event we asked for and the client did not.
-A client that stops reading stops the provider: at most CLIENT_BUFFER_BYTES_MAX and one read are held per stream.
+meter reads in one look what is like the event before; else afterwards, several pieces at a time, or before where it
+must tell whole events from parts of one. Nothing is re-serialised, nothing waits for the next piece; all that is ever
+held back is one unfinished event that can still turn out to be the usage event we asked for and the client did not.
+A client that does not take a piece at once stops the provider until it has: one read is all that is held per stream.
 """
 
 from __future__ import annotations
@@ -15,21 +15,18 @@ from enum import Enum, auto
 from time import monotonic
 from typing import Protocol
 
+from proxy.gateway.framing import EACH_A_CHUNK
 from proxy.metering.meter import Metered
+from proxy.metering.run import RunReader, RunText
 from proxy.metering.strip import UsageStripper, is_quiet
 from proxy.metering.usage import Evidence, Usage
 from proxy.metrics import Gaps
 
-# The client's own write buffer, above which the provider is no longer read. With one more read of at most
-# upstream.RECEIVE_BYTES_MAX on top it stays below the promised 256 KiB per stream.
-CLIENT_BUFFER_BYTES_MAX = 64 * 1024
-# Reading the meter costs about 2 µs an event; done for this many pieces at once, after they were passed on.
-PIECES_PER_FOLD = 32
-# At first it is done more often, whenever a quarter of the stream is unread: a crash then extrapolates from little to
-# little more, never from one word to a page.
-UNREAD_SHARE = 4
-# Smaller pieces are one event or two, which are read more cheaply many at a time, later.
-MANY_EVENTS_BYTES = 1024
+# What the meter knows is noted, and what it has not read yet is read, once for this many events.
+EVENTS_PER_NOTE = 64
+# At first it is done more often, whenever a quarter of the stream is not noted: a crash then extrapolates from little
+# to little more, never from one word to a page.
+UNNOTED_SHARE = 4
 
 _DONE = b"[DONE]\n\n"
 
@@ -71,7 +68,9 @@ class BodyMeter(Protocol):
     def evidence(self) -> Evidence: ...
     @property
     def usage(self) -> Usage | None: ...
-    def take_run(self, payload: bytes) -> int: ...
+    @property
+    def run(self) -> RunReader | None: ...
+    def take(self, found: RunText) -> None: ...
     def feed(self, payload: bytes) -> None: ...
     def fold(self) -> None: ...
     def close(self) -> Metered: ...
@@ -85,16 +84,18 @@ class Upward(Protocol):
 
 
 class Relay:
-    """One stream. `piece` is the hot path; all else happens a few times per stream."""
+    """One stream. `run_on` is the hot path, then `piece`; all else happens a few times per stream."""
 
     __slots__ = (
         "_chunked",
-        "_fold_after",
         "_gaps",
-        "_pieces",
+        "_note_after",
+        "_run",
+        "_run_in_chunks",
         "_slot",
         "_strip",
         "_transport",
+        "_unnoted",
         "_upward",
         "_whole",
         "bytes",
@@ -128,8 +129,10 @@ class Relay:
         self._strip = strip
         self._slot = slot
         self._gaps = gaps
-        self._pieces = 0
-        self._fold_after = 1
+        self._unnoted = 0  # events that came since the last note; never too few
+        self._note_after = 1  # as many of them
+        self._run: RunReader | None = None  # the next events may be more of this
+        self._run_in_chunks: RunReader | None = None  # the same, as they come from the provider
         self._whole = meter.at_boundary
         self._transport: asyncio.WriteTransport | None = None
         self._chunked = True
@@ -137,7 +140,7 @@ class Relay:
 
     def attach(self, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
         """From here on pieces go to this client, in chunks if it speaks HTTP/1.1."""
-        transport.set_write_buffer_limits(high=CLIENT_BUFFER_BYTES_MAX, low=CLIENT_BUFFER_BYTES_MAX // 4)
+        transport.set_write_buffer_limits(high=0, low=0)  # the kernel's buffer is the one there is; written to at once
         self._transport = transport
         self._chunked = chunked
 
@@ -145,84 +148,114 @@ class Relay:
         """The provider's side to pause while the client does not read."""
         self._upward = upward
 
-    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
-        """Pass on some bytes of the body. `framed`: the same bytes as whole HTTP chunks, if they came so."""
-        now = monotonic()
-        self._gaps.observe(now - self.last_at)
-        self.last_at = now
-        if len(payload) >= MANY_EVENTS_BYTES and self._run_on(payload, framed):
-            return
-        quiet = is_quiet(payload) and not payload.endswith(_DONE)
-        meter = self.meter
-        if quiet and self._whole:
-            self._pieces += 1
-            if self._transport is not None:
-                out = payload
-                self.events += payload.count(b"\n") // 2  # one line each; never too few
-                strip = self._strip
-                if strip is not None and not strip.idle:
-                    out = strip.feed(payload)
-                    framed = None
-                self._write(out, framed)
-            meter.feed(payload)
-            if self._pieces >= self._fold_after or self.first_token_at is None:
-                self._fold()
-        else:
-            self._piece_exactly(payload, framed)
-
-    def _run_on(self, payload: bytes, framed: bytes | None) -> bool:
-        """A piece of many events: if they are like the one before, the meter reads them in one look."""
-        if not self._whole or (self._strip is not None and not self._strip.idle):
+    def run_on(self, wire: bytes) -> bool:
+        """Pass on some of the body as it came, if it is a chunk for each event and they are like the one before."""
+        reader = self._run_in_chunks
+        if reader is None:
             return False
-        if self._pieces:
-            self._fold()
-        events = self.meter.take_run(payload)
-        if not events:
+        found = reader.read(wire)
+        if found is None:
+            self._run_in_chunks = None
             return False
-        if self._transport is not None:
-            self.events += events
-            self._write(payload, framed)
-        self._read_more()
+        self._pass_run(found, wire)
         return True
 
-    def _piece_exactly(self, payload: bytes, framed: bytes | None) -> None:
+    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+        """Pass on some bytes of the body. `framed`: the same bytes as whole HTTP chunks, if they came so."""
+        found = None if self._run is None else self._run.read(payload)
+        if found is not None:
+            self._pass_run(found, self._on_wire(payload, framed))
+            return
+        self._run = self._run_in_chunks = None  # looked for again when the meter reads
+        self._arrived()
+        if self._whole and is_quiet(payload) and not payload.endswith(_DONE):
+            self._pass_quiet(payload, framed)
+        else:
+            self._pass_exactly(payload, framed)
+
+    def _pass_run(self, found: RunText, wire: bytes) -> None:
+        """Events that are read already."""
+        if self._transport is not None:
+            self.events += found.events
+            self._write(wire, found.size)
+        self._arrived()
+        self.meter.take(found)
+        self._unnoted += found.events
+        if self._unnoted >= self._note_after:
+            self._note()
+
+    def _pass_quiet(self, payload: bytes, framed: bytes | None) -> None:
+        """Whole plain events: the meter reads them later."""
+        events = payload.count(b"\n") // 2  # one line each; never too few
+        self._unnoted += events
+        if self._transport is not None:
+            self.events += events
+            strip = self._strip
+            if strip is None or strip.idle:
+                self._write(self._on_wire(payload, framed), len(payload))
+            else:
+                self._write_payload(strip.feed(payload))
+        self.meter.feed(payload)
+        if self._unnoted >= self._note_after or self.first_token_at is None:
+            self._fold()
+
+    def _pass_exactly(self, payload: bytes, framed: bytes | None) -> None:
         """A piece that is not just whole plain events: the meter reads it before it is passed on."""
-        meter = self.meter
+        meter, strip = self.meter, self._strip
         meter.feed(payload)
+        out = payload if strip is None or self._transport is None else strip.feed(payload)
         self._fold()
         self._whole = meter.at_boundary
         if self._transport is None:
             return
-        strip = self._strip
-        out = payload if strip is None else strip.feed(payload)
         self.events = meter.events - (0 if strip is None else strip.stripped)
         # Equal, not just as long: what was held before and what is held now can be the same length.
-        self._write(out, framed if out == payload else None)
+        if framed is not None and out == payload:
+            self._write(self._on_wire(payload, framed), len(payload))
+        else:
+            self._write_payload(out)
 
-    def _write(self, out: bytes, framed: bytes | None) -> None:
-        if not out:
-            return
-        self.bytes += len(out)
+    def _arrived(self) -> None:
+        now = monotonic()
+        self._gaps.observe(now - self.last_at)
+        self.last_at = now
+
+    def _on_wire(self, payload: bytes, framed: bytes | None = None) -> bytes:
+        """`payload` as the client wants it."""
+        if not self._chunked:
+            return payload
+        return framed if framed is not None else b"%x\r\n%b\r\n" % (len(payload), payload)
+
+    def _write_payload(self, payload: bytes) -> None:
+        if payload:
+            self._write(self._on_wire(payload), len(payload))
+
+    def _write(self, wire: bytes, size: int) -> None:
+        """Progress is recorded, then the client is written to. `size`: of the body's bytes in `wire`."""
+        self.bytes += size
         self._slot.deliver(self.events, self.bytes)
         transport = self._transport
         assert transport is not None
-        if not self._chunked:
-            transport.write(out)
-        else:
-            transport.write(framed if framed is not None else b"%x\r\n%b\r\n" % (len(out), out))
+        transport.write(wire)
 
     def _fold(self) -> None:
-        self._pieces = 0
         self.meter.fold()
-        self._read_more()
+        self._note()
 
-    def _read_more(self) -> None:
+    def _note(self) -> None:
         """The meter knows more than before."""
-        meter = self.meter
-        self._fold_after = min(PIECES_PER_FOLD, 1 + meter.events // UNREAD_SHARE)
+        meter, strip = self.meter, self._strip
+        self._unnoted = 0
+        self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at
         self._slot.note(meter.evidence, meter.usage, meter.events)
+        run = meter.run if strip is None or strip.idle else None
+        if run is not self._run:
+            self._run = run
+            self._run_in_chunks = None
+            if run is not None and self._chunked and self._transport is not None:
+                self._run_in_chunks = RunReader(run.run, EACH_A_CHUNK)
         if self.on_fold is not None:
             self.on_fold(meter)
 
@@ -249,7 +282,7 @@ class Relay:
     def detach(self) -> None:
         """The client is gone: what it got is final; what still comes is only metered."""
         self.settle_counts()
-        self._transport = None
+        self._transport = self._run_in_chunks = None
         self.client_drained()
 
     def settle_counts(self) -> None:
@@ -261,14 +294,14 @@ class Relay:
     def flush(self) -> None:
         """The provider's body is over: let go of what was held, unless it is the usage event."""
         if self._strip is not None and self._transport is not None:
-            self._write(self._strip.close(), None)
+            self._write_payload(self._strip.close())
 
     def say(self, event: bytes) -> bool:
         """Add an event of our own (an error) between two whole events. False if an event is unfinished."""
         if self._transport is None or not self._whole:
             return False
         self.events += 1
-        self._write(event, None)
+        self._write_payload(event)
         return True
 
     def complete(self) -> None:

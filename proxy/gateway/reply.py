@@ -32,11 +32,9 @@ class Reply(web.StreamResponse):
         transport = self._request.transport
         if transport is None or transport.is_closing():
             return False
-        lines = [f"HTTP/1.1 {status} {_REASONS.get(status, '')}"]
-        lines += [f"{name}: {value}" for name, value in headers]
-        lines.append(f"Date: {_date(int(time.time()))}")
-        lines.append(self._framing(length))
-        head = "\r\n".join([line for line in lines if line]) + "\r\n\r\n"
+        fields = "".join([f"{name}: {value}\r\n" for name, value in headers])
+        date, framing = _date(int(time.time())), self._framing(length)
+        head = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{fields}Date: {date}\r\n{framing}\r\n\r\n"
         written = head.encode("latin-1") + body
         self._request.writer.output_size += len(written)  # aiohttp must not answer once more if a bug of ours shows
         transport.write(written)

@@ -36,7 +36,8 @@ async def read_body(request: web.BaseRequest, *, bytes_max: int) -> bytes:
         raise ApiError(415, "A compressed request body is not accepted.", param="Content-Encoding")
     if (request.content_length or 0) > bytes_max:
         raise _too_large(bytes_max)
-    await _continue_if_expected(request)
+    if "Expect" in request.headers:
+        await _continue(request)
     content = request.content
     if content.is_eof():
         body = content.read_nowait()
@@ -49,8 +50,8 @@ async def read_body(request: web.BaseRequest, *, bytes_max: int) -> bytes:
         raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
 
 
-async def _continue_if_expected(request: web.BaseRequest) -> None:
-    if "Expect" in request.headers and request.version >= HttpVersion11:
+async def _continue(request: web.BaseRequest) -> None:
+    if request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
 

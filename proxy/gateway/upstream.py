@@ -22,8 +22,8 @@ from proxy.gateway.upstream_connection import Sink, UpstreamConnection, Upstream
 from proxy.gateway.watch import Limits
 from proxy.settings import ProviderSettings
 
-# Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). With the
-# client's write buffer on top, one stream never holds more than 256 KiB here.
+# Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
+# no more, and a stream holds one read that its client has not taken: never more than 256 KiB here.
 RECEIVE_BYTES_MAX = 64 * 1024
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
@@ -160,6 +160,9 @@ class _Collector:
         self._bytes_left = bytes_max
         self._pieces: list[bytes] = []
         self._answer = answer
+
+    def run_on(self, wire: bytes) -> bool:
+        return False
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         self._pieces.append(payload)

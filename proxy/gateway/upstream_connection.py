@@ -32,6 +32,9 @@ class UpstreamFailedError(Exception):
 class Sink(Protocol):
     """Where the pieces of a body go."""
 
+    def run_on(self, wire: bytes) -> bool:
+        """More of a body that comes in chunks, as it came; False if it must be taken apart first, for `piece`."""
+
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         """Some of the body; `framed`: the same bytes as whole HTTP chunks, if they came so."""
 
@@ -124,6 +127,8 @@ class UpstreamConnection(asyncio.Protocol):
         sink = self._sink
         chunks = self._chunks
         if sink is not None and chunks is not None and not chunks.within_chunk:
+            if sink.run_on(data):
+                return
             payload = whole_chunks(data)
             if payload is not None:
                 sink.piece(payload, data)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from time import monotonic
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Due(StrEnum):
@@ -31,8 +33,7 @@ class Due(StrEnum):
     """the provider was silent for `heartbeat_s`: reassure the client"""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Seconds. heartbeat_s 0: none."""
 
     first_byte_s: float
@@ -44,8 +45,7 @@ class Limits:
     heartbeat_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(Struct, frozen=True, gc=False):
     """When things last happened, by `time.monotonic`."""
 
     started_at: float
@@ -81,6 +81,8 @@ def _looks(moments: Moments, limits: Limits) -> Iterator[tuple[float, Due]]:
 class Watch:
     """Calls `found` with what is due until stopped."""
 
+    __slots__ = ("_found", "_limits", "_loop", "_moments", "_timer")
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -90,19 +92,25 @@ class Watch:
     ) -> None:
         self._loop = loop
         self._limits = limits
-        self._moments = moments
-        self._found = found
+        self._moments: Callable[[], Moments] | None = moments
+        self._found: Callable[[Due], None] | None = found
         self._timer: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
         """Look now, and again when something can next be due."""
-        self.stop()
-        due, at = decide(monotonic(), self._moments(), self._limits)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._moments is None or self._found is None:
+            return
+        now = monotonic()
+        due, at = decide(now, self._moments(), self._limits)
         if due is not Due.NOTHING:
             self._found(due)
+            now = monotonic()
         if due in (Due.NOTHING, Due.HEARTBEAT):
             # At the earliest a millisecond from now: what has just been found must not make this loop.
-            self._timer = self._loop.call_later(max(0.001, at - monotonic()), self.look)
+            self._timer = self._loop.call_later(max(0.001, at - now), self.look)
 
     def narrow(self, *, idle_s: float) -> None:
         """Silence is over sooner from here on."""
@@ -110,7 +118,6 @@ class Watch:
         self.look()
 
     def stop(self) -> None:
-        """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Look no more, for good. Who was watched is let go of: a cycle would keep it until a garbage collection."""
+        self._moments = self._found = None
+        self.look()

@@ -3,6 +3,7 @@ database is always `LedgerUnavailable`, never some driver's error.
 
 SQLite: WAL (readers never wait for the writer), synchronous=FULL (a commit survives power loss), BEGIN
 IMMEDIATE for writers (two writers queue up at the start and cannot deadlock half-way).
+Postgres: READ COMMITTED for writers, who queue up at a lock of their own choice; readers see one snapshot.
 """
 
 from __future__ import annotations
@@ -11,20 +12,35 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import msgspec
-from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
+import psycopg
+from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, func, select
+
+from proxy.ledger.postgres import is_postgres, open_postgres, refused_by_row, words_of
 
 # How long a transaction waits for another process's write. One of ours takes milliseconds; a disk that is
 # busy with a checkpoint can take a second.
 BUSY_S_MAX = 10
 
 
+# The namespace of our advisory locks on Postgres: "tknw".
+_LOCKS = 0x746B6E77
+
+
 class LedgerUnavailable(OSError):  # noqa: N818  a state of the world, named like its siblings
     """The database cannot be used now: unreachable, locked, full, damaged. Trying again later may work."""
+
+
+class Lock(IntEnum):
+    """What only one transaction at a time may change."""
+
+    SCHEMA = 1
+    KEYS = 2
 
 
 def sqlite_url(path: Path) -> str:
@@ -35,21 +51,31 @@ def sqlite_url(path: Path) -> str:
 def open_engine(url: str) -> Engine:
     """An engine for `url`; nothing is connected yet, but a new SQLite file is made, private to its owner.
 
-    Raises LedgerUnavailable for a SQLite file that cannot be written.
+    Raises LedgerUnavailable for a SQLite file that cannot be written, LedgerUrlError for a URL that cannot be read.
     """
-    engine = create_engine(url, json_serializer=_json_text, json_deserializer=msgspec.json.decode)
-    if engine.dialect.name == "sqlite":
-        _make_private(engine.url.database)
-        event.listen(engine, "connect", _connected_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+    # Parameters are what is in the ledger: no error is to quote them.
+    options: dict[str, Any] = {
+        "json_serializer": _json_text,
+        "json_deserializer": msgspec.json.decode,
+        "hide_parameters": True,
+    }
+    if is_postgres(url):
+        return open_postgres(url, **options)
+    engine = create_engine(url, **options)
+    _make_private(engine.url.database)
+    event.listen(engine, "connect", _connected_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
     """A transaction that sees one state of the database. Raises LedgerUnavailable."""
-    with _mapped(), engine.connect() as connection, connection.begin():
-        yield connection
+    with _mapped(), engine.connect() as connection:
+        if is_shared(connection):
+            connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        with connection.begin():
+            yield connection
 
 
 @contextmanager
@@ -61,23 +87,48 @@ def writing(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
+def is_shared(connection: Connection) -> bool:
+    """True on Postgres, where several may write at once."""
+    return connection.dialect.name == "postgresql"
+
+
+def hold(connection: Connection, lock: Lock) -> None:
+    """Be the only transaction with `lock`, to its end. On SQLite whoever writes is alone anyway."""
+    if is_shared(connection):
+        connection.execute(select(func.pg_advisory_xact_lock(_LOCKS, int(lock))))
+
+
+def refused_row(error: Exception) -> bool:
+    """True if a row cannot be stored as it is; False if the database cannot be used, or for a bug of ours.
+
+    Without an SQLSTATE it is SQLite or the driver that speaks, or Python (text that is not Unicode, a number of more
+    than 64 bits).
+    """
+    if not isinstance(error, exc.DBAPIError):
+        return isinstance(error, TypeError | ValueError | OverflowError)
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate is not None:
+        return refused_by_row(sqlstate)
+    return isinstance(error, exc.IntegrityError | exc.DataError | exc.ProgrammingError)
+
+
 @contextmanager
 def _mapped() -> Iterator[None]:
     try:
         yield
-    except (exc.OperationalError, exc.InterfaceError, exc.InternalError, exc.TimeoutError) as error:
-        raise LedgerUnavailable(_words(error)) from error
-    except exc.DatabaseError as error:
-        # SQLite says "not a database", "malformed" with the base class; a subclass is our bug or a bad row.
-        if type(error) is not exc.DatabaseError:
+    except exc.TimeoutError as error:
+        raise LedgerUnavailable(str(error)) from error
+    except exc.DBAPIError as error:
+        if refused_row(error):
             raise
         raise LedgerUnavailable(_words(error)) from error
 
 
-def _words(error: exc.SQLAlchemyError) -> str:
+def _words(error: exc.DBAPIError) -> str:
     """What the driver said, without the statement and its parameters."""
-    cause = error.orig if isinstance(error, exc.DBAPIError) else error
-    return f"{type(cause).__name__}: {cause}"
+    cause = error.orig
+    said = words_of(cause) if isinstance(cause, psycopg.Error) else str(cause)
+    return f"{type(cause).__name__}: {said}"
 
 
 def _json_text(value: Any) -> str:

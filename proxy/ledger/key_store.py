@@ -1,5 +1,8 @@
 """Keys in SQL. Law: every change of a key takes the table's next revision in the same transaction, so whoever knows a
-revision can ask for all that changed since; no secret ever comes here, only its digest and its last characters."""
+revision can ask for all that changed since; no secret ever comes here, only its digest and its last characters.
+
+Changes are made one after another, on any number of machines: a revision that is seen has all earlier ones before it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, or_, select, update
 
 from proxy.billing.keys import ApiKey
-from proxy.ledger.database import reading, writing
+from proxy.ledger.database import Lock, hold, reading, writing
 from proxy.ledger.tables import api_keys
 
 # Fits a table's column and a metric's label.
@@ -50,6 +53,7 @@ class KeyStore:
         if not alias.strip() or len(alias) > ALIAS_CHARS_MAX or not alias.isprintable():
             raise ValueError(f"an alias has 1 to {ALIAS_CHARS_MAX} printable characters: {alias!r}")
         with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
             now = self._clock()
             if any(key.live(now) for key in _keys(connection, api_keys.c.alias == alias)):
                 raise AliasTakenError(f"a live key has the alias {alias!r} already")
@@ -76,6 +80,7 @@ class KeyStore:
         """Revoke the key with this id, or else the live one with this alias; again is fine. Raises UnknownKeyError."""
         columns = api_keys.c
         with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
             now = self._clock()
             named = _keys(connection, or_(columns.key_id == key_id_or_alias, columns.alias == key_id_or_alias))
             found = [k for k in named if k.key_id == key_id_or_alias] or [k for k in named if k.live(now)]

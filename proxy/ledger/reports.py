@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy import Engine, Row, Select, select, tuple_
@@ -17,10 +17,13 @@ from proxy.billing.durations import seconds_from
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.ledger.database import reading
-from proxy.ledger.tables import balances, ledger_entries
+from proxy.ledger.tables import balances, ledger_entries, usage_daily
 
 # About 1 MB of rows in memory at a time, and a few milliseconds per page.
 PAGE_ENTRIES = 500
+
+# An entry is settled after its exchange began; clocks of several machines may differ by less than this.
+_CLOCKS_DIFFER_S_MAX = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,31 @@ class Balance:
     entries: int
 
 
+@dataclass(frozen=True, slots=True)
+class DailyUsage:
+    """The sum of a key's entries for one model that began on one day (UTC). Money: nUSD."""
+
+    day: date
+    key_id: str
+    model: str
+    charged_usd: int
+    cost_usd: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    total_tokens: int
+    entries: int
+
+
 class EntryReader:
     """Reads the ledger from its beginning; asked again later, goes on where it stopped."""
 
     def __init__(self, engine: Engine, wanted: EntryFilter) -> None:
         self._engine = engine
         self._query = _filtered(wanted)
-        self._after = (0.0, "")
+        begin = 0.0 if wanted.since is None else max(0.0, wanted.since - _CLOCKS_DIFFER_S_MAX)
+        self._after = (begin, "")
         """settled_at and entry_id of the last one read. settled_at rises with every settling transaction, so nothing
         can come in behind this."""
 
@@ -85,6 +106,20 @@ def read_balances(engine: Engine) -> list[Balance]:
     """Every key that has an entry, in the order of key ids. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
+
+
+def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = None) -> list[DailyUsage]:
+    """Usage of the days `first` to `last`, by day, key and model, in this order. Raises LedgerUnavailable.
+
+    Its cost grows with what it returns, not with the number of entries.
+    """
+    columns = usage_daily.c
+    query = select(usage_daily).where(columns.day.between(first, last))
+    if key_id is not None:
+        query = query.where(columns.key_id == key_id)
+    with reading(engine) as connection:
+        rows = connection.execute(query.order_by(columns.day, columns.key_id, columns.model))
+        return [DailyUsage(*row) for row in rows]
 
 
 def iso_utc(unix_s: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -71,19 +71,23 @@ def _prompt_prior(prompt: PromptEvidence) -> float:
 
 @dataclass(slots=True)
 class _Correction:
-    """What the streams of one model say about a prior: weight of what was seen, mean log ratio, mean error."""
+    """What the streams of one model say about a prior: weight of what was seen, mean log ratio, mean error.
+
+    `trust` and `factor`, which follow from them, are worked out when they change: they are asked for more often.
+    """
 
     weight: float = 0.0
     log_ratio: float = 0.0
     error: float = 0.0
+    trust: float = field(init=False)
+    factor: float = field(init=False)
 
-    @property
-    def trust(self) -> float:
-        return self.weight / (self.weight + _SHRINK)
+    def __post_init__(self) -> None:
+        self._follow()
 
-    @property
-    def factor(self) -> float:
-        return math.exp(self.log_ratio * self.trust)
+    def _follow(self) -> None:
+        self.trust = self.weight / (self.weight + _SHRINK)
+        self.factor = math.exp(self.log_ratio * self.trust)
 
     def expected_error(self, prior: float) -> float:
         return round(prior + (self.error - prior) * self.trust, 4)
@@ -98,11 +102,15 @@ class _Correction:
         moved = self.log_ratio + share * _within(step, _STEP_MAX)
         self.log_ratio = _within(moved, _CORRECTION_MAX)
         self.error += share * (min(abs(error), _ERROR_MAX) - self.error)
+        self._follow()
         return error
 
 
+_NONE_SEEN = _Correction()
+
+
 def _within(value: float, bound: float) -> float:
-    return min(max(value, -bound), bound)
+    return -bound if value < -bound else bound if value > bound else value
 
 
 class Estimator:
@@ -120,7 +128,7 @@ class Estimator:
         self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
     ) -> Estimate:
         """Tokens generated. A token needs at least one byte; without evidence there are none."""
-        correction = self._completions.get(model_key, _Correction())
+        correction = self._completions.get(model_key, _NONE_SEEN)
         expected_error = correction.expected_error(_COMPLETION_ERROR)
         if evidence.empty:
             return Estimate(0, expected_error)
@@ -130,7 +138,7 @@ class Estimator:
 
     def prompt(self, model_key: str, prompt: PromptEvidence) -> Estimate:
         """Tokens of the prompt, at least one."""
-        correction = self._prompts.get(model_key, _Correction())
+        correction = self._prompts.get(model_key, _NONE_SEEN)
         tokens = max(round(_prompt_prior(prompt) * correction.factor), 1)
         return Estimate(tokens, correction.expected_error(_PROMPT_ERROR))
 
@@ -164,7 +172,9 @@ class Estimator:
 
 def _kept(corrections: dict[str, _Correction], key: str) -> _Correction:
     """The correction of `key`, moved to the young end; the oldest goes when there are too many."""
-    correction = corrections.pop(key, None) or _Correction()
+    correction = corrections.pop(key, None)
+    if correction is None:
+        correction = _Correction()
     if len(corrections) >= MODELS_MAX:
         del corrections[next(iter(corrections))]
     corrections[key] = correction

@@ -13,7 +13,7 @@ import msgspec
 from proxy.metering.dialects.openai_chat import ChatTally
 from proxy.metering.dialects.openai_usage import plain, timings
 from proxy.metering.dialects.openai_wire import Chunk, chunk_of
-from proxy.metering.run import TextRun
+from proxy.metering.run import RunReader, RunText
 from proxy.metering.sse import EventFramer
 from proxy.metering.usage import Evidence, Usage
 
@@ -76,6 +76,7 @@ class JsonMeter:
 
     at_boundary = False
     """there are no events"""
+    run = None
 
     def __init__(self) -> None:
         self.events = 0
@@ -85,9 +86,8 @@ class JsonMeter:
         self._metered: Metered | None = None
         self.bytes_seen = 0
 
-    def take_run(self, payload: bytes) -> int:
-        """There are no events."""
-        return 0
+    def take(self, found: RunText) -> None:
+        """There are no runs, so that none is found."""
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
@@ -138,6 +138,7 @@ class OpaqueMeter:
 
     at_boundary = False
     """there are no events"""
+    run = None
     done = False
     events = 0
     usage = None
@@ -146,9 +147,8 @@ class OpaqueMeter:
         self.evidence = Evidence()
         self.bytes_seen = 0
 
-    def take_run(self, payload: bytes) -> int:
-        """There are no events."""
-        return 0
+    def take(self, found: RunText) -> None:
+        """There are no runs, so that none is found."""
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
@@ -187,7 +187,7 @@ class StreamMeter:
         self._undecided = True  # nothing visible yet: it may turn out to be one JSON document
         self._json: JsonMeter | None = None
         self._metered: Metered | None = None
-        self._run: TextRun | None = None  # what the events to come may be more of
+        self._run: RunReader | None = None  # of what the events to come may be more of
         self._folded = 0  # bytes read so far
         self._read_events = 0
         self.done = False
@@ -208,43 +208,34 @@ class StreamMeter:
             return
         payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
-        self._folded += self._waiting
         self._waiting = 0
-        if self._run is not None and self._framer.at_boundary and self._read_run(self._run, payload):
+        found = None if self.run is None else self.run.read(payload)
+        if found is not None:
+            self.take(found)
             return
+        self._folded += len(payload)
         events = self._framer.feed(payload)
         if self._read_events == 0 and (self._undecided or self._json is not None):
             self._keep_json(payload, is_stream=bool(events))
         chunk = None
         for event, name in events:
             chunk = self._read(event, name)
-        self._run = None if chunk is None or events[-1][1] else self._tally.run(chunk, events[-1][0])
+        run = None if chunk is None or events[-1][1] else self._tally.run(chunk, events[-1][0])
+        self._run = None if run is None else RunReader(run)
         self._read_events += len(events)
         self._tally.flush()
 
-    def take_run(self, payload: bytes) -> int:
-        """How many events `payload` is, if all are plain text events like the one before, and read by that; else 0.
+    @property
+    def run(self) -> RunReader | None:
+        """Reads what comes next, if it is events like the last one; None if that began no run, within an event, and
+        while something is waiting to be read."""
+        return self._run if self._framer.at_boundary and not self._pieces else None
 
-        Nothing of it is left to be fed then. For pieces of many events: one look instead of several.
-        """
-        if self._run is None or self._pieces or not self._framer.at_boundary:
-            return 0
-        before = self._read_events
-        if not self._read_run(self._run, payload):
-            return 0
-        self._folded += len(payload)
-        return self._read_events - before
-
-    def _read_run(self, run: TextRun, payload: bytes) -> bool:
-        """True if `payload` is more events of the run, which are read by that."""
-        found = run.text_of(payload)
-        if found is None:
-            return False
-        text, texts, events = found
-        self._tally.read_run(run, text, texts)
-        self._tally.flush()
-        self._read_events += events
-        return True
+    def take(self, found: RunText) -> None:
+        """Events that `run` has read; they are not fed."""
+        self._folded += found.size
+        self._read_events += found.events
+        self._tally.read_run(found)
 
     def close(self) -> Metered:
         """The stream is over, whole or not. Idempotent."""

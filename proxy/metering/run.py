@@ -1,83 +1,139 @@
 """Events that differ only in one text need not be parsed: most of a stream is such a run.
 
-Law: exact. `text_of` says only what parsing each event would say, and None where it is not sure. An event is known by
-the bytes before its text and the bytes after it; what lies between is a JSON string's inside, or the run ends.
+Law: exact. A reader says only what parsing each event would say, and None where it is not sure. What it finds is a
+guess until two proofs hold: put together again it is what came, and the texts are the insides of JSON strings.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
+from proxy.metering.sse import EVENT_BYTES_MAX
+from proxy.metering.text import Chars, chars_of
+
 _INSIDE = re.compile(rb'(?:[^"\\\n]|\\.)*')
-# Short needles are found several times faster than long ones: what follows a text is looked for by its first bytes.
-_SIGN_BYTES = 16
+# Up to a quote that no backslash is before. What is known by its length is stepped over, not looked at.
+_TEXT = rb'([^"]*+(?:(?<=\\)"[^"]*+)*+)'
+# Texts are a few bytes long; what comes before one is kept ready for every length below this.
+_HEADS_MAX = 64
+# Events of chats are some 300 bytes. Longer ones begin no run: with the line above this bounds what is kept.
+_EVENT_BYTES_MAX = 4096
+
+_text_of = msgspec.json.Decoder(str).decode
 
 
-class TextRun:
-    """What is the same in every event of a run: the bytes `before` and `after` its text."""
+class TextRun(msgspec.Struct, frozen=True):
+    """What is the same in every event of a run."""
 
-    __slots__ = ("_after", "_before", "_seam", "_sign", "index", "reasoning")
+    before: bytes
+    """from `data:` to the quote before the text"""
+    after: bytes
+    """from the quote after the text to the blank line"""
+    reasoning: bool
+    """the text is reasoning"""
 
-    def __init__(self, before: bytes, after: bytes, *, index: int, reasoning: bool) -> None:
-        self._before = before
-        self._after = after
-        self._seam = after + before
-        self._sign = after[:_SIGN_BYTES]
-        self.index = index
-        """of the choice"""
-        self.reasoning = reasoning
-        """the text is reasoning"""
 
-    def text_of(self, payload: bytes) -> tuple[str, int, int] | None:
-        """If `payload` is events of this run and nothing else: their text, how many have some, how many there are."""
-        insides = self._insides(payload)
-        if insides is None:
-            return None
-        joined = b"".join(insides)
-        events = len(insides)
-        texts = events - insides.count(b"")
-        if b"\n" in joined:
-            return None
-        if joined.isascii() and b'"' not in joined and b"\\" not in joined:
-            return joined.decode("ascii"), texts, events
+class RunText(msgspec.Struct, frozen=True, gc=False):
+    """What some events of a run say."""
+
+    events: int
+    spoken: int
+    """events whose text is not empty"""
+    chars: Chars
+    reasoning: bool
+    size: int
+    """bytes of the events, without what they were wrapped in"""
+
+
+class Wrap(msgspec.Struct, frozen=True):
+    """What the wire puts around each event."""
+
+    head: Callable[[int], bytes]
+    """what comes before an event of so many bytes"""
+    head_pattern: bytes
+    """a regular expression that every such head matches"""
+    tail: bytes
+
+
+BARE = Wrap(lambda size: b"", b"", b"")
+
+
+class RunReader:
+    """Reads many events of a run in one look: the bytes are passed over once, by the interpreter's own loops."""
+
+    __slots__ = ("_find", "_fixed", "_heads", "_tail", "_wrap", "run")
+
+    def __init__(self, run: TextRun, wrap: Wrap = BARE) -> None:
+        self.run = run
+        self._wrap = wrap
+        self._fixed = len(run.before) + len(run.after)
+        self._tail = run.after + wrap.tail
+        self._find = _finder(wrap.head_pattern, len(run.before), len(self._tail))
+        self._heads: dict[int, bytes] = {}  # by the length of the text: all that comes before it
+
+    def read(self, wire: bytes) -> RunText | None:
+        """What `wire` says, if it is events of the run, each wrapped, and nothing else."""
+        texts = self._find(wire)
+        heads = self._heads
         try:
-            return "".join([_unescaped(inside) for inside in insides]), texts, events
+            parts = [heads[len(text)] + text for text in texts]
+        except KeyError:
+            parts = [(heads.get(len(text)) or self._head(len(text))) + text for text in texts]
+        parts.append(b"")
+        events = len(texts)
+        if not events or self._tail.join(parts) != wire or len(wire) > EVENT_BYTES_MAX:
+            return None
+        # The blank between two texts is what neither an escape nor a character can go on with: all are good, or none.
+        joined = b" ".join(texts)
+        try:
+            text = _text_of(b'"' + joined + b'"')
         except (UnicodeDecodeError, msgspec.DecodeError):
             return None
+        blanks = events - 1
+        chars = (len(text) - blanks, 0, 0) if text.isascii() else _chars_of(text, blanks)
+        size = events * self._fixed + len(joined) - blanks
+        return RunText(events, events - texts.count(b""), chars, self.run.reasoning, size)
 
-    def _insides(self, payload: bytes) -> list[bytes] | None:
-        """The bytes between `before` and `after` of each event: a guess, made sure by putting all together again."""
-        before, seam = self._before, self._seam
-        first, *parts = payload.split(self._sign)
-        skipped = len(seam) - len(self._sign)
-        insides = [first[len(before) :], *[part[skipped:] for part in parts[:-1]]]
-        return insides if before + seam.join(insides) + self._after == payload else None
-
-
-def _unescaped(inside: bytes) -> str:
-    """Raises UnicodeDecodeError or msgspec.DecodeError if this is not the inside of one JSON string."""
-    return inside.decode() if inside.isalnum() else msgspec.json.decode(b'"%b"' % inside, type=str)
+    def _head(self, text_bytes: int) -> bytes:
+        head = self._wrap.head(self._fixed + text_bytes) + self.run.before
+        if text_bytes < _HEADS_MAX:
+            self._heads[text_bytes] = head
+        return head
 
 
-def run_of(event: bytes, name: bytes, text: str, *, index: int, reasoning: bool) -> TextRun | None:
-    """The run that `event` (one line of data) begins, whose one text is `text`, under `name`; None if unsure."""
+def _chars_of(text: str, blanks: int) -> Chars:
+    latin, wide, other = chars_of(text)
+    return latin - blanks, wide, other
+
+
+@lru_cache(maxsize=256)
+def _finder(head_pattern: bytes, before_bytes: int, tail_bytes: int) -> Callable[[bytes], list[bytes]]:
+    """Finds what may be the texts. Where an event does not fit, it takes all that is left: it never looks twice."""
+    pattern = rb"%b(?s:.{%d})%b(?s:.{%d})|(?s:.+)" % (head_pattern, before_bytes, _TEXT, tail_bytes)
+    return re.compile(pattern).findall
+
+
+def run_of(event: bytes, name: bytes, text: str, *, reasoning: bool) -> TextRun | None:
+    """The run that the data of `event` begins, whose one text is `text`, under `name`; None if unsure."""
     key = b'"%b":"' % name
     at = event.find(key)
-    if at < 0 or event.find(key, at + 1) >= 0:
+    if at < 0 or event.count(b'"%b"' % name) > 1 or b"\n" in event or len(event) > _EVENT_BYTES_MAX:
         return None
     start = at + len(key)
     inside = _INSIDE.match(event, start)
     assert inside is not None
     before, after = b"data: " + event[:start], event[inside.end() :] + b"\n\n"
-    if b"\\" in before or b"\\" in after or not after.startswith(b'"') or _text(inside[0]) != text:
+    if b"\\" in before or b"\\" in after or not after.startswith(b'"') or _unescaped(inside[0]) != text:
         return None
-    return TextRun(before, after, index=index, reasoning=reasoning)
+    return TextRun(before, after, reasoning)
 
 
-def _text(inside: bytes) -> str | None:
+def _unescaped(inside: bytes) -> str | None:
     try:
-        return _unescaped(inside)
+        return _text_of(b'"%b"' % inside)
     except (UnicodeDecodeError, msgspec.DecodeError):
         return None

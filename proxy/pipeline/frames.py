@@ -47,8 +47,7 @@ class Kind(IntEnum):
     """The ledger has the records of these CLOSE frames; payload: list of their seqs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """One good frame of a segment; `offset` and `length` (header included) in bytes; `kind` may be of the future."""
 
     offset: int

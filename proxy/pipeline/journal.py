@@ -16,10 +16,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeVar
+
+import msgspec
 
 from proxy.billing.record import Opened, UsageRecord
 from proxy.pipeline.frames import (
@@ -54,8 +55,7 @@ _SEQS_PER_FRAME = 10_000
 _Key = TypeVar("_Key", str, int)
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True, gc=False):
     """A record that the ledger may not have yet."""
 
     seq: int
@@ -288,6 +288,8 @@ class Journal:
     def _tidy(self) -> None:
         """Let the oldest segments go while nothing, or less than half of the log, is alive in them."""
         log = self._log
+        if len(log.segments) == 1:
+            return
         with suppress(JournalUnavailable):  # no room for a copy: it is no harm to wait
             while len(log.segments) > 1 and not log.suspect:
                 oldest = log.segments[0]

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
+from struct import Struct
 from typing import Final
 from uuid import UUID
 
@@ -46,6 +47,7 @@ _LAYOUT_AT: Final = SLOT_WORDS - 1
 _LOW_WORD: Final = (1 << 64) - 1
 
 Words = memoryview  # of format "Q"
+_NAME = Struct("=QQ")
 
 
 class ProgressFull(Exception):  # noqa: N818 - a state, named like JournalFull
@@ -166,18 +168,11 @@ class ProgressTable:
         if not 0 <= index < self.slots:
             return None
         words = self._slot(index).tolist()
-        if not words[_ID_HIGH] or words[_LAYOUT_AT] != _LAYOUT:
-            return None
-        counts = words[_USAGE:_USAGE_KNOWN]
-        return Progress(
-            exchange_id=str(UUID(int=words[_ID_HIGH] << 64 | words[_ID_LOW])),
-            events=words[_EVENTS],
-            bytes=words[_BYTES],
-            noted_events=words[_NOTED_EVENTS],
-            noted_at=words[_NOTED_AT_MS] / 1000,
-            evidence=Evidence(*words[_EVIDENCE:_USAGE]),
-            usage=Usage(*(count - 1 if count else None for count in counts)) if words[_USAGE_KNOWN] else None,
-        )
+        return _said(words) if words[_ID_HIGH] and words[_LAYOUT_AT] == _LAYOUT else None
+
+    def raw(self, index: int) -> bytes:
+        """The bytes of slot `index`: `decoded` reads them, `name_of` tells whose they are. Empty outside the table."""
+        return self._slot(index).tobytes()
 
     def clear(self) -> None:
         """Free every slot that a crash left taken. Call it after recovery, before the first claim."""
@@ -212,3 +207,33 @@ class ProgressTable:
 
 
 _EMPTY: Final = memoryview(bytes(SLOT_BYTES)).cast("Q")
+
+
+def name_of(exchange_id: str) -> bytes:
+    """What the bytes of a slot begin with while it is this exchange's."""
+    number = UUID(exchange_id).int
+    return _NAME.pack(number >> 64, number & _LOW_WORD)
+
+
+def decoded(raw: bytes) -> Progress:
+    """What the bytes of a claimed slot say. Raises ValueError if they are of another layout, or of no slot at all.
+
+    Words are in the machine's own order: bytes of a machine of the other order show another layout.
+    """
+    words = memoryview(raw).cast("Q").tolist() if len(raw) == SLOT_BYTES else []
+    if not words or words[_LAYOUT_AT] != _LAYOUT:
+        raise ValueError(f"{len(raw)} bytes are no progress slot of layout {_LAYOUT}")
+    return _said(words)
+
+
+def _said(words: list[int]) -> Progress:
+    counts = words[_USAGE:_USAGE_KNOWN]
+    return Progress(
+        exchange_id=str(UUID(int=words[_ID_HIGH] << 64 | words[_ID_LOW])),
+        events=words[_EVENTS],
+        bytes=words[_BYTES],
+        noted_events=words[_NOTED_EVENTS],
+        noted_at=words[_NOTED_AT_MS] / 1000,
+        evidence=Evidence(*words[_EVIDENCE:_USAGE]),
+        usage=Usage(*(count - 1 if count else None for count in counts)) if words[_USAGE_KNOWN] else None,
+    )

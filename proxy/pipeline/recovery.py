@@ -62,9 +62,17 @@ def recover(
 ) -> list[UsageRecord]:
     """One record for each exchange that began and did not end, in the same order."""
     return [
-        _recovered(opened, _progress(opened, slots), estimator, estimator_version=estimator_version)
+        _record(opened, _progress(opened, slots), estimator, estimator_version, found="recovered")
         for opened in unfinished
     ]
+
+
+def sweep(opened: Opened, progress: Progress | None, estimator: Estimator, *, estimator_version: str) -> UsageRecord:
+    """The record of an exchange whose machine did not come back, from its lease.
+
+    The same lease gives the same record, to the byte, wherever it is swept, if the estimator says the same there.
+    """
+    return _record(opened, progress, estimator, estimator_version, found="swept")
 
 
 def _progress(opened: Opened, slots: Slots) -> Progress | None:
@@ -73,12 +81,13 @@ def _progress(opened: Opened, slots: Slots) -> Progress | None:
     return progress if progress is not None and progress.exchange_id == opened.exchange_id else None
 
 
-def _recovered(
-    opened: Opened, progress: Progress | None, estimator: Estimator, *, estimator_version: str
+def _record(
+    opened: Opened, progress: Progress | None, estimator: Estimator, estimator_version: str, *, found: str
 ) -> UsageRecord:
+    """`found`: how, as a detail of the record."""
     delivered = progress is not None and (progress.events > 0 or progress.bytes > 0)
     reading = NOTHING
-    details: dict[str, Any] = {"recovered": True}
+    details: dict[str, Any] = {found: True}
     if progress is None:
         details["progress"] = "missing"
     elif delivered:

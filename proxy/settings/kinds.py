@@ -24,6 +24,8 @@ from proxy.secret import Secret
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 _VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
+# "user:password@host" with something between the colon and the @; a variable there was taken out before.
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(KiB|MiB|GiB)", re.ASCII)
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 # Longer than any key of any provider; a longer one is a file pasted in the wrong place.
@@ -147,18 +149,35 @@ def choice(options: type[StrEnum]) -> Kind:
     return Kind(words, read)
 
 
-def only(value: str, later: str) -> Kind:
-    """The one word that this version takes, where a later one takes a URL too."""
+def place(here: str, *schemes: str) -> Kind:
+    """The word for this machine (None), or the URL of servers elsewhere, as a Secret: a password may stand in it."""
+    words = f"`{here}`, or a URL: {', '.join(f'`{scheme}://…`' for scheme in schemes)}"
 
-    def read(raw: object, at: At) -> str:
-        filled = at.filled(raw) if isinstance(raw, str) else raw
-        if filled == value:
-            return value
-        if isinstance(filled, str) and "://" in filled:
-            raise at.wrong(f"{later} is not in this version; must be `{value}`")
-        raise at.wrong(f"must be `{value}`")
+    def read(raw: object, at: At) -> Secret | None:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        if value == here:
+            return None
+        scheme, found, rest = value.partition("://")
+        if scheme not in schemes or not found or not rest.strip("/") or not _VISIBLE.fullmatch(value):
+            raise at.wrong(f"must be {words}")
+        if not at.literal_secrets and _PASSWORD.search(_VARIABLE.sub("", str(raw))):
+            raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
+        return Secret(value)
 
-    return Kind(f"`{value}`", read)
+    return Kind(words, read)
+
+
+def pepper() -> Kind:
+    """32 bytes as hexadecimal digits, secret."""
+    text_of = secret()
+
+    def read(raw: object, at: At) -> Secret:
+        value: Secret = text_of.read(raw, at)
+        if not re.fullmatch(r"[0-9a-f]{64}", value.reveal(), re.ASCII):
+            raise at.wrong("must be 64 hexadecimal digits, as `tokenweir keys pepper` prints them")
+        return value
+
+    return Kind("`${VAR}`", read)
 
 
 def flag() -> Kind:

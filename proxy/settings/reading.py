@@ -49,8 +49,19 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path) -> Setti
     if literal is not None:
         at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
     settings: Settings = read_section(Settings, raw, at, data_dir=folder / "data")
+    _check_sharing(settings, at)
     models = {name: _routed(model, settings, at) for name, model in settings.models.items()}
     return replace(settings, models=models)
+
+
+def _check_sharing(settings: Settings, at: At) -> None:
+    """What several machines share must be reachable by, and the same on, all of them. Raises SettingsError."""
+    if settings.queue is not None and settings.ledger is None:
+        raise at.under("ledger").wrong("workers behind a queue cannot reach a SQLite file: must be `postgresql://…`")
+    if settings.ledger is not None and settings.key_pepper is None:
+        raise at.under("key_pepper").wrong(
+            "is missing: proxies that share a ledger must hash keys alike; `tokenweir keys pepper` prints a new one"
+        )
 
 
 def require_prices(settings: Settings, lookup: Lookup) -> None:

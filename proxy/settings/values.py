@@ -24,7 +24,8 @@ from proxy.settings.kinds import (
     flag_or_auto,
     folder,
     host,
-    only,
+    pepper,
+    place,
     policy,
     rate,
     read_section,
@@ -37,6 +38,14 @@ from proxy.settings.kinds import (
     url,
     whole,
 )
+
+LEDGER_SCHEMES = ("postgresql",)
+# As redis-py takes them; of several addresses, for Sentinel and Cluster, the list stands where the host does.
+QUEUE_SCHEMES = (
+    "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
+)  # fmt: skip
+# One Redis thread carries 50,000 records a second; more streams than this help nobody.
+SHARDS_MAX = 64
 
 # No exchange lasts a day; a longer time is one in milliseconds.
 DAY_S = 86_400.0
@@ -91,6 +100,14 @@ class Listen:
 
     host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
     port: int = field(default=8080, metadata=about(whole(0, 65_535), "port to listen on; 0: any free one"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """Where a worker shows its health and its metrics."""
+
+    host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
+    port: int = field(default=8081, metadata=about(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,11 +257,34 @@ class Settings:
         default=Path("data"),
         metadata=about(folder(), "where the journal is kept, and the ledger when it is SQLite", default="./data"),
     )
-    ledger: str = field(
-        default="sqlite", metadata=about(only("sqlite", "a ledger behind a URL"), "where the entries are kept")
+    ledger: Secret | None = field(
+        default=None,
+        metadata=about(place("sqlite", *LEDGER_SCHEMES), "where the entries are kept", default="`sqlite`"),
     )
-    queue: str = field(
-        default="local", metadata=about(only("local", "a queue behind a URL"), "what carries records to the ledger")
+    """None: SQLite, in `data_dir`"""
+    queue: Secret | None = field(
+        default=None,
+        metadata=about(place("local", *QUEUE_SCHEMES), "what carries records to the ledger", default="`local`"),
+    )
+    """None: the proxy's own process does"""
+    queue_shards: int = field(
+        default=1,
+        metadata=about(whole(1, SHARDS_MAX), "streams that the queue is spread over; the same for all that share it"),
+    )
+    lease_s: float = field(
+        default=30.0,
+        metadata=about(
+            seconds(DAY_S), "silence after which a proxy on the queue counts as dead: a worker settles its exchanges"
+        ),
+    )
+    key_pepper: Secret | None = field(
+        default=None,
+        metadata=about(
+            pepper(), "what keys are hashed with, for proxies that share a ledger", default="a file in `data_dir`"
+        ),
+    )
+    worker: WorkerSettings = field(
+        default=WorkerSettings(), metadata=about(section(WorkerSettings), "`tokenweir worker`")
     )
     journal: JournalSettings = field(
         default=JournalSettings(), metadata=about(section(JournalSettings), "the local outbox")

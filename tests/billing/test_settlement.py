@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
+from uuid import uuid5
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.prices import configured
 from proxy.billing.record import Bills, Opened, Outcome, Rates, UsageRecord
-from proxy.billing.settlement import POLICY, Situation, bills, content_hash, entry, situation
+from proxy.billing.settlement import ENTRIES, POLICY, Situation, bills, content_hash, entry, situation
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
 
 PRICE = configured(Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000))
@@ -179,6 +180,12 @@ def test_ids_are_derived_and_differ_by_exchange_kind_and_number() -> None:
     ]
     assert len({entry(record).entry_id for record in records}) == 4
     assert entry(RECORD).entry_id == "6dcb5115-894a-52a5-98f4-6fa61c4c8d3a"  # pinned: it must never change
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=80), st.integers(0, 1 << 31))
+def test_an_id_is_the_uuid_of_its_name(exchange_id: str, seq: int) -> None:
+    record = replace(RECORD, opened=replace(OPENED, exchange_id=exchange_id), seq=seq)
+    assert entry(record).entry_id == str(uuid5(ENTRIES, f"{exchange_id}/usage/{seq}"))
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

@@ -23,7 +23,7 @@ import aiohttp
 from sqlalchemy import func, select
 
 from proxy.demo.script import Shape
-from proxy.ledger.database import open_engine, reading, sqlite_url
+from proxy.ledger.database import open_engine, reading
 from proxy.ledger.reports import read_balances
 from proxy.ledger.tables import dead_letters
 from tests.support import sse
@@ -157,7 +157,7 @@ class Chaos:
         self._calls: list[Call] = []
         self._before = len(tokenweir.read_ledger())
         self._logged = len(tokenweir.log.read_text())
-        self._engine = open_engine(sqlite_url(tokenweir.folder / "data" / "ledger.db"))
+        self._engine = open_engine(tokenweir.ledger_url)
 
     async def round(self, instant: Instant, *, gently: bool = False) -> list[str]:
         """Load, kill (or, `gently`, SIGTERM), start, compare. What is wrong."""

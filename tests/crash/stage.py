@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from proxy.compose import Store
+from proxy.compose.store import Store
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.pipeline.journal import Journal
 from proxy.settings import load

@@ -80,6 +80,22 @@ async def _shown(following: asyncio.subprocess.Process, model: str) -> dict[str,
                 return entry
 
 
+async def test_an_exchange_is_set_right_beside_a_running_server(
+    running: Tokenweir, key: str, provider: ScriptedProvider, here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And all that this server has settled so far, in whatever tests, adds up."""
+    provider.script("set-right", PLAIN)
+    async with Stage(running, key) as stage:
+        assert (await stage.whole("set-right")).ended == "complete"
+        (entry,) = entries_of(running, "set-right")
+        adjust = ("adjust", entry["exchange_id"], "--reason", "goodwill", "--charge-usd", "0")
+        written = json.loads(running.command(*adjust).stdout)
+        assert written["charge_usd"] == f"-{entry['charge_usd']}"
+        assert (await stage.whole("set-right")).ended == "complete"
+    running.until(lambda entries: sum(one["model"] == "set-right" for one in entries) == 3)
+    assert main(["reconcile", "--config", str(running.config)]) == 0, capsys.readouterr().out
+
+
 async def test_migrating_beneath_a_running_server_is_harmless(
     running: Tokenweir, key: str, provider: ScriptedProvider
 ) -> None:
@@ -110,6 +126,12 @@ COMMANDS = (
     ("keys", "list"),
     ("keys", "revoke", "a"),
     ("ledger",),
+    ("adjust", "an-exchange", "--reason", "r", "--charge-usd", "0"),
+    ("rerate", "--model", "m", "--since", "1h"),
+    ("dead-letters", "list"),
+    ("dead-letters", "retry", "--all"),
+    ("dead-letters", "drop", "an-id", "--reason", "r"),
+    ("reconcile",),
 )
 WRONG = {
     "": "must be a mapping",

@@ -1,5 +1,5 @@
-"""The relay without a network: for every piece progress is recorded, then the client is written to, then the meter
-reads; what is written is what came, at every cut, with and without framing of the provider's own."""
+"""The relay without a network: for every piece progress is recorded, then the client is written to; what is written is
+what came, and what is metered is what parsing it all says, at every cut, with and without framing of the provider's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.gateway.relay import End, Relay
-from proxy.metering.meter import StreamMeter
+from proxy.gateway.relay import EVENTS_PER_NOTE, End, Relay
+from proxy.gateway.upstream_connection import UpstreamConnection
+from proxy.metering.meter import Metered, StreamMeter
 from proxy.metering.strip import UsageStripper
 from proxy.metering.usage import Evidence, Usage
 from tests.gateway.streams import inside_utf8, told
@@ -30,15 +31,19 @@ class Recorder:
     def __init__(self) -> None:
         self.recorded = (0, 0)
         self.sent = b""
-        self.body_bytes = 0
+        self.noted = 0
+        self.unnoted_max = 0  # events recorded beyond the note, beyond a quarter of all
 
     def deliver(self, events: int, size: int) -> None:
         assert size > self.recorded[1]
         assert events >= self.recorded[0]
         self.recorded = (events, size)
+        if self.noted:
+            self.unnoted_max = max(self.unnoted_max, events - self.noted - self.noted // 4)
 
     def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None:
-        pass
+        assert events >= self.noted
+        self.noted = events
 
 
 class Client(asyncio.WriteTransport):
@@ -74,8 +79,19 @@ def unchunked(wire: bytes) -> bytes:
     return b"".join(body)
 
 
-def relay(recorder: Recorder, *, strip: bool, chunked: bool = True) -> Relay:
-    made = Relay(
+class CountingRelay(Relay):
+    """Counts the pieces that were passed on as they came, in one look."""
+
+    runs = 0
+
+    def run_on(self, wire: bytes) -> bool:
+        taken = super().run_on(wire)
+        self.runs += taken
+        return taken
+
+
+def relay(recorder: Recorder, *, strip: bool, chunked: bool = True) -> CountingRelay:
+    made = CountingRelay(
         meter=StreamMeter(),
         strip=UsageStripper() if strip else None,
         slot=recorder,
@@ -86,7 +102,7 @@ def relay(recorder: Recorder, *, strip: bool, chunked: bool = True) -> Relay:
     return made
 
 
-def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True) -> tuple[Recorder, Relay]:
+def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True) -> tuple[Recorder, CountingRelay]:
     recorder = Recorder()
     made = relay(recorder, strip=strip, chunked=chunked)
     for piece in pieces:
@@ -111,6 +127,104 @@ async def test_random_cuts_with_and_without_framing(language: str, strip: bool) 
         recorder, made = run(pieces, strip=strip, framed=rng.random() < 0.8, chunked=rng.random() < 0.8)
         assert recorder.sent == expected
         assert (made.events, made.bytes) == (len(sse.data_events(expected)), len(expected))
+
+
+class Provider(asyncio.Transport):
+    """The provider's side: takes the request, sends what the test says."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def is_reading(self) -> bool:
+        return True
+
+
+def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[Recorder, CountingRelay]:
+    """`pieces` of a chunked body, as they come from the provider; the body does not end."""
+    recorder = Recorder()
+    made = relay(recorder, strip=strip, chunked=chunked)
+    connection = UpstreamConnection(lambda _: None, lambda _: None)
+    connection.connection_made(Provider())
+    connection.ask(b"")
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    connection.relay_to(made)
+    for piece in pieces:
+        connection.data_received(piece)
+    made.flush()
+    made.settle_counts()
+    return recorder, made
+
+
+def parsed(body: bytes) -> Metered:
+    """Every event parsed."""
+    meter = StreamMeter()
+    meter.feed(body)
+    return meter.close()
+
+
+def grouped(events: list[bytes], rng: random.Random) -> list[list[bytes]]:
+    """The events in groups of random size."""
+    at = sorted({0, len(events), *rng.choices(range(len(events)), k=rng.choice([0, 2, 5, len(events)]))})
+    return [events[a:b] for a, b in pairwise(at)]
+
+
+@pytest.mark.parametrize("language", ["openai", "electron", "siliconstorm", "tera"])
+@pytest.mark.parametrize("strip", [False, True])
+async def test_bursts_of_chunks_in_any_grouping_and_cut(language: str, strip: bool) -> None:
+    """Events in chunks, chunks in writes, writes in pieces: the client gets the same, and the same is metered."""
+    rng = random.Random(f"{language} {strip}")
+    events = told(language, 40, reasoning=8)
+    body = b"".join(events)
+    expected, metered = sse.without_usage_event(body) if strip else body, parsed(body)
+    runs = 0
+    for _ in range(150):
+        chunks = [b"".join(group) for group in (grouped(events, rng) if rng.random() < 0.3 else [[e] for e in events])]
+        wire = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
+        pieces = [b"".join(group) for group in grouped(wire, rng)]
+        if rng.random() < 0.4:
+            pieces = cut(b"".join(pieces), rng.sample(range(1, len(body)), 5))
+        recorder, made = arriving(pieces, strip=strip, chunked=rng.random() < 0.8)
+        assert recorder.sent == expected
+        assert (made.events, made.bytes) == (len(sse.data_events(expected)), len(expected))
+        assert made.meter.bytes_seen == len(body)
+        assert made.meter.close() == metered
+        runs += made.runs
+    assert runs > 150
+
+
+async def test_what_is_noted_lags_by_a_quarter_at_most_and_never_by_a_page() -> None:
+    [*events, _finish, _usage, _done] = told("openai", 400)
+    for size in (1, 3, 20):
+        for wire in (
+            [b"%x\r\n%b\r\n" % (len(e), e) for e in events],
+            [b"%x;x\r\n%b\r\n" % (len(e), e) for e in events],
+        ):
+            recorder, made = arriving([b"".join(wire[at : at + size]) for at in range(0, len(wire), size)], strip=False)
+            # One piece can always be under way: it is recorded first.
+            assert recorder.unnoted_max <= size
+            assert recorder.noted >= len(events) - EVENTS_PER_NOTE - size
+            assert made.meter.evidence.text_events > 0
+
+
+async def test_runs_are_passed_by_when_the_client_has_left_and_metered_all_the_same() -> None:
+    events = told("openai", 60)
+    recorder = Recorder()
+    made = relay(recorder, strip=True)
+    for event in events[:30]:
+        wire = b"%x\r\n%b\r\n" % (len(event), event)
+        if not made.run_on(wire):
+            made.piece(event, wire)
+    made.detach()
+    for event in events[30:]:
+        wire = b"%x\r\n%b\r\n" % (len(event), event)
+        assert not made.run_on(wire)
+        made.piece(event, wire)
+    assert recorder.sent == b"".join(events[:30])
+    assert (made.events, made.bytes) == (30, len(recorder.sent))
+    assert made.meter.close() == parsed(b"".join(events))
 
 
 async def test_pieces_as_long_as_what_is_held_are_not_mistaken_for_it() -> None:

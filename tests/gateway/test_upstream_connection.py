@@ -23,11 +23,20 @@ FORGED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
 
 
 class Heard:
-    """A sink that only listens."""
+    """A sink that only listens; one that `knows` some bytes takes them as they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, knows: bytes | None = None) -> None:
         self.payload = b""
         self.ended: list[str] = []
+        self.knows = knows
+        self.known = 0
+
+    def run_on(self, wire: bytes) -> bool:
+        assert not self.ended
+        if wire != self.knows:
+            return False
+        self.known += 1
+        return True
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         assert not self.ended
@@ -108,6 +117,23 @@ async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -
             again = connection.ask(b"request")
             connection.data_received(CHUNKED)
             assert head_of(again).chunked
+
+
+async def test_only_what_begins_with_a_chunk_is_offered_as_it_came() -> None:
+    known = framed(b"data: b\n\n")
+    for begun, pieces, times in (
+        (b"", [known, known], 2),
+        (known[:4], [known[4:], known, known], 2),
+        (b"%x\r\n" % len(known), [known, b"\r\n", known], 1),  # the first is payload, whatever it looks like
+    ):
+        heard = Heard(known)
+        connection, _ = Pool().connected()
+        asked = connection.ask(b"request")
+        connection.data_received(CHUNKED + begun)
+        Answer(head_of(asked), connection).relay_to(heard)
+        for piece in (*pieces, LAST):
+            connection.data_received(piece)
+        assert (heard.known, heard.ended) == (times, ["complete"]), begun
 
 
 async def test_interim_answers_are_passed_over_at_every_cut() -> None:

@@ -1,4 +1,4 @@
-"""A ledger of its own for each test."""
+"""A ledger of its own for each test, on each of the databases."""
 
 from __future__ import annotations
 
@@ -8,14 +8,83 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from proxy.ledger.database import open_engine, sqlite_url
+from proxy.ledger.migrate import migrate
 from proxy.ledger.store import LedgerStore
-from tests.ledger.making import a_ledger, a_store
+from tests.ledger.making import a_store, emptied
+from tests.support.postgres import Server
+
+
+@pytest.fixture(scope="session")
+def migrated(postgres: Server) -> Iterator[str]:
+    """The name of a migrated database on Postgres, to be copied: that is faster than to migrate."""
+    name = postgres.new_database()
+    migrate(postgres.url(name))
+    yield name
+    postgres.drop_database(name)
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    """A migrated SQLite file."""
-    engine = a_ledger(tmp_path)
+def postgres_url(postgres: Server) -> Iterator[str]:
+    """An empty database on Postgres."""
+    name = postgres.new_database()
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def postgres_ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
+    """A migrated one."""
+    name = postgres.new_database(migrated)
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database, once of each kind."""
+    on_disk = sqlite_url(tmp_path / "ledger.db")
+    return on_disk if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def fresh_ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A migrated database, once of each kind: for a test that changes more than rows."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_ledger_url"))
+    migrate(url := sqlite_url(tmp_path / "ledger.db"))
+    return url
+
+
+@pytest.fixture(scope="session")
+def kept_on_postgres(postgres: Server, migrated: str) -> Iterator[str]:
+    """One for many tests: to make it costs more than most of them."""
+    name = postgres.new_database(migrated)
+    yield postgres.url(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def kept_on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One for many tests."""
+    migrate(url := sqlite_url(tmp_path_factory.mktemp("kept") / "ledger.db"))
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    """A migrated database with nothing in it, once of each kind."""
+    url = str(request.getfixturevalue(f"kept_on_{request.param}"))
+    engine = open_engine(url)
+    emptied(engine)
+    engine.dispose()
+    return url
+
+
+@pytest.fixture
+def engine(ledger_url: str) -> Iterator[Engine]:
+    """Reaches a migrated ledger."""
+    engine = open_engine(ledger_url)
     yield engine
     engine.dispose()
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
 import msgspec
 from msgspec.structs import replace
-from sqlalchemy import Engine, Table, func, select
+from sqlalchemy import Engine, Table, delete, func, insert, select
 
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
-from proxy.ledger.database import open_engine, reading, sqlite_url
+from proxy.ledger.database import open_engine, reading, sqlite_url, writing
 from proxy.ledger.migrate import migrate
-from proxy.ledger.store import LedgerStore
+from proxy.ledger.reports import Balance, DailyUsage, EntryFilter, EntryReader, read_balances, read_daily
+from proxy.ledger.store import Arrival, LedgerStore
+from proxy.ledger.tables import ledger_clock, metadata
 from proxy.metering.usage import Reading, Usage, UsageSource
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
@@ -54,9 +58,9 @@ ENTRY = LedgerEntry(
 )
 
 
-def an_entry(number: int = 0, **differences: Any) -> LedgerEntry:
-    """The entry of exchange `number`, with its id derived as in real life."""
-    exchange_id = str(UUID(int=number + 1))
+def an_entry(number: int = 0, *, exchange: str | None = None, **differences: Any) -> LedgerEntry:
+    """The entry of exchange `number` (or of the one named), with its id derived as in real life."""
+    exchange_id = str(UUID(int=number + 1)) if exchange is None else exchange
     entry = replace(ENTRY, exchange_id=exchange_id, **differences)
     return replace(entry, entry_id=str(uuid5(SPACE, f"{exchange_id}/{entry.kind}/{entry.seq}")))
 
@@ -102,9 +106,65 @@ def a_ledger(folder: Path, name: str = "ledger.db") -> Engine:
     return open_engine(url)
 
 
+def arriving(*entries: LedgerEntry, node: str | None = None, seq: int = 0) -> list[Arrival]:
+    """Entries on their way in; with receipts numbered from `seq` on if there is a node."""
+    return [Arrival(entry, node, None if node is None else seq + place) for place, entry in enumerate(entries)]
+
+
+def batch_of(numbers: Iterable[int]) -> list[Arrival]:
+    """The entries of these exchanges on their way in."""
+    return arriving(*map(an_entry, numbers))
+
+
+def emptied(engine: Engine) -> None:
+    """As after `migrate`: for tests that need many ledgers."""
+    with writing(engine) as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(delete(table))
+        connection.execute(insert(ledger_clock).values(id=1, settled_at=0.0))
+
+
 def a_store(engine: Engine) -> LedgerStore:
     """A store on the real clock."""
     return LedgerStore(engine, content_hash=content_hash, clock=time.time)
+
+
+def stored(engine: Engine) -> list[LedgerEntry]:
+    """Every entry, in the order in which they were settled."""
+    return list(EntryReader(engine, EntryFilter()).new_entries())
+
+
+def assert_sums(engine: Engine) -> None:
+    """Balances and days are the sums of the entries, and there are no others."""
+    entries = stored(engine)
+    assert read_balances(engine) == balances_of(entries)
+    assert read_daily(engine, date.min, date.max) == days_of(entries)
+
+
+def balances_of(entries: Iterable[LedgerEntry]) -> list[Balance]:
+    """As they must be."""
+    return [Balance(*group, *sums) for group, sums in _sums(entries, lambda entry: (entry.key_id,))]
+
+
+def days_of(entries: Iterable[LedgerEntry]) -> list[DailyUsage]:
+    """As they must be."""
+    groups = _sums(entries, lambda entry: (_day(entry), entry.key_id, entry.model))
+    return [DailyUsage(*group, *sums) for group, sums in groups]
+
+
+def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], Any]) -> list[tuple[Any, list[int]]]:
+    names = ("charge_usd", "cost_usd", *Usage.__struct_fields__)
+    sums: dict[Any, list[int]] = {}
+    for entry in entries:
+        total = sums.setdefault(group_of(entry), [0] * (len(names) + 1))
+        for place, name in enumerate(names):
+            total[place] += getattr(entry, name) or 0
+        total[-1] += 1
+    return sorted(sums.items())
+
+
+def _day(entry: LedgerEntry) -> date:
+    return datetime.fromtimestamp(entry.started_at, UTC).date()
 
 
 def count(engine: Engine, table: Table) -> int:

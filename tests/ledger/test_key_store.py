@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -91,3 +92,19 @@ def test_revoking_by_id_or_alias_and_again(keys: KeyStore, clock: Clock) -> None
 def test_an_alias_is_a_name(keys: KeyStore, alias: str) -> None:
     with pytest.raises(ValueError, match="alias"):
         make(keys, 1, alias)
+
+
+def test_changes_made_at_once_take_one_revision_each_and_an_alias_once(engine: Engine, keys: KeyStore) -> None:
+    """As many machines would: with a lock only where it is needed, two would take the same revision or alias."""
+
+    def make_or_none(number: int) -> ApiKey | None:
+        try:
+            return make(keys, number, f"alias-{number % 6}")
+        except AliasTakenError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        made = [key for key in pool.map(make_or_none, range(24)) if key is not None]
+    assert sorted(key.alias for key in made) == [f"alias-{number}" for number in range(6)]
+    assert sorted(key.revision for key in made) == list(range(1, 7))
+    assert len(keys.changes_since(0)) == 6

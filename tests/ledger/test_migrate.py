@@ -1,62 +1,82 @@
-"""The migrations make exactly the tables that the code expects."""
+"""The migrations make exactly the tables that the code expects, and keep what is there."""
 
 from __future__ import annotations
 
 import stat
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from alembic import command
+from sqlalchemy import Column, Engine, MetaData, Table, insert, inspect, select
 
-from proxy.ledger.database import open_engine, sqlite_url, writing
-from proxy.ledger.migrate import NewerDatabaseError, check, migrate
-from proxy.ledger.tables import ledger_entries
-from tests.ledger.making import a_ledger, a_store, an_entry, count
+from proxy.ledger.database import open_engine, reading, sqlite_url, writing
+from proxy.ledger.migrate import NewerDatabaseError, _config, check, migrate
+from proxy.ledger.postgres import UnsuitableDatabaseError
+from proxy.ledger.tables import balances, dead_letters, ledger_clock, ledger_entries
+from tests.ledger.making import (
+    a_ledger,
+    a_store,
+    an_entry,
+    arriving,
+    assert_sums,
+    balances_of,
+    content_hash,
+    count,
+    stored,
+)  # fmt: skip
+from tests.support.postgres import Server
 
 
-def test_from_nothing_to_what_the_code_expects(tmp_path: Path) -> None:
+def test_from_nothing_to_what_the_code_expects(database_url: str) -> None:
+    migrate(database_url)
+    assert check(database_url) == []
+
+
+def test_in_an_odd_folder(tmp_path: Path) -> None:
     url = sqlite_url(tmp_path / "with space & 100% odd" / "ledger.db")
     migrate(url)
     assert check(url) == []
 
 
-def test_again_keeps_everything(tmp_path: Path) -> None:
-    engine = a_ledger(tmp_path)
-    a_store(engine).settle([an_entry()])
-    migrate(sqlite_url(tmp_path / "ledger.db"))
+def test_again_keeps_everything_and_writes_nothing(ledger_url: str, engine: Engine) -> None:
+    a_store(engine).settle(arriving(an_entry()))
+    with writing(engine):  # whoever wanted to write would wait
+        migrate(ledger_url)
     assert count(engine, ledger_entries) == 1
-    engine.dispose()
 
 
-def test_drift_is_seen(tmp_path: Path) -> None:
-    engine = a_ledger(tmp_path)
+def test_drift_is_seen(fresh_ledger_url: str) -> None:
+    engine = open_engine(fresh_ledger_url)
     with writing(engine) as connection:
         connection.exec_driver_sql("ALTER TABLE balances ADD COLUMN mood VARCHAR")
-        connection.exec_driver_sql("DROP INDEX ix_ledger_entries_started_at")
+        connection.exec_driver_sql("DROP INDEX ix_usage_daily_day")
+        connection.exec_driver_sql("DROP TABLE ledger_clock")
+        connection.exec_driver_sql("CREATE TABLE ledger_clock (id INTEGER NOT NULL, settled_at TIMESTAMP NOT NULL)")
     engine.dispose()
-    differences = " ".join(check(sqlite_url(tmp_path / "ledger.db")))
+    differences = " ".join(check(fresh_ledger_url))
     assert "mood" in differences
-    assert "ix_ledger_entries_started_at" in differences
+    assert "ix_usage_daily_day" in differences
+    assert "primary key of ledger_clock" in differences
 
 
-def test_a_database_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
-    engine = a_ledger(tmp_path)
+def test_a_database_of_a_later_version_is_left_alone(fresh_ledger_url: str) -> None:
+    engine = open_engine(fresh_ledger_url)
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
     with pytest.raises(NewerDatabaseError, match="9999"):
-        migrate(sqlite_url(tmp_path / "ledger.db"))
+        migrate(fresh_ledger_url)
 
 
-def test_a_failed_upgrade_leaves_nothing_behind(tmp_path: Path) -> None:
-    url = sqlite_url(tmp_path / "ledger.db")
-    engine = open_engine(url)
+def test_a_failed_upgrade_leaves_nothing_behind(database_url: str) -> None:
+    engine = open_engine(database_url)
     with writing(engine) as connection:
-        connection.exec_driver_sql("CREATE TABLE api_keys (key_id VARCHAR)")  # in the way of the last table
-    with pytest.raises(OSError, match="api_keys"):
-        migrate(url)
-    with writing(engine) as connection:
-        tables = {row[0] for row in connection.exec_driver_sql("SELECT name FROM sqlite_master")}
-        assert tables == {"api_keys"}
+        connection.exec_driver_sql("CREATE TABLE usage_daily (key_id VARCHAR)")  # in the way of the last revision
+    with pytest.raises(OSError, match="usage_daily"):
+        migrate(database_url)
+    with reading(engine) as connection:
+        assert inspect(connection).get_table_names() == ["usage_daily"]
     engine.dispose()
 
 
@@ -70,4 +90,68 @@ def test_the_file_is_its_owners_alone_and_survives_power_cuts(tmp_path: Path) ->
         for file in tmp_path.glob("ledger.db*"):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert settings == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    engine.dispose()
+
+
+def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.ledger.postgres._VERSION_MIN", 99)
+    with pytest.raises(UnsuitableDatabaseError, match="PostgreSQL 99"):
+        migrate(postgres_url)
+
+
+def test_a_database_that_cannot_hold_every_character_is_refused(postgres: Server) -> None:
+    name = postgres.new_database("template0", options="ENCODING 'LATIN1' LOCALE 'C'")
+    with pytest.raises(UnsuitableDatabaseError, match="UTF8, not LATIN1"):
+        migrate(postgres.url(name))
+    postgres.drop_database(name)
+
+
+# -- from 0001 ---------------------------------------------------------------------------------------------------
+
+NEW_COLUMNS = {"node", "journal_seq", "state", "state_at"}
+
+
+def as_of_0001(table: Table) -> Table:
+    """A table that 0002 has changed, as it was."""
+    kept = [Column(c.name, c.type) for c in table.columns if c.name not in NEW_COLUMNS]
+    return Table(table.name, MetaData(), *kept)
+
+
+def upgrade_to(engine: Engine, revision: str) -> None:
+    config = _config()
+    with writing(engine) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def test_a_ledger_of_0001_comes_along_with_its_rows(database_url: str) -> None:
+    """What a ledger with the entries of three days held, it holds; the days are added up from them."""
+    engine = open_engine(database_url)
+    midnight = 1_793_059_200.0
+    entries = [
+        an_entry(0, started_at=midnight - 1e-6, charge_usd=1),
+        an_entry(1, started_at=midnight, charge_usd=4_000_000_123_456_789, cost_usd=None),
+        an_entry(2, started_at=midnight, charge_usd=None, prompt_tokens=None, model="small"),
+        an_entry(3, started_at=midnight + 86_400, key_id="key-2"),
+    ]
+    upgrade_to(engine, "0001")
+    rows = [
+        {name: getattr(entry, name) for name in entry.__struct_fields__}
+        | {"content_hash": content_hash(entry), "settled_at": midnight + place}
+        for place, entry in enumerate(entries)
+    ]
+    letter = {"id": "1", "reason": "r", "payload": "p", "first_seen": 1.0, "last_seen": 2.0, "times_seen": 3}
+    with writing(engine) as connection:
+        connection.execute(insert(as_of_0001(ledger_entries)), rows)
+        connection.execute(insert(balances), [asdict(one) for one in balances_of(entries)])
+        connection.execute(insert(as_of_0001(dead_letters)), [letter])
+    migrate(database_url)
+    assert check(database_url) == []
+    assert stored(engine) == entries
+    assert_sums(engine)
+    with reading(engine) as connection:
+        (kept,) = connection.execute(select(dead_letters))
+        assert (kept.times_seen, kept.state, kept.state_at, kept.node) == (3, "open", 1.0, None)
+        assert connection.execute(select(ledger_clock.c.settled_at)).scalar_one() == midnight + 3
+    assert a_store(engine).settle(arriving(*entries)).repeated == 4
     engine.dispose()

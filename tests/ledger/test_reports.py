@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import time
+from datetime import UTC, date, datetime
 
 import pytest
 from sqlalchemy import Engine
 
 from proxy.ledger import reports
-from proxy.ledger.reports import EntryFilter, EntryReader, entry_json, read_balances, since_from
+from proxy.ledger.reports import EntryFilter, EntryReader, entry_json, read_balances, read_daily, since_from
 from proxy.ledger.store import LedgerStore
-from tests.ledger.making import an_entry
+from tests.ledger.making import an_entry, arriving, assert_sums
 
 PUBLIC = [
     *("entry_id", "exchange_id", "kind", "key_id", "key_alias", "provider", "model", "upstream_model", "endpoint"),
@@ -33,21 +34,25 @@ def test_json_has_the_29_fields_in_their_order() -> None:
     assert json.loads(json.dumps(shown)) == shown
 
 
+# Entries are settled after they began: by the database's clock, which these tests do not set.
+NOW = float(int(time.time()))
+
+
 @pytest.mark.parametrize(
     ("wanted", "numbers"),
     [
         (EntryFilter(), [0, 1, 2]),
         (EntryFilter(key_alias="bert"), [1]),
         (EntryFilter(model="small"), [2]),
-        (EntryFilter(since=NOON), [1, 2]),
+        (EntryFilter(since=NOW), [1, 2]),
         (EntryFilter(key_alias="bert", model="small"), []),
         (EntryFilter(key_alias="%"), []),
     ],
 )
 def test_filters(engine: Engine, store: LedgerStore, wanted: EntryFilter, numbers: list[int]) -> None:
-    store.settle([an_entry(0, started_at=NOON - 1)])
-    store.settle([an_entry(1, started_at=NOON, key_alias="bert")])
-    store.settle([an_entry(2, started_at=NOON + 1, model="small")])
+    store.settle(arriving(an_entry(0, started_at=NOW - 1)))
+    store.settle(arriving(an_entry(1, started_at=NOW, key_alias="bert")))
+    store.settle(arriving(an_entry(2, started_at=NOW + 1, model="small")))
     found = [e.exchange_id for e in EntryReader(engine, wanted).new_entries()]
     assert found == [an_entry(n).exchange_id for n in numbers]
 
@@ -65,7 +70,7 @@ def test_a_follower_misses_nothing_and_repeats_nothing(
         for _ in range(2):
             batch = [an_entry(number + i, started_at=NOON - number) for i in range(size)]
             number += size
-            store.settle(batch)
+            store.settle(arriving(*batch))
             settled += [e.entry_id for e in batch]
             for entry in reader.new_entries():
                 seen.append(entry.entry_id)
@@ -76,10 +81,31 @@ def test_a_follower_misses_nothing_and_repeats_nothing(
 
 
 def test_balances_by_key(engine: Engine, store: LedgerStore) -> None:
-    store.settle([an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_usd=None)])
+    store.settle(arriving(an_entry(0, key_id="b"), an_entry(1, key_id="a"), an_entry(2, key_id="b", charge_usd=None)))
     by_key = {balance.key_id: balance for balance in read_balances(engine)}
     assert list(by_key) == ["a", "b"]
     assert (by_key["b"].entries, by_key["b"].charged_usd, by_key["b"].total_tokens) == (2, 1_000_000_001, 300)
+
+
+def test_usage_by_day_key_and_model(engine: Engine, store: LedgerStore) -> None:
+    day_s = 86_400
+    midnight = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
+    begun = (midnight - 1e-6, midnight, midnight + day_s - 1, midnight + day_s)
+    store.settle(arriving(*(an_entry(n, started_at=at, charge_usd=10**n) for n, at in enumerate(begun))))
+    store.settle(
+        arriving(an_entry(9, started_at=midnight, key_id="key-0"), an_entry(10, started_at=midnight, model="a"))
+    )
+    november = read_daily(engine, date(2026, 11, 1), date(2026, 11, 30))
+    assert [(one.day.day, one.key_id, one.model, one.entries) for one in november] == [
+        (1, "key-0", "tera-large", 1),
+        (1, "key-1", "a", 1),
+        (1, "key-1", "tera-large", 2),
+        (2, "key-1", "tera-large", 1),
+    ]
+    assert [one.charged_usd for one in november if one.key_id == "key-1"] == [1_000_000_001, 110, 1_000]
+    (october,) = read_daily(engine, date(2026, 10, 1), date(2026, 10, 31), key_id="key-1")
+    assert (october.day, october.charged_usd) == (date(2026, 10, 31), 1)
+    assert_sums(engine)
 
 
 @pytest.mark.parametrize(

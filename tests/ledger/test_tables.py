@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Dialect
 from sqlalchemy.dialects.postgresql.base import PGDialect
-from sqlalchemy.dialects.sqlite.base import SQLiteDialect
+from sqlalchemy.dialects.sqlite.base import DATETIME, SQLiteDialect
 
 from proxy.billing.entries import ENTRY_FIELDS
 from proxy.ledger.tables import Money, UtcTime, ledger_entries
@@ -40,5 +40,14 @@ def test_times_are_exact_to_the_microsecond(unix_s: float) -> None:
     assert kept == pytest.approx(unix_s, abs=1e-6)
 
 
+@given(st.floats(0, 4e9) | st.integers(0, 2**32).map(float))
+def test_sqlite_s_times_are_the_text_that_sqlalchemy_reads(unix_s: float) -> None:
+    dialect = SQLiteDialect()
+    time_type = UtcTime()
+    by_sqlalchemy = DATETIME().bind_processor(dialect)
+    assert time_type.bind_processor(dialect)(unix_s) == by_sqlalchemy(time_type.process_bind_param(unix_s, dialect))
+
+
 def test_the_columns_are_the_entry_s_fields() -> None:
-    assert [c.name for c in ledger_entries.columns] == [*ENTRY_FIELDS, "content_hash", "settled_at"]
+    more = ["content_hash", "settled_at", "node", "journal_seq"]
+    assert [c.name for c in ledger_entries.columns] == [*ENTRY_FIELDS, *more]

@@ -1,4 +1,5 @@
-"""A folder for journals: in memory where the machine has one, since these tests sync thousands of times."""
+"""Servers for queues; and a folder for journals: in memory where there is one, since these tests sync thousands of
+times."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
+
+__all__ = ["prefix", "redis_url", "shared_valkey", "valkey"]
 
 MEMORY = Path("/dev/shm")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.usage import TOKENS_MAX, Evidence, Usage
-from proxy.pipeline.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable
+from proxy.pipeline.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable, decoded, name_of
 from tests.pipeline.making import exchange_id
 
 COUNT = st.integers(0, 2**63)
@@ -131,6 +131,24 @@ def test_a_file_of_another_layout_or_of_rubbish_is_not_misread(tmp_path: Path) -
     assert [table.read(index) for index in (-1, 0, 7, 8, 10**9)] == [None] * 5
     table.clear()
     assert table.free == 8
+
+
+def test_the_bytes_of_a_slot_say_elsewhere_what_it_says_here(tmp_path: Path) -> None:
+    table = make(tmp_path / "p")
+    slot = table.claim(exchange_id(5))
+    slot.note(Evidence(1, 2, 3, 4, 5, 6, 7, 8), Usage(10, None, 0, 3, 13), 30)
+    slot.deliver(31, 4_096)
+    raw = table.raw(slot.index)
+    assert decoded(raw) == table.read(slot.index)
+    assert raw.startswith(name_of(exchange_id(5)))
+    slot.release()
+    assert not table.raw(slot.index).startswith(name_of(exchange_id(5)))
+
+
+@pytest.mark.parametrize("raw", [b"", b"x", b"\xff" * SLOT_BYTES, bytes(SLOT_BYTES), bytes(SLOT_BYTES + 8)])
+def test_bytes_that_are_no_slot_of_this_layout_are_not_misread(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="no progress slot of layout"):
+        decoded(raw)
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_no(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 from sqlalchemy import Engine
@@ -32,55 +32,30 @@ def provider_section(base_url: str, **settings: Any) -> dict[str, Any]:
     return {"base_url": base_url, "api_key": "${TEST_PROVIDER_KEY}", **settings}
 
 
-class Tokenweir:
-    """One deployment in a folder of its own: started, killed and started again on the same data."""
+class Listening:
+    """A process of ours that says where it listens: started, killed, stopped, started again."""
 
-    PROVIDER_KEY = "sk-canary-provider-secret-7d1f"
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        providers: Mapping[str, Any],
-        models: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        first = next(iter(providers))
-        config = {
-            "listen": {"host": "127.0.0.1", "port": 0},
-            "data_dir": str(folder / "data"),
-            "providers": dict(providers),
-            "models": models or {"*": {"provider": first, "price": PRICE, "cost": COST}},
-            **settings,
-        }
-        self.config = folder / "tokenweir.yaml"
-        self.config.write_text(yaml.safe_dump(config))
-        self.environment = {
-            **os.environ,
-            "TEST_PROVIDER_KEY": self.PROVIDER_KEY,
-            "PYTHONPATH": str(ROOT),
-        }
+        self.environment = dict(environment)
+        self.program: Sequence[str] = ("-m", "proxy")
         self.child: subprocess.Popen[str] | None = None
         self.url = ""
         self.port = 0
-        self.log = folder / "proxy.log"
-        self._engine: Engine | None = None
-        self._reader: EntryReader | None = None
-        self._read: list[dict[str, Any]] = []
+        self.log = log
+        self._arguments = arguments
 
     def launch(self) -> subprocess.Popen[str]:
-        """Begin to serve, and wait for nothing."""
+        """Begin to run, and wait for nothing."""
         with self.log.open("a") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve", "--config", str(self.config)],
+                [sys.executable, *self.program, *self._arguments],
                 cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
         return self.child
 
-    def start(self) -> Tokenweir:
-        """Serve; returns when it listens."""
+    def start(self) -> Self:
+        """Run; returns when it listens."""
         self.child = self.launch()
         assert self.child.stdout is not None
         for line in self.child.stdout:
@@ -90,16 +65,15 @@ class Tokenweir:
                 return self
         raise AssertionError(f"it did not start: {self.log.read_text()[-3000:]}")
 
-    @property
-    def base_url(self) -> str:
-        """As an SDK takes it."""
-        return f"{self.url}/v1"
-
     def kill(self) -> None:
         """kill -9, now."""
-        assert self.child is not None
-        self.child.send_signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self._wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it: SIGSTOP and SIGCONT, say."""
+        assert self.child is not None
+        self.child.send_signal(number)
 
     def stop(self, timeout_s: float = STOP_S_MAX) -> int:
         """SIGTERM, and wait for the end. The exit code."""
@@ -117,9 +91,6 @@ class Tokenweir:
                 self.kill()
         elif self.child is not None:
             self._wait()
-        if self._engine is not None:
-            self._engine.dispose()
-            self._engine = self._reader = None
 
     def _wait(self, timeout_s: float = STOP_S_MAX) -> int:
         assert self.child is not None
@@ -127,6 +98,78 @@ class Tokenweir:
         assert self.child.stdout is not None
         self.child.stdout.close()
         return code
+
+
+class Tokenweir(Listening):
+    """One deployment in a folder of its own: started, killed and started again on the same data.
+
+    Embedded, unless it is given the URLs of a ledger and a queue; then `worker` makes its workers.
+    """
+
+    PROVIDER_KEY = "sk-canary-provider-secret-7d1f"
+    PEPPER = "5e" * 32
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        providers: Mapping[str, Any],
+        models: Mapping[str, Any] | None = None,
+        ledger_url: str | None = None,
+        queue_url: str | None = None,
+        options: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        """`options`: more arguments of `serve`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        first = next(iter(providers))
+        config = {
+            "listen": {"host": "127.0.0.1", "port": 0},
+            "worker": {"port": 0},
+            "data_dir": str(folder / "data"),
+            "providers": dict(providers),
+            "models": models or {"*": {"provider": first, "price": PRICE, "cost": COST}},
+            **settings,
+        }
+        environment = {**os.environ, "TEST_PROVIDER_KEY": self.PROVIDER_KEY, "PYTHONPATH": str(ROOT)}
+        if ledger_url is not None:
+            config |= {"ledger": "${TEST_LEDGER}", "key_pepper": "${TEST_PEPPER}"}
+            environment |= {"TEST_LEDGER": ledger_url, "TEST_PEPPER": self.PEPPER}
+        if queue_url is not None:
+            config |= {"queue": "${TEST_QUEUE}"}
+            environment["TEST_QUEUE"] = queue_url
+        self.config = folder / "tokenweir.yaml"
+        self.config.write_text(yaml.safe_dump(config))
+        self.ledger_url = ledger_url or sqlite_url(folder / "data" / "ledger.db")
+        arguments = ("serve", "--config", str(self.config), *options)
+        super().__init__(folder, arguments, environment, folder / "proxy.log")
+        self._workers = 0
+        self._engine: Engine | None = None
+        self._reader: EntryReader | None = None
+        self._read: list[dict[str, Any]] = []
+
+    def alone(self) -> Tokenweir:
+        """The same deployment, as one process from now on."""
+        self._arguments = self._arguments[:3]
+        return self
+
+    def worker(self) -> Listening:
+        """Another worker of this deployment, not started yet."""
+        self._workers += 1
+        arguments = ("worker", "--config", str(self.config))
+        return Listening(self.folder, arguments, self.environment, self.folder / f"worker-{self._workers}.log")
+
+    @property
+    def base_url(self) -> str:
+        """As an SDK takes it."""
+        return f"{self.url}/v1"
+
+    def close(self) -> None:
+        """End it whatever it does."""
+        super().close()
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = self._reader = None
 
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `tokenweir …` beside it."""
@@ -151,7 +194,7 @@ class Tokenweir:
     def read_ledger(self) -> list[dict[str, Any]]:
         """The same entries, read without starting a process (`ledger` costs a second): for polling."""
         if self._reader is None:
-            self._engine = open_engine(sqlite_url(self.folder / "data" / "ledger.db"))
+            self._engine = open_engine(self.ledger_url)
             self._reader = EntryReader(self._engine, EntryFilter())
             self._read = []
         self._read += map(entry_json, self._reader.new_entries())

@@ -17,7 +17,7 @@ from proxy.metering.dialects.openai_request import (
 from proxy.metering.dialects.openai_usage import later, usage_of, violations
 from proxy.metering.dialects.openai_usage_event import is_usage_event
 from proxy.metering.dialects.openai_wire import Choice, Chunk, Part, ToolCall
-from proxy.metering.run import TextRun, run_of
+from proxy.metering.run import RunText, TextRun, run_of
 from proxy.metering.text import Chars, GrowingText, chars_of
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
 
@@ -111,12 +111,12 @@ class ChatTally:
         reasoning = name != "content"
         if index not in (self._plain_reasoning if reasoning else self._plain):
             return None
-        return run_of(event, name.encode(), text, index=index, reasoning=reasoning)
+        return run_of(event, name.encode(), text, reasoning=reasoning)
 
-    def read_run(self, run: TextRun, text: str, count: int) -> None:
-        """Events of a run, `count` with text, `text` in all: what `read` would have made of each."""
-        (self._reasonings if run.reasoning else self._texts).append(text)
-        self.evidence.text_events += count
+    def read_run(self, found: RunText) -> None:
+        """Events of a run: what `read` would have made of each."""
+        self.evidence.text_events += found.spoken
+        self._count(found.chars, reasoning=found.reasoning)
 
     def read_answer(self, chunk: Chunk) -> None:
         """One whole answer: where a choice has both a message and a delta, the message is the answer."""

@@ -6,7 +6,7 @@ Law: types are exact (`true` is not 1, "5" is not 5, 1.0 is no integer), and eve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,10 @@ from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 MODEL_CHARS_MAX = 256
 # OpenAI's own limit.
 N_MAX = 128
+# Where a message has text that the model reads, and where calls; what of the request is read as JSON.
+_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning"})
+_CALLS = frozenset({"tool_calls", "function_call"})
+_STRUCTURES = ("tools", "functions", "response_format")
 
 
 class InvalidField(Exception):  # noqa: N818 - it is the name of a value of the API: a 400 with `param`
@@ -47,7 +51,7 @@ def facts(document: dict[str, Any]) -> RequestFacts:
     n = _integer(document, "n", at_most=N_MAX) or 1
     # Which of the two a provider obeys differs: the larger one bounds both.
     limits = [_integer(document, name, at_most=TOKENS_MAX) for name in ("max_tokens", "max_completion_tokens")]
-    limit = max((limit for limit in limits if limit is not None), default=None)
+    limit = max([limit for limit in limits if limit is not None], default=None)
     streamed = _flag(document, "stream", "stream")
     asked = _flag(_stream_options(document), "include_usage", "stream_options.include_usage")
     return RequestFacts(
@@ -113,36 +117,40 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
-    parts = [part for message in messages for part in _parts(message)]
-    latin, wide, other = chars_of("".join(part for part in parts if isinstance(part, str)))
-    kinds = [part.get("type") for part in parts if isinstance(part, dict)]
-    images = sum(kind in ("image_url", "input_image", "image") for kind in kinds)
-    structures = [document.get(name) for name in ("tools", "functions", "response_format")]
-    calls = [message[name] for message in messages for name in ("tool_calls", "function_call") if message.get(name)]
+    texts: list[str] = []
+    kinds: list[object] = []
+    structures = [document[name] for name in _STRUCTURES if name in document]
+    for message in messages:
+        for name, value in message.items():
+            if name in _CALLS:
+                structures.append(value)
+            elif name not in _SPOKEN:
+                continue
+            elif isinstance(value, str):
+                texts.append(value)
+            elif isinstance(value, list):
+                _read_parts(value, texts, kinds)
+    latin, wide, other = chars_of("".join(texts))
+    images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
     return PromptEvidence(
         messages=len(messages),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
-        tool_chars=sum(_json_bytes(value) for value in structures + calls if value),
+        tool_chars=sum([_json_bytes(value) for value in structures if value]),
         images=images,
         attachments=len(kinds) - images,
     )
 
 
-def _parts(message: Mapping[str, Any]) -> Iterator[str | dict[str, Any]]:
-    """The texts of a message, and those of its parts that are not text."""
-    for name in ("content", "refusal", "name", "reasoning_content", "reasoning"):
-        value = message.get(name)
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, list):
-            for part in value:
-                text = part.get("text") if isinstance(part, dict) else part
-                if isinstance(text, str):
-                    yield text
-                elif isinstance(part, dict):
-                    yield part
+def _read_parts(parts: list[Any], texts: list[str], kinds: list[object]) -> None:
+    """Add the texts of a message's parts to `texts`, and the types of those that are not text to `kinds`."""
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            texts.append(text)
+        elif isinstance(part, dict):
+            kinds.append(part.get("type"))
 
 
 def _json_bytes(value: object) -> int:

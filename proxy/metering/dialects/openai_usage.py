@@ -45,7 +45,10 @@ def _details(raw: Mapping[str, Any], side: str) -> Mapping[str, Any]:
 
 
 def _first(*values: object) -> int | None:
-    return next((_count(value) for value in values if value is not None), None)
+    for value in values:
+        if value is not None:
+            return _count(value)
+    return None
 
 
 def _count(value: object) -> int | None:
@@ -83,13 +86,14 @@ def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
 def plain(raw: Mapping[str, Any]) -> dict[str, Any] | None:
     """`raw` without its array of times, as plain finite JSON; None if it is too large or cannot be written as JSON."""
     try:
-        text = msgspec.json.encode({key: value for key, value in raw.items() if key != _TIMES})
+        kept = {key: value for key, value in raw.items() if key != _TIMES}
+        text = msgspec.json.encode(kept)
         if len(text) > RAW_BYTES_MAX:
             return None
-        value: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        # `raw` was JSON: all that encoding changes is a number too large for a float, which becomes null.
+        return msgspec.json.decode(text, type=dict[str, Any]) if b"null" in text else kept
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None
-    return value
 
 
 def timings(raw: Mapping[str, Any]) -> dict[str, float]:

@@ -1,7 +1,8 @@
-"""The composition root: settings → objects → start and stop. The one module that knows everybody.
+"""One proxy process: settings → objects → start and stop.
 
-Start: lock and read the journal → migrate the ledger → settle what a crash left open → keys → settler → listen.
-Stop: take no new work → let what runs finish within the grace time → close the rest as `shut_down` → settle → let go.
+Start: lock and read the journal → the ledger is as this version wants it → settle what a crash left open → keys →
+carry → listen.
+Stop: take no new work → let what runs finish within the grace time → close the rest as `shut_down` → carry → let go.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,7 +20,11 @@ from aiohttp import web
 
 from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
-from proxy.billing.settlement import content_hash, entry
+from proxy.billing.settlement import content_hash
+from proxy.compose.folder import Folder, key_pepper, ledger_url
+from proxy.compose.node import Node
+from proxy.compose.queue import Queue
+from proxy.compose.siblings import Siblings
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.ports import Ports, Route
@@ -29,19 +33,14 @@ from proxy.gateway.server import Routes, Server, wait_until
 from proxy.gateway.tasks import Tasks
 from proxy.gateway.upstream import Provider, UpstreamClient
 from proxy.keys.keyring import Keyring
-from proxy.keys.secrets import load_pepper
-from proxy.ledger.database import LedgerUnavailable, open_engine, sqlite_url
+from proxy.ledger.database import open_engine
 from proxy.ledger.key_store import KeyStore
 from proxy.ledger.migrate import migrate
-from proxy.ledger.settler import Settler
-from proxy.ledger.store import LedgerStore, Settled
+from proxy.ledger.store import LedgerStore
 from proxy.metering.dialect import OPENAI_CHAT
-from proxy.metering.estimate import VERSION, Estimator
+from proxy.metering.estimate import Estimator
 from proxy.metrics import CONTENT_TYPE, Metrics
-from proxy.outbox import LocalOutbox
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.progress import ProgressTable
-from proxy.pipeline.recovery import recover
+from proxy.pipeline.log import JournalInUse
 from proxy.settings import ModelSettings, ProviderSettings, Settings, require_prices
 from proxy.settings import route as find_model
 
@@ -51,22 +50,6 @@ KEEP_ESTIMATOR_S = 30.0
 LAST_SETTLE_S = 10.0
 
 _log = logging.getLogger(__name__)
-
-
-class Folder:
-    """Where everything of one data directory is."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.root = data_dir
-        self.journal = data_dir / "journal"
-        self.progress = data_dir / "progress.table"
-        self.pepper = data_dir / "pepper"
-        self.estimator = data_dir / "estimator.json"
-        self.ledger_url = sqlite_url(data_dir / "ledger.db")
-
-    def make(self) -> None:
-        """Make it, for its owner only."""
-        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | None]:
@@ -88,6 +71,8 @@ def _models(settings: Settings, book: PriceBook) -> Models:
         provider = providers[model.provider]
 
         def prices(at: float) -> tuple[Price | None, Price | None]:
+            if model.price is not None and model.cost is not None:
+                return model.price, model.cost
             where = provider.settings
             listed = book.price(provider=where.name, base_url=where.base_url, model=upstream_model, at=at)
             return model.price or listed, model.cost or listed
@@ -100,29 +85,6 @@ def _models(settings: Settings, book: PriceBook) -> Models:
 
     named = {name: made(model, model.upstream_model) for name, model in settings.models.items() if not model.is_pattern}
     return Models(named, passed)
-
-
-class _SettlerSeen:
-    """What the settler does, in metrics and, when it cannot, in the log."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
-        results = {
-            "inserted": len(settled.inserted),
-            "repeated": settled.repeated,
-            "conflict": settled.conflicts,
-            "dead_letter": settled.rejected + unreadable,
-        }
-        self._metrics.committed(results, entries=settled.inserted, duration_s=duration_s)
-        if settled.conflicts or settled.rejected or unreadable:
-            _log.error("ledger: records became dead letters: %s", results)
-
-    def failed(self, error: Exception) -> None:
-        self._metrics.failed()
-        known = isinstance(error, LedgerUnavailable)
-        _log.error("ledger: cannot be written to, trying again: %s", error, exc_info=None if known else error)
 
 
 def _keys_unreadable(error: OSError) -> None:
@@ -144,72 +106,81 @@ def _keep_estimator(file: Path, learned: dict[str, object]) -> None:
 
 
 class Proxy:
-    """One proxy process on embedded storage. `start`, then `stop`; nothing runs before or after."""
+    """`start`, then `stop`; nothing runs before or after."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, siblings: Siblings | None = None) -> None:
+        """`siblings`: this is one of several processes on one port."""
         self.settings = settings
         self.port = 0
-        self._folder = Folder(settings.data_dir)
+        self._siblings = siblings
+        self._folder = Folder(settings.data_dir, None if siblings is None else siblings.mine)
         self._book = PriceBook()
         self._tasks = Tasks()
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._refusing: str | None = "The proxy is starting."
 
-    async def start(self, *, host: str | None = None, port: int | None = None) -> None:
-        """Listen. Raises SettingsError, JournalUnavailable, LedgerUnavailable, OSError."""
+    async def start(self) -> None:
+        """Listen. Raises SettingsError, JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
         require_prices(self.settings, price_lookup(self._book))
         self._folder.make()
-        loop = asyncio.get_running_loop()
-        journal = self._journal = Journal.open(
-            self._folder.journal,
-            bytes_max=self.settings.journal.bytes_max,
-            durability=self.settings.journal.durability.value,
-        )
-        self._table = ProgressTable.open(self._folder.progress, slots=self.settings.streams_max, unix_time=time.time)
+        self._node = Node(self._folder, self.settings)
         self._estimator = _load_estimator(self._folder.estimator)
         self._metrics = Metrics(self.settings.models)
-        self._engine = open_engine(self._folder.ledger_url)
-        await loop.run_in_executor(self._disk, migrate, self._folder.ledger_url)
-        self._recover(journal)
+        self._queue = None
+        if self.settings.queue is not None:
+            self._queue = Queue(self.settings)
+            await self._queue.check()
+        url = ledger_url(self.settings)
+        await asyncio.get_running_loop().run_in_executor(None, migrate, url)
+        self._engine = open_engine(url)
+        self._recover(self._node)
         keyring = Keyring(
             KeyStore(self._engine, clock=time.time),
-            pepper=load_pepper(self._folder.pepper),
+            pepper=key_pepper(self.settings),
             unix_time=time.time,
             on_failure=_keys_unreadable,
         )
         await keyring.refresh()
-        store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
-        self._settler = Settler(journal, store, to_entry=entry, observer=_SettlerSeen(self._metrics))
-        journal.wakeup = self._settler.wake
-        self._outbox = LocalOutbox(journal, self._table, self._disk)
+        self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
         self._upstream = UpstreamClient()
         self._chat = self._make_chat(keyring)
-        self._gauges(journal)
-        self._tasks.start(self._settler.run(), name="settler")
+        self._gauges()
+        self._node.start(self._tasks, self._store, self._queue, self._metrics)
         self._tasks.start(keyring.run(), name="keyring")
-        self._tasks.start(self._outbox.keep_durable(), name="outbox")
         self._tasks.start(self._keep_estimator(), name="estimator")
+        if self._siblings is None or self._siblings.mine == 0:
+            self._tasks.start(self._adopt(), name="adopt")
         self._server = Server(self._routes(), refused=self._metrics.refused)
         listen = self.settings.listen
-        self.port = await self._server.start(host or listen.host, listen.port if port is None else port)
+        self._asked_by_siblings = await self._siblings.listen(self._metrics.exposition) if self._siblings else None
+        self.port = await self._server.start(listen.host, listen.port, reuse_port=self._siblings is not None)
         self._refusing = None
 
-    def _recover(self, journal: Journal) -> None:
-        """Close what the last run left open, each exactly once."""
-        records = recover(journal.unfinished(), self._table, self._estimator, estimator_version=VERSION)
-        for record in records:
-            journal.finish(record)
-        self._table.clear()
-        self._metrics.recovered(journal.depth)
-        for damage in journal.damage:
-            self._metrics.journal_damage.inc()
-            _log.error("journal damaged: %s", damage)
-        if records:
-            _log.warning("recovered %d exchanges that a crash had cut off", len(records))
+    def _recover(self, node: Node) -> None:
+        node.recover(self._estimator)
+        self._metrics.recovered(node.journal.depth)
+        self._metrics.journal_damage.inc(len(node.journal.damage))
+
+    async def _adopt(self) -> None:
+        """Settle what processes left that nobody starts any more: those beyond a smaller `--workers`."""
+        for folder in self._folder.others():
+            try:
+                node = Node(folder, self.settings)
+            except JournalInUse:
+                continue  # it runs, or will
+            _log.info("settling what %s left", folder.own.name)
+            self._recover(node)
+            tasks = Tasks()
+            node.start(tasks, self._store, self._queue, self._metrics)
+            try:
+                while not await node.close(KEEP_ESTIMATOR_S):
+                    pass
+            finally:
+                await tasks.stop()
+                node.release()
 
     def _make_chat(self, keyring: Keyring) -> Chat:
         ports = Ports(
-            outbox=self._outbox,
+            outbox=self._node.outbox,
             upstream=self._upstream,
             estimator=self._estimator,
             meters=self._metrics,
@@ -223,7 +194,8 @@ class Proxy:
             closed=lambda: self._refusing,
         )
 
-    def _gauges(self, journal: Journal) -> None:
+    def _gauges(self) -> None:
+        journal = self._node.journal
         self._metrics.gauges(
             in_flight=lambda: len(self._chat.live),
             depth=lambda: journal.depth,
@@ -246,20 +218,20 @@ class Proxy:
 
     async def _readyz(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         """New work is taken."""
-        reason = self._refusing or ("The journal is broken." if self._journal.broken else None)
+        reason = self._refusing or ("The journal is broken." if self._node.journal.broken else None)
         return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
 
     async def _expose(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+        mine = self._metrics.exposition()
+        body = mine if self._siblings is None else await self._siblings.exposition(mine)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def _keep_estimator(self) -> None:
         while True:
             await asyncio.sleep(KEEP_ESTIMATOR_S)
             learned = self._estimator.export()
             with suppress(OSError):  # the next time; what is not kept is learned again
-                await asyncio.get_running_loop().run_in_executor(
-                    self._disk, _keep_estimator, self._folder.estimator, learned
-                )
+                await asyncio.get_running_loop().run_in_executor(None, _keep_estimator, self._folder.estimator, learned)
 
     async def stop(self) -> None:
         """Graceful: nothing that was admitted is lost, whatever the time allows."""
@@ -272,31 +244,13 @@ class Proxy:
             await wait_until(lambda: not self._chat.live, deadline_s=5.0)
         await self._server.close()
         await self._upstream.close()
-        await self._settler.close(LAST_SETTLE_S)
+        await self._node.close(LAST_SETTLE_S)
         await self._tasks.stop()
+        if self._asked_by_siblings is not None:
+            self._asked_by_siblings.close()
+        if self._queue is not None:
+            await self._queue.close()
         with suppress(OSError):
             _keep_estimator(self._folder.estimator, self._estimator.export())
         self._engine.dispose()
-        self._journal.close()
-        self._table.close()
-        self._disk.shutdown()
-
-
-class Store:
-    """The ledger and the keys of a data directory, for commands: whether or not a server runs on it."""
-
-    def __init__(self, settings: Settings) -> None:
-        """Make or migrate it first. Raises LedgerUnavailable."""
-        self._folder = Folder(settings.data_dir)
-        self._folder.make()
-        migrate(self._folder.ledger_url)
-        self.engine = open_engine(self._folder.ledger_url)
-        self.keys = KeyStore(self.engine, clock=time.time)
-
-    def pepper(self) -> bytes:
-        """What keys are hashed with; made at its first use."""
-        return load_pepper(self._folder.pepper)
-
-    def close(self) -> None:
-        """Let go of the database."""
-        self.engine.dispose()
+        self._node.release()

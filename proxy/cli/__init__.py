@@ -1,0 +1,46 @@
+"""The command `tokenweir`. Law: words and exit codes only; what is done is done elsewhere.
+
+Exit codes: 0 done, 1 refused or failed (the reason on standard error), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from proxy import __version__
+from proxy.cli import corrections, keys, ledger, letters, reconcile, serve
+from proxy.cli.words import Failure
+from proxy.settings import SettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except BrokenPipeError:  # the reader of our output has gone: it has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (Failure, SettingsError, OSError, ValueError) as refusal:
+        print(f"tokenweir: {refusal}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tokenweir",
+        description="Meters LLM streams and turns each into one exact, explained ledger line.",
+    )
+    parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve.add_commands(commands)
+    keys.add_commands(commands)
+    ledger.add_commands(commands)
+    corrections.add_commands(commands)
+    letters.add_commands(commands)
+    reconcile.add_commands(commands)
+    return parser

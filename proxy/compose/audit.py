@@ -1,0 +1,47 @@
+"""The ledger is checked while it works. Law: an audit only reads; what it finds is said and measured, never mended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Engine
+
+from proxy.compose.outside import outside_of
+from proxy.ledger.reconcile import GRACE_S, Finding, reconcile
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+
+# Each audit looks at what was settled since the last one and some more; the whole is for `tokenweir reconcile`.
+AUDIT_S = 600.0
+
+_log = logging.getLogger(__name__)
+
+
+async def audit_for_ever(
+    settings: Settings, engine: Engine, metrics: Metrics, in_thread: Callable[..., asyncio.Future[Any]]
+) -> None:
+    """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
+    while True:
+        await asyncio.sleep(AUDIT_S)
+        try:
+            outside = await outside_of(settings)
+            since = time.time() - 2 * AUDIT_S - GRACE_S
+            audit = partial(reconcile, engine, clock=time.time, since=since, outside=outside)
+            findings: list[Finding] = await in_thread(audit)
+        except OSError as error:
+            _log.warning("the ledger cannot be audited now: %s", error)
+        else:
+            _say(findings, metrics)
+
+
+def _say(findings: list[Finding], metrics: Metrics) -> None:
+    for finding in findings:
+        metrics.differences.labels(finding.name).set(finding.differences)
+        if not finding.ok:
+            _log.error("audit: %d differ: %s; first: %s", finding.differences, finding.means, finding.examples[:1])
+    metrics.audited_at.set_to_current_time()

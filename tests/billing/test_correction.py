@@ -1,0 +1,260 @@
+"""Corrections: an exchange comes to what was asked, by one more entry; a second time there is nothing to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from msgspec.structs import replace
+
+from proxy.billing.adjustment import restated
+from proxy.billing.correction import (
+    AMOUNT_NUSD_MAX,
+    MONEY,
+    TOKENS,
+    CorrectionError,
+    Wanted,
+    corrected,
+    pinned,
+    rerated,
+    standing,
+    unexplained,
+)
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.prices import charge, configured, price_text
+from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.settlement import content_hash, entry
+from proxy.metering.usage import Reading, Usage, UsageSource
+from tests.billing.test_settlement import COST, ESTIMATED, OPENED, PRICE, RECORD, REPORTED
+
+TERMINAL = entry(RECORD)
+DEARER = configured(Rates(input=200_000_000, cached_input=100_000_000, output=800_000_000))
+
+
+def made(entries: list[LedgerEntry], why: str = "the customer is right", **wanted: Any) -> LedgerEntry:
+    """The adjustment, which is also added to `entries`."""
+    line = corrected(standing(entries), Wanted(**wanted), why)
+    assert line is not None
+    entries.append(line)
+    return line
+
+
+def test_an_adjustment_is_a_line_of_its_own_that_says_what_and_why() -> None:
+    line = made([TERMINAL], charge_usd=1_000)
+    assert (line.kind, line.seq, line.exchange_id) == ("adjustment", 1, TERMINAL.exchange_id)
+    assert line.entry_id != TERMINAL.entry_id
+    assert line.details == {
+        "adjusts": TERMINAL.entry_id,
+        "why": "the customer is right",
+        "by": "operator",
+        "sets": {"charge_usd": "0.000001"},
+    }
+    assert line.charge_usd == 1_000 - (TERMINAL.charge_usd or 0)
+    assert [getattr(line, name) for name in (*TOKENS, "cost_usd", "events", "bytes")] == [0] * 8
+    assert (line.duration_ms, line.first_token_ms, line.usage_source) == (0.0, None, "reported")
+    same = ("key_id", "key_alias", "model", "started_at", "outcome", "provider_response_id", "price_version")
+    assert [getattr(line, name) for name in same] == [getattr(TERMINAL, name) for name in same]
+    assert content_hash(line) == content_hash(made([TERMINAL], charge_usd=1_000))
+
+
+def test_tokens_without_money_are_priced_as_the_exchange_was() -> None:
+    entries = [TERMINAL]
+    line = made(entries, completion_tokens=300)
+    assert (line.completion_tokens, line.total_tokens, line.prompt_tokens) == (50, 50, 0)
+    assert (line.usage_source, line.estimator) == ("corrected", None)
+    usage = Usage(1000, 400, 300, 50, 1300)
+    now = standing(entries)
+    assert now.usage == usage
+    assert (now.charge_usd, now.cost_usd) == (
+        charge(PRICE, usage, Bills.EVERYTHING),
+        charge(COST, usage, Bills.EVERYTHING),
+    )
+
+
+def test_tokens_with_money_take_the_money_as_it_is_given() -> None:
+    entries = [TERMINAL]
+    made(entries, completion_tokens=300, charge_usd=5)
+    now = standing(entries)
+    assert now.charge_usd == 5
+    assert now.cost_usd == charge(COST, now.usage, Bills.EVERYTHING)
+
+
+@pytest.mark.parametrize("bills", list(Bills))
+def test_what_is_billed_stays_the_policy_of_the_exchange(bills: Bills) -> None:
+    entries = [entry(replace(RECORD, reading=ESTIMATED, bills=bills))]
+    made(entries, prompt_tokens=2_000, completion_tokens=10)
+    now = standing(entries)
+    usage = Usage(2_000, None, 10, None, 2_010)
+    assert (now.charge_usd, now.cost_usd) == (charge(PRICE, usage, bills), charge(COST, usage, bills))
+
+
+def test_what_nobody_knew_stays_unknown_and_what_is_said_is_known() -> None:
+    entries = [entry(replace(RECORD, reading=Reading(Usage(), UsageSource.NONE), opened=replace(OPENED, price=None)))]
+    line = made(entries, prompt_tokens=7)
+    assert (line.prompt_tokens, line.completion_tokens, line.total_tokens) == (7, None, None)
+    assert (line.charge_usd, standing(entries).charge_usd) == (None, None)
+    assert line.cost_usd == charge(COST, Usage(7), Bills.EVERYTHING)
+
+
+def test_the_second_correction_sees_the_first() -> None:
+    entries = [TERMINAL]
+    made(entries, charge_usd=10)
+    assert corrected(standing(entries), Wanted(charge_usd=10), "again") is None
+    line = made(entries, charge_usd=30)
+    assert (line.seq, line.charge_usd) == (2, 20)
+
+
+def test_the_last_word_on_an_exchange_says_what_is_billed_and_who_counted() -> None:
+    swept = entry(replace(RECORD, reading=ESTIMATED, bills=Bills.OUTPUT, details={"swept": True}))
+    entries = [swept]
+    assert standing(entries).bills is Bills.OUTPUT
+    entries.append(restated(entries, TERMINAL, content_hash) or swept)
+    now = standing(entries)
+    assert (now.usage, now.charge_usd, now.cost_usd) == (REPORTED.usage, TERMINAL.charge_usd, TERMINAL.cost_usd)
+    assert (now.bills, now.source, now.next_seq) == (Bills.EVERYTHING, "reported", 2)
+    assert unexplained(entries) == []
+
+
+def test_a_record_that_comes_after_a_correction_counts_beside_it() -> None:
+    """Each is a difference; and the price that was set right is the one to go on with."""
+    entries = [entry(replace(RECORD, reading=ESTIMATED, details={"swept": True}))]
+    entries.append(rerated(standing(entries), DEARER, None) or TERMINAL)
+    entries.append(restated(entries, TERMINAL, content_hash) or TERMINAL)
+    assert [one.seq for one in entries] == [0, 1, 2]
+    assert unexplained(entries) == []
+    assert standing(entries).price == price_text(DEARER, 1000)
+    entries.append(rerated(standing(entries), DEARER, None) or TERMINAL)
+    assert standing(entries).charge_usd == charge(DEARER, REPORTED.usage, Bills.EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({}, "nothing is set"),
+        ({"charge_usd": -1}, "charge_usd"),
+        ({"cost_usd": AMOUNT_NUSD_MAX + 1}, "cost_usd"),
+        ({"prompt_tokens": -1}, "prompt_tokens"),
+        ({"completion_tokens": 10**9}, "completion_tokens"),
+        ({"prompt_tokens": 399}, "cached_tokens"),
+        ({"cached_tokens": 1001}, "cached_tokens"),
+        ({"reasoning_tokens": 251}, "reasoning_tokens"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(wanted: dict[str, int], words: str) -> None:
+    with pytest.raises(CorrectionError, match=words):
+        corrected(standing([TERMINAL]), Wanted(**wanted), "why not")
+
+
+@pytest.mark.parametrize("why", ["", "  ", "x" * 501, "a\nb", "a\x1b[31m"])
+def test_a_reason_is_a_sentence(why: str) -> None:
+    with pytest.raises(CorrectionError, match="a reason has"):
+        corrected(standing([TERMINAL]), Wanted(charge_usd=1), why)
+
+
+def test_without_a_terminal_entry_there_is_nothing_to_correct() -> None:
+    for entries in ([], [replace(TERMINAL, kind="adjustment", seq=2)]):
+        with pytest.raises(CorrectionError, match="no entry"):
+            standing(entries)
+
+
+def test_the_pinned_tier_is_not_used_for_prompts_it_does_not_hold_for() -> None:
+    tiers = (PRICE.tiers[0], Rates(input=9, cached_input=9, output=9, above_prompt_tokens=900))
+    entries = [entry(replace(RECORD, opened=replace(OPENED, price=Price("tiered", tiers))))]
+    made(entries, prompt_tokens=901)
+    with pytest.raises(CorrectionError, match="above 900"):
+        corrected(standing(entries), Wanted(prompt_tokens=900), "shorter")
+    made(entries, prompt_tokens=900, charge_usd=1)
+
+
+def test_another_price_makes_the_money_anew() -> None:
+    entries = [TERMINAL]
+    line = rerated(standing(entries), DEARER, COST)
+    assert line is not None
+    assert line.charge_usd == TERMINAL.charge_usd  # twice the price: once more the same
+    assert (line.cost_usd, line.completion_tokens, line.price_version) == (0, 0, DEARER.version)
+    assert (line.details["why"], line.details["by"]) == ("rerated", "rerate")
+    assert pinned(line.details["price"]).tiers == DEARER.tiers
+    assert rerated(standing([TERMINAL, line]), DEARER, COST) is None
+    assert rerated(standing([TERMINAL]), None, None) is None
+    # From now on this is its price.
+    made(entries := [TERMINAL, line], completion_tokens=60)
+    assert standing(entries).charge_usd == charge(DEARER, Usage(1000, 400, 60, 50), Bills.EVERYTHING)
+
+
+def test_the_tier_of_another_price_is_that_of_the_whole_prompt() -> None:
+    tiers = (Rates(1, 1, 1), Rates(10**9, 10**9, 10**9, 999), Rates(1, 1, 1, 1000))
+    line = rerated(standing([TERMINAL]), Price("tiered", tiers), None)
+    assert line is not None
+    assert line.details["price"] == price_text(Price("tiered", tiers), 1000)
+    assert standing([TERMINAL, line]).charge_usd == 1_250_000
+
+
+def test_money_that_a_person_has_set_is_not_touched_by_a_price() -> None:
+    entries = [TERMINAL]
+    made(entries, charge_usd=0)
+    assert rerated(standing(entries), DEARER, COST) is None
+    line = rerated(standing(entries), DEARER, DEARER)
+    assert line is not None
+    assert (line.charge_usd, line.price_version) == (0, TERMINAL.price_version)
+    assert standing([*entries, line]).cost_usd == charge(DEARER, standing(entries).usage, Bills.EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    "shown", [{}, {"version": "v"}, {"version": "v", "input": "x", "cached_input": "1", "output": "1"}]
+)
+def test_what_is_no_price_is_refused(shown: dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        pinned(shown)
+
+
+COUNTS = st.integers(0, 10**8)
+RATES = st.integers(0, 10**13)
+PRICES = st.builds(Rates, input=RATES, cached_input=RATES, output=RATES).map(configured)
+USAGES = st.builds(Usage, *[st.none() | COUNTS] * 5)
+RECORDS = st.builds(
+    lambda usage, source, bills, price: replace(
+        RECORD, reading=Reading(usage, source), bills=bills, opened=replace(OPENED, price=price)
+    ),
+    USAGES,
+    st.sampled_from(UsageSource),
+    st.sampled_from(Bills),
+    st.none() | PRICES,
+)
+WANTED = st.builds(Wanted, **{name: st.none() | COUNTS for name in (*TOKENS[:4], *MONEY)})
+STEPS = st.lists(WANTED | st.tuples(st.none() | PRICES, PRICES), max_size=6)
+
+
+@given(RECORDS, STEPS)
+def test_after_any_steps_the_sum_is_what_the_last_said_and_every_entry_explains_itself(
+    record: Any, steps: list[Wanted | tuple[Price | None, Price]]
+) -> None:
+    entries = [entry(record)]
+    for step in steps:
+        before = standing(entries)
+        if isinstance(step, tuple):
+            line = rerated(before, *step)
+        else:
+            try:
+                line = corrected(before, step, "so be it")
+            except CorrectionError:
+                continue
+        entries += [line] if line else []
+        after = standing(entries)
+        if isinstance(step, tuple):
+            assert rerated(after, *step) is None
+            assert after.usage == before.usage
+        else:
+            assert corrected(after, step, "again") is None
+            now = {**structs.asdict(after.usage), "charge_usd": after.charge_usd, "cost_usd": after.cost_usd}
+            assert step.given.items() <= now.items()
+    assert [one.seq for one in entries[1:]] == list(range(1, len(entries)))
+    assert len({one.entry_id for one in entries}) == len(entries)
+    assert unexplained(entries) == []
+    for place, one in enumerate(entries[1:], 1):
+        forged = replace(one, charge_usd=(one.charge_usd or 0) + 1)
+        if one.details["by"] == "rerate" or "charge_usd" in one.details["sets"]:
+            assert unexplained([*entries[:place], forged]) == [forged]

@@ -1,0 +1,268 @@
+"""`adjust`, `rerate`, `dead-letters` and `reconcile`, on a ledger with what a proxy leaves there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import select, update
+
+from proxy.billing.prices import configured
+from proxy.billing.record import Rates
+from proxy.cli import main
+from proxy.compose.store import Store
+from proxy.ledger.database import reading, writing
+from proxy.ledger.settler import Arrival
+from proxy.ledger.store import DeadLetter
+from proxy.ledger.tables import balances, dead_letters
+from proxy.pipeline.frames import record_payload
+from proxy.settings import load
+from tests.ledger.making import stored
+from tests.ledger.real import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
+
+MODEL = {"provider": "tera", "price": {"input": 1, "output": 2}, "cost": {"input": 1, "output": 1}}
+CONFIG: dict[str, Any] = {
+    "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
+    "models": {"tera-large": MODEL},
+}
+NOW = configured(Rates(input=10**9, cached_input=10**9, output=2 * 10**9))
+NAME = a_real_entry().exchange_id
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Three exchanges are settled there."""
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    store = Store(load(file, {}))
+    store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
+    store.close()
+    return file
+
+
+class Commands:
+    """Runs them; what they print is read as JSON lines."""
+
+    def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.config = config
+        self._capsys = capsys
+        self.err = ""
+        self.out = ""
+
+    def __call__(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        assert main([*arguments, "--config", str(self.config)]) == code, self._capsys.readouterr().err
+        printed = self._capsys.readouterr()
+        self.out, self.err = printed.out, printed.err
+        return [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
+
+    def ledger(self, work: Callable[[Store], Any]) -> Any:
+        """Something by hand."""
+        store = Store(load(self.config, {}))
+        try:
+            return work(store)
+        finally:
+            store.close()
+
+
+@pytest.fixture
+def run(config: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """On that ledger."""
+    return Commands(config, capsys)
+
+
+def test_adjust_prints_the_entry_that_it_wrote(run: Commands) -> None:
+    wanted = ("adjust", NAME, "--reason", "goodwill", "--charge-usd", "0.000001", "--completion-tokens", "40")
+    (planned,) = run(*wanted, "--dry-run")
+    (written,) = run(*wanted)
+    assert planned == written
+    assert (written["kind"], written["exchange_id"], written["completion_tokens"]) == ("adjustment", NAME, -10)
+    assert written["details"]["sets"] == {"completion_tokens": 40, "charge_usd": "0.000001"}
+    assert run(*wanted) == []
+    assert "nothing is written" in run.err
+    assert run("ledger", "--json")[-1] == written
+    assert len(run("ledger", "--json")) == 4
+    run("ledger")
+    assert run.out.splitlines()[-1].endswith("adjustment: goodwill")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nobody's", "--reason", "r", "--charge-usd", "0"], "no entry of this exchange"),
+        ([NAME, "--reason", "r"], "nothing is set"),
+        ([NAME, "--reason", "", "--charge-usd", "0"], "a reason has"),
+        ([NAME, "--reason", "r", "--charge-usd", "-1"], "charge_usd"),
+        ([NAME, "--reason", "r", "--prompt-tokens", "1"], "cached_tokens"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_adjust_refuses_in_one_line(run: Commands, arguments: list[str], words: str) -> None:
+    assert run("adjust", *arguments, code=1) == []
+    assert words in run.err
+    assert run.err.count("\n") == 1
+    assert len(run("ledger", "--json")) == 3
+
+
+def test_rerate_to_the_prices_of_the_configuration_and_to_given_ones(run: Commands) -> None:
+    whole = ("rerate", "--model", "tera-large", "--since", "2026-01-01")
+    (planned,) = run(*whole, "--dry-run")
+    *by_key, total = run(*whole, "--verbose")
+    assert planned == {**total, "dry_run": True}
+    assert (total["exchanges"], total["adjusted"], total["by_hand"], total["unreadable"]) == (3, 3, 0, 0)
+    assert by_key == [
+        {"key_id": "key-1", "key_alias": "anna"} | {name: total[name] for name in by_key[0] if name in total}
+    ]
+    charges = run.ledger(lambda store: sum(one.charge_usd or 0 for one in stored(store.engine)))
+    assert charges == sum(_at(NOW, number) for number in range(3))
+    assert run(*whole)[0]["adjusted"] == 0
+    given = ("--input", "0.13", "--cached-input", "0.07", "--output", "0.41")
+    assert run(*whole, *given)[0]["adjusted"] == 3
+    assert run(*whole, "--price", '{"input": 0.13, "output": 0.41, "cached_input": "0.07"}')[0]["adjusted"] == 0
+    charges = run.ledger(lambda store: sum(one.charge_usd or 0 for one in stored(store.engine)))
+    assert charges == sum(a_real_entry(number).charge_usd or 0 for number in range(3))
+    assert run("reconcile", "--json")[0]["ok"]
+
+
+def _at(price: Any, number: int) -> int:
+    return a_real_entry(number, price=price).charge_usd or 0
+
+
+def test_rerate_looks_only_at_its_time_and_its_model(run: Commands) -> None:
+    assert run("rerate", "--model", "tera-large", "--since", "2026-01-01", "--until", "2026-01-02")[0]["exchanges"] == 0
+    assert run("rerate", "--model", "other", "--since", "1d", "--input", "1", "--output", "1")[0]["exchanges"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "other"], "nothing answers to 'other'"),
+        (["--input", "1"], "price.output: is missing"),
+        (["--input", "free", "--output", "1"], "price.input: must be USD per million tokens"),
+        (["--price", "[1]"], "price: must be a mapping"),
+        (["--price", '{"input": 1, "output": 1, "image": 2}'], "price.image: unknown field"),
+        (["--price", "{}", "--input", "1"], "--price: either this"),
+        (["--since", "yesterday"], "not a time"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_rerate_refuses_in_one_line(run: Commands, arguments: list[str], words: str) -> None:
+    run("rerate", "--model", "tera-large", "--since", "2026-01-01", *arguments, code=1)
+    assert words in run.err
+    assert run.err.count("\n") == 1
+    assert len(run("ledger", "--json")) == 3
+
+
+def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:
+    payloads = [record_payload(a_real_record(n)).decode() for n in (3, 4)] + ["{}", "[]"]
+    letters = [
+        DeadLetter("unreadable: X", text, node=NODE, journal_seq=FIRST + n) for n, text in enumerate(payloads, 3)
+    ]
+    run.ledger(lambda store: store.ledger.settle([], letters))
+    listed = run("dead-letters", "list", "--json")
+    assert {one["payload"] for one in listed} == set(payloads)
+    assert {one["state"] for one in listed} == {"open"}
+    ids = {one["payload"]: one["id"] for one in listed}
+    assert run("dead-letters", "list") == []
+    assert [line.split()[0] for line in run.out.splitlines()] == [one["id"][:12] for one in listed]
+
+    (retried,) = run("dead-letters", "retry", ids[payloads[0]][:8])
+    assert retried == {"id": ids[payloads[0]], "exchange_id": None, "became": "inserted"}
+    (dropped,) = run("dead-letters", "drop", ids["[]"], "--reason", "noise")
+    assert (dropped["id"], dropped["became"]) == (ids["[]"], "dropped")
+    assert [one["id"] for one in run("dead-letters", "retry", "--all", code=1)] == [ids[payloads[1]]]
+    assert run.err.startswith(f"tokenweir: {ids['{}'][:12]}: still cannot be read")
+    assert [one["id"] for one in run("dead-letters", "list", "--json")] == [ids["{}"]]
+    run("dead-letters", "drop", ids["{}"], "--reason", "noise")
+    assert run("dead-letters", "retry", "--all") == []
+    run("dead-letters", "retry", ids["{}"], code=1)
+    assert "is dropped already" in run.err
+
+    def kept(store: Store) -> set[tuple[str, str]]:
+        with reading(store.engine) as connection:
+            return {tuple(row) for row in connection.execute(select(dead_letters.c.state, dead_letters.c.reason))}
+
+    assert run.ledger(kept) == {("retried", "unreadable: X"), ("dropped", "unreadable: X; dropped: noise")}
+    run("reconcile")
+    assert len(run("ledger", "--json")) == 5
+
+
+def test_reconcile_says_ok_or_what_differs(run: Commands) -> None:
+    run("reconcile")
+    lines = run.out.splitlines()
+    assert lines[0].split()[:2] == ["terminal", "ok"]
+    assert all(line.split("  ")[0].strip() and " ok " in line for line in lines)
+    assert len(run("reconcile", "--json", "--since", "1h")) == len(lines)
+
+    def spoil(store: Store) -> None:
+        with writing(store.engine) as connection:
+            connection.execute(update(balances).values(charged_usd=balances.c.charged_usd - 2_000))
+
+    run.ledger(spoil)
+    run("reconcile", code=1)
+    assert "balances      1 differ" in run.out
+    assert "    key_id: key-1, charged_usd: 0.000002" in run.out.splitlines()
+    checks = {one["check"]: one for one in run("reconcile", "--json", code=1)}
+    assert checks["balances"]["examples"] == [{"key_id": "key-1", "charged_usd": "0.000002"}]
+    assert [name for name, one in checks.items() if not one["ok"]] == ["balances"]
+
+
+def test_reconcile_counts_what_is_on_its_way(run: Commands) -> None:
+    run.ledger(lambda store: store.ledger.settle([Arrival(a_real_entry(9), NODE, FIRST + 9)]))
+    run("reconcile")
+    assert "(6 on their way)" in run.out
+    run("reconcile", "--grace", "soon", code=1)
+    assert "not a duration" in run.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["adjust", "--config", "x", "--reason", "r"],
+        ["adjust", "--config", "x", "id"],
+        ["adjust", "--config", "x", "id", "--reason", "r", "--charge-usd", "much"],
+        ["adjust", "--config", "x", "id", "--reason", "r", "--charge-usd", "0.0000000001"],
+        ["adjust", "--config", "x", "id", "--reason", "r", "--prompt-tokens", "1.5"],
+        ["rerate", "--config", "x", "--model", "m"],
+        ["rerate", "--config", "x", "--model", "m", "--since", "1h", "--price", "cheap"],
+        ["dead-letters", "retry", "--config", "x"],
+        ["dead-letters", "retry", "id", "--all", "--config", "x"],
+        ["dead-letters", "drop", "id", "--config", "x"],
+        ["reconcile", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_another_exit_code(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: tokenweir" in capsys.readouterr().err
+
+
+# -- with the prices of the configuration ------------------------------------------------------------------------
+
+
+def test_the_cost_of_another_provider_is_not_ours(run: Commands) -> None:
+    """The model is served by somebody else now: what it is sold for has changed, what it did cost has not."""
+    moved = {
+        **CONFIG,
+        "providers": {"elsewhere": {"base_url": "http://127.0.0.1:1/v1"}},
+        "models": {"tera-large": {**MODEL, "provider": "elsewhere"}},
+    }
+    run.config.write_text(yaml.safe_dump(moved))
+    (done,) = run("rerate", "--model", "tera-large", "--since", "2026-01-01")
+    assert (done["adjusted"], done["cost_usd"]) == (3, "0")
+    assert done["charge_usd"] != "0"
+
+
+def test_the_same_prices_change_nothing(run: Commands) -> None:
+    rates = {
+        name: {"input": one.input / 1e9, "cached_input": one.cached_input / 1e9, "output": one.output / 1e9}
+        for name, one in (("price", PRICE.tiers[0]), ("cost", COST.tiers[0]))
+    }
+    run.config.write_text(yaml.safe_dump({**CONFIG, "models": {"*": {"provider": "tera", **rates}}}))
+    (done,) = run("rerate", "--model", "tera-large", "--since", "2026-01-01")
+    assert (done["exchanges"], done["adjusted"]) == (3, 0)

@@ -1,0 +1,90 @@
+"""Several processes answer as one: sums, and of ages the highest."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from proxy.billing.record import Outcome
+from proxy.compose.siblings import Siblings, merged
+from proxy.metrics import Metrics
+
+
+def an_exposition(*, exchanges: int, age_s: float, in_flight: int) -> bytes:
+    metrics = Metrics(["m"])
+    metrics.gauges(in_flight=lambda: in_flight, depth=lambda: 1, oldest_age_s=lambda: age_s, held=lambda: 0)
+    metrics.exchanges.labels("tera", "m", Outcome.SERVED).inc(exchanges)
+    metrics.overhead.observe(0.0002)
+    metrics.gaps.observe(0.03)
+    return metrics.exposition()
+
+
+def samples(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = text_string_to_metric_families(exposition.decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short: a socket's path has a hundred characters at most."""
+    with tempfile.TemporaryDirectory(prefix="tw-") as short:
+        yield Path(short)
+
+
+def test_counts_add_up_and_of_ages_the_highest_counts() -> None:
+    parts = [an_exposition(exchanges=3, age_s=2.5, in_flight=4), an_exposition(exchanges=5, age_s=9.0, in_flight=1)]
+    read = samples(merged(parts))
+    labels = (("model", "m"), ("outcome", "served"), ("provider", "tera"))
+    assert read["tokenweir_exchanges_total", labels] == 8
+    assert read["tokenweir_streams_in_flight", ()] == 5
+    assert read["tokenweir_ledger_queue_oldest_age_seconds", ()] == 9.0
+    assert read["tokenweir_relay_overhead_seconds_count", ()] == 2
+    assert read["tokenweir_inter_event_seconds_bucket", (("le", "0.04"),)] == 2
+    assert read["tokenweir_processes", ()] == 2
+
+
+def test_one_exposition_is_itself() -> None:
+    alone = an_exposition(exchanges=1, age_s=0, in_flight=0)
+    assert samples(alone).items() <= samples(merged([alone])).items()
+
+
+async def test_whoever_is_asked_answers_for_all(folder: Path) -> None:
+    members = [Siblings(folder, number, 3) for number in range(3)]
+    servers = [
+        await member.listen(lambda number=member.mine: an_exposition(exchanges=1 + number, age_s=0, in_flight=1))
+        for member in members
+    ]
+    answers = [
+        await member.exposition(an_exposition(exchanges=1 + member.mine, age_s=0, in_flight=1)) for member in members
+    ]
+    for answer in answers:
+        assert samples(answer)["tokenweir_streams_in_flight", ()] == 3
+        assert samples(answer)["tokenweir_processes", ()] == 3
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_who_does_not_answer_is_left_out(folder: Path) -> None:
+    asked, over = asyncio.Event(), asyncio.Event()
+
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await over.wait()
+        writer.close()
+        await writer.wait_closed()
+
+    deaf = await asyncio.start_unix_server(silent, folder / "1")
+    me = Siblings(folder, 0, 3)  # the third never listened
+    answer = samples(await me.exposition(an_exposition(exchanges=1, age_s=0, in_flight=1)))
+    assert asked.is_set()
+    assert answer["tokenweir_processes", ()] == 1
+    over.set()
+    deaf.close()
+    await deaf.wait_closed()
+    await asyncio.sleep(0.05)

@@ -1,0 +1,131 @@
+"""`serve --workers N`: one port, N processes, a journal each; one that dies comes back; none is left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from proxy.demo.script import Shape
+from tests.crash.chaos import gauges
+from tests.crash.stage import Stage, until
+from tests.support import sse
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+WORKERS = 3
+SHORT = Shape("openai", tokens=12, pace_ms=5)
+
+
+@pytest.fixture
+def fleet(tokenweir: Callable[..., Tokenweir]) -> Tokenweir:
+    """Three processes."""
+    return tokenweir(options=("--workers", str(WORKERS)), shutdown_grace_s=1.0)
+
+
+def members(fleet: Tokenweir) -> list[psutil.Process]:
+    """The processes that relay, not the parent, nor the interpreter's own helper."""
+    assert fleet.child is not None
+    return [child for child in psutil.Process(fleet.child.pid).children() if _relays(child)]
+
+
+def _relays(child: psutil.Process) -> bool:
+    try:
+        return "resource_tracker" not in " ".join(child.cmdline())
+    except psutil.Error:  # it has just ended
+        return False
+
+
+def open_journals(fleet: Tokenweir) -> set[str]:
+    return {path.parent.parent.name for path in (fleet.folder / "data").glob("worker-*/journal/node.json")}
+
+
+async def test_one_port_many_processes_one_ledger(fleet: Tokenweir, provider: ScriptedProvider) -> None:
+    key = fleet.key()
+    names = [provider.script(f"fleet-{number}", SHORT) for number in range(24)]
+    async with Stage(fleet, key) as stage:
+        for name in names:
+            assert sse.done((await stage.whole(name)).body)
+    entries = fleet.entries(len(names))
+    assert sorted(entry["model"] for entry in entries) == sorted(names)
+    assert open_journals(fleet) == {"worker-0", "worker-1", "worker-2"}
+    assert gauges(fleet)["tokenweir_processes"] == WORKERS
+    with urlopen(f"{fleet.url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    served = [
+        float(line.split()[-1])
+        for line in lines
+        if line.startswith("tokenweir_exchanges_total{") and '"served"' in line
+    ]
+    assert sum(served) == len(names)
+    assert fleet.stop() == 0
+
+
+async def test_one_that_dies_comes_back_and_nothing_is_lost(fleet: Tokenweir, provider: ScriptedProvider) -> None:
+    key = fleet.key()
+    names = [provider.script(f"dying-{number}", Shape("openai", tokens=400, pace_ms=10)) for number in range(12)]
+    async with Stage(fleet, key) as stage:
+        streams = [await stage.begin(name) for name in names]
+        victim = members(fleet)[0]
+        victim.kill()
+        await until(lambda: victim.pid not in {one.pid for one in members(fleet)} and len(members(fleet)) == WORKERS)
+        bodies = [(await client.read_body(response)).body for client, response in streams]
+    ended = {sse.done(body) for body in bodies}
+    assert ended <= {True, False}
+    entries = fleet.entries(len(names), timeout_s=20)
+    by_model = {entry["model"]: entry for entry in entries}
+    assert sorted(by_model) == sorted(names)
+    assert len(entries) == len(names)
+    for name, body in zip(names, bodies, strict=True):
+        assert by_model[name]["outcome"] == ("served" if sse.done(body) else "crashed")
+        assert by_model[name]["events"] >= len(sse.events(body))
+
+
+async def test_none_outlives_its_parent(fleet: Tokenweir) -> None:
+    children = members(fleet)
+    assert len(children) == WORKERS
+    fleet.kill()
+    await until(lambda: not any(_runs(child) for child in children))
+
+
+def _runs(child: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return child.is_running() and child.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenweir], tmp_path: Path) -> None:
+    fleet = tokenweir(options=("--workers", "2"), start=False)
+    (fleet.folder / "data").write_text("not a folder")
+    child = fleet.launch()
+    assert child.wait(20) == 1
+    assert "tokenweir: " in fleet.log.read_text()
+    assert child.stdout is not None
+    child.stdout.close()
+
+
+async def test_fewer_workers_settle_what_the_others_left(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
+) -> None:
+    fleet = tokenweir(options=("--workers", "3"), shutdown_grace_s=1.0)
+    key = fleet.key()
+    names = [provider.script(f"left-{number}", Shape("openai", tokens=10_000, pace_ms=20)) for number in range(9)]
+    async with Stage(fleet, key) as stage:
+        for name in names:
+            await stage.begin(name)
+        for child in members(fleet):
+            child.suspend()  # so that none is started again before all are dead
+        fleet.signal(signal.SIGSTOP)
+        for child in members(fleet):
+            child.kill()
+        fleet.kill()
+    alone = fleet.alone().start()
+    entries = alone.entries(len(names), timeout_s=20)
+    assert {entry["model"]: entry["outcome"] for entry in entries} == dict.fromkeys(names, "crashed")
+    assert len(entries) == len(names)
+    assert alone.stop() == 0

@@ -1,0 +1,105 @@
+"""Proxies and workers on machines of their own: one ledger, each exchange in it once, whatever dies or sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from proxy.demo.script import Shape
+from tests.crash.chaos import gauges, settle
+from tests.crash.stage import Stage, until
+from tests.distributed.conftest import LEASE_S, Apart
+from tests.support import sse
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+from tests.support.valkey import Valkey
+
+PATIENCE_S = 20.0
+LONG = Shape("openai", tokens=10_000, pace_ms=20)
+SHORT = Shape("openai", tokens=12, pace_ms=5)
+
+
+def entries_of(tokenweir: Tokenweir, *models: str, count: int = 1) -> list[list[dict[str, Any]]]:
+    """The entries of each of these models, once there are `count` for each."""
+
+    def of(model: str, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [entry for entry in entries if entry["model"] == model]
+
+    entries = tokenweir.until(lambda all_: all(len(of(m, all_)) >= count for m in models), timeout_s=PATIENCE_S)
+    return [of(model, entries) for model in models]
+
+
+async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: ScriptedProvider) -> None:
+    proxy = apart.proxies[0].start()
+    names = [provider.script(f"settled-{number}", SHORT) for number in range(3)]
+    async with Stage(proxy, apart.key) as stage:
+        answers = [await stage.whole(name, stream=number > 0) for number, name in enumerate(names)]
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    await until(lambda: gauges(proxy)["tokenweir_streams_in_flight"] == 0)
+    assert gauges(proxy)["tokenweir_ledger_queue_depth"] == 3, "they wait for a worker"
+    worker = apart.worker()
+    for (entry,) in entries_of(proxy, *names):
+        assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 12)
+    await asyncio.to_thread(settle, proxy)
+    assert worker.stop() == 0
+    assert proxy.stop() == 0
+    assert proxy.command("ledger", "--json").stdout.count("\n") == 3
+
+
+async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apart, provider: ScriptedProvider) -> None:
+    proxy = apart.proxies[0].start()
+    apart.worker()
+    provider.script("gone", LONG)
+    async with Stage(proxy, apart.key) as stage:
+        client, response = await stage.begin("gone")
+        await asyncio.sleep(3.5)  # a renewal
+        proxy.kill()
+        body = (await client.read_body(response)).body
+    shutil.rmtree(proxy.folder / "data")
+    ((entry,),) = entries_of(proxy, "gone")
+    assert (entry["outcome"], entry["usage_source"]) == ("crashed", "estimated")
+    assert entry["details"]["swept"] is True
+    assert 0 < entry["events"] <= len(sse.events(body)) + 1
+    assert entry["completion_tokens"] > 0
+    again = apart.proxy().start()
+    await asyncio.sleep(LEASE_S)
+    assert len(again.read_ledger()) == 1
+
+
+async def test_a_machine_that_was_only_asleep_gets_an_adjustment(apart: Apart, provider: ScriptedProvider) -> None:
+    proxy = apart.proxies[0].start()
+    apart.worker()
+    provider.script("sleeper", Shape("openai", tokens=200, pace_ms=20))
+    async with Stage(proxy, apart.key) as stage:
+        client, response = await stage.begin("sleeper")
+        await asyncio.sleep(1)
+        proxy.signal(signal.SIGSTOP)
+        ((swept,),) = entries_of(proxy, "sleeper")
+        assert swept["details"]["swept"] is True
+        proxy.signal(signal.SIGCONT)
+        body = (await client.read_body(response)).body
+        assert sse.done(body)
+    ((terminal, late),) = entries_of(proxy, "sleeper", count=2)
+    assert (terminal["kind"], late["kind"]) == ("usage", "adjustment")
+    assert late["details"]["adjusts"] == terminal["entry_id"]
+    assert terminal["completion_tokens"] + late["completion_tokens"] == 200
+    await asyncio.to_thread(settle, proxy)
+
+
+async def test_no_worker_and_no_redis_and_the_streams_go_on(
+    apart: Apart, provider: ScriptedProvider, valkey: Valkey
+) -> None:
+    proxy = apart.proxies[0].start()
+    valkey.kill()
+    names = [provider.script(f"alone-{number}", SHORT) for number in range(5)]
+    async with Stage(proxy, apart.key) as stage:
+        for name in names:
+            assert sse.done((await stage.whole(name)).body)
+    valkey.start()
+    apart.worker()
+    for (entry,) in entries_of(proxy, *names):
+        assert (entry["outcome"], entry["completion_tokens"]) == ("served", 12)
+    await asyncio.to_thread(settle, proxy)

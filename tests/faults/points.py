@@ -1,0 +1,95 @@
+"""Every await and every I/O call between admission and settlement: the places where a fault can strike.
+
+Law: they are found in the source, not listed by hand, so a new one is swept without anybody thinking of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# The path of one exchange, from admission to settlement; first what runs in a proxy, then what a worker runs too.
+PROXY_FILES = (
+    "gateway/chat.py", "gateway/exchange.py", "gateway/closing.py", "gateway/relay.py", "gateway/reply.py",
+    "gateway/upstream.py", "gateway/upstream_connection.py", "gateway/watch.py",
+    "outbox.py", "pipeline/journal.py", "pipeline/log.py", "pipeline/segment.py", "pipeline/progress.py",
+    "pipeline/local_queue.py", "pipeline/shipper.py", "pipeline/leases.py", "pipeline/redis_leases.py",
+    "pipeline/redis_queue.py",
+)  # fmt: skip
+WORKER_FILES = (
+    "pipeline/redis_queue.py", "pipeline/redis_leases.py", "pipeline/sweeper.py",
+    "ledger/settler.py", "ledger/store.py", "ledger/prepared.py", "ledger/database.py",
+)  # fmt: skip
+# What a call is named that reads, writes, waits, or changes what is durable.
+_IO = frozenset({
+    "abort", "add", "append", "ask", "begin", "begin_nested", "bury", "claim", "close", "connect", "cut", "deliver",
+    "drop", "ended", "exec_driver_sql", "execute", "fdatasync", "finish", "fsync", "ftruncate", "hold", "missing",
+    "note", "open", "opened", "pipeline", "pread", "pwrite", "receipts", "release", "relay_to", "remove", "renew",
+    "retry", "roll", "run_in_executor", "settle", "settled", "start", "sync", "take", "unlink", "wake", "wakeup",
+    "write", "writelines", "xack", "xadd", "xclaim", "xdel", "xpending_range", "xrange", "xreadgroup",
+})  # fmt: skip
+
+
+class Fault(StrEnum):
+    """What strikes there."""
+
+    KILL = "kill"
+    """the process dies, as by kill -9"""
+    FAIL = "fail"
+    """the call raises OSError, and has not been made"""
+    DELAY = "delay"
+    """the thread stands still for a moment"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """A line of a file below proxy/."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @classmethod
+    def of(cls, text: str) -> Point:
+        """The other way round."""
+        file, _, line = text.rpartition(":")
+        return cls(file, int(line))
+
+
+def points(files: tuple[str, ...]) -> list[Point]:
+    """Every one of these files, in order; files that a version does not have are none."""
+    found: set[Point] = set()
+    for file in files:
+        path = ROOT / "proxy" / file
+        if path.exists():
+            found |= {Point(file, line) for line in _lines(ast.parse(path.read_text("utf-8")))}
+    return sorted(found)
+
+
+def _lines(module: ast.Module) -> Iterator[int]:
+    """The first lines of statements that wait or do I/O: there a trace function is called."""
+    for statement in ast.walk(module):
+        if isinstance(statement, ast.stmt) and _strikes(statement):
+            yield statement.lineno
+
+
+def _strikes(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.AsyncFor | ast.AsyncWith):
+        return True
+    own = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, ast.stmt)]
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return any(_waits(node) for part in own for node in ast.walk(part))
+
+
+def _waits(node: ast.AST) -> bool:
+    if isinstance(node, ast.Await):
+        return True
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.lstrip("_") in _IO

@@ -1,0 +1,445 @@
+"""Each invariant is broken by hand, in SQL, and found; and nothing is found on a ledger that is right, however busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, delete, event, insert, select, update
+
+from proxy.billing.correction import Wanted
+from proxy.billing.record import Bills
+from proxy.ledger.checks import EXAMPLES_MAX
+from proxy.ledger.corrections import Corrections
+from proxy.ledger.database import open_engine, reading, writing
+from proxy.ledger.receipts import EPOCH_BITS, Outside
+from proxy.ledger.reconcile import Finding, reconcile
+from proxy.ledger.store import Arrival, DeadLetter
+from proxy.ledger.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
+from proxy.metering.usage import Usage
+from tests.ledger.kept import engine, kept_url, ledger_url
+from tests.ledger.making import emptied
+from tests.ledger.real import DEARER, FIRST, NODE, a_real_entry, a_real_store, settle
+
+__all__ = ["engine", "kept_url", "ledger_url"]
+
+LONG_AGO = time.time() - 3_000
+ENTRY = ledger_entries.c
+NAMES = [
+    *("terminal", "duplicates", "adjustments", "balances", "days", "numbers", "counts", "prices", "clock"),
+    *("journals", "conflicts", "dead letters"),
+]
+
+
+def found(engine: Engine, **options: Any) -> dict[str, Finding]:
+    """Every finding by its name."""
+    return {one.name: one for one in reconcile(engine, clock=time.time, **options)}
+
+
+def wrong(engine: Engine, **options: Any) -> dict[str, int]:
+    """Name → differences, of those that have any."""
+    return {one.name: one.differences for one in found(engine, **options).values() if not one.ok}
+
+
+def by_hand(engine: Engine, *statements: Any) -> None:
+    """What nobody should do."""
+    with writing(engine) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def change(number: int, of_kind: str = "usage", /, **values: Any) -> Any:
+    """An UPDATE of one entry."""
+    one = (ENTRY.exchange_id == a_real_entry(number).exchange_id) & (ENTRY.kind == of_kind)
+    return update(ledger_entries).where(one).values(**values)
+
+
+def copied(engine: Engine, number: int, **differences: Any) -> Any:
+    """An INSERT of one entry again, with these differences."""
+    with reading(engine) as connection:
+        query = select(ledger_entries).where(ENTRY.exchange_id == a_real_entry(number).exchange_id)
+        row = connection.execute(query).one()
+    return insert(ledger_entries).values(**{**row._asdict(), **differences})
+
+
+def details(number: int, **differences: Any) -> dict[str, Any]:
+    """Those of an entry, with these differences."""
+    return {**a_real_entry(number).details, **differences}
+
+
+def a_letter(reason: str) -> Any:
+    """An INSERT of an open dead letter."""
+    times = dict.fromkeys(("first_seen", "last_seen", "state_at"), 1.0)
+    return insert(dead_letters).values(id="1", reason=reason, payload="{}", times_seen=1, state="open", **times)
+
+
+OTHER_PRICE = {**a_real_entry(1).details["price"], "input": "1"}
+
+
+@pytest.fixture
+def ledger(engine: Engine) -> Engine:
+    """Six exchanges of two keys and two models, on two days, settled long ago; one adjusted, one rerated."""
+    settle(
+        engine,
+        *(a_real_entry(n, key=f"key-{n % 2}", started_at=LONG_AGO - 86_400 * (n // 3)) for n in range(5)),
+        a_real_entry(5, model="small", started_at=LONG_AGO, bills=Bills.OUTPUT),
+    )
+    at_work = Corrections(engine, a_real_store(engine))
+    at_work.adjust(a_real_entry(0).exchange_id, Wanted(completion_tokens=7), "miscounted")
+    at_work.rerate("small", lambda _: (DEARER, None), since=0.0, until=2e9)
+    by_hand(engine, update(ledger_entries).values(settled_at=LONG_AGO))
+    return engine
+
+
+def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
+    for since in (None, 0.0, LONG_AGO, LONG_AGO + 1):
+        findings = reconcile(ledger, clock=time.time, since=since)
+        assert [one.name for one in findings] == NAMES
+        assert [one for one in findings if not one.ok or one.examples or one.in_flight] == []
+        assert all(one.means for one in findings)
+
+
+def test_nothing_is_wrong_with_an_empty_ledger(engine: Engine) -> None:
+    assert wrong(engine) == wrong(engine, since=0.0) == {}
+
+
+BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
+    "a second terminal entry": (
+        lambda engine: copied(engine, 1, seq=1, node=None, journal_seq=None),
+        {"terminal": 1, "balances": 0, "days": 1},
+    ),
+    "no terminal entry": (
+        lambda _: delete(ledger_entries).where(ENTRY.exchange_id == a_real_entry(5).exchange_id, ENTRY.kind == "usage"),
+        {"terminal": 1, "adjustments": 1, "days": 1},
+    ),
+    "a kind nobody knows": (lambda _: change(1, kind="gift"), {"terminal": 1}),
+    "an adjustment of another entry": (
+        lambda _: change(0, "adjustment", details={"adjusts": "x", "by": "operator", "sets": {}}),
+        {"adjustments": 1},
+    ),
+    "an adjustment of another key": (lambda _: change(0, "adjustment", key_id="key-1"), {"adjustments": 1, "days": 2}),
+    "an adjustment that does not do what it says": (
+        lambda _: change(0, "adjustment", completion_tokens=-1),
+        {"adjustments": 1, "days": 1},
+    ),
+    "rerated to another price": (lambda _: change(5, "adjustment", charge_usd=1), {"adjustments": 1, "days": 1}),
+    "a balance that is a nano-dollar too high": (
+        lambda _: update(balances).where(balances.c.key_id == "key-1").values(charged_usd=balances.c.charged_usd + 1),
+        {"balances": 1},
+    ),
+    "a balance of one entry too many": (
+        lambda _: update(balances).where(balances.c.key_id == "key-0").values(entries=balances.c.entries + 1),
+        {"balances": 1},
+    ),
+    "no balance": (lambda _: delete(balances).where(balances.c.key_id == "key-0"), {"balances": 1}),
+    "no balances": (lambda _: delete(balances), {"balances": 2}),
+    "a balance of nobody": (
+        lambda _: insert(balances).values({c.name: 1 for c in balances.columns} | {"key_id": "nobody"}),
+        {"balances": 1},
+    ),
+    "a day of too many tokens": (
+        lambda _: update(usage_daily).where(usage_daily.c.model == "small").values(prompt_tokens=0),
+        {"balances": 1, "days": 1},
+    ),
+    "no days": (lambda _: delete(usage_daily), {"balances": 2, "days": 5}),
+    "an entry's charge": (lambda _: change(1, charge_usd=ENTRY.charge_usd + 1), {"days": 1, "prices": 1}),
+    "an entry's cost": (lambda _: change(1, cost_usd=None), {"days": 1, "prices": 1}),
+    "an entry's tokens": (lambda _: change(1, completion_tokens=1), {"days": 1, "prices": 1, "counts": 1}),
+    "an entry's price": (lambda _: change(1, details=details(1, price=OTHER_PRICE)), {"prices": 1}),
+    "an entry's price is no price": (lambda _: change(1, details=details(1, price="dear")), {"prices": 1}),
+    "an entry's policy": (lambda _: change(1, details=details(1, billed="by the hour")), {"prices": 1}),
+    "an entry's key": (lambda _: change(1, key_id="key-0"), {"days": 2}),
+    "a negative count": (lambda _: change(1, events=-1), {"counts": 1}),
+    "a negative time": (lambda _: change(1, duration_ms=-0.5), {"counts": 1}),
+    "more cached than asked": (
+        lambda _: change(1, prompt_tokens=3, total_tokens=54),
+        {"counts": 1, "days": 1, "prices": 1},
+    ),
+    "more reasoning than output": (lambda _: change(1, reasoning_tokens=1_000), {"counts": 1, "days": 1}),
+    "a total that is none": (lambda _: change(1, total_tokens=1), {"counts": 1, "days": 1}),
+    "a clock that was set back": (lambda _: update(ledger_clock).values(settled_at=LONG_AGO - 1), {"clock": 8}),
+    "no clock": (lambda _: delete(ledger_clock), {"clock": 1}),
+    "a lost entry": (
+        lambda _: delete(ledger_entries).where(ENTRY.exchange_id == a_real_entry(2).exchange_id),
+        {"days": 1, "journals": 1},
+    ),
+    "a receipt used twice": (lambda _: change(2, journal_seq=FIRST + 1), {"journals": 2}),
+    "a receipt of another node": (lambda _: change(2, node="node-b"), {"journals": 1 + 2}),
+    "a dead letter": (lambda _: a_letter("rejected: X"), {"dead letters": 1}),
+    "a conflict": (lambda _: a_letter("conflict: the ledger has another content"), {"conflicts": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BREAKS.values(), ids=list(BREAKS))
+def test_what_is_broken_by_hand_is_found(
+    ledger: Engine, broken: tuple[Callable[[Engine], Any], dict[str, int]]
+) -> None:
+    """It, and nothing that is not broken with it; looking at what was settled since finds the same."""
+    how, expected = broken
+    by_hand(ledger, how(ledger))
+    expected = {name: differences for name, differences in expected.items() if differences}
+    findings = found(ledger)
+    assert {name: one.differences for name, one in findings.items() if not one.ok} == expected
+    assert all(len(one.examples) == one.differences for name, one in findings.items() if name != "journals")
+    assert wrong(ledger, since=LONG_AGO - 3 * 86_400) == expected
+
+
+def test_money_that_is_no_money_is_found(ledger: Engine) -> None:
+    """As far as the database takes it: Postgres takes only NaN, SQLite takes anything."""
+    if ledger.dialect.name == "postgresql":
+        bad = ["charge_usd = 'NaN'"]
+    else:
+        bad = ["charge_usd = 'free'", "charge_usd = 0.1234567891", "prompt_tokens = 1.5", "bytes = 'many'"]
+    for number, one in enumerate(bad, 1):
+        settled = a_real_entry(number).exchange_id
+        with writing(ledger) as connection:
+            connection.exec_driver_sql(f"UPDATE ledger_entries SET {one} WHERE exchange_id = '{settled}'")
+    numbers = found(ledger)["numbers"]
+    assert numbers.differences == len(bad)
+    assert numbers.examples[0] == {
+        "table": "ledger_entries", "columns": ["charge_usd"],
+        "exchange_id": a_real_entry(1).exchange_id, "kind": "usage", "seq": "0",
+    }  # fmt: skip
+    assert "prices" in wrong(ledger)
+
+
+def test_sums_that_are_no_money_are_found(ledger: Engine) -> None:
+    value = "'NaN'" if ledger.dialect.name == "postgresql" else "0.12345678912"
+    for table in ("balances", "usage_daily"):
+        with writing(ledger) as connection:
+            connection.exec_driver_sql(f"UPDATE {table} SET cost_usd = {value} WHERE key_id = 'key-1'")
+    assert {one["table"] for one in found(ledger)["numbers"].examples} == {"balances", "usage_daily"}
+
+
+def test_an_entry_that_is_there_twice_is_found(ledger: Engine) -> None:
+    """The database itself refuses that, so its key has to go first."""
+    row = copied(ledger, 1)
+    with writing(ledger) as connection:
+        connection.exec_driver_sql("ALTER TABLE ledger_entries RENAME TO kept_entries")
+        connection.exec_driver_sql("CREATE TABLE ledger_entries AS SELECT * FROM kept_entries")
+        connection.execute(row)
+    try:
+        assert wrong(ledger) == {"terminal": 1, "duplicates": 1, "days": 1, "journals": 1}
+        assert found(ledger)["duplicates"].examples[0]["exchange_id"] == a_real_entry(1).exchange_id
+    finally:
+        with writing(ledger) as connection:
+            connection.exec_driver_sql("DROP TABLE ledger_entries")
+            connection.exec_driver_sql("ALTER TABLE kept_entries RENAME TO ledger_entries")
+
+
+def test_examples_are_a_few_and_say_what_and_by_how_much(engine: Engine) -> None:
+    settle(engine, *(a_real_entry(n, key=f"key-{n:02}") for n in range(EXAMPLES_MAX + 5)))
+    by_hand(engine, update(balances).values(charged_usd=balances.c.charged_usd - 1_500))
+    balance = found(engine)["balances"]
+    assert (balance.ok, balance.differences, len(balance.examples)) == (False, EXAMPLES_MAX + 5, EXAMPLES_MAX)
+    assert {one["charged_usd"] for one in balance.examples} == {"0.0000015"}
+    assert set(balance.examples[0]) == {"key_id", "charged_usd"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "usage"),
+    [
+        ("cached_exceeds_prompt", Usage(10, 20, 5, None, 15)),
+        ("reasoning_exceeds_completion", Usage(10, None, 5, 6, 15)),
+        ("total_mismatch", Usage(10, None, 5, None, 99)),
+    ],
+)
+def test_what_a_provider_mixes_up_and_the_meter_says_is_no_difference(engine: Engine, flag: str, usage: Usage) -> None:
+    settle(engine, a_real_entry(0, usage=usage, details={"flags": ["heartbeat", flag]}))
+    assert wrong(engine) == {}
+    settle(engine, a_real_entry(1, usage=usage), seq=FIRST + 1)
+    assert wrong(engine) == {"counts": 1}
+    assert found(engine)["counts"].examples[0]["wrong"] == flag
+
+
+# -- journals ----------------------------------------------------------------------------------------------------
+
+
+def receipts(engine: Engine, seqs: Collection[int], *, node: str = NODE, at: float = LONG_AGO) -> None:
+    """An entry for each of these, settled at that time."""
+    numbers = [(seq >> EPOCH_BITS) * 100 + seq % 100 for seq in seqs]
+    arrivals = [Arrival(a_real_entry(number), node, seq) for number, seq in zip(numbers, seqs, strict=True)]
+    assert len(a_real_store(engine).settle(arrivals).inserted) == len(arrivals)
+    by_hand(engine, update(ledger_entries).where(ENTRY.journal_seq.in_(seqs)).values(settled_at=at))
+
+
+def holes(engine: Engine, **options: Any) -> tuple[int, int, list[tuple[int, int]]]:
+    """How many records are nowhere, how many on their way, and from where to where the first few were."""
+    journals = found(engine, **options)["journals"]
+    places = [(one["journal_seq"], one["to"]) for one in journals.examples]
+    return journals.differences, journals.in_flight, places
+
+
+def test_a_hole_is_lost_only_if_what_came_after_it_came_long_ago(engine: Engine) -> None:
+    receipts(engine, [FIRST, FIRST + 1, FIRST + 5])
+    assert holes(engine) == (3, 0, [(FIRST + 2, FIRST + 4)])
+    assert holes(engine, grace_s=1e6) == (0, 3, [])
+    by_hand(engine, update(ledger_entries).values(settled_at=time.time()))
+    assert holes(engine) == (0, 3, [])
+    receipts(engine, [FIRST + 9])
+    assert holes(engine) == (6, 0, [(FIRST + 2, FIRST + 4), (FIRST + 6, FIRST + 8)])
+
+
+def test_what_has_not_come_at_the_end_is_not_missed(engine: Engine) -> None:
+    receipts(engine, [FIRST])
+    assert holes(engine) == (0, 0, [])
+
+
+def test_the_first_of_an_epoch_is_missed(engine: Engine) -> None:
+    second = (2 << EPOCH_BITS) + 1
+    receipts(engine, [FIRST + 1, FIRST + 2, second, second + 1])
+    assert holes(engine) == (1, 0, [(FIRST, FIRST)])
+    assert holes(engine, since=LONG_AGO) == (1, 0, [(FIRST, FIRST)])
+    receipts(engine, [FIRST])
+    assert holes(engine) == (0, 0, [])
+
+
+def test_nodes_do_not_fill_each_others_holes(engine: Engine) -> None:
+    receipts(engine, [FIRST, FIRST + 2])
+    receipts(engine, [FIRST + 1], node="node-b")
+    assert holes(engine) == (2, 0, [(FIRST + 1, FIRST + 1), (FIRST, FIRST)])
+
+
+def test_a_dead_letter_is_a_receipt(engine: Engine) -> None:
+    receipts(engine, [FIRST, FIRST + 4])
+    letters = [DeadLetter("rejected: X", f"{n}", node=NODE, journal_seq=FIRST + n) for n in (1, 3)]
+    a_real_store(engine).settle([], [*letters, DeadLetter("rejected: Y", "1", node=NODE, journal_seq=FIRST + 1)])
+    assert holes(engine) == (1, 0, [(FIRST + 2, FIRST + 2)])
+
+
+def test_what_is_in_the_queue_is_not_lost(engine: Engine) -> None:
+    receipts(engine, [FIRST, FIRST + 6])
+    queued = [(NODE, FIRST + 2), (NODE, FIRST + 3), (NODE, FIRST + 9), ("node-b", FIRST + 4)]
+    outside = Outside(queued=queued, oldest_age_s=1.0)
+    assert holes(engine, outside=outside) == (3, 2, [(FIRST + 1, FIRST + 1), (FIRST + 4, FIRST + 5)])
+
+
+def test_a_hole_is_found_by_what_was_settled_since(engine: Engine) -> None:
+    """Also one at the beginning of that time; holes of earlier times are not looked for."""
+    receipts(engine, [FIRST, FIRST + 2, FIRST + 3])
+    receipts(engine, [FIRST + 5, FIRST + 7], at=LONG_AGO + 100)
+    assert holes(engine) == (3, 0, [(FIRST + 1, FIRST + 1), (FIRST + 4, FIRST + 4), (FIRST + 6, FIRST + 6)])
+    assert holes(engine, since=LONG_AGO + 50) == (2, 0, [(FIRST + 4, FIRST + 4), (FIRST + 6, FIRST + 6)])
+
+
+def test_what_was_settled_before_is_not_missed_when_it_is_looked_at_since(engine: Engine) -> None:
+    """A record that came late, among others of long ago."""
+    receipts(engine, [FIRST, FIRST + 2, FIRST + 3, FIRST + 4])
+    receipts(engine, [FIRST + 1, FIRST + 5], at=LONG_AGO + 100)
+    assert holes(engine, since=LONG_AGO + 50) == (0, 0, [])
+
+
+# -- the queue and the leases ------------------------------------------------------------------------------------
+
+
+def test_a_record_that_waits_too_long_is_found(engine: Engine) -> None:
+    assert wrong(engine, outside=Outside(queued=[(NODE, 1)], oldest_age_s=299.0)) == {}
+    late = found(engine, outside=Outside(queued=[(NODE, 1)], oldest_age_s=301.0))["queue"]
+    assert (late.differences, late.in_flight, late.examples) == (1, 1, ({"oldest_age_s": 301.0},))
+
+
+def test_a_lease_of_what_is_in_the_ledger_is_found_once_it_is_old(engine: Engine) -> None:
+    settle(engine, a_real_entry(0), a_real_entry(1))
+    leased = {NODE: {a_real_entry(n).exchange_id for n in range(3)}, "node-b": set[str]()}
+    outside = Outside(oldest_age_s=0.0, leased=leased)
+    assert wrong(engine, outside=outside) == {}
+    by_hand(engine, change(0, settled_at=LONG_AGO))
+    leases = found(engine, outside=outside)["leases"]
+    assert leases.examples == ({"node": NODE, "exchange_id": a_real_entry(0).exchange_id},)
+
+
+# -- while it is written -----------------------------------------------------------------------------------------
+
+
+def test_a_ledger_that_is_being_written_shows_no_difference(engine: Engine, ledger_url: str) -> None:
+    """Two settlers, with batches out of order and overlapping, and somebody who adjusts and rerates, all the time."""
+    batches, size = 40, 10
+    until = time.monotonic() + 20
+
+    def settle_all(reverse: bool) -> None:
+        own = open_engine(ledger_url)
+        store = a_real_store(own)
+        for batch in range(batches)[:: -1 if reverse else 1]:
+            first = batch * size
+            store.settle(
+                [Arrival(a_real_entry(n, key=f"key-{n % 3}"), NODE, FIRST + n) for n in range(first, first + size)]
+            )
+        own.dispose()
+
+    def correct() -> None:
+        own = open_engine(ledger_url)
+        at_work = Corrections(own, a_real_store(own))
+        prices = [(DEARER, None), (None, DEARER)]
+        for turn in range(6):
+            at_work.rerate("tera-large", lambda _, turn=turn: prices[turn % 2], since=0.0, until=2e9)  # type: ignore[misc]
+        own.dispose()
+
+    looks = 0
+    with ThreadPoolExecutor(3) as people:
+        busy = [people.submit(settle_all, False), people.submit(settle_all, True), people.submit(correct)]
+        while not all(one.done() for one in busy):
+            assert wrong(engine) == {}
+            assert wrong(engine, since=LONG_AGO) == {}
+            looks += 1
+            assert time.monotonic() < until
+        for one in busy:
+            one.result()
+    assert looks > 0
+    assert wrong(engine) == {}
+    assert found(engine)["journals"].in_flight == 0
+
+
+def test_what_is_settled_between_two_looks_is_seen_by_both_or_by_none(engine: Engine, ledger_url: str) -> None:
+    """Before each statement somebody else settles an entry, with a hole before it."""
+    elsewhere = open_engine(ledger_url)
+    settle(elsewhere, a_real_entry(0))
+    numbers = iter(range(2, 1_000, 2))
+
+    def settle_one(*_: object) -> None:
+        number = next(numbers)
+        settle(elsewhere, a_real_entry(number, key=f"key-{number}"), seq=FIRST + number)
+
+    event.listen(engine, "before_cursor_execute", settle_one)
+    differences = wrong(engine), wrong(engine, since=LONG_AGO)
+    event.remove(engine, "before_cursor_execute", settle_one)
+    elsewhere.dispose()
+    assert differences == ({}, {})
+    assert next(numbers) > 20
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["settle", "sweep", "adjust", "rerate"]),
+        st.integers(0, 3),
+        st.integers(0, 10**6),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_whatever_is_done_in_whatever_order_all_adds_up(engine: Engine, steps: list[tuple[str, int, int]]) -> None:
+    emptied(engine)
+    store = a_real_store(engine)
+    at_work = Corrections(engine, store)
+    settled: set[int] = set()
+    for what, number, value in steps:
+        if what == "settle":
+            store.settle([Arrival(a_real_entry(number), NODE, FIRST + number)])
+            settled.add(number)
+        elif what == "sweep":
+            usage = Usage(100, None, value % 40, None, 100 + value % 40)
+            swept = a_real_entry(number, usage=usage, events=value % 30, details={"swept": True})
+            store.settle([Arrival(swept)])
+            settled.add(number)
+        elif what == "adjust" and number in settled:
+            at_work.adjust(a_real_entry(number).exchange_id, Wanted(charge_usd=value), "because")
+        elif what == "rerate":
+            at_work.rerate("tera-large", lambda _: (DEARER, None), since=0.0, until=2e9)
+    assert wrong(engine) == {}

@@ -1,0 +1,166 @@
+"""Every board of leases keeps the same promises: in memory, on a server, on a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from proxy.pipeline.leases import LeaseBoard, LocalLeases, Parts, Standing
+from proxy.pipeline.redis_client import QueueUnavailable, open_redis
+from proxy.pipeline.redis_leases import RedisLeases
+from tests.pipeline.making import exchange_id
+from tests.support.net import free_port
+from tests.support.valkey import Valkey
+
+FIRST, SECOND, THIRD = (exchange_id(number) for number in range(1, 4))
+NEW = Parts(b'{"opened":"first"}', b"\x00progress\xff")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    options = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
+    server = Valkey(tmp_path_factory.mktemp("cluster"), *options).start()
+    server.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+    deadline = time.monotonic() + 10
+    while b"cluster_state:ok" not in server.ask("CLUSTER", "INFO"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield server
+    server.close()
+
+
+@pytest.fixture(params=["local", "redis", "cluster"])
+async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[LeaseBoard]:
+    if request.param == "local":
+        yield LocalLeases()
+        return
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+    else:
+        url = request.getfixturevalue("cluster").url.replace("redis:", "redis+cluster:")
+    redis = open_redis(url)
+    yield RedisLeases(redis, prefix=prefix)
+    await redis.aclose()
+
+
+async def test_a_new_node_is_seen_with_its_leases(board: LeaseBoard) -> None:
+    assert (await board.nodes(), await board.ids("a"), await board.of("a")) == ({}, set(), {})
+    assert await board.renew("a", "1.1", {FIRST: NEW, SECOND: NEW}, []) == Standing(2, None)
+    assert (await board.nodes(), await board.ids("a")) == ({"a": "1.1"}, {FIRST, SECOND})
+    assert await board.of("a") == {FIRST: NEW, SECOND: NEW}
+
+
+async def test_a_renewal_says_what_beat_was_there_before_and_what_is_there_now(board: LeaseBoard) -> None:
+    await board.renew("a", "1.1", {FIRST: NEW}, [])
+    assert await board.renew("a", "1.2", {}, []) == Standing(1, "1.1")
+    assert await board.renew("a", "2.1", {SECOND: NEW, THIRD: NEW}, [FIRST]) == Standing(2, "1.2")
+    assert (await board.nodes(), await board.ids("a")) == ({"a": "2.1"}, {SECOND, THIRD})
+
+
+async def test_progress_moves_and_what_was_opened_stays(board: LeaseBoard) -> None:
+    await board.renew("a", "1.1", {FIRST: NEW}, [])
+    await board.renew("a", "1.2", {FIRST: Parts(None, b"later")}, [])
+    assert await board.of("a") == {FIRST: Parts(NEW.opened, b"later")}
+
+
+async def test_progress_of_what_was_never_announced_is_no_lease(board: LeaseBoard) -> None:
+    assert (await board.renew("a", "1.1", {FIRST: NEW, SECOND: Parts(None, b"stray")}, [])).leases == -1
+    assert await board.of("a") == {FIRST: NEW}
+    assert await board.ids("a") == {FIRST, SECOND}, "it can be found, to be removed"
+    assert (await board.renew("a", "1.2", {}, [SECOND])).leases == 1
+
+
+async def test_a_lease_whose_progress_is_not_known_is_one_all_the_same(board: LeaseBoard) -> None:
+    assert (await board.renew("a", "1.1", {FIRST: Parts(b"{}", b"")}, [])).leases == 1
+    assert await board.of("a") == {FIRST: Parts(b"{}", b"")}
+
+
+async def test_ending_twice_or_without_a_beginning_changes_nothing(board: LeaseBoard) -> None:
+    await board.renew("a", "1.1", {FIRST: NEW, SECOND: NEW}, [THIRD])
+    assert (await board.renew("a", "1.2", {}, [SECOND])).leases == 1
+    assert (await board.renew("a", "1.3", {}, [SECOND])).leases == 1
+
+
+async def test_nodes_do_not_mix(board: LeaseBoard) -> None:
+    await board.renew("a", "1.1", {FIRST: NEW}, [])
+    await board.renew("b", "7.1", {SECOND: NEW}, [FIRST])
+    assert (await board.ids("a"), await board.ids("b")) == ({FIRST}, {SECOND})
+    assert await board.nodes() == {"a": "1.1", "b": "7.1"}
+
+
+async def test_settled_leases_are_dropped_and_the_others_stay(board: LeaseBoard) -> None:
+    many = [exchange_id(number) for number in range(1_200)]
+    await board.renew("a", "1.1", dict.fromkeys(many, NEW), [])
+    await board.drop("a", many[1:])
+    await board.drop("a", [])
+    await board.drop("nobody", [FIRST])
+    assert (await board.ids("a"), await board.nodes()) == ({many[0]}, {"a": "1.1"})
+
+
+async def test_a_dismissed_node_leaves_nothing(board: LeaseBoard) -> None:
+    await board.renew("a", "1.1", {FIRST: NEW}, [])
+    await board.dismiss("a", "1.1")
+    await board.dismiss("a", "1.1")
+    assert (await board.nodes(), await board.ids("a")) == ({}, set())
+    assert await board.renew("a", "1.2", {}, []) == Standing(0, None), "one that comes back sees that it was forgotten"
+
+
+async def test_a_node_that_has_had_another_beat_is_not_dismissed(board: LeaseBoard) -> None:
+    await board.renew("a", "1.1", {FIRST: NEW}, [])
+    await board.renew("a", "1.2", {}, [])
+    await board.dismiss("a", "1.1")
+    assert (await board.nodes(), await board.ids("a")) == ({"a": "1.2"}, {FIRST})
+
+
+async def test_a_node_that_wakes_up_in_the_middle_of_its_dismissal_is_not_forgotten(
+    redis_url: str, prefix: str
+) -> None:
+    redis = open_redis(redis_url)
+    board = RedisLeases(redis, prefix=prefix)
+
+    class Interrupted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(redis, name)
+
+        async def eval(self, *asked: Any) -> Any:
+            await board.renew("a", "1.2", {SECOND: NEW}, [])
+            return await redis.eval(*asked)
+
+    await board.renew("a", "1.1", {FIRST: NEW}, [])
+    dismissing = RedisLeases(redis, prefix=prefix)
+    dismissing._redis = Interrupted()
+    await dismissing.dismiss("a", "1.1")
+    assert (await board.nodes(), await board.ids("a")) == ({"a": "1.2"}, {SECOND})
+    await redis.aclose()
+
+
+async def test_whatever_stands_on_a_server_is_read_and_can_be_dismissed(redis_url: str, prefix: str) -> None:
+    redis = open_redis(redis_url)
+    board = RedisLeases(redis, prefix=prefix)
+    await redis.hset(f"{prefix}:nodes", b"\xff\xfe", b"\xc3(")
+    await redis.hset(f"{prefix}:".encode() + b"\xff\xfe:leases", mapping={b"o\xff": b"\xff", b"x": b"?", b"": b""})
+    [(node, beat)] = (await board.nodes()).items()
+    assert list((await board.of(node)).values()) == [Parts(b"\xff", b"")]
+    await board.drop(node, await board.ids(node))
+    assert await board.of(node) == {}
+    await board.dismiss(node, beat)
+    assert await board.nodes() == {}
+    await redis.aclose()
+
+
+async def test_a_server_that_is_away_or_holds_something_else_is_unavailable(valkey: Valkey) -> None:
+    redis = open_redis(valkey.url)
+    board = RedisLeases(redis)
+    await redis.set("tokenweir:nodes", "not a hash")
+    with pytest.raises(QueueUnavailable, match="renewing leases"):
+        await board.renew("a", "1.1", {FIRST: NEW}, [])
+    with pytest.raises(QueueUnavailable, match="looking for nodes"):
+        await board.nodes()
+    valkey.kill()
+    for asking in (board.ids("a"), board.of("a"), board.drop("a", [FIRST]), board.dismiss("a", "1.1")):
+        with pytest.raises(QueueUnavailable):
+            await asking
+    await redis.aclose()

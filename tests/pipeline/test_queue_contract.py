@@ -1,0 +1,165 @@
+"""What every queue promises to a settler, on the journal itself and on Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from proxy.pipeline.journal import Journal
+from proxy.pipeline.local_queue import LocalQueue
+from proxy.pipeline.redis_client import open_redis
+from proxy.pipeline.redis_queue import RedisQueue
+from tests.pipeline.making import ROOMY, opened, record
+
+Feed = Callable[[int], Awaitable[None]]
+
+
+@dataclass
+class Bench:
+    """A queue, and how `count` more records get into it."""
+
+    queue: LocalQueue | RedisQueue
+    journal: Journal
+    feed: Feed
+
+
+@asynccontextmanager
+async def local(folder: Path) -> AsyncIterator[Bench]:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    queue = LocalQueue(journal, linger_s=0.001)
+    journal.wakeup = queue.wake
+
+    async def feed(count: int) -> None:
+        write(journal, count)
+
+    yield Bench(queue, journal, feed)
+    journal.close()
+
+
+@asynccontextmanager
+async def redis(folder: Path, url: str, prefix: str) -> AsyncIterator[Bench]:
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    client = open_redis(url)
+    queue = RedisQueue(client, prefix=prefix, consumer="w1", block_ms=200, linger_s=0.001)
+    sent = 0
+
+    async def feed(count: int) -> None:
+        nonlocal sent
+        write(journal, count)
+        pending = journal.pending(10_000, after=sent)
+        sent = pending[-1].seq
+        await queue.add(pending, journal.node.node_id)
+
+    yield Bench(queue, journal, feed)
+    await client.aclose()
+    journal.close()
+
+
+def write(journal: Journal, count: int) -> None:
+    for number in range(journal.depth, journal.depth + count):
+        one = opened(number)
+        journal.begin(one)
+        journal.finish(record(one))
+
+
+@pytest.fixture(params=["local", "redis"])
+async def bench(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Bench]:
+    if request.param == "local":
+        async with local(folder) as bench:
+            yield bench
+    else:
+        url, prefix = request.getfixturevalue("redis_url"), request.getfixturevalue("prefix")
+        async with redis(folder, url, prefix) as bench:
+            yield bench
+
+
+async def test_records_come_in_order_whole_and_with_their_receipt(bench: Bench) -> None:
+    await bench.feed(5)
+    taken = await bench.queue.take(10)
+    expected = bench.journal.pending(10)
+    assert [(one.node, one.seq, one.payload) for one in taken] == [
+        (bench.journal.node.node_id, one.seq, one.payload) for one in expected
+    ]
+    assert [one.record for one in taken] == [one.record for one in expected]
+    assert {one.deliveries for one in taken} == {1}
+
+
+async def test_no_more_come_than_were_asked_for_and_the_rest_comes_next(bench: Bench) -> None:
+    await bench.feed(7)
+    seqs: list[int] = []
+    for expected in (3, 3, 1):
+        taken = await bench.queue.take(3)
+        assert len(taken) == expected
+        seqs += [one.seq for one in taken]
+        await bench.queue.settled(taken)
+    assert seqs == sorted(seqs)
+    assert len(set(seqs)) == 7
+
+
+async def test_what_is_settled_does_not_come_again(bench: Bench) -> None:
+    await bench.feed(3)
+    taken = await bench.queue.take(10)
+    await bench.queue.settled(taken[:2])
+    await bench.queue.settled(taken[2:])
+    await bench.queue.settled(taken)  # twice changes nothing
+    await bench.feed(1)
+    more = await bench.queue.take(10)
+    assert [one.seq for one in more] == [taken[-1].seq + 1]
+
+
+async def test_an_empty_queue_waits_for_a_while_and_then_gives_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.pipeline.local_queue.LOOK_S", 0.2)
+    loop = asyncio.get_running_loop()
+    assert list(await bench.queue.take(10)) == []
+    began = loop.time()
+    assert list(await bench.queue.take(10)) == []
+    assert loop.time() - began >= 0.19
+
+
+async def test_a_wait_ends_with_the_first_record(bench: Bench) -> None:
+    assert list(await bench.queue.take(1)) == []
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(bench.queue.take(10))
+        await asyncio.sleep(0.05)
+        await bench.feed(1)
+    assert len(waiting.result()) == 1
+
+
+async def test_a_take_can_be_cancelled_and_nothing_is_lost(bench: Bench) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(bench.queue.take(10))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+    await bench.feed(2)
+    assert len(await bench.queue.take(10)) == 2
+
+
+async def test_holding_changes_nothing_for_the_holder(bench: Bench) -> None:
+    await bench.feed(2)
+    taken = await bench.queue.take(10)
+    await bench.queue.hold(taken)
+    await bench.queue.settled(taken)
+    await bench.feed(1)
+    assert len(await bench.queue.take(10)) == 1
+
+
+async def test_a_local_queue_that_drains_waits_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.pipeline.local_queue.LOOK_S", 3_600.0)
+    async with local(folder) as bench, asyncio.timeout(10):
+        assert isinstance(bench.queue, LocalQueue)
+        await bench.feed(1)
+        taken = await bench.queue.take(10)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(bench.queue.take(10))
+            await asyncio.sleep(0)
+            await bench.queue.settled(taken)
+            bench.queue.drain()
+        assert list(waiting.result()) == []
+        assert list(await bench.queue.take(10)) == []

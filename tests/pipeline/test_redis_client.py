@@ -1,0 +1,378 @@
+"""Every way to a server, from a plain one to a cluster: found, tried once, and lost without a word of its password."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+import pytest
+from redis.asyncio import RedisCluster
+
+from proxy.pipeline.journal import Pending
+from proxy.pipeline.redis_client import (
+    QueueUnavailable,
+    QueueUnsuitable,
+    RedisClient,
+    check,
+    door,
+    open_redis,
+    pipelined,
+)
+from proxy.pipeline.redis_queue import RedisQueue
+from tests.support.faulty import FaultyPath
+from tests.support.net import free_port
+from tests.support.scripted_redis import ScriptedRedis
+from tests.support.valkey import Valkey
+
+PASSWORD = "canary/p@ss word:?#%"
+QUOTED = "canary%2Fp%40ss%20word%3A%3F%23%25"
+Open = Callable[[str], RedisClient]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Open]:
+    """Opens clients; all are closed after the test."""
+    opened: list[RedisClient] = []
+
+    def make(url: str) -> RedisClient:
+        opened.append(open_redis(url))
+        return opened[-1]
+
+    yield make
+    for client in opened:
+        await client.aclose()
+
+
+async def ask(client: RedisClient, *words: str) -> Any:
+    async with door(client, "asking"):
+        return await client.execute_command(*words)
+
+
+async def ping(client: RedisClient) -> None:
+    assert await ask(client, "ECHO", "hello") == b"hello"
+
+
+# -- addresses -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (f"http://u:{QUOTED}@h", "http:// is no address"),
+        (f"redis+other://u:{QUOTED}@h", r"redis\+other:// is no address"),
+        (f"redis://u:{QUOTED}@h:port", "port is not a number"),
+        (f"redis://u:{QUOTED}@h:99999", "port is not a number"),
+        (f"redis://u:{QUOTED}@a:1,b:2", "several hosts need"),
+        (f"redis://u:{QUOTED}@h/one", "database is not a number"),
+        (f"redis://u:{QUOTED}@h?socket_timeout=0.1", "unknown options: socket_timeout"),
+        (f"redis+sentinel://u:{QUOTED}@h", "must end in /service"),
+        (f"redis+sentinel://u:{QUOTED}@h/main/x", "database is not a number"),
+        (f"redis://u:{QUOTED}@[::1", "is not a URL"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_a_word_of_it(url: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        open_redis(url)
+    assert "canary" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h", {"host": "h", "port": 6379, "db": 0, "username": None, "password": None}),
+        (f"redis://u:{QUOTED}@h:7/3", {"port": 7, "db": 3, "username": "u", "password": PASSWORD}),
+        ("redis://:p@[::1]:7", {"host": "::1", "port": 7, "username": None, "password": "p"}),
+        ("redis://[::1]?db=2", {"host": "::1", "port": 6379, "db": 2}),
+        ("unix:///run/redis.sock?db=2", {"path": "/run/redis.sock", "db": 2}),
+        ("redis+sentinel://u:p@a:1,b/main/4", {"db": 4, "username": "u", "password": "p"}),
+    ],
+)
+async def test_an_address_says_where_and_as_whom(url: str, expected: dict[str, object], connect: Open) -> None:
+    client = connect(url)
+    assert not isinstance(client, RedisCluster)
+    options = client.connection_pool.connection_kwargs
+    assert {name: options[name] for name in expected} == expected
+
+
+async def test_no_client_says_its_password(connect: Open) -> None:
+    for url in ("redis://u:canary@h", "redis+sentinel://u:canary@h/main?sentinel_password=canary"):
+        assert "canary" not in repr(connect(url))
+    assert "canary" not in repr(connect("redis+cluster://u:canary@127.0.0.1"))
+
+
+# -- one server ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_with_a_password(connect: Open, valkey: Valkey) -> None:
+    valkey.ask("CONFIG", "SET", "requirepass", PASSWORD)
+    await ping(connect(f"redis://:{QUOTED}@127.0.0.1:{valkey.port}/1"))
+    for url in (f"redis://:canary-wrong@127.0.0.1:{valkey.port}", valkey.url):
+        with pytest.raises(QueueUnavailable, match="Authentication") as caught:
+            await ping(connect(url))
+        assert "canary" not in str(caught.value)
+
+
+async def test_a_server_behind_a_socket_file(connect: Open) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path can be too long a name for a socket
+        file = Path(folder) / "redis.sock"
+        server = Valkey(Path(folder), "--unixsocket", str(file)).start()
+        try:
+            client = connect(f"unix://{file}?db=1")
+            await ask(client, "SET", "here", "yes")
+            assert b"yes" in server.ask("EVAL", "redis.call('SELECT', 1) return redis.call('GET', 'here')", "0")
+        finally:
+            server.close()
+
+
+async def test_a_server_that_is_not_there(connect: Open) -> None:
+    with pytest.raises(QueueUnavailable, match="asking: ConnectionError"):
+        await ping(connect(f"redis://u:canary@127.0.0.1:{free_port()}"))
+
+
+async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
+    connect: Open, redis_url: str, prefix: str
+) -> None:
+    client = connect(redis_url)
+    with pytest.raises(QueueUnavailable, match="trying: ResponseError: WRONGTYPE") as caught:
+        async with door(client, "trying"):
+            await pipelined(client, [("SET", prefix, "canary"), ("LPUSH", prefix, "canary"), ("NONSENSE", "canary")])
+    assert "canary" not in str(caught.value)
+    with pytest.raises(QueueUnavailable, match="unknown command") as caught:
+        await ask(client, "NONSENSE", "canary")
+    assert "canary" not in str(caught.value)
+
+
+async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: str) -> None:
+    """asyncio.wait_for, which the client library uses, forgets a cancellation that comes when it has just ended."""
+    client = connect(redis_url)
+
+    async def work() -> None:
+        while True:
+            async with door(client, "working"):
+                await pipelined(client, [("INCR", prefix)])
+
+    for turns in range(60):
+        working = asyncio.get_running_loop().create_task(work())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        working.cancel()
+        done, _ = await asyncio.wait([working], timeout=5)
+        assert done
+        assert working.cancelled()
+
+
+async def test_a_cancelled_task_can_still_say_goodbye(connect: Open, redis_url: str, prefix: str) -> None:
+    client = connect(redis_url)
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(3):
+                await ask(client, "INCR", prefix)
+
+    working = asyncio.get_running_loop().create_task(work())
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait([working])
+    assert await ask(client, "GET", prefix) == b"3"
+
+
+# -- TLS -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed one for localhost, made for this run, with its key in the same file."""
+    openssl = which("openssl")
+    if openssl is None:
+        pytest.skip("the openssl command, which makes a certificate, is not on this machine")
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    words = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {file} -out {file}.crt"
+    command = [openssl, *words.split(), "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    file.write_text(file.read_text() + Path(f"{file}.crt").read_text())
+    return file
+
+
+@pytest.fixture
+def tls(certificate: Path, shared_valkey: Valkey) -> Iterator[FaultyPath]:
+    """TLS in front of the shared server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with FaultyPath("127.0.0.1", shared_valkey.port, tls=context) as path:
+        yield path
+
+
+async def test_a_server_behind_tls_is_believed_only_with_its_certificate_and_name(
+    connect: Open, tls: FaultyPath, certificate: Path
+) -> None:
+    await ping(connect(f"rediss://localhost:{tls.port}?ssl_ca_certs={certificate}.crt"))
+    with pytest.raises(QueueUnavailable, match=r"CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+        await ping(connect(f"rediss://localhost:{tls.port}"))
+    with pytest.raises(QueueUnavailable, match=r"match|mismatch"):
+        await ping(connect(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt"))
+    await ping(connect(f"rediss://127.0.0.1:{tls.port}?ssl_ca_certs={certificate}.crt&ssl_check_hostname=false"))
+
+
+# -- several servers -----------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A primary and its replica with a sentinel; clients and sentinel reach the primary through `path`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.primary, self.replica = Valkey(folder / "primary"), Valkey(folder / "replica")
+        self.sentinel = Valkey(folder / "sentinel", sentinel=True)
+        self.path = FaultyPath("127.0.0.1", self.primary.port)
+        self.servers = self.primary, self.replica, self.sentinel
+
+    def start(self) -> None:
+        self.path.__enter__()
+        self.primary.start()
+        self.replica.start()
+        self.replica.ask("REPLICAOF", "127.0.0.1", str(self.primary.port))
+        self.replica.until("master_link_status:up", "INFO", "replication")
+        self.sentinel.folder.mkdir(parents=True)
+        (self.sentinel.folder / "valkey.conf").write_text(
+            f"sentinel monitor main 127.0.0.1 {self.path.port} 1\n"
+            "sentinel down-after-milliseconds main 300\n"
+            "sentinel failover-timeout main 1000\n"
+        )
+        self.sentinel.start()
+        self.sentinel.until(str(self.replica.port), "SENTINEL", "REPLICAS", "main")
+
+    @property
+    def url(self) -> str:
+        """The first of two sentinels is away."""
+        return f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/main"
+
+    def fail_over(self) -> None:
+        """The primary dies; return when there is another."""
+        self.primary.kill()
+        self.sentinel.until(str(self.replica.port), "SENTINEL", "GET-PRIMARY-ADDR-BY-NAME", "main")
+        self.replica.until("role:master", "INFO", "replication")
+
+
+class Clustered:
+    """A cluster of one primary and one replica; clients reach the primary through `path`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.primary, self.replica = Valkey(folder / "primary"), Valkey(folder / "replica")
+        self.path = FaultyPath("127.0.0.1", self.primary.port)
+        self.servers = self.primary, self.replica
+
+    def start(self) -> None:
+        self.path.__enter__()
+        buses = free_port(), free_port()
+        for server, bus in zip(self.servers, buses, strict=True):
+            server.options += ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-port", str(bus))
+        self.primary.options += ("--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", str(self.path.port))
+        for server in self.servers:
+            server.start()
+        self.primary.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+        self.replica.ask("CLUSTER", "MEET", "127.0.0.1", str(self.primary.port), str(buses[0]))
+        name = self.primary.ask("CLUSTER", "MYID").split(b"\r\n")[1].decode()
+        self.replica.until("+OK", "CLUSTER", "REPLICATE", name)
+        self.replica.until("master_link_status:up", "INFO", "replication")
+        for server in self.servers:
+            server.until("cluster_state:ok", "CLUSTER", "INFO")
+
+    @property
+    def url(self) -> str:
+        """Both are ways in."""
+        return f"redis+cluster://127.0.0.1:{self.path.port},127.0.0.1:{self.replica.port}"
+
+    def fail_over(self) -> None:
+        """The primary dies; return when there is another."""
+        self.primary.kill()
+        self.replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
+        self.replica.until("role:master", "INFO", "replication")
+        self.replica.until("cluster_state:ok", "CLUSTER", "INFO")
+
+
+@pytest.fixture(params=[Watched, Clustered])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched | Clustered]:
+    several: Watched | Clustered = request.param(tmp_path)
+    try:
+        several.start()
+        yield several
+    finally:
+        for server in several.servers:
+            server.close()
+        several.path.__exit__()
+
+
+async def test_several_servers_carry_records_lose_replies_and_fail_over(
+    servers: Watched | Clustered, connect: Open
+) -> None:
+    """One test for all, as such servers take seconds to make."""
+    client = connect(servers.url)
+    await check(client)
+    assert await ask(client, "INCR", "counter") == 1
+    servers.path.lose_reply(to=b"INCR")
+    with pytest.raises(QueueUnavailable):
+        await ask(client, "INCR", "counter")
+    assert await ask(client, "GET", "counter") == b"2", "nothing was sent behind our back"
+
+    queue = RedisQueue(client, consumer="w1", block_ms=100)
+    records = [Pending(seq, b"{}") for seq in range(1, 21)]
+    await queue.add(records[:10], "node")
+    servers.path.lose_reply(to=b"XADD")
+    with pytest.raises(QueueUnavailable):
+        await queue.add(records[10:15], "node")
+    assert await queue.depth() == 15
+    taken = await queue.take(12)
+    await queue.settled(taken)
+    assert await queue.depth() == 3
+    [offset] = re.findall(rb"master_repl_offset:(\d+)", servers.primary.ask("INFO", "replication"))
+    servers.replica.until(f"slave_repl_offset:{offset.decode()}", "INFO", "replication")
+    await asyncio.to_thread(servers.fail_over)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await queue.add(records[15:], "node")
+                break
+            except QueueUnavailable:
+                await asyncio.sleep(0.05)
+    assert await queue.depth() == 8
+    assert [one.seq for one in await queue.take(100)] == [13, 14, 15, 16, 17, 18, 19, 20]
+
+
+# -- what must not carry records -----------------------------------------------------------------------------------
+
+
+async def test_a_suitable_server_is_taken(connect: Open, redis_url: str) -> None:
+    await check(connect(redis_url))
+
+
+async def test_a_server_that_throws_records_away_is_refused(connect: Open, valkey: Valkey) -> None:
+    valkey.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with pytest.raises(QueueUnsuitable, match="maxmemory-policy allkeys-lru"):
+        await check(connect(valkey.url))
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"), [("6.0.16", False), ("5.0.14", False), ("", False), ("6.2.0", True), ("8.10.1", True)]
+)
+async def test_a_server_that_is_too_old_is_refused(connect: Open, version: str, taken: bool) -> None:
+    words = f"# Server\r\nredis_version:{version}\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n"
+    async with ScriptedRedis({"INFO": b"$%d\r\n%s\r\n" % (len(words), words.encode())}) as server:
+        if taken:
+            await check(connect(server.url))
+        else:
+            with pytest.raises(QueueUnsuitable, match="or newer is needed"):
+                await check(connect(server.url))
+
+
+async def test_a_server_that_cannot_be_asked_is_away(connect: Open) -> None:
+    with pytest.raises(QueueUnavailable):
+        await check(connect(f"redis://127.0.0.1:{free_port()}"))

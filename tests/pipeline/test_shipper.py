@@ -1,0 +1,584 @@
+"""Nothing is lost and nothing is settled twice, whatever becomes of the queue, the ledger and this process.
+
+The journal and the server are real; the ledger is a set of receipts that can be away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.pipeline.delivery import Delivery
+from proxy.pipeline.journal import Journal
+from proxy.pipeline.redis_client import QueueUnavailable, open_redis
+from proxy.pipeline.redis_queue import RedisQueue
+from proxy.pipeline.shipper import ASK_MAX, OVERDUE_S, Shipper
+from tests.pipeline.making import ROOMY, opened, record
+from tests.support.faulty import FaultyPath
+from tests.support.net import free_port
+from tests.support.valkey import Valkey
+
+# A record that comes so often is laid aside by the settler: it kills its workers.
+DEAD_LETTER_DELIVERIES = 6
+
+
+@dataclass
+class Ledger:
+    """Receipts, and how often each was brought."""
+
+    brought: Counter[tuple[str, int]] = field(default_factory=Counter)
+    deliveries: Counter[int] = field(default_factory=Counter)
+    away: bool = False
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def settle(self, taken: Sequence[Delivery]) -> None:
+        if self.away:
+            raise OSError("the ledger is away")
+        self.deliveries.update(one.deliveries for one in taken)
+        self.brought.update((one.node, one.seq) for one in taken)
+
+    def receipts(self, node: str, low: int, high: int) -> set[int]:
+        assert 0 <= high - low < ASK_MAX
+        if self.away:
+            raise OSError("the ledger is away")
+        self.asked.append((low, high))
+        return {seq for name, seq in self.brought if name == node and low <= seq <= high}
+
+    @property
+    def seqs(self) -> list[int]:
+        return sorted(seq for _, seq in self.brought)
+
+
+@dataclass
+class Seen:
+    """What an observer was told."""
+
+    in_queue: int = 0
+    again: int = 0
+    confirmations: int = 0
+    failures: list[Exception] = field(default_factory=list)
+    ends: list[Exception] = field(default_factory=list)
+
+    def sent(self, records: int, *, again: int) -> None:
+        self.in_queue += records
+        self.again += again
+
+    def confirmed(self, records: int) -> None:
+        self.confirmations += records
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def healed(self, error: Exception) -> None:
+        self.ends.append(error)
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+async def at_once(work: Callable[..., Any], *arguments: object) -> Any:
+    return work(*arguments)
+
+
+class Machine:
+    """A journal with its shipper, and what is needed to see what they do."""
+
+    def __init__(self, folder: Path, queue: RedisQueue, ledger: Ledger) -> None:
+        self.folder, self.queue, self.ledger = folder, queue, ledger
+        self.seen, self.clock = Seen(), Clock()
+        self.on_sent: list[int] = []
+        self.written = 0
+        self.open()
+
+    def open(self) -> None:
+        self.journal = Journal.open(self.folder, bytes_max=ROOMY)
+        self.node = self.journal.node.node_id
+        self.shipper = Shipper(
+            self.journal, self.queue, self.ledger, node=self.node, observer=self.seen, monotonic=self.clock,
+            in_thread=at_once, on_sent=lambda records: self.on_sent.extend(one.seq for one in records),
+        )  # fmt: skip
+        self.journal.wakeup = self.shipper.wake
+
+    def write(self, count: int) -> list[int]:
+        """More records; all that are pending now."""
+        for number in range(self.written, self.written + count):
+            one = opened(number)
+            self.journal.begin(one)
+            self.journal.finish(record(one))
+        self.written += count
+        return self.pending
+
+    @property
+    def pending(self) -> list[int]:
+        return [one.seq for one in self.journal.pending(100_000)]
+
+    @asynccontextmanager
+    async def shipping(self) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(self.shipper.run())
+            yield
+            task.cancel()
+
+
+async def until(true: Callable[[], bool], *, within_s: float = 10.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASK_S_MIN", "ASK_S_MAX", "RETRY_S_MAX"):
+        monkeypatch.setattr(f"proxy.pipeline.shipper.{name}", 0.02)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def path(shared_valkey: Valkey) -> Iterator[FaultyPath]:
+    with FaultyPath("127.0.0.1", shared_valkey.port) as path:
+        yield path
+
+
+Queues = Callable[..., RedisQueue]
+
+
+@pytest.fixture
+async def queues(redis_url: str, prefix: str) -> AsyncIterator[Queues]:
+    """Makes queues on one stream; their clients are closed after the test."""
+    clients = []
+
+    def make(url: str = redis_url, consumer: str = "worker") -> RedisQueue:
+        clients.append(open_redis(url))
+        return RedisQueue(clients[-1], prefix=prefix, consumer=consumer, block_ms=20, linger_s=0.0)
+
+    yield make
+    for client in clients:
+        with suppress(Exception):
+            await client.aclose()
+
+
+@asynccontextmanager
+async def worker(queue: RedisQueue, ledger: Ledger) -> AsyncIterator[None]:
+    async def work() -> None:
+        while True:
+            with suppress(QueueUnavailable):
+                taken = await queue.take(100)
+                while taken:
+                    with suppress(OSError):
+                        ledger.settle(taken)
+                        break
+                    await asyncio.sleep(0.01)
+                await queue.settled(taken)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(work())
+        yield
+        task.cancel()
+
+
+def over(path: FaultyPath) -> str:
+    return f"redis://127.0.0.1:{path.port}"
+
+
+# -- all is well ---------------------------------------------------------------------------------------------------
+
+
+async def test_records_go_to_the_ledger_once_and_the_journal_forgets_them(
+    folder: Path, queues: Queues, ledger: Ledger
+) -> None:
+    machine = Machine(folder, queues(), ledger)
+    async with machine.shipping(), worker(queues(), ledger):
+        first = machine.write(500)
+        await until(lambda: not machine.pending)
+        second = machine.write(3)
+        await until(lambda: not machine.pending)
+    assert ledger.seqs == machine.on_sent == first + second
+    assert set(ledger.brought.values()) == {1}
+    assert (machine.seen.in_queue, machine.seen.again, machine.seen.confirmations) == (503, 0, 503)
+    assert machine.seen.failures == []
+    assert machine.shipper.unconfirmed == 0
+    machine.journal.close()
+
+
+async def test_a_record_is_kept_until_the_ledger_has_it_though_the_queue_does(
+    folder: Path, queues: Queues, ledger: Ledger
+) -> None:
+    machine, other_end = Machine(folder, queues(), ledger), queues()
+    async with machine.shipping():
+        written = machine.write(5)
+        await until(lambda: len(machine.on_sent) == 5)
+        taken = await other_end.take(100)
+        await other_end.settled(taken)  # a worker that forgets to settle: the messages are gone
+        await until(lambda: len(ledger.asked) > 3)
+        assert machine.pending == written
+        machine.clock.now_s += OVERDUE_S
+        async with worker(other_end, ledger):
+            await until(lambda: not machine.pending)
+    assert ledger.seqs == written
+    assert machine.seen.again == 5
+    machine.journal.close()
+
+
+async def test_one_record_that_is_stuck_holds_up_no_other(folder: Path, queues: Queues, ledger: Ledger) -> None:
+    machine, other_end = Machine(folder, queues(), ledger), queues()
+    async with machine.shipping():
+        written = machine.write(2_500)
+        await until(lambda: len(machine.on_sent) == 2_500)
+        while len(ledger.brought) < 2_499:
+            ledger.settle([one for one in await other_end.take(500) if one.seq != written[3]])
+        await until(lambda: machine.pending == [written[3]])
+        assert await machine.queue.depth() == 2_500
+        ledger.asked.clear()
+        await until(lambda: len(ledger.asked) > 1)
+        assert set(ledger.asked) == {(written[3], written[3])}
+    machine.journal.close()
+
+
+async def test_no_more_are_sent_than_may_be_unconfirmed(
+    folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.pipeline.shipper.UNCONFIRMED_MAX", 50)
+    machine, other_end = Machine(folder, queues(), ledger), queues()
+    async with machine.shipping():
+        written = machine.write(130)
+        await until(lambda: machine.shipper.unconfirmed == 50)
+        await until(lambda: len(ledger.asked) > 3)
+        assert await other_end.depth() == 50
+        async with worker(other_end, ledger):
+            await until(lambda: not machine.pending)
+    assert ledger.seqs == written
+    assert set(ledger.brought.values()) == {1}
+    machine.journal.close()
+
+
+# -- the queue loses, or is away -----------------------------------------------------------------------------------
+
+
+async def test_after_flushall_all_that_is_unconfirmed_is_sent_again(
+    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
+) -> None:
+    machine = Machine(folder, queues(valkey.url), ledger)
+    async with machine.shipping():
+        written = machine.write(450)
+        await until(lambda: len(machine.on_sent) == 450)
+        valkey.ask("FLUSHALL")
+        await asyncio.sleep(0.1)
+        assert machine.seen.again == 0, "it is not overdue yet"
+        machine.clock.now_s += OVERDUE_S
+        await until(lambda: machine.seen.again == 450)
+        async with worker(queues(valkey.url), ledger):
+            await until(lambda: not machine.pending)
+    assert ledger.seqs == written
+    assert set(ledger.brought.values()) == {1}
+    machine.journal.close()
+
+
+async def test_kill_9_of_a_server_that_kept_nothing(
+    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
+) -> None:
+    machine = Machine(folder, queues(valkey.url), ledger)
+    async with machine.shipping(), worker(queues(valkey.url), ledger):
+        machine.write(100)
+        await until(lambda: not machine.pending)
+        valkey.kill()
+        written = machine.write(100)
+        await until(lambda: bool(machine.seen.failures))
+        await asyncio.sleep(0.1)
+        assert machine.pending == written
+        await asyncio.to_thread(valkey.start)
+        machine.clock.now_s += OVERDUE_S
+        await until(lambda: not machine.pending)
+    assert len(ledger.seqs) == 200
+    assert set(ledger.brought.values()) == {1}
+    assert len(machine.seen.failures) == len(machine.seen.ends) == 1, "an outage is said once"
+    machine.journal.close()
+
+
+async def test_a_reply_that_is_lost_costs_a_copy_and_no_entry(
+    folder: Path, queues: Queues, ledger: Ledger, path: FaultyPath
+) -> None:
+    machine, other_end = Machine(folder, queues(over(path)), ledger), queues()
+    await other_end.take(1)
+    async with machine.shipping():
+        path.lose_reply(to=b"XADD")
+        written = machine.write(10)
+        await until(lambda: len(machine.on_sent) == 10)
+        assert await other_end.depth() == 20
+        async with worker(other_end, ledger):
+            await until(lambda: not machine.pending)
+    assert ledger.seqs == written
+    assert machine.on_sent == written
+    machine.journal.close()
+
+
+async def test_requests_that_arrive_and_are_never_answered_are_not_copied_for_ever(
+    folder: Path, queues: Queues, ledger: Ledger, path: FaultyPath
+) -> None:
+    """Each try after the first is of one record; what the ledger has meanwhile is not tried any more."""
+    machine, other_end = Machine(folder, queues(over(path)), ledger), queues()
+    await other_end.take(1)
+    async with machine.shipping():
+        written = machine.write(40)
+        for copies in range(40, 45):
+            path.lose_reply(to=b"XADD")
+            await until(lambda: path.lost)
+            assert await other_end.depth() <= copies + 1
+        path.cut()
+        async with worker(other_end, ledger):
+            await until(lambda: not machine.pending)
+            await until(lambda: machine.on_sent == written)
+        assert set(machine.on_sent) == set(ledger.seqs) == set(written)
+    machine.journal.close()
+
+
+async def test_a_proxy_may_start_before_its_queue(folder: Path, queues: Queues, ledger: Ledger, tmp_path: Path) -> None:
+    server = Valkey(tmp_path / "late")
+    machine = Machine(folder, queues(server.url), ledger)
+    try:
+        async with machine.shipping():
+            written = machine.write(20)
+            await until(lambda: bool(machine.seen.failures))
+            assert isinstance(machine.seen.failures[0], QueueUnavailable)
+            await asyncio.to_thread(server.start)
+            async with worker(queues(server.url), ledger):
+                await until(lambda: not machine.pending)
+        assert ledger.seqs == written
+        machine.journal.close()
+    finally:
+        server.close()
+
+
+# -- the ledger is away, or slow -----------------------------------------------------------------------------------
+
+
+async def test_a_long_outage_of_the_ledger_sends_nothing_twice(folder: Path, queues: Queues, ledger: Ledger) -> None:
+    machine, other_end = Machine(folder, queues(), ledger), queues()
+    ledger.away = True
+    async with machine.shipping(), worker(other_end, ledger):
+        written = machine.write(300)
+        await until(lambda: len(machine.on_sent) == 300)
+        for _ in range(5):
+            machine.clock.now_s += OVERDUE_S
+            await asyncio.sleep(0.05)
+        assert len(machine.seen.failures) == 1
+        assert await other_end.depth() == 300
+        ledger.away = False
+        await until(lambda: not machine.pending)
+    assert ledger.seqs == written
+    assert machine.seen.again == 0
+    assert machine.seen.ends == machine.seen.failures
+    machine.journal.close()
+
+
+async def test_what_waits_in_the_queue_is_not_sent_again_unless_it_gets_lost_there(
+    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
+) -> None:
+    """The ledger answers, and no worker runs."""
+    machine, other_end = Machine(folder, queues(valkey.url), ledger), queues(valkey.url)
+    async with machine.shipping():
+        written = machine.write(30)
+        await until(lambda: len(machine.on_sent) == 30)
+        for _ in range(5):
+            machine.clock.now_s += OVERDUE_S
+            await asyncio.sleep(0.05)
+        assert await other_end.depth() == 30
+        assert machine.seen.again == 0
+        valkey.ask("FLUSHALL")
+        machine.clock.now_s += OVERDUE_S
+        async with worker(other_end, ledger):
+            await until(lambda: not machine.pending)
+    assert (ledger.seqs, machine.seen.again) == (written, 30)
+    machine.journal.close()
+
+
+async def test_a_record_that_is_settled_while_it_is_looked_for_is_not_sent_again(
+    folder: Path, queues: Queues, ledger: Ledger, prefix: str
+) -> None:
+    """Between the question to the ledger and the look into the queue, a worker settles and deletes."""
+
+    class Sly(RedisQueue):
+        async def missing(self, tickets: Sequence[bytes]) -> list[bytes]:
+            taken = await self.take(100)
+            ledger.settle(taken)
+            await self.settled(taken)
+            return await super().missing(tickets)
+
+    plain = queues()
+    machine = Machine(folder, Sly(plain._redis, prefix=prefix, consumer="sly", block_ms=20), ledger)
+    async with machine.shipping():
+        written = machine.write(7)
+        await until(lambda: len(machine.on_sent) == 7)
+        machine.clock.now_s += OVERDUE_S
+        await until(lambda: not machine.pending)
+    assert (ledger.seqs, machine.seen.again) == (written, 0)
+    assert await plain.depth() == 0
+    machine.journal.close()
+
+
+# -- this process ends ---------------------------------------------------------------------------------------------
+
+
+async def test_after_a_restart_the_ledger_is_asked_before_anything_is_sent(
+    folder: Path, queues: Queues, ledger: Ledger
+) -> None:
+    machine, other_end = Machine(folder, queues(), ledger), queues()
+    async with machine.shipping():
+        before = machine.write(600)
+        await until(lambda: len(machine.on_sent) == 600)
+    machine.journal.close()  # as kill -9 leaves it: nothing is known of what was sent
+    ledger.settle(settled := [*await other_end.take(400)])
+    await other_end.settled(settled)
+    machine.open()
+    ledger.away = True
+    machine.on_sent.clear()
+    async with machine.shipping():
+        machine.write(5)
+        await until(lambda: len(machine.on_sent) == 5)
+        new = machine.pending[-5:]
+        assert machine.on_sent == new, "what is new does not wait for the ledger"
+        assert await other_end.depth() == 200 + 5
+        ledger.away = False
+        await until(lambda: len(machine.on_sent) == 205)
+        assert set(machine.on_sent) == set(before[400:] + new)
+        async with worker(other_end, ledger):
+            await until(lambda: not machine.pending)
+    assert ledger.seqs == before + new
+    assert machine.seen.again == 200
+    machine.journal.close()
+
+
+async def test_close_sends_the_rest_and_lets_it_be_confirmed(folder: Path, queues: Queues, ledger: Ledger) -> None:
+    machine = Machine(folder, queues(), ledger)
+    async with machine.shipping(), worker(queues(), ledger):
+        written = machine.write(700)
+        assert await machine.shipper.close(10.0)
+    assert machine.pending == []
+    assert ledger.seqs == written
+    machine.journal.close()
+
+
+async def test_close_is_content_when_all_is_in_the_queue(
+    folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.pipeline.shipper.LAST_ASK_S", 0.05)
+    machine = Machine(folder, queues(), ledger)
+    ledger.away = True
+    async with machine.shipping():
+        written = machine.write(20)
+        assert await machine.shipper.close(10.0)
+        assert await machine.queue.depth() == 20
+    assert machine.pending == written
+    machine.journal.close()
+
+
+async def test_close_gives_up_in_time_and_loses_nothing(folder: Path, queues: Queues, ledger: Ledger) -> None:
+    machine = Machine(folder, queues(f"redis://127.0.0.1:{free_port()}"), ledger)
+    async with machine.shipping():
+        written = machine.write(20)
+        assert not await machine.shipper.close(0.1)
+    assert machine.pending == written
+    machine.journal.close()
+
+
+async def test_close_does_not_take_what_the_last_run_left_for_sent(
+    folder: Path, queues: Queues, ledger: Ledger
+) -> None:
+    machine = Machine(folder, queues(), ledger)
+    written = machine.write(3)
+    machine.journal.close()
+    machine.open()
+    ledger.away = True
+    async with machine.shipping():
+        assert not await machine.shipper.close(0.1)
+    assert machine.pending == written
+    machine.journal.close()
+
+
+async def test_nothing_to_send_is_closed_at_once(folder: Path, queues: Queues, ledger: Ledger) -> None:
+    machine = Machine(folder, queues(f"redis://127.0.0.1:{free_port()}"), ledger)
+    async with machine.shipping():
+        assert await machine.shipper.close(10.0)
+    machine.journal.close()
+
+
+# -- all of it together --------------------------------------------------------------------------------------------
+
+
+async def storm(machine: Machine, server: Valkey, path: FaultyPath, chance: random.Random) -> None:
+    """One fault or another, for a moment."""
+    ledger = machine.ledger
+    match chance.randrange(8):
+        case 0:
+            server.ask("FLUSHALL")
+        case 1:
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+        case 2:
+            path.lose_reply(to=chance.choice([b"XADD", b"XREADGROUP", b"XACK", b"XRANGE"]))
+        case 3:
+            path.reset()
+        case 4:
+            path.cut()
+            await asyncio.sleep(0.02)
+            path.heal()
+        case 5:
+            ledger.away = not ledger.away
+        case 6:
+            machine.clock.now_s += OVERDUE_S
+        case 7:
+            path.stall()
+            await asyncio.sleep(0.02)
+            path.flow()
+
+
+async def weather(folder: Path, server: Valkey, queues: Queues, ledger: Ledger, *, seed: int, faults: int) -> None:
+    chance = random.Random(seed)
+    with FaultyPath("127.0.0.1", server.port) as path:
+        machine = Machine(folder, queues(over(path)), ledger)
+        async with machine.shipping(), worker(queues(over(path), "one"), ledger):
+            for _ in range(faults):
+                machine.write(chance.randrange(30))
+                await storm(machine, server, path, chance)
+                await asyncio.sleep(chance.random() * 0.02)
+            path.heal()
+            ledger.away = False
+            async with asyncio.timeout(30):
+                while machine.pending:
+                    machine.clock.now_s += OVERDUE_S
+                    await asyncio.sleep(0.05)
+        assert len(ledger.brought) == machine.written, f"seed {seed}"
+        assert max(ledger.deliveries) < DEAD_LETTER_DELIVERIES, "no record is laid aside for its network"
+        machine.journal.close()
+
+
+async def test_whatever_comes_every_record_arrives(
+    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
+) -> None:
+    await weather(folder, valkey, queues, ledger, seed=random.randrange(1 << 32), faults=40)
+
+
+@pytest.mark.slow
+async def test_whatever_comes_for_long_every_record_arrives(
+    folder: Path, queues: Queues, ledger: Ledger, valkey: Valkey
+) -> None:
+    await weather(folder, valkey, queues, ledger, seed=random.randrange(1 << 32), faults=1_500)

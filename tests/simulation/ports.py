@@ -1,0 +1,277 @@
+"""The queue and the ledger in memory, and what goes wrong on the way to them.
+
+Law: they keep the promises of the real ones (checked against those in test_ports.py), and nothing more. Faults strike
+on the way there and on the way back: a caller that hears of a failure never knows whether it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar
+
+from proxy.billing.adjustment import ContradictionError, restated
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.settlement import content_hash
+from proxy.ledger.database import LedgerUnavailable
+from proxy.ledger.store import Arrival, DeadLetter, Settled
+from proxy.pipeline.delivery import Delivery
+from proxy.pipeline.journal import Pending
+from proxy.pipeline.leases import LocalLeases
+from proxy.pipeline.redis_client import QueueUnavailable
+
+_T = TypeVar("_T")
+
+CLAIM_AFTER_S = 30.0
+# As long as an answer takes at most, mostly.
+_SLOW_S = 1.0
+Name = tuple[str, str, int]
+
+
+class Faults:
+    """What can happen to a call, by the seed."""
+
+    def __init__(self, rng: Random, share: float) -> None:
+        """`share` of all calls go wrong."""
+        self._rng = rng
+        self.share = share
+        self.struck = 0
+
+    async def call(self, unavailable: type[OSError], work: Callable[[], _T]) -> _T:
+        """Do `work`; or not; or do it and lose the answer; or take long."""
+        rng = self._rng
+        await asyncio.sleep(rng.random() * 0.004)
+        if rng.random() >= self.share:
+            return work()
+        self.struck += 1
+        kind = rng.randrange(3)
+        if kind == 0:
+            raise unavailable("the request was lost")
+        if kind == 1:
+            work()
+            await asyncio.sleep(rng.random() * _SLOW_S)
+            raise unavailable("the answer was lost")
+        await asyncio.sleep(rng.random() * _SLOW_S * (6 if rng.random() < 0.1 else 1))
+        return work()
+
+
+@dataclass(slots=True)
+class _Message:
+    node: str
+    seq: int
+    payload: bytes
+    holder: str | None = None
+    held_at: float = 0.0
+    deliveries: int = 0
+
+
+@dataclass(slots=True)
+class Stream:
+    """The server's side: what is there, and who holds it."""
+
+    messages: OrderedDict[bytes, _Message] = field(default_factory=OrderedDict)
+    count: int = 0
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        self.messages.clear()
+
+    def lose_last(self, share: float) -> None:
+        """A failover that did not know the last writes."""
+        for ticket in list(self.messages)[int(len(self.messages) * (1 - share)) :]:
+            del self.messages[ticket]
+
+
+class MemoryQueue:
+    """One client of a stream, as RedisQueue is."""
+
+    def __init__(self, stream: Stream, faults: Faults, *, consumer: str) -> None:
+        self._stream = stream
+        self._faults = faults
+        self._consumer = consumer
+        self._draining = False
+
+    async def add(self, records: Sequence[Pending], node: str) -> list[bytes]:
+        """See RedisQueue."""
+
+        def work() -> list[bytes]:
+            tickets = []
+            for one in records:
+                self._stream.count += 1
+                ticket = b"%d" % self._stream.count
+                self._stream.messages[ticket] = _Message(node, one.seq, one.payload)
+                tickets.append(ticket)
+            return tickets
+
+        return await self._faults.call(QueueUnavailable, work)
+
+    async def missing(self, tickets: Sequence[bytes]) -> list[bytes]:
+        """See RedisQueue."""
+        return await self._faults.call(
+            QueueUnavailable, lambda: [ticket for ticket in tickets if ticket not in self._stream.messages]
+        )
+
+    def drain(self) -> None:
+        """See RedisQueue."""
+        self._draining = True
+
+    async def take(self, limit: int) -> Sequence[Delivery]:
+        """See RedisQueue: what a lost answer gave us, what the dead held, what is new."""
+        if self._draining:
+            return []
+        taken = await self._faults.call(QueueUnavailable, lambda: self._take(limit))
+        if not taken:
+            await asyncio.sleep(0.25)
+        return taken
+
+    def _take(self, limit: int) -> list[Delivery]:
+        now = asyncio.get_running_loop().time()
+        messages = self._stream.messages
+        free = [(t, m) for t, m in messages.items() if m.holder is None][:limit]
+        stale = [
+            (t, m)
+            for t, m in messages.items()
+            if m.holder is not None and (m.holder == self._consumer or now - m.held_at >= CLAIM_AFTER_S)
+        ]
+        chosen = [(t, m) for t, m in stale if m.deliveries < 2][:limit] or stale[:1] or free
+        for _, message in chosen:
+            message.holder, message.held_at = self._consumer, now
+            message.deliveries += 1
+        return [Delivery(m.node, m.seq, m.payload, m.deliveries, t) for t, m in chosen]
+
+    async def hold(self, taken: Sequence[Delivery]) -> None:
+        """See RedisQueue."""
+        now = asyncio.get_running_loop().time()
+        for one in taken:
+            if (message := self._stream.messages.get(one.ticket)) is not None:
+                message.holder, message.held_at = self._consumer, now
+
+    async def settled(self, taken: Sequence[Delivery]) -> None:
+        """See RedisQueue: never raises; what the server was not told comes again."""
+
+        def work() -> None:
+            for one in taken:
+                self._stream.messages.pop(one.ticket, None)
+
+        try:
+            await self._faults.call(QueueUnavailable, work)
+        except QueueUnavailable:
+            return
+
+
+class FaultyLeases(LocalLeases):
+    """The board, behind the same network."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__()
+        self._faults = faults
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        self._beats.clear()
+        self._leases.clear()
+
+    def announced(self, node: str) -> set[str]:
+        """The exchanges of a node that a sweeper would find."""
+        return {name for name, parts in self._leases.get(node, {}).items() if parts.opened is not None}
+
+    async def renew(self, *arguments: Any) -> Any:
+        """See LocalLeases."""
+        return await self._through(super().renew(*arguments))
+
+    async def nodes(self) -> Any:
+        """See LocalLeases."""
+        return await self._through(super().nodes())
+
+    async def ids(self, node: str) -> Any:
+        """See LocalLeases."""
+        return await self._through(super().ids(node))
+
+    async def of(self, node: str) -> Any:
+        """See LocalLeases."""
+        return await self._through(super().of(node))
+
+    async def _through(self, work: Awaitable[_T]) -> _T:
+        # LocalLeases never waits: one step of the coroutine is all of it.
+        def done() -> _T:
+            try:
+                work.send(None)  # type: ignore[attr-defined]
+            except StopIteration as over:
+                return over.value  # type: ignore[no-any-return]
+            raise AssertionError("it waited")
+
+        try:
+            return await self._faults.call(QueueUnavailable, done)
+        finally:
+            work.close()  # type: ignore[attr-defined]
+
+
+class MemoryLedger:
+    """LedgerStore without SQL: entries, receipts, balances, letters; all of a batch or nothing."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Name, LedgerEntry] = {}
+        self.letters: list[DeadLetter] = []
+        self.balance_nusd: dict[str, int] = {}
+        self._books: dict[str, list[LedgerEntry]] = {}
+        self._receipts: dict[str, set[int]] = {}
+
+    def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
+        """See LedgerStore."""
+        inserted: list[LedgerEntry] = []
+        conflicts = 0
+        for arrival in arrivals:
+            entry = arrival.entry
+            there = self.entries.get((entry.exchange_id, entry.kind, entry.seq))
+            if there is None:
+                self._put(arrival, entry, inserted)
+            elif content_hash(there) != content_hash(entry):
+                conflicts += not self._restate(arrival, inserted)
+        for letter in letters:
+            self.letters.append(letter)
+            if letter.node is not None and letter.journal_seq is not None:
+                self._receipts.setdefault(letter.node, set()).add(letter.journal_seq)
+        return Settled(inserted=tuple(inserted), conflicts=conflicts)
+
+    def receipts(self, node: str, low: int, high: int) -> set[int]:
+        """See LedgerStore."""
+        known = self._receipts.get(node, set())
+        return {seq for seq in range(low, high + 1) if seq in known}
+
+    def _put(self, arrival: Arrival, entry: LedgerEntry, inserted: list[LedgerEntry]) -> None:
+        self.entries[entry.exchange_id, entry.kind, entry.seq] = entry
+        self._books.setdefault(entry.exchange_id, []).append(entry)
+        self.balance_nusd[entry.key_id] = self.balance_nusd.get(entry.key_id, 0) + (entry.charge_usd or 0)
+        self._receipt(arrival)
+        inserted.append(entry)
+
+    def _restate(self, arrival: Arrival, inserted: list[LedgerEntry]) -> bool:
+        entry = arrival.entry
+        try:
+            change = restated(self._books[entry.exchange_id], entry, content_hash)
+        except ContradictionError:
+            self._lay_aside(arrival)
+            return False
+        if change is not None:
+            self._put(arrival, change, inserted)
+        return True
+
+    def _lay_aside(self, arrival: Arrival) -> None:
+        self.letters.append(DeadLetter(reason="conflict", payload="", exchange_id=arrival.entry.exchange_id))
+        self._receipt(arrival)
+
+    def _receipt(self, arrival: Arrival) -> None:
+        if arrival.node is not None and arrival.journal_seq is not None:
+            self._receipts.setdefault(arrival.node, set()).add(arrival.journal_seq)
+
+
+def unavailable_ledger(faults: Faults) -> Callable[..., Awaitable[Any]]:
+    """`in_thread` for whoever uses the ledger: the way there, with its faults."""
+
+    async def in_thread(work: Callable[..., _T], *arguments: Any) -> _T:
+        return await faults.call(LedgerUnavailable, lambda: work(*arguments))
+
+    return in_thread

