@@ -28,8 +28,9 @@ check: $(READY)  ## types, lint, import contract
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 
-bench: $(READY)  ## the table of the README (needs a C compiler; nginx for the ratios)
+bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run
+	@$(BIN)/python -m tests.bench.apart
 
 faults: $(READY) ## the long runs: kills by the hundred
 	@$(BIN)/python -m pytest -m slow -n 0

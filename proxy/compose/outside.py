@@ -17,10 +17,8 @@ async def outside(queue: Queue) -> Outside:
     return Outside(queued=queued, oldest_age_s=max(ages_s), leased=leased)
 
 
-async def outside_of(settings: Settings) -> Outside | None:
-    """The same, over a connection of its own; None where there is no queue. Raises QueueUnavailable."""
-    if settings.queue is None:
-        return None
+async def outside_of(settings: Settings) -> Outside:
+    """The same, over a connection of its own. Raises QueueUnavailable."""
     queue = Queue(settings)
     try:
         return await outside(queue)

@@ -10,20 +10,29 @@ from proxy.pipeline.redis_leases import RedisLeases
 from proxy.pipeline.redis_queue import RedisQueue
 from proxy.settings import Settings
 
+# Batches at work in one process: while the ledger writes one, the next is taken, read and priced. More would only wait
+# for the ledger's lock.
+LANES = 2
+
 
 class Queue:
-    """Its streams, one per shard, and the leases of those who feed them."""
+    """Its streams, each with a lane or more to take from it, and the leases of those who feed them."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.queue is not None
         self._redis = open_redis(settings.queue.reveal())
-        self.consumer = f"worker-{secrets.token_hex(6)}"
-        self.shards = [
-            RedisQueue(self._redis, shard=shard, consumer=self.consumer, claim_after_ms=int(settings.lease_s * 1000))
+        name = f"worker-{secrets.token_hex(6)}"
+        claim_after_ms = int(settings.lease_s * 1000)
+        self.lanes = [
+            RedisQueue(self._redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms)
+            for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]
+        """for workers"""
+        self.shards = self.lanes[: settings.queue_shards]
+        """each stream once"""
         self.leases = RedisLeases(self._redis)
-        self.outgoing = self.shards[secrets.randbelow(len(self.shards))]
+        self.outgoing = secrets.choice(self.shards)
         """where this process sends: any shard will do"""
 
     async def check(self) -> None:

@@ -34,7 +34,7 @@ from proxy.pipeline.sweeper import Sweeper
 from proxy.settings import Settings
 
 # A transaction costs as much as dozens of rows, and here nobody's stream waits for the event loop.
-BATCH_RECORDS_MAX = 500
+BATCH_RECORDS_MAX = 1_000
 # A few of them may be lost before another worker takes a batch over.
 HOLDS_PER_LEASE = 6
 # A batch takes milliseconds; if the ledger is away, the next worker takes what this one lets go.
@@ -68,10 +68,10 @@ class Worker:
         self._metrics = Metrics(self.settings.models)
         self._settlers = [
             Settler(
-                shard, self._store, to_entry=entry, observer=SettlerSeen(self._metrics),
+                lane, self._store, to_entry=entry, observer=SettlerSeen(self._metrics),
                 batch_records_max=BATCH_RECORDS_MAX, hold_s=min(HOLD_S, self.settings.lease_s / HOLDS_PER_LEASE),
             )
-            for shard in self._queue.shards
+            for lane in self._queue.lanes
         ]  # fmt: skip
         for number, settler in enumerate(self._settlers):
             self._tasks.start(settler.run(), name=f"settler-{number}")

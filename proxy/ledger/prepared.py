@@ -6,7 +6,8 @@ by name; settling would spend more there than in the database. Types, quoting an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -18,30 +19,43 @@ OnConflict = Callable[[Any], Any]
 
 
 class PreparedInsert(Protocol):
-    """An insert of whole rows: every column of its table, in the table's order."""
+    """An insert of whole rows: every column of its table that is not computed, in the table's order."""
 
-    def execute(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> int:
-        """Insert all `rows` (not none) → how many went in. A bad row raises what its driver or type raises."""
+    def bound(self, rows: Iterable[Sequence[Any]]) -> Any:
+        """`rows` (not none) as `execute` takes them: most of the work, and it needs no transaction.
+
+        A bad row raises what its type raises.
+        """
+
+    def execute(self, connection: Connection, bound: Any) -> int:
+        """Insert them → how many went in. A bad row raises what its driver raises."""
 
 
-def prepared_insert(table: Table, on_conflict: OnConflict, dialect: Dialect) -> PreparedInsert:
-    """The fastest way there is into this database."""
+def prepared_insert(
+    table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any] = MappingProxyType({})
+) -> PreparedInsert:
+    """The fastest way there is into this database. `computed`: columns that the database works out, and how."""
     if dialect.name == "postgresql":
-        return _JsonInsert(table, on_conflict, dialect)
-    return _ManyInserts(table, on_conflict, dialect)
+        return _JsonInsert(table, on_conflict, dialect, computed)
+    return _ManyInserts(table, on_conflict, dialect, computed)
 
 
 class _ManyInserts:
     """SQLite, which runs in this process: one short statement, many times."""
 
-    def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect) -> None:
-        self._sql = str(on_conflict(sqlite.insert(table)).compile(dialect=dialect))
-        binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in table.columns]
+    def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
+        values = {c.name: computed.get(c.name, bindparam(c.name, type_=c.type)) for c in table.columns}
+        self._sql = str(on_conflict(sqlite.insert(table).values(values)).compile(dialect=dialect))
+        binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in _given(table, computed)]
         self._binders = [(i, binder) for i, binder in enumerate(binders) if binder is not None]
 
-    def execute(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> int:
+    def bound(self, rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
         """As the protocol says."""
-        return connection.exec_driver_sql(self._sql, [self._parameters(row) for row in rows]).rowcount
+        return [self._parameters(row) for row in rows]
+
+    def execute(self, connection: Connection, bound: list[tuple[Any, ...]]) -> int:
+        """As the protocol says."""
+        return connection.exec_driver_sql(self._sql, bound).rowcount
 
     def _parameters(self, row: Sequence[Any]) -> tuple[Any, ...]:
         values = list(row)
@@ -56,27 +70,35 @@ class _JsonInsert:
     A quarter of what a parameter for each value costs this process, and one round trip.
     """
 
-    def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect) -> None:
-        names = [str(c.name) for c in table.columns]
+    def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
+        given = _given(table, computed)
+        names = [str(c.name) for c in given]
         batch = cast(bindparam("batch", type_=String), postgresql.JSON)
-        rows = func.json_to_recordset(batch).table_valued(
-            *(column(c.name, c.type) for c in table.columns), name="batch"
-        )
-        source = select(*rows.render_derived(with_types=True).c)
-        self._sql = str(on_conflict(postgresql.insert(table).from_select(names, source)).compile(dialect=dialect))
+        rows = func.json_to_recordset(batch).table_valued(*(column(c.name, c.type) for c in given), name="batch")
+        source = select(*rows.render_derived(with_types=True).c, *computed.values())
+        insert = postgresql.insert(table).from_select([*names, *computed], source)
+        self._sql = str(on_conflict(insert).compile(dialect=dialect))
         self._row = msgspec.defstruct("Row", names)
-        self._binders = [(i, binder) for i, c in enumerate(table.columns) if (binder := _binder(c, dialect))]
+        self._binders = [(i, binder) for i, c in enumerate(given) if (binder := _binder(c, dialect))]
 
-    def execute(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> int:
+    def bound(self, rows: Iterable[Sequence[Any]]) -> str:
         """As the protocol says."""
-        batch = msgspec.json.encode([self._made(row) for row in rows]).decode()
-        return connection.exec_driver_sql(self._sql, {"batch": batch}).rowcount
+        return msgspec.json.encode([self._made(row) for row in rows]).decode()
+
+    def execute(self, connection: Connection, bound: str) -> int:
+        """As the protocol says."""
+        return connection.exec_driver_sql(self._sql, {"batch": bound}).rowcount
 
     def _made(self, row: Sequence[Any]) -> msgspec.Struct:
         values = list(row)
         for index, binder in self._binders:
             values[index] = binder(values[index])
         return self._row(*values)
+
+
+def _given(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
+    """The columns that a row has a value for."""
+    return [c for c in table.columns if c.name not in computed]
 
 
 def _binder(one: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:

@@ -21,7 +21,7 @@ from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.ledger.database import refused_row
 from proxy.ledger.prepared import prepared_insert
 from proxy.ledger.sums import Sums
-from proxy.ledger.tables import dead_letters, ledger_entries
+from proxy.ledger.tables import dead_letters, ledger_clock, ledger_entries
 
 OPEN, RETRIED, DROPPED = "open", "retried", "dropped"
 """states of a dead letter: somebody should look at it; it was settled after all; somebody has decided against it"""
@@ -80,14 +80,38 @@ class Settled:
     """the differences that late records made to what had been swept; new in the ledger"""
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Arrivals (not none) as the database takes them: made before the transaction, because whoever settles holds the
+    lock that all others wait for."""
+
+    arrivals: Sequence[Arrival]
+    rows: Any
+    sums: Any
+
+
 class Statements:
     """Everything that is compiled once for a database."""
 
     def __init__(self, dialect: Dialect, content_hash: Callable[[LedgerEntry], str]) -> None:
         self.content_hash = content_hash
-        self.entries = prepared_insert(ledger_entries, lambda insert: insert.on_conflict_do_nothing(), dialect)
+        self.entries = prepared_insert(
+            ledger_entries,
+            lambda insert: insert.on_conflict_do_nothing(),
+            dialect,
+            computed={"settled_at": select(ledger_clock.c.settled_at).scalar_subquery()},
+        )
         self.letters = prepared_insert(dead_letters, _counting, dialect)
         self.sums = Sums(dialect)
+
+    def batch(self, arrivals: Sequence[Arrival]) -> Batch:
+        """Raises what a bad row raises."""
+        rows = self.entries.bound([self._row(one) for one in arrivals])
+        return Batch(arrivals, rows, self.sums.bound([one.entry for one in arrivals]))
+
+    def _row(self, arrival: Arrival) -> tuple[Any, ...]:
+        entry = arrival.entry
+        return (*_ALL_FIELDS(entry), self.content_hash(entry), arrival.node, arrival.journal_seq)
 
 
 @dataclass(slots=True)
@@ -106,17 +130,17 @@ class Settling:
     """One transaction, in which nobody else settles."""
 
     def __init__(self, statements: Statements, connection: Connection, now: float) -> None:
-        """`now`: the `settled_at` of all that is written."""
+        """`now`: the `settled_at` of all that is written, as `ledger_clock` has it."""
         self.connection = connection
         self.now = now
         self._statements = statements
 
-    def settle_new(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
+    def settle_new(self, batch: Batch | None, letters: Sequence[DeadLetter]) -> Settled:
         """All at once. Raises OddBatchError if one was there before, and whatever a bad row raises."""
-        if arrivals:
-            self.insert(arrivals)
+        if batch is not None:
+            self._insert(batch)
         self.bury(letters)
-        return Settled(inserted=tuple(arrival.entry for arrival in arrivals))
+        return Settled(inserted=tuple(one.entry for one in batch.arrivals) if batch else ())
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
         """Each as it deserves: inserted, repeated, an adjustment, or a dead letter."""
@@ -136,9 +160,7 @@ class Settling:
 
     def insert(self, arrivals: Sequence[Arrival]) -> None:
         """Entries (not none) that are new, and their sums. Raises OddBatchError if one is not."""
-        if self._statements.entries.execute(self.connection, [self._row(one) for one in arrivals]) != len(arrivals):
-            raise OddBatchError
-        self._statements.sums.add(self.connection, [arrival.entry for arrival in arrivals])
+        self._insert(self._statements.batch(arrivals))
 
     def bury(self, letters: Iterable[DeadLetter]) -> None:
         """Put letters down; one that was there before is counted."""
@@ -148,7 +170,8 @@ class Settling:
             times = rows[identity][8] + 1 if identity in rows else 1
             rows[identity] = (identity, *_letter_row(letter, self.now, times))
         if rows:
-            self._statements.letters.execute(self.connection, rows.values())
+            insert = self._statements.letters
+            insert.execute(self.connection, insert.bound(rows.values()))
 
     def stored(self, exchange_ids: Iterable[str]) -> dict[Identity, Stored]:
         """Every entry of these exchanges."""
@@ -243,10 +266,10 @@ class Settling:
         except (TypeError, ValueError):
             return None
 
-    def _row(self, arrival: Arrival) -> tuple[Any, ...]:
-        entry = arrival.entry
-        content_hash = self._statements.content_hash(entry)
-        return (*_ALL_FIELDS(entry), content_hash, self.now, arrival.node, arrival.journal_seq)
+    def _insert(self, batch: Batch) -> None:
+        if self._statements.entries.execute(self.connection, batch.rows) != len(batch.arrivals):
+            raise OddBatchError
+        self._statements.sums.add(self.connection, batch.sums)
 
 
 class OddBatchError(Exception):

@@ -39,8 +39,9 @@ class LedgerStore:
         Raises LedgerUnavailable: nothing, or (only the answer was lost) everything was done; do it again.
         """
         try:
+            batch = self._statements.batch(arrivals) if arrivals else None
             with self.settling() as settling:
-                return settling.settle_new(arrivals, letters)
+                return settling.settle_new(batch, letters)
         except OddBatchError:
             pass
         except Exception as error:

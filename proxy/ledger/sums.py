@@ -34,15 +34,19 @@ class Sums:
         self._balances = _adding(balances, dialect)
         self._daily = _adding(usage_daily, dialect)
 
-    def add(self, connection: Connection, entries: Iterable[LedgerEntry]) -> None:
-        """Add what these (not none) come to. Raises what a bad row raises."""
+    def bound(self, entries: Iterable[LedgerEntry]) -> tuple[Any, Any]:
+        """What these (not none) come to, as `add` takes it. Raises what a bad row raises."""
         by_day = _by_day(entries)
         # In the order of the keys, so that two who add cannot deadlock.
-        self._balances.execute(connection, [(key, *sums) for key, sums in sorted(_by_key(by_day).items())])
-        self._daily.execute(
-            connection,
-            [(_EPOCH + timedelta(day), key, model, *sums) for (key, day, model), sums in sorted(by_day.items())],
-        )
+        keys = [(key, *sums) for key, sums in sorted(_by_key(by_day).items())]
+        days = [(_EPOCH + timedelta(day), key, model, *sums) for (key, day, model), sums in sorted(by_day.items())]
+        return self._balances.bound(keys), self._daily.bound(days)
+
+    def add(self, connection: Connection, bound: tuple[Any, Any]) -> None:
+        """Add it. Raises what a bad row raises."""
+        by_key, by_day = bound
+        self._balances.execute(connection, by_key)
+        self._daily.execute(connection, by_day)
 
 
 def _by_day(entries: Iterable[LedgerEntry]) -> dict[tuple[str, int, str], list[int]]:

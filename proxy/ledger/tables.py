@@ -61,7 +61,9 @@ class Money(TypeDecorator[int]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
         """What the driver gives → nUSD, rounded to the nearest: undoes the float's error."""
-        return None if value is None else int((Decimal(value) * NUSD_PER_USD).to_integral_value())
+        if isinstance(value, Decimal):
+            return round(value.scaleb(9))  # a third of the time of a product
+        return None if value is None else round(Decimal(value) * NUSD_PER_USD)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

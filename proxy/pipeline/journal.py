@@ -147,12 +147,18 @@ class Journal:
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
         """The first `limit` records with a seq above `after`, in order; the same ones until they are settled."""
         found: list[Pending] = []
-        for seq, place in self._pending.items():
-            if seq > after and (payload := self._payload(seq, place)) is not None:
+        for seq in self._pending_after(after):
+            if (payload := self._payload(seq, self._pending[seq])) is not None:
                 found.append(Pending(seq, payload))
                 if len(found) >= limit:
                     break
         return found
+
+    def _pending_after(self, seq: int) -> Iterable[int]:
+        """Those of this run are found by counting: stepping over a long backlog would hold the event loop."""
+        if seq < self.node.epoch << COUNT_BITS:
+            return (one for one in self._pending if one > seq)
+        return (one for one in range(seq + 1, self._seq + 1) if one in self._pending)
 
     def settled(self, seqs: Iterable[int]) -> None:
         """The ledger has these records for good: forget them. Saying it twice changes nothing."""

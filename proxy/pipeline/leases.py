@@ -62,7 +62,7 @@ class LeaseBoard(Protocol):
         """The node is alive, these leases are new or have moved, these are over. If it raises, all or part was done."""
 
     async def nodes(self) -> Mapping[str, str]:
-        """Every node → its last beat."""
+        """Every node → its last beat. Raises also while beats could be read, but not be written."""
 
     async def ids(self, node: str) -> set[str]:
         """The exchanges of which anything is there."""

@@ -17,6 +17,8 @@ from proxy.pipeline.leases import Parts, Standing
 from proxy.pipeline.redis_client import RedisClient, Word, door, pipelined
 
 _BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
+# In the hash of all nodes: written at each look at them. No node is named so.
+_LOOKED = b"@"
 
 # Leases of one command: it holds up the server for about 0.1 ms.
 _AT_ONCE = 250
@@ -60,10 +62,14 @@ class RedisLeases:
         return Standing(-1 if half else leases, None if before is None else _text(before))
 
     async def nodes(self) -> Mapping[str, str]:
-        """See LeaseBoard."""
+        """See LeaseBoard.
+
+        A server that is full, or read-only, still answers, and its beats stand still: where we could not write, nobody
+        could, and that is no death.
+        """
         async with door(self._redis, "looking for nodes"):
-            [found] = await pipelined(self._redis, [("HGETALL", self._nodes)])
-        return {_text(node): _text(beat) for node, beat in _pairs(found).items()}
+            _, found = await pipelined(self._redis, [("HSET", self._nodes, _LOOKED, b""), ("HGETALL", self._nodes)])
+        return {_text(node): _text(beat) for node, beat in _pairs(found).items() if node != _LOOKED}
 
     async def ids(self, node: str) -> set[str]:
         """See LeaseBoard."""

@@ -25,11 +25,13 @@ SEND_MAX = 100
 LINGER_S = 0.005
 # How often to look at the journal by itself, should a wake-up ever be missing.
 LOOK_S = 1.0
-# Sent and not confirmed; more of them wait in the journal, which finds the next one in a millisecond behind so many.
-UNCONFIRMED_MAX = 20_000
+# Sent and not confirmed: 200 bytes each here, two kilobytes in the queue. More of them wait in the journal.
+UNCONFIRMED_MAX = 500_000
 
 # One question to the ledger is about so many seqs, a few milliseconds of its time.
 ASK_MAX = 1_000
+# Forgetting so many costs the journal a millisecond or two; streams get their turn in between.
+FORGET_MAX = 250
 # So many of the oldest are asked about in one go.
 ASK_ROUND_MAX = 20_000
 ASK_S_MIN, ASK_S_MAX = 1.0, 5.0
@@ -248,8 +250,9 @@ class Shipper:
             self._asking.over()
             confirmed = [seq for seq in part if seq in found]
             lacking += [seq for seq in part if seq not in found]
-            if confirmed:
-                self._forget(confirmed)
+            for start in range(0, len(confirmed), FORGET_MAX):
+                self._forget(confirmed[start : start + FORGET_MAX])
+                await asyncio.sleep(0)
         return lacking
 
     def _forget(self, seqs: Sequence[int]) -> None:

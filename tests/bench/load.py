@@ -41,6 +41,8 @@ class Load:
     cpu_ns: int
     p50_us: float
     p99_us: float
+    gap_p99_us: float = 0
+    """of the time between two events of one stream"""
 
     @property
     def cpu_us_per_unit(self) -> float:
@@ -82,10 +84,22 @@ class Rig:
             raise RigError(f"it fell behind: all ran together {load.seconds:.2f} s of {planned_s:.2f} s")
         return load
 
-    def requests(self, target: Target, *, requests: int, connections: int = 1, stream: bool = False) -> Load:
-        """A closed loop over keep-alive connections. CPU time is read when the target is quiet again."""
+    def requests(
+        self,
+        target: Target,
+        *,
+        requests: int,
+        connections: int = 1,
+        stream: bool = False,
+        per_s: int = 0,
+        length: int = 2,
+        gap_ms: int = 0,
+    ) -> Load:
+        """A closed loop over keep-alive connections, at most `per_s` if that is said. `length`, `gap_ms`: of streams.
+        CPU time is read when the target is quiet again."""
         # 5 s: a journal is handed to the ledger in batches; they are part of what a request costs.
         options = {"requests": requests, "connections": connections, "settle-ms": 5000 if target.pids else 0}
+        options |= {"rate": per_s, "length": length, "gap-ms": gap_ms}
         return self._load("requests", target, options, *(["--stream"] if stream else []))
 
     @contextmanager
@@ -147,6 +161,7 @@ def _read_load(said: bytes) -> Load:
         cpu_ns=report["cpu_ns"],
         p50_us=report["p50_us"],
         p99_us=report["p99_us"],
+        gap_p99_us=report["gap_p99_us"],
     )
 
 

@@ -73,12 +73,6 @@ async def test_every_record_and_every_lease_is_known(config: Path, monkeypatch: 
     assert known.leased == {"node-b": {a_real_entry(20).exchange_id}}
 
 
-async def test_where_there_is_no_queue_nothing_is_known(tmp_path: Path) -> None:
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump({name: CONFIG[name] for name in ("providers", "models")}))
-    assert await outside_of(load(file, {})) is None
-
-
 async def test_a_queue_that_is_away_says_so(config: Path, valkey: Valkey) -> None:
     valkey.kill()
     with pytest.raises(QueueUnavailable):

@@ -103,7 +103,7 @@ def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenwei
     fleet = tokenweir(options=("--workers", "2"), start=False)
     (fleet.folder / "data").write_text("not a folder")
     child = fleet.launch()
-    assert child.wait(20) == 1
+    assert child.wait(60) == 1
     assert "tokenweir: " in fleet.log.read_text()
     assert child.stdout is not None
     child.stdout.close()

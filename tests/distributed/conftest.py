@@ -45,7 +45,10 @@ def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url
 class Apart:
     """Proxies and workers that share a queue and a ledger, and nothing else."""
 
-    def __init__(self, folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> None:
+    def __init__(
+        self, folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, *, lease_s: float = LEASE_S
+    ) -> None:
+        self._lease_s = lease_s
         self._folder = folder
         self._provider = provider
         self._urls = {"ledger_url": ledger_url, "queue_url": queue_url}
@@ -62,7 +65,11 @@ class Apart:
 
     def worker(self) -> Listening:
         """Another worker, at work."""
-        worker = self.proxies[0].worker().start()
+        return self.unstarted_worker().start()
+
+    def unstarted_worker(self) -> Listening:
+        """Another worker, not started yet."""
+        worker = self.proxies[0].worker()
         self._running.append(worker)
         return worker
 
@@ -76,5 +83,10 @@ class Apart:
 
     def _made(self, name: str, options: tuple[str, ...] = ()) -> Tokenweir:
         return deployment(
-            self._folder / name, self._provider, **self._urls, options=options, lease_s=LEASE_S, shutdown_grace_s=2.0
+            self._folder / name,
+            self._provider,
+            **self._urls,
+            options=options,
+            lease_s=self._lease_s,
+            shutdown_grace_s=2.0,
         )

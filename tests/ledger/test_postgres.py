@@ -154,7 +154,7 @@ def test_a_reader_sees_one_state_and_cannot_write(engine: Engine, store: LedgerS
 
 def test_ended_in_mid_transaction(server: PostgresServer, database: str, engine: Engine, store: LedgerStore) -> None:
     with pytest.raises(LedgerUnavailable), store.settling() as settling:  # noqa: PT012
-        settling.settle_new(batch_of(range(5)), [])
+        settling.insert(batch_of(range(5)))
         terminate(server, database)
     assert count(engine, ledger_entries) == 0
     assert len(store.settle(batch_of(range(5))).inserted) == 5
@@ -365,7 +365,7 @@ def test_a_lock_is_not_waited_for_for_ever(server: PostgresServer, database: str
 def test_a_settler_that_falls_asleep_with_the_lock_loses_it(engine: Engine, store: LedgerStore) -> None:
     asleep = a_store(with_setting(engine, "idle_in_transaction_session_timeout = '50ms'"))
     with pytest.raises(LedgerUnavailable, match="idle-in-transaction"), asleep.settling() as settling:  # noqa: PT012
-        settling.settle_new(arriving(an_entry(1)), [])
+        settling.insert(arriving(an_entry(1)))
         assert len(store.settle(arriving(an_entry(2))).inserted) == 1  # waits, and then goes on
     assert stored(engine) == [an_entry(2)]
     assert_sums(engine)

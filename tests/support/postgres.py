@@ -118,6 +118,12 @@ class PostgresServer:
         self.execute(f"DO $$BEGIN CREATE ROLE {OWNER} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
         return self
 
+    @property
+    def pid(self) -> int:
+        """Of the running server."""
+        assert self._child is not None
+        return self._child.pid
+
     def stop(self, mode: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: fast (sessions are ended, everything is written). SIGQUIT: immediate (a crash in good order)."""
         if self._child is not None and self._child.poll() is None:

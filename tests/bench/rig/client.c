@@ -1,8 +1,10 @@
 /* The load client: client streams|requests|hold --port N --path P [--header H]... and what the mode takes; see main().
    streams   S streams at once, each of N events; measured while all of them run
-   requests  R requests over C keep-alive connections, at most --rate a second; JSON, or streams with --stream
+   requests  R requests over C keep-alive connections, at most --rate a second; JSON, or with --stream streams of --length
+             events, one each --gap-ms
    hold      S streams opened and held until standard input ends: silent ones, or with --deaf fast ones that nobody reads
-   Prints one JSON object. A sample is an event's lateness (streams) or a request's time to its first body byte (requests).
+   Prints one JSON object. A sample is an event's lateness (streams) or a request's time to its first body byte (requests);
+   a gap is the time between two events of one stream.
    Law: the processor time of the watched processes and the units counted belong to exactly the same window. */
 #include "answer.h"
 
@@ -13,26 +15,26 @@ struct conn {
     int fd;
     bool going;  /* its first event has come */
     bool asking; /* a request of it is not answered yet */
-    uint64_t sent_ns;
+    uint64_t sent_ns, came_ns;
     struct answer answer;
 };
 
 static struct {
     const char *mode, *path;
     char headers[2048];
-    unsigned port, streams, events, pace_ms, burst, requests, connections, rate, seconds, settle_ms, watched;
+    unsigned port, streams, events, pace_ms, burst, requests, connections, rate, seconds, settle_ms, length, gap_ms, watched;
     bool stream, usage, deaf;
     clockid_t watch[WATCHED_MAX];
 } o = {.path = "/v1/chat/completions", .streams = 1, .events = 10, .pace_ms = 20, .burst = 1, .requests = 1,
-       .connections = 1, .seconds = 60};
+       .connections = 1, .seconds = 60, .length = 2};
 
 static struct {
     unsigned opened, going, done, errors;
     uint64_t began_ns, ended_ns, cpu_ns, units;
     bool open, closed; /* the window */
     const char *why;   /* the first error */
-    uint32_t *samples;
-    size_t sampled, room;
+    uint32_t *samples, *gaps;
+    size_t sampled, gapped, room;
 } seen;
 
 static int poll_fd;
@@ -74,8 +76,12 @@ static void close_window(void) {
     seen.cpu_ns = cpu_ns() - seen.cpu_ns;
 }
 
+static uint32_t bounded(uint64_t ns) {
+    return ns > UINT32_MAX ? UINT32_MAX : (uint32_t)ns;
+}
+
 static void sample(uint64_t ns) {
-    if (seen.sampled < seen.room) seen.samples[seen.sampled++] = ns > UINT32_MAX ? UINT32_MAX : (uint32_t)ns;
+    if (seen.sampled < seen.room) seen.samples[seen.sampled++] = bounded(ns);
 }
 
 static void write_request(const char *model, bool stream) {
@@ -135,8 +141,11 @@ static void stream_event(struct answer *a, void *owner) {
         return;
     }
     if (!seen.open || seen.closed) return;
+    uint64_t now = now_ns();
     seen.units++;
-    sample(now_ns() - a->stamp_ns);
+    sample(now - a->stamp_ns);
+    if (c->came_ns && seen.gapped < seen.room) seen.gaps[seen.gapped++] = bounded(now - c->came_ns);
+    c->came_ns = now;
     if (a->piece == o.events) close_window();
 }
 
@@ -221,13 +230,15 @@ static void run_requests(struct conn *all) {
     unsigned idle_n = 0, asked = 0;
     uint64_t gap_ns = o.rate ? 1000000000u / o.rate : 0;
     if (!idle) die("no memory");
-    write_request(o.stream ? "bench-p0-n2-b1" : "bench-json", o.stream);
+    char model[64] = "bench-json";
+    if (o.stream) snprintf(model, sizeof model, "bench-p%u-n%u-b1", o.gap_ms, o.length);
+    write_request(model, o.stream);
     for (; idle_n < o.connections; idle_n++) dial(idle[idle_n] = &all[idle_n]);
     open_window();
     uint64_t due_ns = now_ns();
     while (seen.done < o.requests) {
         struct epoll_event ready[256];
-        for (; idle_n && asked < o.requests && now_ns() >= due_ns; asked++, due_ns += gap_ns) ask(idle[--idle_n], o.stream, 2);
+        for (; idle_n && asked < o.requests && now_ns() >= due_ns; asked++, due_ns += gap_ns) ask(idle[--idle_n], o.stream, o.length);
         int n = wait_until(poll_fd, ready, 256, idle_n && asked < o.requests ? due_ns : UINT64_MAX);
         for (int i = 0; i < n; i++) one_answer(ready[i].data.ptr, idle, &idle_n);
     }
@@ -241,18 +252,20 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double percentile_us(double share) {
-    return seen.sampled ? seen.samples[(size_t)(share * (double)(seen.sampled - 1))] / 1000.0 : 0;
+static double percentile_us(const uint32_t *sorted, size_t n, double share) {
+    return n ? sorted[(size_t)(share * (double)(n - 1))] / 1000.0 : 0;
 }
 
 static void report(void) {
     double seconds = seen.closed ? (double)(seen.ended_ns - seen.began_ns) / 1e9 : 0;
     qsort(seen.samples, seen.sampled, sizeof *seen.samples, by_size);
+    qsort(seen.gaps, seen.gapped, sizeof *seen.gaps, by_size);
     printf("{\"done\": %u, \"errors\": %u, \"why\": \"%s\", \"seconds\": %.6f, \"units\": %llu, \"per_s\": %.1f, \"cpu_ns\": %llu, "
-           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f}\n",
+           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"gap_p99_us\": %.1f}\n",
            seen.done, seen.errors, seen.why ? seen.why : "", seconds, (unsigned long long)seen.units,
            seconds > 0 ? (double)seen.units / seconds : 0.0, (unsigned long long)seen.cpu_ns,
-           percentile_us(0.5), percentile_us(0.99), percentile_us(1));
+           percentile_us(seen.samples, seen.sampled, 0.5), percentile_us(seen.samples, seen.sampled, 0.99),
+           percentile_us(seen.samples, seen.sampled, 1), percentile_us(seen.gaps, seen.gapped, 0.99));
 }
 
 static void add_header(const char *header) {
@@ -269,7 +282,7 @@ static void parse(int argc, char **argv) {
     const struct { const char *name; unsigned *number; } numbers[] = {
         {"port", &o.port}, {"streams", &o.streams}, {"events", &o.events}, {"pace-ms", &o.pace_ms}, {"burst", &o.burst},
         {"requests", &o.requests}, {"connections", &o.connections}, {"rate", &o.rate}, {"seconds", &o.seconds},
-        {"settle-ms", &o.settle_ms}};
+        {"settle-ms", &o.settle_ms}, {"length", &o.length}, {"gap-ms", &o.gap_ms}};
     o.mode = argc > 1 ? argv[1] : "";
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i] + 2;
@@ -299,7 +312,8 @@ int main(int argc, char **argv) {
     struct conn *all = calloc(o.streams > o.connections ? o.streams : o.connections, sizeof *all);
     seen.room = !strcmp(o.mode, "streams") ? (size_t)o.streams * o.events : o.requests;
     seen.samples = calloc(seen.room, sizeof *seen.samples);
-    if (!all || !seen.samples) die("no memory");
+    seen.gaps = calloc(seen.room, sizeof *seen.gaps);
+    if (!all || !seen.samples || !seen.gaps) die("no memory");
     if (!strcmp(o.mode, "streams")) run_streams(all);
     else if (!strcmp(o.mode, "requests")) run_requests(all);
     else if (!strcmp(o.mode, "hold")) run_hold(all);

@@ -1,0 +1,200 @@
+"""The benchmark of many machines: `python -m tests.bench.apart [--quick | --full] [--only A,B] [--json FILE]`.
+
+Law: real Postgres, real Valkey, real processes, all on the cores that there are, so every figure has the servers' own
+work in it. It never fails for being slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from tests.bench import dashboards
+from tests.bench.calm import CONDITIONS, CONTROL, WELL, calm
+from tests.bench.fleet import EVENTS, PER_S, PROCESSES, cpu_per_exchange
+from tests.bench.history import fill
+from tests.bench.lines import Line, at_least, at_most, table
+from tests.bench.load import Rig, RigError, build
+from tests.bench.outage import Away, drain
+from tests.bench.settle import settle
+from tests.bench.stores import POSTGRES, Ledger, Stores, cores, stores
+
+SETTLE_PER_S = 10_000
+FLAT = 0.9
+TWO_WORKERS, TWO_WORKERS_CORES = 1.7, 6  # two workers, Valkey, and a backend for each lane
+DRAIN = 5
+ARRIVING_PER_S = 500
+CALM = 1.05
+DASHBOARD_MS = 300
+CPU_FLAT = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    records: int
+    rows: int
+    backlog: int
+    rounds: int
+    seconds: float
+    """of each measurement that takes a time"""
+
+
+QUICK = Size(records=30_000, rows=100_000, backlog=30_000, rounds=1, seconds=2)
+USUAL = Size(records=100_000, rows=1_000_000, backlog=300_000, rounds=3, seconds=4)
+FULL = Size(records=200_000, rows=10_000_000, backlog=300_000, rounds=5, seconds=5)
+
+Lines = Iterator[Line]
+
+
+def settling(stores: Stores, size: Size, _rig: Rig) -> Lines:
+    """Into an empty ledger, by one worker and by two, in turn."""
+    pairs = []
+    for _ in range(size.rounds):
+        with stores.ledger() as ledger:
+            one = settle(stores, ledger, records=size.records)
+        with stores.ledger() as ledger:
+            pairs.append((one, settle(stores, ledger, records=size.records, workers=2)))
+    per_s, cpu_us = median(one.per_s for one, _ in pairs), median(one.cpu_us for one, _ in pairs)
+    yield at_least(
+        f"queue to ledger, one worker, {size.records:,} records that wait", per_s, SETTLE_PER_S,
+        f"{per_s:,.0f} entries/s ({cpu_us:.0f} µs of the worker each)", " entries/s",
+    )  # fmt: skip
+    ratio = median(two.per_s / one.per_s for one, two in pairs)
+    line = at_least("two workers against one", ratio, TWO_WORKERS, f"{ratio:.2f} ×", " ×")
+    if cores() < TWO_WORKERS_CORES:
+        line = Line(line.title, f"{line.measured} ({cores()} cores for all)", f"{line.must_reach} where cores allow")
+    yield line
+
+
+def past(stores: Stores, size: Size, _rig: Rig) -> Lines:
+    """The same with a past, in turn with one that has none, and what dashboards ask of it."""
+    with stores.ledger() as ledger:
+        fill(ledger, size.rows // 10)
+        yield from _asked(ledger, size.rows // 10)
+    with stores.ledger() as ledger, stores.ledger() as empty:
+        fill(ledger, size.rows)
+        yield from _asked(ledger, size.rows)
+        pairs = [
+            (settle(stores, empty, records=size.records), settle(stores, ledger, records=size.records))
+            for _ in range(size.rounds)
+        ]
+    ratio = median(full.per_s / none.per_s for none, full in pairs)
+    shown = f"{ratio:.2f} × ({median(full.per_s for _, full in pairs):,.0f} entries/s)"
+    yield at_least(f"queue to ledger, {size.rows:,} entries there against none", ratio, FLAT, shown, " ×")
+
+
+def _asked(ledger: Ledger, rows: int) -> Lines:
+    for title, answer in (
+        ("spend per key per day, 30 days", dashboards.spend(ledger)),
+        ("the same days by key and model, with tokens", dashboards.usage(ledger)),
+        ("the last 100 entries of one key", dashboards.last_entries(ledger)),
+    ):
+        shown = f"{answer.ms:,.1f} ms ({answer.rows:,} rows)"
+        yield at_most(f"{title}; ledger of {rows:,}", answer.ms, DASHBOARD_MS, shown, " ms")
+
+
+def outages(stores: Stores, size: Size, _rig: Rig) -> Lines:
+    """What waited while a server was away."""
+    for away in Away:
+        with stores.ledger() as ledger:
+            found = drain(stores, ledger, away, backlog=size.backlog, arriving_per_s=ARRIVING_PER_S)
+        ratio = found.per_s / ARRIVING_PER_S
+        waited = f"{found.waited_in_queue:,} in the queue, the others in the journal"
+        yield at_least(
+            f"drain after {away} was away, {size.backlog:,} wait ({waited}), {ARRIVING_PER_S}/s go on", ratio, DRAIN,
+            f"{ratio:.1f} × the arrivals ({found.seconds:.0f} s)", " ×",
+        )  # fmt: skip
+        yield Line(
+            "– meanwhile the event loop of the proxy's end is late",
+            f"p99 {found.late_p99_ms:.1f} ms, at most {found.late_max_ms:.1f} ms; {found.again:,} records sent again",
+        )
+
+
+def streams(stores: Stores, size: Size, rig: Rig) -> Lines:
+    """Streams that should notice nothing."""
+    with stores.ledger() as ledger:
+        found = calm(stores, ledger, rig, rounds=size.rounds, seconds=size.seconds)
+    well_ms = found[WELL]
+    yield Line("time between two events of 200 live streams, p99, all well", f"{well_ms:.2f} ms")
+    for name in CONDITIONS:
+        if name != WELL:
+            ratio = found[name] / well_ms
+            shown = f"{found[name]:.2f} ms ({ratio - 1:+.1%})"
+            line = Line(f"the same, {name}", shown, f"≤ {CALM - 1:+.0%}", ratio <= CALM)
+            yield line if name != CONTROL else Line(line.title, shown)
+
+
+def processes(stores: Stores, size: Size, rig: Rig) -> Lines:
+    """Proxies side by side."""
+    found = cpu_per_exchange(stores, rig, rounds=size.rounds, seconds=2 * size.seconds)
+    one = found[PROCESSES[0]]
+    for number in PROCESSES:
+        title = f"CPU per exchange of {EVENTS} events at {PER_S}/s, proxies and worker, {number} proxy processes"
+        ratio = found[number] / one
+        shown = f"{found[number]:,.0f} µs ({ratio:.2f} ×)"
+        yield Line(title, shown) if number == 1 else at_most(title, ratio, CPU_FLAT, shown, " × of one")
+
+
+PARTS: Mapping[str, Callable[[Stores, Size, Rig], Lines]] = {
+    part.__name__: part for part in (settling, past, outages, streams, processes)
+}
+
+
+def bench(args: argparse.Namespace) -> int:
+    """0: all was measured; 1: something could not be."""
+    lines: list[Line] = []
+    wrong: list[str] = []
+    with TemporaryDirectory(prefix="tokenweir-rig-") as folder, stores() as running:
+        rig = build(Path(folder), max(os.sched_getaffinity(0)))
+        for name in args.only.split(","):
+            print(name, file=sys.stderr)
+            try:
+                for line in PARTS[name](running, args.size, rig):
+                    lines.append(line)
+                    print(f"  {line.title}: {line.measured}", file=sys.stderr)
+            except RigError as error:
+                wrong.append(f"{name}: {error}")
+        version = running.postgres.execute("SHOW server_version")[0][0]
+    settings = ", ".join(f"{name} {value}" for name, value in POSTGRES.items())
+    machine = f"{cores()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    print(f"{machine}, PostgreSQL {version} ({settings}, synchronous_commit on), Valkey in memory\n\n{table(lines)}")
+    for complaint in wrong:
+        print(f"\nnot measured: {complaint}")
+    if args.json:
+        args.json.write_text(json.dumps({"machine": machine, "lines": [asdict(one) for one in lines], "wrong": wrong}))
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    """Reads the command line."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that every process we started ends with us
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.apart", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_const", const=QUICK, dest="size", help="about two minutes")
+    size.add_argument("--full", action="store_const", const=FULL, dest="size", help="a ledger of ten million entries")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, by name, with commas between")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every line here")
+    parser.set_defaults(size=USUAL)
+    args = parser.parse_args()
+    if unknown := set(args.only.split(",")) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    try:
+        return bench(args)
+    except RigError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""CPU time per exchange, proxies and worker together, with one, two and four proxy processes under the same load.
+
+Law: the load is the same in exchanges per second, whatever serves it; the time is the processes' own clocks.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from tests.bench.load import Rig, Target
+from tests.bench.stores import Stores, deployment
+from tests.bench.systems import family
+from tests.crash.stage import quick_key
+
+PROCESSES = (1, 2, 4)
+EVENTS, GAP_MS = 20, 5
+PER_S = 250
+CONNECTIONS = 100
+
+
+def cpu_per_exchange(stores: Stores, rig: Rig, *, rounds: int, seconds: float) -> dict[int, float]:
+    """Proxy processes → µs of CPU per exchange: the median of the rounds."""
+    found: dict[int, list[float]] = {number: [] for number in PROCESSES}
+    with rig.provided() as provider_port:
+        for _ in range(rounds):
+            for number in random.sample(PROCESSES, len(PROCESSES)):
+                found[number].append(_cpu_us(stores, rig, provider_port, number, seconds))
+    return {number: median(values) for number, values in found.items()}
+
+
+def _cpu_us(stores: Stores, rig: Rig, provider_port: int, number: int, seconds: float) -> float:
+    with stores.ledger() as ledger, TemporaryDirectory(dir=stores.folder) as folder:
+        options = ("--workers", str(number)) if number > 1 else ()
+        proxy = deployment(Path(folder), ledger.url, stores.valkey.url, provider_port=provider_port, options=options)
+        key = quick_key(proxy)
+        worker = proxy.worker()
+        try:
+            proxy.start()
+            worker.start()
+            assert proxy.child is not None
+            assert worker.child is not None
+            pids = (*family(proxy.child.pid), worker.child.pid)
+            target = Target(proxy.port, (f"Authorization: Bearer {key}",), pids)
+            rig.requests(target, requests=400, connections=CONNECTIONS, stream=True)  # they load their code
+            load = rig.requests(
+                target, requests=int(seconds * PER_S), per_s=PER_S, connections=CONNECTIONS, stream=True,
+                length=EVENTS, gap_ms=GAP_MS,
+            )  # fmt: skip
+            return load.cpu_us_per_unit
+        finally:
+            worker.close()
+            proxy.close()

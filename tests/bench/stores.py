@@ -1,0 +1,134 @@
+"""A real Postgres and a real Valkey for the benchmark of many machines, and a deployment on them.
+
+Law: Postgres syncs to the disk and commits as it does out of the box; only its memory and its log may be larger. Valkey
+keeps nothing on the disk: what it loses, the journals have.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from redis import Redis
+from sqlalchemy import Engine
+
+from proxy.ledger.database import open_engine
+from proxy.ledger.migrate import migrate
+from tests.support.postgres import PostgresServer, new_cluster, own_server
+from tests.support.tokenweir import Listening, Tokenweir, provider_section
+from tests.support.valkey import Valkey
+
+POSTGRES = {
+    "fsync": "on",
+    "shared_buffers": "256MB",
+    "max_wal_size": "1GB",  # the default, said because the tests' servers have less
+    "autovacuum": "on",
+    "deadlock_timeout": "1s",
+}
+STREAM = "{tokenweir:0}:records"
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Both servers, and a folder for what runs on them."""
+
+    postgres: PostgresServer
+    valkey: Valkey
+    folder: Path
+
+    @contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """A new ledger, empty."""
+        name = self.postgres.new_database()
+        url = self.postgres.url(name)
+        migrate(url)
+        engine = open_engine(url)
+        try:
+            yield Ledger(url, name, engine, self.postgres)
+        finally:
+            engine.dispose()
+            self.postgres.drop_database(name)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of both servers, without their children."""
+        children = self.postgres._child, self.valkey._child
+        return tuple(child.pid for child in children if child is not None)
+
+    @property
+    def redis(self) -> Redis:
+        """A client that waits."""
+        return Redis(port=self.valkey.port)
+
+    @contextmanager
+    def workers(self, ledger_url: str, number: int) -> Iterator[list[Listening]]:
+        """So many `tokenweir worker`s, at work."""
+        with TemporaryDirectory(dir=self.folder) as folder:
+            made = deployment(Path(folder), ledger_url, self.valkey.url)
+            running = [made.worker() for _ in range(number)]
+            try:
+                yield [one.start() for one in running]
+            finally:
+                for one in running:
+                    one.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One database."""
+
+    url: str
+    name: str
+    engine: Engine
+    postgres: PostgresServer
+
+    def ask(self, statement: str) -> int:
+        """One number."""
+        return int(self.postgres.execute(statement, database=self.name)[0][0])
+
+    def do(self, *statements: str) -> None:
+        """As the superuser, each by itself."""
+        for statement in statements:
+            self.postgres.execute(statement, database=self.name)
+
+    @property
+    def settled(self) -> int:
+        """Entries that are in the balances: the sum of a thousand rows, not a count of millions."""
+        return self.ask("SELECT coalesce(sum(entries), 0) FROM balances")
+
+
+@contextmanager
+def stores() -> Iterator[Stores]:
+    """Both, running, on free ports."""
+    with TemporaryDirectory(prefix="tokenweir-bench-") as text:
+        folder = Path(text)
+        valkey = Valkey(folder / "valkey").start()
+        try:
+            with own_server(new_cluster(folder / "cluster"), **POSTGRES) as postgres:
+                yield Stores(postgres, valkey, folder)
+        finally:
+            valkey.close()
+
+
+def deployment(
+    folder: Path, ledger_url: str, queue_url: str, *, provider_port: int = 9, options: tuple[str, ...] = ()
+) -> Tokenweir:
+    """Proxies and workers as anybody would run them. Port 9: nobody is asked."""
+    section = provider_section(f"http://127.0.0.1:{provider_port}/v1", on_client_leave="cancel")
+    return Tokenweir(folder, providers={"bench": section}, ledger_url=ledger_url, queue_url=queue_url, options=options)
+
+
+def cpu_s(pids: tuple[int, ...]) -> float:
+    """Processor time of these processes so far, with that of threads that have ended."""
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)  # as clock_getcpuclockid does
+
+
+def cores() -> int:
+    """That we may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,227 @@
+"""Redis dies, forgets, stands still, is full, is read-only, and its answers are lost: 50 times each, under load."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+
+from proxy.ledger.database import open_engine
+from proxy.ledger.migrate import migrate
+from proxy.pipeline import shipper
+from tests.distributed.plant import Plant, Seen, heal, plant
+from tests.support.faulty import FaultyPath
+from tests.support.net import free_port
+from tests.support.valkey import Valkey
+
+# Another run: TOKENWEIR_CHAOS_SEED=… make faults
+SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
+EACH = 50
+# Of the stops.
+LONG_STOPS, LONG_STOP_S = 5, 10.0
+# How long anything may take that takes milliseconds.
+PATIENCE_S = 20.0
+# Whose answers are lost.
+ASKED = (b"XADD", b"XREADGROUP", b"XDEL", b"HSET", b"XREADGROUP XCLAIM")
+
+
+class Redis:
+    """The server, the path to it, another server, and everything that can go wrong with them."""
+
+    def __init__(self, folder: Path, rng: Random, ledger_url: str) -> None:
+        self.rng = rng
+        self.server = Valkey(folder / "main", "--appendonly", "yes", "--appendfsync", "everysec").start()
+        self.other = Valkey(folder / "other", "--repl-diskless-sync-delay", "0").start()
+        self.path = FaultyPath("127.0.0.1", self.server.port)
+        self.lost: Counter[str] = Counter()
+        self._ledger_url = ledger_url
+        self._stops = 0
+
+    @property
+    def url(self) -> str:
+        """Of the path."""
+        return f"redis://127.0.0.1:{self.path.port}"
+
+    def close(self) -> None:
+        """End it all."""
+        self.server.close()
+        self.other.close()
+
+    async def kill(self, made: Plant) -> None:
+        """kill -9; in half of the cases the last second is not on the disk, as after a power cut."""
+        async with self._full_stream(made):
+            await asyncio.to_thread(self.server.kill)
+        if self.rng.random() < 0.5:
+            self._forget_the_end()
+        await asyncio.sleep(self.rng.choice((0.0, 0.3)))
+        await asyncio.to_thread(self.server.start)
+
+    async def flush(self, made: Plant) -> None:
+        """FLUSHALL."""
+        async with self._full_stream(made):
+            self.server.ask("FLUSHALL")
+
+    async def stop(self, made: Plant) -> None:
+        """SIGSTOP, for longer than anybody waits now and then."""
+        self._stops += 1
+        long = self._stops % (EACH // LONG_STOPS) == 0
+        self.server.pause()
+        await asyncio.sleep(LONG_STOP_S if long else self.rng.uniform(0.2, 2.0))
+        self.server.resume()
+
+    async def fill(self, made: Plant) -> None:
+        """OOM, under noeviction."""
+        async with self._met(made.seen, "OutOfMemory", "OOM"):
+            self.server.ask("CONFIG", "SET", "maxmemory", "1")
+        await self._wait()
+        self.server.ask("CONFIG", "SET", "maxmemory", "0")
+
+    async def demote(self, made: Plant) -> None:
+        """Read-only: a replica of a server that is empty, or of one that is away."""
+        away = self.rng.random() < 0.5
+        async with self._met(made.seen, "ReadOnlyError", "LOADING", "MASTERDOWN", "reset", "closed", "BusyLoading"):
+            self.server.ask("REPLICAOF", "127.0.0.1", str(free_port() if away else self.other.port))
+        await self._wait()
+        self.server.ask("REPLICAOF", "NO", "ONE")
+
+    async def lose_answer(self, _made: Plant) -> None:
+        """What was asked was done; nobody was told."""
+        for word in self.rng.choice(ASKED).split():
+            self.path.lose_reply(word)
+            await _until(lambda: self.path.lost)
+
+    @asynccontextmanager
+    async def _full_stream(self, made: Plant) -> AsyncIterator[None]:
+        """Somebody holds the ledger, so that there is something to lose; within, it is lost."""
+        with psycopg.connect(self._ledger_url) as other:
+            other.execute("SELECT 1 FROM ledger_clock FOR UPDATE")
+            await asyncio.sleep(self.rng.uniform(0, 0.3))
+            self.lost["messages"] += int(self.server.ask("XLEN", "{tokenweir:0}:records")[1:])
+            yield
+            other.rollback()
+
+    def _forget_the_end(self) -> None:
+        """Some of what was written last, as far as a second goes."""
+        last = max((self.server.folder / "appendonlydir").glob("*.incr.aof"))
+        size = last.stat().st_size
+        os.truncate(last, max(0, size - self.rng.randrange(1, 300_000)))
+
+    @asynccontextmanager
+    async def _met(self, seen: Seen, *words: str) -> AsyncIterator[None]:
+        """What is done within is met by somebody before this ends."""
+
+        def met() -> int:
+            return sum(count for said, count in seen.failures.items() if any(word in said for word in words))
+
+        await _until(lambda: not seen.away)  # what is away already meets nothing
+        before = met()
+        yield
+        try:
+            await _until(lambda: met() > before)
+        except TimeoutError:
+            raise AssertionError(f"nobody has met {words}: {seen.failures}") from None
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self.rng.choice((0.0, 0.1, 0.5)))
+
+
+Fault = Callable[[Plant], Awaitable[None]]
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def redis(tmp_path: Path, ledger_url: str) -> Iterator[Redis]:
+    """A server of the test's own behind a path with faults."""
+    made = Redis(tmp_path / "redis", Random(f"{SEED} redis"), ledger_url)
+    with made.path:
+        yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is overdue is looked for sooner, and so more often."""
+    monkeypatch.setattr(shipper, "OVERDUE_S", 2.0)
+
+
+async def strike(redis: Redis, folder: Path, ledger_url: str, each: int) -> tuple[list[str], str]:
+    """Every kind `each` times, in any order; what is wrong, and the figures."""
+    migrate(ledger_url)
+    began, rng = time.monotonic(), Random(SEED)
+    kinds: list[Fault] = [redis.kill, redis.flush, redis.stop, redis.fill, redis.demote, redis.lose_answer]
+    faults = kinds * each
+    rng.shuffle(faults)
+    async with plant(folder, rng, redis_url=redis.url, ledger_url=ledger_url) as made:
+        for fault in faults:
+            await asyncio.sleep(rng.uniform(0.05, 0.4))
+            await fault(made)
+        wrong = await heal(made, redis_url=redis.url)
+        engine = open_engine(ledger_url)
+        wrong += made.wrong(engine)
+        engine.dispose()
+    names = ", ".join(fault.__name__ for fault in kinds)
+    figures = (
+        f"Redis: {len(faults)} faults of {len(kinds)} kinds ({names}), {len(wrong)} violations"
+        f" ({len(made.truths)} exchanges, {redis.lost['messages']} messages at stake,"
+        f" {made.seen.said['sent again']} sent again; {time.monotonic() - began:.0f} s)"
+    )
+    return wrong, figures
+
+
+async def test_each_kind_of_fault(redis: Redis, tmp_path: Path, ledger_url: str) -> None:
+    wrong, _ = await strike(redis, tmp_path, ledger_url, 1)
+    assert not wrong, f"seed {SEED}: {wrong}"
+    assert redis.lost["messages"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("CONFIG", "SET", "maxmemory", "1"),
+        pytest.param(("REPLICAOF", "127.0.0.1", "1"), marks=pytest.mark.slow),
+    ],
+)
+async def test_a_board_that_can_be_read_and_not_written_declares_nobody_dead(
+    redis: Redis, tmp_path: Path, ledger_url: str, words: tuple[str, ...]
+) -> None:
+    """For longer than a lease nobody can say that he lives."""
+    migrate(ledger_url)
+    lease_s = 1.5
+    async with plant(
+        tmp_path, Random(SEED), redis_url=redis.url, ledger_url=ledger_url, lease_s=lease_s, renew_s=0.3
+    ) as made:
+        await _until(lambda: made.seen.said["looked"] > 0)
+        redis.server.ask(*words)
+        await asyncio.sleep(2 * lease_s)
+        redis.server.ask("CONFIG", "SET", "maxmemory", "0")
+        redis.server.ask("REPLICAOF", "NO", "ONE")
+        wrong = await heal(made, redis_url=redis.url)
+        engine = open_engine(ledger_url)
+        wrong += made.wrong(engine)
+        engine.dispose()
+    assert not wrong
+
+
+@pytest.mark.slow
+async def test_fifty_of_each_kind(
+    redis: Redis, tmp_path: Path, ledger_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\nseed {SEED}")
+        wrong, figures = await strike(redis, tmp_path, ledger_url, EACH)
+        print(figures)
+    assert not wrong, wrong
+    assert redis.lost["messages"] > EACH

@@ -1,0 +1,139 @@
+"""kill -9 of a worker at every point between a message and its acknowledgement: each exchange is settled once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import IO
+
+import pytest
+
+from proxy.ledger.database import open_engine
+from tests.distributed.conftest import Apart
+from tests.distributed.mortal import POISON, Phase
+from tests.distributed.plant import Plant, heal, plant
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Listening
+from tests.support.valkey import Valkey
+
+# Another run: TOKENWEIR_CHAOS_SEED=… make faults
+SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))
+EACH = 100
+PHASES: list[Phase] = [phase for phase in Phase if phase is not Phase.POISON]
+# The dead are found sooner than in real life, but not so soon that a busy machine is taken for dead.
+LEASE_S, RENEW_S = 5.0, 0.3
+# Of a life; it takes half a second.
+LIFE_S_MAX = 20.0
+# A poisonous record has killed this many when it is laid aside.
+VICTIMS, POISONED = 5, 4
+
+
+@pytest.fixture
+def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Apart]:
+    """A deployment of which only the workers run."""
+    made = Apart(tmp_path, provider, ledger_url, queue_url, lease_s=LEASE_S)
+    yield made
+    made.close()
+
+
+def mortal(apart: Apart, phases: list[Phase], seed: str) -> Listening:
+    """A worker with these lives, not started yet; with none, an ordinary worker."""
+    worker = apart.unstarted_worker()
+    worker.program = ("-m", "tests.distributed.mortal", ",".join(phases), seed)
+    return worker
+
+
+async def deaths_of(worker: Listening, lives: int) -> Counter[str]:
+    """Let it live its lives; how often it died where."""
+    out = worker.launch().stdout
+    assert out is not None
+    try:
+        async with asyncio.timeout(lives * LIFE_S_MAX):
+            lines = await asyncio.to_thread(_lines, out)
+    finally:
+        worker.close()
+    found = Counter(line.split()[1] for line in lines if line.startswith("died"))
+    assert found.total() == lives, f"{lines[-3:]} {worker.log.read_text()[-2000:]}"
+    return found
+
+
+def _lines(out: IO[str]) -> list[str]:
+    return out.readlines()
+
+
+def wrong_in(made: Plant, ledger_url: str) -> list[str]:
+    """What the ledger says otherwise."""
+    engine = open_engine(ledger_url)
+    try:
+        return made.wrong(engine)
+    finally:
+        engine.dispose()
+
+
+async def strike(apart: Apart, valkey: Valkey, ledger_url: str, folder: Path, each: int) -> tuple[list[str], str]:
+    """Two workers that die again and again, in each phase `each` times, and one that lives."""
+    began, rng = time.monotonic(), Random(SEED)
+    phases = PHASES * each
+    rng.shuffle(phases)
+    halves = phases[::2], phases[1::2]
+    mortal(apart, [], "").start()
+    async with plant(folder, rng, redis_url=valkey.url, ledger_url=ledger_url, settling=False, renew_s=RENEW_S) as made:
+        both = [
+            deaths_of(mortal(apart, half, f"{SEED} {number}"), len(half)) for number, half in enumerate(halves) if half
+        ]
+        died = sum(await asyncio.gather(*both), Counter())
+        wrong = await heal(made, redis_url=valkey.url)
+        wrong += wrong_in(made, ledger_url)
+    assert set(died.values()) == {each}
+    figures = (
+        f"workers: {died.total()} kills in {len(died)} phases, {len(wrong)} violations"
+        f" ({len(made.truths)} exchanges; {time.monotonic() - began:.0f} s)"
+    )
+    return wrong, figures
+
+
+async def test_a_kill_in_each_phase(apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path) -> None:
+    wrong, _ = await strike(apart, valkey, ledger_url, tmp_path, 1)
+    assert not wrong, f"seed {SEED}: {wrong}"
+
+
+@pytest.mark.slow
+async def test_a_hundred_kills_in_each_phase(
+    apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print(f"\nseed {SEED}")
+        wrong, figures = await strike(apart, valkey, ledger_url, tmp_path, EACH)
+        print(figures)
+    assert not wrong, wrong
+
+
+@pytest.mark.slow
+async def test_a_record_that_kills_is_laid_aside_and_its_neighbours_are_not(
+    apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workers = [mortal(apart, [Phase.POISON] * VICTIMS * POISONED, f"{SEED} {number}") for number in range(2)]
+    outs = [worker.launch().stdout for worker in workers]
+    async with plant(
+        tmp_path, Random(SEED), redis_url=valkey.url, ledger_url=ledger_url, settling=False, renew_s=RENEW_S
+    ) as made:
+        for _ in range(POISONED):
+            await asyncio.sleep(1)
+            made.begin(POISON)
+        wrong = await heal(made, redis_url=valkey.url)
+        wrong += wrong_in(made, ledger_url)
+    for worker in workers:
+        worker.signal(signal.SIGTERM)
+    died = sum(line.startswith("died") for out in outs if out is not None for line in out)
+    for worker in workers:
+        worker.close()
+    with capsys.disabled():
+        print(f"\nseed {SEED}\nworkers: {POISONED} records that kill, {died} kills, {len(wrong)} violations")
+    assert not wrong, wrong
+    assert POISONED < died <= POISONED * VICTIMS
