@@ -208,6 +208,8 @@ class Settler:
         arrivals: list[Arrival] = []
         letters: list[DeadLetter] = []
         for pending in batch:
+            if pending.deliveries > DELIVERIES_MAX and self._store.receipts(pending.node, pending.seq, pending.seq):
+                continue  # it is in the ledger: only its acknowledgement never arrived
             made = self._made(pending)
             if isinstance(made, LedgerEntry):
                 arrivals.append(Arrival(made, pending.node, pending.seq))

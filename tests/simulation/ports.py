@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -93,6 +94,8 @@ class MemoryQueue:
         self._faults = faults
         self._consumer = consumer
         self._draining = False
+        self._owed: list[bytes] = []
+        """settled, and the server was not told"""
 
     async def add(self, records: Sequence[Pending], node: str) -> list[bytes]:
         """See RedisQueue."""
@@ -130,6 +133,7 @@ class MemoryQueue:
     def _take(self, limit: int) -> list[Delivery]:
         now = asyncio.get_running_loop().time()
         messages = self._stream.messages
+        self._acknowledge()
         free = [(t, m) for t, m in messages.items() if m.holder is None][:limit]
         stale = [
             (t, m)
@@ -150,16 +154,15 @@ class MemoryQueue:
                 message.holder, message.held_at = self._consumer, now
 
     async def settled(self, taken: Sequence[Delivery]) -> None:
-        """See RedisQueue: never raises; what the server was not told comes again."""
+        """See RedisQueue: never raises; what the server was not told is told with the next take."""
+        self._owed += [one.ticket for one in taken]
+        with suppress(QueueUnavailable):
+            await self._faults.call(QueueUnavailable, self._acknowledge)
 
-        def work() -> None:
-            for one in taken:
-                self._stream.messages.pop(one.ticket, None)
-
-        try:
-            await self._faults.call(QueueUnavailable, work)
-        except QueueUnavailable:
-            return
+    def _acknowledge(self) -> None:
+        for ticket in self._owed:
+            self._stream.messages.pop(ticket, None)
+        self._owed.clear()
 
 
 class FaultyLeases(LocalLeases):

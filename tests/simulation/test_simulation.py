@@ -20,6 +20,8 @@ EXCHANGES = 1_000_000
 # Of one world: some ten minutes of its time.
 WORLD_EXCHANGES = 20_000
 RATE = 40.0
+# Of all calls, those that fail, in one world and the next.
+SHARES = (0.0, 0.02, 0.1, 0.3)
 # Files of the journals; what a kill leaves is in the page cache anyway.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -28,6 +30,11 @@ def world(seed: int, *, exchanges: int, share: float = 0.05) -> Tally:
     """One world's life."""
     with tempfile.TemporaryDirectory(prefix="tw-sim-", dir=FAST) as folder:
         return run(World(seed, Path(folder), share=share).live(exchanges=exchanges, rate=RATE))
+
+
+def large_world(seed: int) -> Tally:
+    """One of many; in every fourth nothing fails but what dies."""
+    return world(seed, exchanges=WORLD_EXCHANGES, share=SHARES[seed % len(SHARES)])
 
 
 @pytest.mark.parametrize("seed", range(4))
