@@ -138,11 +138,12 @@ def streams(stores: Stores, size: Size, rig: Rig) -> Lines:
 def processes(stores: Stores, size: Size, rig: Rig) -> Lines:
     """Proxies side by side."""
     found = cpu_per_exchange(stores, rig, rounds=size.rounds, seconds=2 * size.seconds)
-    one = found[PROCESSES[0]]
+    one_us = found[PROCESSES[0]].exchange_us
     for number in PROCESSES:
         title = f"CPU per exchange of {EVENTS} events at {PER_S}/s, proxies and worker, {number} proxy processes"
-        ratio = found[number] / one
-        shown = f"{found[number]:,.0f} µs ({ratio:.2f} ×)"
+        ratio = found[number].exchange_us / one_us
+        rest = f"{found[number].rest_ms_per_s:.0f} ms/s at rest"
+        shown = f"{found[number].exchange_us:,.0f} µs ({ratio:.2f} ×; {rest})"
         yield Line(title, shown) if number == 1 else at_most(title, ratio, CPU_FLAT, shown, " × of one")
 
 

@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -114,15 +114,18 @@ def _wait_until_settled(ledger: Ledger) -> None:
 def _elsewhere(stores: Stores, cpu: int) -> Iterator[None]:
     """This process and both servers on one CPU."""
     allowed = os.sched_getaffinity(0)
-    pids = [pid for server in stores.pids for pid in family(server)]
+    pids = (0, *(pid for server in stores.pids for pid in family(server)))
     try:
-        for pid in (0, *pids):
-            os.sched_setaffinity(pid, {cpu})
+        _pinned(pids, {cpu})
         yield
     finally:
-        for pid in (0, *pids):
-            with suppress(ProcessLookupError):  # a session of Postgres that has ended
-                os.sched_setaffinity(pid, allowed)
+        _pinned(pids, allowed)
+
+
+def _pinned(pids: Iterable[int], cpus: set[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a session of Postgres that has ended
+            os.sched_setaffinity(pid, cpus)
 
 
 @contextmanager

@@ -1,17 +1,20 @@
 """CPU time per exchange, proxies and worker together, with one, two and four proxy processes under the same load.
 
-Law: the load is the same in exchanges per second, whatever serves it; the time is the processes' own clocks.
+Law: the load is the same in exchanges per second, whatever serves it; the time is the processes' own clocks. What they
+take at rest (beats, looks, questions) is in it, and said beside it.
 """
 
 from __future__ import annotations
 
 import random
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from tests.bench.load import Rig, Target
-from tests.bench.stores import Stores, deployment
+from tests.bench.stores import Stores, cpu_s, deployment
 from tests.bench.systems import family
 from tests.crash.stage import quick_key
 
@@ -19,19 +22,32 @@ PROCESSES = (1, 2, 4)
 EVENTS, GAP_MS = 20, 5
 PER_S = 250
 CONNECTIONS = 100
+REST_S = 3
 
 
-def cpu_per_exchange(stores: Stores, rig: Rig, *, rounds: int, seconds: float) -> dict[int, float]:
-    """Proxy processes → µs of CPU per exchange: the median of the rounds."""
-    found: dict[int, list[float]] = {number: [] for number in PROCESSES}
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU time of all processes."""
+
+    exchange_us: float
+    rest_ms_per_s: float
+    """while nothing is asked of them"""
+
+
+def cpu_per_exchange(stores: Stores, rig: Rig, *, rounds: int, seconds: float) -> dict[int, Cost]:
+    """Proxy processes → what they take: the medians of the rounds."""
+    found: dict[int, list[Cost]] = {number: [] for number in PROCESSES}
     with rig.provided() as provider_port:
         for _ in range(rounds):
             for number in random.sample(PROCESSES, len(PROCESSES)):
-                found[number].append(_cpu_us(stores, rig, provider_port, number, seconds))
-    return {number: median(values) for number, values in found.items()}
+                found[number].append(_cost(stores, rig, provider_port, number, seconds))
+    return {
+        number: Cost(median(one.exchange_us for one in costs), median(one.rest_ms_per_s for one in costs))
+        for number, costs in found.items()
+    }
 
 
-def _cpu_us(stores: Stores, rig: Rig, provider_port: int, number: int, seconds: float) -> float:
+def _cost(stores: Stores, rig: Rig, provider_port: int, number: int, seconds: float) -> Cost:
     with stores.ledger() as ledger, TemporaryDirectory(dir=stores.folder) as folder:
         options = ("--workers", str(number)) if number > 1 else ()
         proxy = deployment(Path(folder), ledger.url, stores.valkey.url, provider_port=provider_port, options=options)
@@ -45,11 +61,14 @@ def _cpu_us(stores: Stores, rig: Rig, provider_port: int, number: int, seconds: 
             pids = (*family(proxy.child.pid), worker.child.pid)
             target = Target(proxy.port, (f"Authorization: Bearer {key}",), pids)
             rig.requests(target, requests=400, connections=CONNECTIONS, stream=True)  # they load their code
+            began_s = cpu_s(pids)
+            time.sleep(REST_S)
+            rest_ms_per_s = (cpu_s(pids) - began_s) * 1e3 / REST_S
             load = rig.requests(
                 target, requests=int(seconds * PER_S), per_s=PER_S, connections=CONNECTIONS, stream=True,
                 length=EVENTS, gap_ms=GAP_MS,
             )  # fmt: skip
-            return load.cpu_us_per_unit
+            return Cost(load.cpu_us_per_unit, rest_ms_per_s)
         finally:
             worker.close()
             proxy.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from itertools import count
-from typing import Final
+from typing import Any, Final
 
 from redis import Redis
 
@@ -70,7 +70,7 @@ def fill_stream(redis: Redis, number: int) -> None:
     for start in range(0, number, _AT_ONCE):
         pipeline = redis.pipeline(transaction=False)
         for one in range(start, min(start + _AT_ONCE, number)):
-            fields = {
+            fields: dict[Any, Any] = {
                 "v": 1,
                 "n": f"bench-node-{one % NODES}",
                 "s": next(seqs),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from redis import Redis
 from sqlalchemy import Engine
@@ -23,7 +24,7 @@ from tests.support.postgres import PostgresServer, new_cluster, own_server
 from tests.support.tokenweir import Listening, Tokenweir, provider_section
 from tests.support.valkey import Valkey
 
-POSTGRES = {
+POSTGRES: dict[str, Any] = {
     "fsync": "on",
     "shared_buffers": "256MB",
     "max_wal_size": "1GB",  # the default, said because the tests' servers have less
