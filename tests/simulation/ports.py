@@ -126,6 +126,9 @@ class MemoryQueue:
         if self._draining:
             return []
         taken = await self._faults.call(QueueUnavailable, lambda: self._take(limit))
+        for one in taken:  # a try is counted when the messages have arrived: an answer that was lost is none
+            if (message := self._stream.messages.get(one.ticket)) is not None:
+                message.deliveries = one.deliveries
         if not taken:
             await asyncio.sleep(0.25)
         return taken
@@ -143,8 +146,7 @@ class MemoryQueue:
         chosen = [(t, m) for t, m in stale if m.deliveries < 2][:limit] or stale[:1] or free
         for _, message in chosen:
             message.holder, message.held_at = self._consumer, now
-            message.deliveries += 1
-        return [Delivery(m.node, m.seq, m.payload, m.deliveries, t) for t, m in chosen]
+        return [Delivery(m.node, m.seq, m.payload, m.deliveries + 1, t) for t, m in chosen]
 
     async def hold(self, taken: Sequence[Delivery]) -> None:
         """See RedisQueue."""
