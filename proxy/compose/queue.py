@@ -7,7 +7,7 @@ import secrets
 
 from proxy.pipeline.redis_client import check, open_redis
 from proxy.pipeline.redis_leases import RedisLeases
-from proxy.pipeline.redis_queue import RedisQueue
+from proxy.pipeline.redis_queue import RedisQueue, Turn
 from proxy.settings import Settings
 
 # Batches at work in one process: while the ledger writes one, the next is taken, read and priced. More would only wait
@@ -22,9 +22,9 @@ class Queue:
         assert settings.queue is not None
         self._redis = open_redis(settings.queue.reveal())
         name = f"worker-{secrets.token_hex(6)}"
-        claim_after_ms = int(settings.lease_s * 1000)
+        claim_after_ms, turn = int(settings.lease_s * 1000), Turn()
         self.lanes = [
-            RedisQueue(self._redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms)
+            RedisQueue(self._redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, turn=turn)
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]

@@ -50,6 +50,16 @@ _Entry: TypeAlias = tuple[bytes, dict[bytes, bytes]]
 """a message as Redis gives it: its ticket, its fields"""
 
 
+class Turn:
+    """Whose turn it is, among the queues of one process, to try again what dead workers held.
+
+    One at a time: what dies does so with all of its process, and whatever stood beside a record that kills, each time,
+    would be laid aside with it.
+    """
+
+    holder: RedisQueue | None = None
+
+
 class RedisQueue:
     """One stream, as both its ends see it. Used by one task for each end."""
 
@@ -63,16 +73,18 @@ class RedisQueue:
         claim_after_ms: int = CLAIM_AFTER_MS,
         block_ms: int = BLOCK_MS,
         linger_s: float = LINGER_S,
+        turn: Turn | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """`consumer`: this worker's name, no other's."""
+        """`consumer`: this worker's name, no other's. `turn`: the same for all queues of a process that takes."""
         self._redis: Any = redis  # the library types its answers for all protocols at once
         self._key = f"{{{prefix}:{shard}}}:records".encode()
         self._consumer = consumer
         self._claim_after_ms = claim_after_ms
         self._block_ms = block_ms
         self._linger_s = linger_s
+        self._turn = turn or Turn()
         self._monotonic = monotonic
         self._unix_time = unix_time
         self._full = True
@@ -148,6 +160,7 @@ class RedisQueue:
                 taken = await self._take_in_group(limit)
         except BaseException:
             self._unsure = True
+            self._end_turn()
             raise
         self._held.update(one.ticket for one in taken)
         return taken
@@ -157,6 +170,7 @@ class RedisQueue:
         tickets = [one.ticket for one in taken]
         self._held.difference_update(tickets)
         self._owed += tickets
+        self._end_turn()
         with suppress(QueueUnavailable):
             async with door(self._redis, "acknowledging records"):
                 await self._acknowledge()
@@ -210,13 +224,21 @@ class RedisQueue:
 
     async def _orphaned(self, limit: int) -> list[Delivery]:
         """What a dead worker held."""
-        if self._monotonic() < self._look_at:
+        if self._monotonic() < self._look_at or self._turn.holder is not None:
             return []
+        self._turn.holder = self
         idle_ms = self._claim_after_ms
         found = await self._pending(limit, idle=idle_ms)
         if not found:
             self._look_at = self._monotonic() + idle_ms / 1000 / _LOOKS_PER_CLAIM
-        return await self._take_over(found, min_idle_ms=idle_ms)
+        taken = await self._take_over(found, min_idle_ms=idle_ms)
+        if not taken:
+            self._end_turn()
+        return taken
+
+    def _end_turn(self) -> None:
+        if self._turn.holder is self:
+            self._turn.holder = None
 
     async def _pending(self, limit: int, **whose: object) -> list[dict[str, Any]]:
         """What is pending, without what we know that we hold."""

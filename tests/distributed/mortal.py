@@ -58,10 +58,12 @@ class Fate:
         self._rng = rng
         self._batches = rng.randrange(3)
         """so many before"""
-        self._armed: dict[object, bool] = {}
-        """queue → it may strike in the batch that was taken from it last"""
+        self._tried: dict[object, int] = {}
+        """queue → how often a record of the batch in hand was tried"""
+        self._armed = False
+        self._once = threading.Lock()
         self._here = threading.local()
-        """`queue`: of the settler whose thread this is; `records`: so many are read before it strikes"""
+        """`records`, in the thread of a settler: so many are read before it strikes"""
 
     def await_it(self) -> None:
         """From now on it can come."""
@@ -84,9 +86,9 @@ class Fate:
         return around
 
     def _write(self, original: Callable[..., Any], me: Settler, batch: Sequence[Any]) -> Any:
-        self._here.queue = me._source
         self._here.records = self._rng.randrange(len(batch))
-        self._armed[me._source] = self._batches <= 0 and all(one.deliveries < _TRIES_MAX for one in batch)
+        self._tried[me._source] = max(one.deliveries for one in batch)
+        self._armed = self._batches <= 0
         self._batches -= 1
         return original(me, batch)
 
@@ -107,21 +109,27 @@ class Fate:
         self._strike(Phase.BEFORE_COMMIT)
 
     async def _acknowledge(self, original: Callable[..., Any], queue: RedisQueue) -> None:
-        if queue._owed and self._armed.get(queue):
+        if queue._owed and self._may_strike:
             if self._phase is Phase.BEFORE_ACK:
                 self._die()
             if self._phase is Phase.MID_ACK:
                 await queue._redis.xdel(queue._key, *queue._owed)
                 self._die()
         await original(queue)
+        self._tried.pop(queue, None)
+
+    @property
+    def _may_strike(self) -> bool:
+        return self._armed and all(tries < _TRIES_MAX for tries in list(self._tried.values()))
 
     def _strike(self, phase: Phase) -> None:
         """In a settler's thread; no other writes for a queue."""
-        if self._phase is phase and self._armed.get(getattr(self._here, "queue", None)):
+        if self._phase is phase and hasattr(self._here, "records") and self._may_strike:
             self._die()
 
     def _die(self) -> None:
-        print(f"died {self._phase}", flush=True)
+        self._once.acquire()  # two threads may come to it at the same time
+        os.write(1, f"died {self._phase}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -17,7 +17,7 @@ from proxy.pipeline.delivery import Delivery
 from proxy.pipeline.frames import UndecodableError
 from proxy.pipeline.journal import Pending
 from proxy.pipeline.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
-from proxy.pipeline.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, RedisQueue
+from proxy.pipeline.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, RedisQueue, Turn
 from tests.support.faulty import FaultyPath
 from tests.support.scripted_redis import ScriptedRedis, bulk
 from tests.support.valkey import Valkey
@@ -345,6 +345,21 @@ async def test_what_a_dead_worker_held_comes_to_another_in_one_batch_before_what
     assert {one.deliveries for one in taken} == {2}
     await alive.settled(taken)
     assert seqs(await alive.take(100)) == [12]
+
+
+async def test_queues_of_one_process_try_again_one_at_a_time(make: Make) -> None:
+    """Or a record that kills would take whatever the other has with it, again and again."""
+    turn = Turn()
+    dead, next_one, one, other = make("dead"), make("next"), make("one", turn=turn), make("other", turn=turn)
+    await dead.add(records(2), "node")
+    for dying in (dead, next_one):
+        assert seqs(await dying.take(10)) == [1, 2]
+        await let_time_pass(dying)
+    taken = await one.take(10)
+    assert seqs(taken) == [1]
+    assert list(await other.take(10)) == []
+    await one.settled(taken)
+    assert seqs(await other.take(10)) == [2]
 
 
 async def test_a_batch_that_a_living_worker_holds_is_not_taken(make: Make) -> None:
