@@ -14,7 +14,7 @@ from proxy.cli.words import json_line, store_of, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
-    from proxy.ledger.receipts import Outside
+    from proxy.ledger.audit import Outside
     from proxy.ledger.reconcile import Finding
 
 

@@ -4,7 +4,7 @@ is, so that what moves on meanwhile is found there."""
 from __future__ import annotations
 
 from proxy.compose.queue import Queue
-from proxy.ledger.receipts import Outside
+from proxy.ledger.audit import Outside
 from proxy.settings import Settings
 
 

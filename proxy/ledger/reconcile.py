@@ -16,10 +16,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
 
-from proxy.ledger import checks, receipts
-from proxy.ledger.checks import Found, Scope
+from proxy.ledger import check_entries, check_receipts, check_sums
+from proxy.ledger.audit import Found, Outside, Scope
+from proxy.ledger.check_receipts import Journals
 from proxy.ledger.database import is_shared, reading
-from proxy.ledger.receipts import Journals, Outside
 
 # A record is in the ledger within seconds; within minutes where workers die of its neighbours or servers are restarted.
 GRACE_S = 300.0
@@ -68,27 +68,25 @@ def reconcile(
 def _findings(connection: Connection, scope: Scope, outside: Outside) -> Iterator[tuple[str, str, Found]]:
     """Name, meaning, and what was found."""
     for name, means, check in (
-        ("terminal", "each exchange has one terminal entry", checks.one_terminal),
-        ("duplicates", "no (exchange, kind, seq) twice", checks.no_duplicate),
-        ("adjustments", "each refers to its exchange and comes to what it says", checks.adjustments),
-        ("balances", "each key's balance is the sum of its days", checks.balances_add_up),
-        ("days", "each day, key and model is the sum of its entries", checks.days_add_up),
-        ("numbers", "tokens are integers, money is whole nano-USD", checks.whole_numbers),
-        ("counts", "nothing is negative, no part is more than its whole", checks.counts),
-        ("prices", "charge and cost follow from tokens and the pinned price", checks.prices),
-        ("clock", "no entry is later than the ledger's clock", receipts.clock_is_ahead),
+        ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),
+        ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
+        ("adjustments", "each refers to its exchange and comes to what it says", check_entries.adjustments),
+        ("balances", "each key's balance is the sum of its days", check_sums.balances_add_up),
+        ("days", "each day, key and model is the sum of its entries", check_sums.days_add_up),
+        ("numbers", "tokens are integers, money is whole nano-USD", check_sums.whole_numbers),
+        ("counts", "nothing is negative, no part is more than its whole", check_entries.counts),
+        ("prices", "charge and cost follow from tokens and the pinned price", check_entries.prices),
+        ("clock", "no entry is later than the ledger's clock", check_receipts.clock_is_ahead),
     ):
         yield name, means, check(connection, scope)
-    yield (
-        "journals",
-        "every record a journal closed has arrived once",
-        Journals(connection, scope, outside.queued).find(),
-    )
-    yield "conflicts", "no two contents under one name", receipts.open_letters(connection, conflicts=True)
-    yield "dead letters", "none is open", receipts.open_letters(connection, conflicts=False)
+    journals = Journals(connection, scope, outside.queued).find()
+    yield "journals", "every record that a journal closed has arrived, once", journals
+    yield "conflicts", "no two contents under one name", check_receipts.open_letters(connection, conflicts=True)
+    yield "dead letters", "none is open", check_receipts.open_letters(connection, conflicts=False)
     if outside.oldest_age_s is not None:
-        yield "queue", "no record waits for longer than it may", receipts.queue_moves(scope, outside)
-        yield "leases", "nothing runs that is in the ledger", receipts.leases_end(connection, scope, outside.leased)
+        leases = check_receipts.leases_end(connection, scope, outside.leased)
+        yield "queue", "no record waits for longer than it may", check_receipts.queue_moves(scope, outside)
+        yield "leases", "nothing runs that has been in the ledger for long", leases
 
 
 @contextmanager

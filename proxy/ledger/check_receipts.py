@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, literal_column, or_, select
 
 from proxy.billing.correction import TERMINAL
-from proxy.ledger.checks import Found, Scope, rows_of
+from proxy.ledger.audit import Found, Outside, Scope, rows_of
 from proxy.ledger.settling import OPEN
 from proxy.ledger.tables import dead_letters, ledger_clock, ledger_entries
 
@@ -26,18 +25,6 @@ _IDS_AT_ONCE = 500
 
 CONFLICT = "conflict"
 """how the reason begins where the ledger has another content under the same name"""
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What is known of records on their way. Read it before the ledger: what is settled meanwhile is then there."""
-
-    queued: Collection[tuple[str, int]] = ()
-    """(node, journal seq) of the records that are in the queue"""
-    oldest_age_s: float | None = None
-    """how long the oldest record has been there; None: there is no queue"""
-    leased: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """node → the exchanges that it says are running"""
 
 
 class Journals:
@@ -136,8 +123,9 @@ def _spans(since: float) -> Select[Any]:
     entries = ledger_entries.c
     epoch = entries.journal_seq.op(">>")(literal_column(str(EPOCH_BITS)))
     ends = func.min(entries.journal_seq), func.max(entries.journal_seq)
-    settled = entries.settled_at >= since, entries.node.is_not(None)
-    return select(entries.node, *ends).where(*settled).group_by(entries.node, epoch)
+    # In these words SQLite begins with the time, of which there is little, and not with the nodes.
+    settled = entries.settled_at >= since, entries.journal_seq.is_not(None)
+    return select(entries.node, *ends).where(*settled).group_by(epoch, entries.node)
 
 
 def _without(present: Sequence[int], low: int, high: int) -> Iterator[tuple[int, int]]:
