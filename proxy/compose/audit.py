@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from sqlalchemy import Engine
 
@@ -22,17 +19,15 @@ AUDIT_S = 600.0
 _log = logging.getLogger(__name__)
 
 
-async def audit_for_ever(
-    settings: Settings, engine: Engine, metrics: Metrics, in_thread: Callable[..., asyncio.Future[Any]]
-) -> None:
+async def audit_for_ever(settings: Settings, engine: Engine, metrics: Metrics) -> None:
     """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
     while True:
         await asyncio.sleep(AUDIT_S)
         try:
             outside = await outside_of(settings)
             since = time.time() - 2 * AUDIT_S - GRACE_S
-            audit = partial(reconcile, engine, clock=time.time, since=since, outside=outside)
-            findings: list[Finding] = await in_thread(audit)
+            # A thread of its own: it may take a minute, and nothing that settles may wait for that.
+            findings = await asyncio.to_thread(reconcile, engine, clock=time.time, since=since, outside=outside)
         except OSError as error:
             _log.warning("the ledger cannot be audited now: %s", error)
         else:

@@ -28,11 +28,13 @@ class Folder:
         for folder in (self.root, self.own):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def others(self) -> list[Folder]:
-        """The folders with journals of other processes that are, or once were, on this data directory."""
-        workers = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
-        every = [Folder(self.root), *(Folder(self.root, int(number)) for number in workers if number.isdecimal())]
-        return [folder for folder in every if folder.own != self.own and folder.journal.is_dir()]
+    def left_behind(self, workers: int) -> list[Folder]:
+        """The folders with journals that nobody starts any more, now that there are so many numbered processes (0: one
+        without a number). Those of the others that are started now are theirs, also before they have locked them."""
+        names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
+        numbered = [Folder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
+        alone = [Folder(self.root)] if workers else []
+        return [folder for folder in (*alone, *numbered) if folder.journal.is_dir()]
 
 
 def ledger_url(settings: Settings) -> str:

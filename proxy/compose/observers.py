@@ -7,7 +7,6 @@ import logging
 from collections.abc import Sequence
 
 from proxy.billing.record import UsageRecord
-from proxy.ledger.database import LedgerUnavailable
 from proxy.ledger.store import Settled
 from proxy.metrics import Metrics
 
@@ -19,6 +18,7 @@ class SettlerSeen:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._failing = False
 
     def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
         """One transaction."""
@@ -30,14 +30,19 @@ class SettlerSeen:
             "dead_letter": settled.rejected + unreadable,
         }
         self._metrics.committed(results, entries=settled.inserted, duration_s=duration_s)
+        if self._failing:
+            self._failing = False
+            _log.warning("settling: goes on")
         if settled.conflicts or settled.rejected or unreadable:
             _log.error("ledger: records became dead letters: %s", results)
 
     def failed(self, error: Exception) -> None:
         """One try failed; there will be others."""
         self._metrics.failed()
-        known = isinstance(error, LedgerUnavailable)
-        _log.error("ledger: cannot be written to, trying again: %s", error, exc_info=None if known else error)
+        if not self._failing:
+            self._failing = True
+            known = isinstance(error, OSError)  # the ledger, or the queue before it
+            _log.error("settling: trying again until it works: %s", error, exc_info=None if known else error)
 
 
 class OutageSeen:

@@ -162,11 +162,11 @@ class Proxy:
 
     async def _adopt(self) -> None:
         """Settle what processes left that nobody starts any more: those beyond a smaller `--workers`."""
-        for folder in self._folder.others():
+        for folder in self._folder.left_behind(0 if self._siblings is None else self._siblings.count):
             try:
                 node = Node(folder, self.settings)
             except JournalInUse:
-                continue  # it runs, or will
+                continue  # another proxy on this data directory still has it
             _log.info("settling what %s left", folder.own.name)
             self._recover(node)
             tasks = Tasks()

@@ -81,8 +81,7 @@ class Worker:
         )  # fmt: skip
         self._tasks.start(sweeper.run(), name="sweeper")
         self._tasks.start(self._keep_partitions(), name="partitions")
-        auditing = audit_for_ever(self.settings, self._engine, self._metrics, self._in_thread)
-        self._tasks.start(auditing, name="audit")
+        self._tasks.start(audit_for_ever(self.settings, self._engine, self._metrics), name="audit")
         self._server = Server(self._routes(), refused=self._metrics.refused)
         self.port = await self._server.start(self.settings.worker.host, self.settings.worker.port)
 

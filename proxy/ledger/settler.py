@@ -186,7 +186,7 @@ class Settler:
             except Exception as error:  # noqa: BLE001  the database is away, or a bug: to be seen, not to end all billing
                 self._observer.failed(error)
                 tries += not isinstance(error, LedgerUnavailable)
-                if tries >= TRIES_MAX:
+                if tries >= TRIES_MAX and not isinstance(batch[0], _Buried):
                     await self._isolate(in_thread, batch, error)
                     return
                 await asyncio.sleep(retry_s)

@@ -19,11 +19,8 @@ from proxy.ledger.database import open_engine, writing
 from proxy.ledger.reconcile import reconcile
 from proxy.ledger.tables import ledger_entries
 from proxy.metering.usage import Usage
-from tests.ledger.kept import engine, kept_url, ledger_url
 from tests.ledger.making import assert_sums, stored
 from tests.ledger.real import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
-
-__all__ = ["engine", "kept_url", "ledger_url"]
 
 EVER: dict[str, Any] = {"since": 0.0, "until": 2e9}
 

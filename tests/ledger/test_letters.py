@@ -20,11 +20,8 @@ from proxy.ledger.reconcile import reconcile
 from proxy.ledger.store import Arrival, DeadLetter
 from proxy.ledger.tables import dead_letters
 from proxy.pipeline.frames import decode_record, record_payload
-from tests.ledger.kept import engine, kept_url, ledger_url
 from tests.ledger.making import assert_sums, count, stored
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record, a_real_store, settle
-
-__all__ = ["engine", "kept_url", "ledger_url"]
 
 
 def to_entry(payload: bytes) -> LedgerEntry:

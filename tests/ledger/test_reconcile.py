@@ -23,11 +23,8 @@ from proxy.ledger.reconcile import Finding, reconcile
 from proxy.ledger.store import Arrival, DeadLetter
 from proxy.ledger.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
 from proxy.metering.usage import Usage
-from tests.ledger.kept import engine, kept_url, ledger_url
 from tests.ledger.making import a_ledger, emptied
 from tests.ledger.real import DEARER, FIRST, NODE, a_real_entry, a_real_store, settle
-
-__all__ = ["engine", "kept_url", "ledger_url"]
 
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
@@ -86,10 +83,9 @@ TABLES = (ledger_entries, balances, usage_daily, ledger_clock)
 
 
 @pytest.fixture(scope="module")
-def rows(kept_url: str) -> dict[Table, list[dict[str, Any]]]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[Table, list[dict[str, Any]]]:
     """Six exchanges of two keys and two models, on two days, settled long ago; one adjusted, one rerated."""
-    engine = open_engine(kept_url)
-    emptied(engine)
+    engine = a_ledger(tmp_path_factory.mktemp("rows"))
     settle(
         engine,
         *(a_real_entry(n, key=f"key-{n % 2}", started_at=LONG_AGO - 86_400 * (n // 3)) for n in range(5)),

@@ -49,7 +49,7 @@ async def _streamed(guarded: Guarded, name: str, events: list[bytes], **more: An
 
 
 async def test_BE1_to_leave_before_the_usage_is_not_to_leave_before_the_bill(guarded: Guarded) -> None:
-    events = [_delta(content=" water" * 20) for _ in range(5)]
+    events = [_delta(content=f" water{number}" * 20) for number in range(5)]
     model = guarded.provider.script("leaves", (*(Send(event) for event in events), Stall()))
     async with await connect(guarded.url) as client:
         await client.send(chat_request(ask(model), key=guarded.key))
