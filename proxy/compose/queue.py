@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import secrets
 
-from proxy.pipeline.redis_client import check, open_redis
 from proxy.pipeline.redis_leases import RedisLeases
 from proxy.pipeline.redis_queue import RedisQueue, Turn
+from proxy.redis_client import check, open_redis
 from proxy.settings import Settings
 
 # Batches at work in one process: while the ledger writes one, the next is taken, read and priced. More would only wait

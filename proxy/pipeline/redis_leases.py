@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from proxy.pipeline.leases import Parts, Standing
-from proxy.pipeline.redis_client import RedisClient, Word, door, pipelined
+from proxy.redis_client import RedisClient, Word, door, pipelined
 
 _BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
 # In the hash of all nodes: written at each look at them. No node is named so.

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from proxy.pipeline.delivery import Delivery
 from proxy.pipeline.journal import Pending
-from proxy.pipeline.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, door, pipelined
+from proxy.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, door, pipelined
 
 GROUP = "settlers"
 

@@ -19,9 +19,9 @@ from proxy.billing.settlement import content_hash
 from proxy.ledger.database import open_engine
 from proxy.ledger.store import LedgerStore
 from proxy.pipeline.journal import Journal
-from proxy.pipeline.redis_client import open_redis
 from proxy.pipeline.redis_queue import RedisQueue
 from proxy.pipeline.shipper import Shipper
+from proxy.redis_client import open_redis
 from tests.bench.records import opened, record
 
 TICK_S = 0.005

@@ -19,7 +19,7 @@ from proxy.pipeline import redis_queue
 from proxy.pipeline.frames import opened_payload, record_payload
 from proxy.pipeline.journal import Pending
 from proxy.pipeline.leases import Parts
-from proxy.pipeline.redis_client import QueueUnavailable
+from proxy.redis_client import QueueUnavailable
 from proxy.settings import Settings, load
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record
 from tests.support.postgres import Server

@@ -33,11 +33,11 @@ from proxy.pipeline.frames import decode_envelope
 from proxy.pipeline.journal import Journal, Pending
 from proxy.pipeline.leases import ANNOUNCE_S, RENEW_S, LeaseKeeper
 from proxy.pipeline.progress import ProgressTable, Slot
-from proxy.pipeline.redis_client import QueueUnavailable, open_redis
 from proxy.pipeline.redis_leases import RedisLeases
 from proxy.pipeline.redis_queue import RedisQueue
 from proxy.pipeline.shipper import Shipper
 from proxy.pipeline.sweeper import Sweeper
+from proxy.redis_client import QueueUnavailable, open_redis
 from tests.distributed.books import wrong_books
 
 RATE = 300

@@ -12,8 +12,8 @@ import pytest
 
 from proxy.pipeline.journal import Journal
 from proxy.pipeline.local_queue import LocalQueue
-from proxy.pipeline.redis_client import open_redis
 from proxy.pipeline.redis_queue import RedisQueue
+from proxy.redis_client import open_redis
 from tests.pipeline.making import ROOMY, opened, record
 
 Feed = Callable[[int], Awaitable[None]]

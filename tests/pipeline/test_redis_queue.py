@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 from proxy.pipeline.delivery import Delivery
 from proxy.pipeline.frames import UndecodableError
 from proxy.pipeline.journal import Pending
-from proxy.pipeline.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
 from proxy.pipeline.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, RedisQueue, Turn
+from proxy.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
 from tests.support.faulty import FaultyPath
 from tests.support.scripted_redis import ScriptedRedis, bulk
 from tests.support.valkey import Valkey

@@ -18,9 +18,9 @@ import pytest
 
 from proxy.pipeline.delivery import Delivery
 from proxy.pipeline.journal import Journal
-from proxy.pipeline.redis_client import QueueUnavailable, open_redis
 from proxy.pipeline.redis_queue import RedisQueue
 from proxy.pipeline.shipper import ASK_MAX, OVERDUE_S, Shipper
+from proxy.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import ROOMY, opened, record
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port

@@ -18,9 +18,9 @@ from proxy.pipeline.frames import opened_payload, record_payload
 from proxy.pipeline.leases import LeaseBoard, LeaseKeeper, LocalLeases, Parts
 from proxy.pipeline.progress import SLOT_BYTES, ProgressTable, Slot, name_of
 from proxy.pipeline.recovery import recover
-from proxy.pipeline.redis_client import QueueUnavailable, open_redis
 from proxy.pipeline.redis_leases import RedisLeases
 from proxy.pipeline.sweeper import RECORDS_MAX, Sweeper
+from proxy.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id, opened
 from tests.support.valkey import Valkey
 

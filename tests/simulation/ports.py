@@ -22,7 +22,7 @@ from proxy.ledger.store import Arrival, DeadLetter, Settled
 from proxy.pipeline.delivery import Delivery
 from proxy.pipeline.journal import Pending
 from proxy.pipeline.leases import LocalLeases
-from proxy.pipeline.redis_client import QueueUnavailable
+from proxy.redis_client import QueueUnavailable
 
 _T = TypeVar("_T")
 

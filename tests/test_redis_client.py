@@ -16,7 +16,8 @@ import pytest
 from redis.asyncio import RedisCluster
 
 from proxy.pipeline.journal import Pending
-from proxy.pipeline.redis_client import (
+from proxy.pipeline.redis_queue import RedisQueue
+from proxy.redis_client import (
     QueueUnavailable,
     QueueUnsuitable,
     RedisClient,
@@ -25,7 +26,6 @@ from proxy.pipeline.redis_client import (
     open_redis,
     pipelined,
 )
-from proxy.pipeline.redis_queue import RedisQueue
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
 from tests.support.scripted_redis import ScriptedRedis
