@@ -34,7 +34,7 @@ async def test_no_exchange_is_lost_or_doubled_by_a_kill(chaos: Chaos) -> None:
 
 
 @pytest.mark.slow
-async def test_two_hundred_kills(chaos: Chaos, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_two_hundred_kills(running: Tokenweir, chaos: Chaos, capsys: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     wrong: list[str] = []
     rng = Random(SEED)
@@ -43,6 +43,7 @@ async def test_two_hundred_kills(chaos: Chaos, capsys: pytest.CaptureFixture[str
         for number in range(KILLS):
             instant = rng.choice(list(Instant))
             wrong += [f"round {number} ({instant}): {what}" for what in await chaos.round(instant)]
+        wrong += running.unreconciled()
         lost = sum(": lost: " in what for what in wrong)
         doubled = sum(": doubled: " in what for what in wrong)
         print(

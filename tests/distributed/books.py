@@ -1,13 +1,17 @@
 """The books of a ledger, added up from nothing: what must hold in it after any fault.
 
-Law: only the tables are believed, and each sum is made anew here, by the database, not by the code under test.
+Law: only the tables are believed, and each sum is made anew here, by the database, not by the code under test; then
+`tokenweir reconcile`, with all its checks, must say the same.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from sqlalchemy import Engine, text
+
+from proxy.ledger.reconcile import reconcile
 
 _SUMS = ("charged_usd", "cost_usd", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 _SUMS_TAIL = ("total_tokens", "entries")
@@ -35,7 +39,19 @@ def wrong_books(engine: Engine, *, dead_letters: int = 0) -> list[str]:
             *(f"doubled: {row}" for row in ask(
                 "SELECT exchange_id, kind, count(*) FROM ledger_entries GROUP BY 1, 2 HAVING count(*) > 1 LIMIT 5"
             )),
+            *unreconciled(engine, dead_letters=dead_letters),
         ]  # fmt: skip
+
+
+def unreconciled(engine: Engine, *, dead_letters: int = 0) -> list[str]:
+    """What `tokenweir reconcile` finds in a ledger at rest, where nothing is on its way any more."""
+    found = reconcile(engine, clock=time.time, grace_s=0)
+    expected = {"dead letters": dead_letters}
+    return [
+        f"reconcile, {one.name}: {one.differences} differ: {one.examples}"
+        for one in found
+        if one.differences != expected.get(one.name, 0)
+    ]
 
 
 def _sums_of(table: str) -> str:

@@ -85,6 +85,7 @@ async def _sweep_and_say(
 ) -> None:
     began = time.monotonic()
     points_struck, faults, wrong = await sweep(swept, files=struck)
+    wrong += swept.proxy.unreconciled()
     there = len([point for point in points(files) if struck is None or point.file in struck])
     with capsys.disabled():
         print(
