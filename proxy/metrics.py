@@ -24,6 +24,7 @@ from prometheus_client import (
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Outcome, UsageRecord
+from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
 from proxy.metering.usage import UsageSource
 
@@ -105,6 +106,7 @@ class Metrics:
         self._make_times(r)
         self._make_ledger_series(r)
         self._make_queue_series(r)
+        self.budgets = BudgetMetrics(r)
 
     def _make_counts(self, r: CollectorRegistry) -> None:
         """What is counted of exchanges."""

@@ -55,8 +55,18 @@ PROMISED = {
     "tokenweir_leases_damaged": "counter",
     "tokenweir_reconcile_differences": "gauge",
     "tokenweir_reconcile_timestamp_seconds": "gauge",
+    "tokenweir_reservation_outstanding_usd": "gauge",
+    "tokenweir_reservation_expired": "counter",
+    "tokenweir_budget_rejections": "counter",
+    "tokenweir_budget_store_outages": "counter",
+    "tokenweir_budget_absorbed_entries": "counter",
+    "tokenweir_budget_drift_usd": "gauge",
+    "tokenweir_budget_alerts": "counter",
+    "tokenweir_webhook_failures": "counter",
+    "tokenweir_idempotency_failures": "counter",
 }
-LABELS = {"provider", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le"}
+LABELS = {"provider", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
+          "reason", "threshold"}  # fmt: skip
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
 PROMPT = "prompt that is nowhere"
@@ -191,6 +201,7 @@ def test_nothing_is_there_that_is_not_promised(watched: Watched) -> None:
 def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: Watched) -> None:
     cannot = {"tokenweir_ledger_write_failures", "tokenweir_journal_damage", "tokenweir_queue_records"}
     cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
+    cannot |= {"tokenweir_budget_rejections", "tokenweir_budget_alerts"}  # nothing is limited here
     for name in PROMISED.keys() - cannot:
         assert watched.last[name].samples, name
 

@@ -88,6 +88,8 @@ class Opened(msgspec.Struct, frozen=True):
     """index in the progress table"""
     bill: Mapping[str, str] = msgspec.field(default_factory=dict)
     """the provider's billing policy where it differs from the default: situation → Bills"""
+    held_usd: int | None = None
+    """nUSD that it kept from others at admission; None: nothing limits what its key spends"""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):

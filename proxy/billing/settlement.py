@@ -17,6 +17,7 @@ from uuid import UUID
 import msgspec
 
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, price_text
 from proxy.billing.record import Bills, Outcome, Price, UsageRecord
 from proxy.metering.usage import Usage, UsageSource
@@ -191,6 +192,8 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
         details["price"] = price_text(opened.price, reading.usage.prompt_tokens)
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, reading.usage.prompt_tokens)
+    if opened.held_usd is not None:
+        details["held_usd"] = usd_text(opened.held_usd)
     if charge_nusd is None:
         details["unpriced"] = True
     if cost_nusd is None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from proxy import __version__
-from proxy.cli import corrections, keys, ledger, letters, reconcile, serve
+from proxy.cli import accounts, budgets, corrections, credit, keys, ledger, letters, reconcile, serve
 from proxy.cli.words import Failure
 from proxy.settings import SettingsError
 
@@ -38,7 +38,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve.add_commands(commands)
+    accounts.add_commands(commands)
     keys.add_commands(commands)
+    credit.add_commands(commands)
+    budgets.add_commands(commands)
     ledger.add_commands(commands)
     corrections.add_commands(commands)
     letters.add_commands(commands)

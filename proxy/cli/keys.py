@@ -6,60 +6,146 @@ import argparse
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from proxy.billing.keys import EXPIRES_DEFAULT, expires_at_from
+from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
+from proxy.billing.limits import OnExhausted, WhenDown
+from proxy.cli.levels import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
 from proxy.cli.words import json_line, store_of, with_config
 from proxy.settings import load
+
+if TYPE_CHECKING:
+    from proxy.billing.keys import ApiKey
+    from proxy.compose.store import Store
+    from proxy.ledger.account_store import AccountStore
 
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    keys = commands.add_parser("keys", help="make, list and revoke keys").add_subparsers(required=True, metavar="WHAT")
+    keys = commands.add_parser("keys", help="make, list and change keys").add_subparsers(required=True, metavar="WHAT")
     create = with_config(keys, "create", "make a key; its secret is printed once")
     create.add_argument("--alias", required=True, metavar="NAME", help="what people call it; unique among live keys")
-    create.add_argument("--model", action="append", metavar="M", help="may ask for this model only; repeatable")
+    create.add_argument("--project", metavar="ID|NAME", help="what it uses, this project uses (default: default)")
     create.add_argument("--expires", default=EXPIRES_DEFAULT, metavar="90d", help="lifetime, or never (default 90d)")
+    _add_options(create)
     create.set_defaults(run=_create)
     with_config(keys, "list", "all keys, as JSON lines").set_defaults(run=_list)
-    revoke = with_config(keys, "revoke", "a key counts no more, within a second")
-    revoke.add_argument("key", metavar="KEY_ID|ALIAS")
-    revoke.set_defaults(run=_revoke)
+    update = _of_one(keys, "update", "change a key; counts within a second", _update)
+    update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
+    update.add_argument("--expires", metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
+    _add_options(update)
+    rotate = _of_one(keys, "rotate", "give a key a new secret, which is printed once", _rotate)
+    grace = f"how long the old one goes on counting, or now (default {GRACE_DEFAULT})"
+    rotate.add_argument("--grace", type=seconds_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
+    _of_one(keys, "block", "a key does not count until it is unblocked", _changing("block"))
+    _of_one(keys, "unblock", "a key counts again", _changing("unblock"))
+    _of_one(keys, "revoke", "a key counts no more, within a second, for ever", _changing("revoke"))
+    _of_one(keys, "info", "a key, its project and organization, what they may use and what was used", _info)
     words = "what keys are hashed with, for `key_pepper`; without --config a new one"
     pepper = keys.add_parser("pepper", help=words, description=words)
     pepper.add_argument("--config", type=Path, metavar="FILE", help="print the one that is in use there")
     pepper.set_defaults(run=_pepper)
 
 
-def _create(options: argparse.Namespace) -> int:
-    from proxy.keys.secrets import digest, hint, new_secret
+def _of_one(keys: Any, name: str, words: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    """A command for one key that is there."""
+    parser = with_config(keys, name, words)
+    parser.add_argument("key", metavar="KEY_ID|ALIAS")
+    parser.set_defaults(run=run)
+    return parser
 
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """What `create` sets and `update` changes."""
+    unset: dict[str, Any] = {"default": argparse.SUPPRESS}
+    parser.add_argument(
+        "--model", action="append", metavar="M", help="may ask for it, and for no other; repeatable", **unset
+    )
+    add_limits(parser)
+    words = "what becomes of a stream when the money runs out: it goes on to its end (the default), or is cut off"
+    parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
+    words = "while nobody can say what is left: no requests, or go on (default: closed where money is limited)"
+    parser.add_argument("--when-down", choices=[*(one.value for one in WhenDown), NONE], help=words, **unset)
+    parser.add_argument("--tag", action="append", metavar="T", help="for people and reports; repeatable", **unset)
+
+
+def _create(options: argparse.Namespace) -> int:
+    from proxy.billing.limits import Limits
+
+    limits = Limits(**limit_changes(options))
     with store_of(options) as store:
-        expires_at = expires_at_from(options.expires, time.time())
-        secret = new_secret().reveal()
+        in_project = {}
+        if options.project is not None:
+            in_project = {"project_id": _accounts(store).one(options.project, AccountKind.PROJECT).account_id}
+        given = {"models": None, **_key_changes(options), **in_project}
+        secret, digest, hint = _new_secret(store)
         key = store.keys.create(
             key_id=f"key_{secrets.token_hex(10)}",
             alias=options.alias,
-            digest=digest(secret, store.pepper()),
-            hint=hint(secret),
-            models=options.model,
-            expires_at=expires_at,
+            digest=digest,
+            hint=hint,
+            expires_at=expires_at_from(options.expires, time.time(), store.key_lifetime_max_s),
+            limits=limits,
+            **given,
         )
-        print(json_line({"key": secret, **_json(key)}))
+        print(json_line({"key": secret, **key_json(key)}))
     return 0
 
 
 def _list(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         for key in store.keys.every():
-            print(json_line(_json(key)))
+            print(json_line(key_json(key)))
     return 0
 
 
-def _revoke(options: argparse.Namespace) -> int:
+def _update(options: argparse.Namespace) -> int:
+    changes = limit_changes(options) | _key_changes(options)
+    if "alias" in options:
+        changes["alias"] = options.alias
     with store_of(options) as store:
-        print(json_line(_json(store.keys.revoke(options.key))))
+        if "expires" in options:
+            changes["expires_at"] = expires_at_from(options.expires, time.time(), store.key_lifetime_max_s)
+        print(json_line(key_json(store.keys.update(options.key, **changes))))
+    return 0
+
+
+def _rotate(options: argparse.Namespace) -> int:
+    with store_of(options) as store:
+        secret, digest, hint = _new_secret(store)
+        until = time.time() + options.grace
+        key = store.keys.rotate(options.key, digest=digest, hint=hint, old_until=until)
+        print(json_line({"key": secret, **key_json(key)}))
+    return 0
+
+
+def _changing(what: str) -> Callable[[argparse.Namespace], int]:
+    """The command that does just this to a key."""
+
+    def run(options: argparse.Namespace) -> int:
+        with store_of(options) as store:
+            change: Callable[[str], ApiKey] = getattr(store.keys, what)
+            print(json_line(key_json(change(options.key))))
+        return 0
+
+    return run
+
+
+def _info(options: argparse.Namespace) -> int:
+    from proxy.ledger.reports import read_paid
+
+    with store_of(options) as store:
+        key = store.keys.one(options.key)
+        project = _accounts(store).one(key.project_id)
+        assert project.parent_id is not None
+        levels = {"project": project, "organization": _accounts(store).one(project.parent_id)}
+        above = {
+            name: {**account_json(one), "balance": paid_json(read_paid(store.engine, one.account_id))}
+            for name, one in levels.items()
+        }
+        print(json_line({**key_json(key), "balance": paid_json(read_paid(store.engine, key.key_id)), **above}))
     return 0
 
 
@@ -74,14 +160,29 @@ def _pepper(options: argparse.Namespace) -> int:
     return 0
 
 
-def _json(key: Any) -> dict[str, Any]:
-    from proxy.ledger.reports import iso_utc
+def _accounts(store: Store) -> AccountStore:
+    from proxy.ledger.account_store import AccountStore
 
-    times = {name: getattr(key, name) for name in ("created_at", "expires_at", "revoked_at")}
-    return {
-        "key_id": key.key_id,
-        "alias": key.alias,
-        "hint": key.hint,
-        "models": None if key.models is None else sorted(key.models),
-        **{name: None if moment is None else iso_utc(moment) for name, moment in times.items()},
-    }
+    return AccountStore(store.engine, clock=time.time)
+
+
+def _new_secret(store: Store) -> tuple[str, bytes, str]:
+    """A secret, and its digest and hint."""
+    from proxy.keys.secrets import digest, hint, new_secret
+
+    secret = new_secret().reveal()
+    return secret, digest(secret, store.pepper()), hint(secret)
+
+
+def _key_changes(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of a key's own options, by the names of its fields."""
+    given, changes = vars(options), dict[str, Any]()
+    if "model" in given:
+        changes["models"] = None if given["model"] == [NONE] else given["model"]
+    if "on_exhausted" in given:
+        changes["on_exhausted"] = OnExhausted(given["on_exhausted"])
+    if "when_down" in given:
+        changes["when_down"] = None if given["when_down"] == NONE else WhenDown(given["when_down"])
+    if "tag" in given:
+        changes["tags"] = () if given["tag"] == [NONE] else given["tag"]
+    return changes

@@ -21,13 +21,14 @@ from aiohttp import web
 from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
 from proxy.billing.settlement import content_hash
+from proxy.compose.admitting import Admitting
 from proxy.compose.folder import Folder, key_pepper, ledger_url
 from proxy.compose.node import Node
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import Siblings
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
-from proxy.gateway.ports import Ports, Route
+from proxy.gateway.ports import Ports, Reserve, Route
 from proxy.gateway.routing import Models
 from proxy.gateway.server import Routes, Server, wait_until
 from proxy.gateway.tasks import Tasks
@@ -77,7 +78,7 @@ def _models(settings: Settings, book: PriceBook) -> Models:
             listed = book.price(provider=where.name, base_url=where.base_url, model=upstream_model, at=at)
             return model.price or listed, model.cost or listed
 
-        return Route(provider, upstream_model, prices)
+        return Route(provider, upstream_model, prices, model.completion_tokens_max)
 
     def passed(name: str) -> Route | None:
         found = find_model(settings.models, name)
@@ -140,11 +141,15 @@ class Proxy:
             on_failure=_keys_unreadable,
         )
         await keyring.refresh()
+        self._admitting = Admitting(
+            self.settings, self._node.journal.node.node_id, self._engine, self._queue, keyring, self._metrics
+        )
         self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
         self._upstream = UpstreamClient()
         self._chat = self._make_chat(keyring)
         self._gauges()
         self._node.start(self._tasks, self._store, self._queue, self._metrics)
+        await self._admitting.start(self._tasks, self._node.journal)
         self._tasks.start(keyring.run(), name="keyring")
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._siblings is None or self._siblings.mine == 0:
@@ -169,6 +174,7 @@ class Proxy:
                 continue  # another proxy on this data directory still has it
             _log.info("settling what %s left", folder.own.name)
             self._recover(node)
+            await self._admitting.abandoned(node.journal)
             tasks = Tasks()
             node.start(tasks, self._store, self._queue, self._metrics)
             try:
@@ -185,11 +191,18 @@ class Proxy:
             estimator=self._estimator,
             meters=self._metrics,
             unix_time=time.time,
+            admission=self._admitting.admission,
+            claims=self._admitting.claims,
         )
         return Chat(
             keys=keyring,
             models=_models(self.settings, self._book),
             ports=ports,
+            reserve=Reserve(
+                self.settings.reserve.completion_tokens,
+                self.settings.reserve.usd_max,
+                self.settings.budgets.spent_status,
+            ),
             request_bytes_max=self.settings.request_bytes_max,
             closed=lambda: self._refusing,
         )
@@ -246,6 +259,7 @@ class Proxy:
         await self._upstream.close()
         await self._node.close(LAST_SETTLE_S)
         await self._tasks.stop()
+        await self._admitting.close()
         if self._asked_by_siblings is not None:
             self._asked_by_siblings.close()
         if self._queue is not None:

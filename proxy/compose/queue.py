@@ -20,25 +20,26 @@ class Queue:
 
     def __init__(self, settings: Settings) -> None:
         assert settings.queue is not None
-        self._redis = open_redis(settings.queue.reveal())
+        self.redis = open_redis(settings.queue.reveal())
+        """for whatever answers at once"""
         name = f"worker-{secrets.token_hex(6)}"
         claim_after_ms, turn = int(settings.lease_s * 1000), Turn()
         self.lanes = [
-            RedisQueue(self._redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, turn=turn)
+            RedisQueue(self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, turn=turn)
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]
         """for workers"""
         self.shards = self.lanes[: settings.queue_shards]
         """each stream once"""
-        self.leases = RedisLeases(self._redis)
+        self.leases = RedisLeases(self.redis)
         self.outgoing = secrets.choice(self.shards)
         """where this process sends: any shard will do"""
 
     async def check(self) -> None:
         """Raises QueueUnsuitable: with words for the operator; QueueUnavailable."""
-        await check(self._redis)
+        await check(self.redis)
 
     async def close(self) -> None:
         """Let go of the connections."""
-        await self._redis.aclose()
+        await self.redis.aclose()

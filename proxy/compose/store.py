@@ -22,6 +22,7 @@ class Store:
         Folder(settings.data_dir).make()
         migrate(ledger_url(settings))
         self.engine = open_engine(ledger_url(settings))
+        self.key_lifetime_max_s = settings.key_lifetime_max
         self.keys = KeyStore(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
 

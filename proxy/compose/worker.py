@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -16,7 +17,9 @@ from aiohttp import web
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import content_hash, entry
+from proxy.compose.admitting import Following
 from proxy.compose.audit import audit_for_ever
+from proxy.compose.budgets import open_budgets
 from proxy.compose.folder import ledger_url
 from proxy.compose.observers import SettlerSeen, SweeperSeen
 from proxy.compose.queue import Queue
@@ -73,11 +76,14 @@ class Worker:
             )
             for lane in self._queue.lanes
         ]  # fmt: skip
+        self._budgets = open_budgets(self.settings, f"worker-{os.getpid()}")
+        Following(self.settings, self._budgets, self._engine, self._metrics).start(self._tasks)
         for number, settler in enumerate(self._settlers):
             self._tasks.start(settler.run(), name=f"settler-{number}")
         sweeper = Sweeper(
             self._queue.leases, self._settle_swept, Estimator(),
             lease_s=self.settings.lease_s, monotonic=time.monotonic, observer=SweeperSeen(self._metrics),
+            release=self._release,
         )  # fmt: skip
         self._tasks.start(sweeper.run(), name="sweeper")
         self._tasks.start(self._keep_partitions(), name="partitions")
@@ -91,6 +97,7 @@ class Worker:
         await self._tasks.stop()
         await self._server.stop_listening()
         await self._server.close()
+        await self._budgets.aclose()
         await self._queue.close()
         self._thread.shutdown()
         self._engine.dispose()
@@ -100,6 +107,9 @@ class Worker:
         began = time.perf_counter()
         settled = await self._in_thread(self._store.settle, arrivals)
         SettlerSeen(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
+
+    async def _release(self, node: str, spared: Collection[str]) -> None:
+        self._metrics.budgets.expired.inc(await self._budgets.abandon(node, spared))
 
     async def _keep_partitions(self) -> None:
         while True:

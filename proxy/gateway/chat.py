@@ -5,7 +5,9 @@ Law: nothing goes up before the exchange is open in the outbox. A refusal before
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
 
@@ -13,14 +15,19 @@ import msgspec
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.record import Opened
+from proxy.billing.limits import OnExhausted, Scope, gates
+from proxy.billing.quote import Quote, completion_tokens, quote
+from proxy.billing.record import Opened, Price
+from proxy.billing.reservation import Denied
 from proxy.gateway import errors
 from proxy.gateway.closing import Closing
 from proxy.gateway.connection import ClientConnection
-from proxy.gateway.errors import JSON_TYPE
+from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.exchange import Exchange
 from proxy.gateway.ids import exchange_id
-from proxy.gateway.ports import OutboxFullError, Ports, Route
+from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve, Route
+from proxy.gateway.rate_limits import refusal
+from proxy.gateway.repeats import claimed
 from proxy.gateway.request_body import parse_object, read_body
 from proxy.gateway.routing import Models
 from proxy.metering.dialect import Dialect
@@ -30,8 +37,23 @@ from proxy.metering.dialects.openai_request import InvalidField, RequestFacts
 class Authenticator(Protocol):
     """Who may: the keyring, as the gateway sees it."""
 
-    async def key(self, presented: str | None) -> ApiKey | str:
-        """The key, or why it is refused: missing, malformed, unknown, expired, revoked."""
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
+        """The key, or why it is refused: missing, malformed, unknown, expired, revoked, blocked, too_many."""
+
+    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
+        """The levels that limit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what an exchange is admitted. Pinned: a price that changes later changes nothing."""
+
+    at: float
+    """Unix seconds"""
+    price: Price | None
+    cost: Price | None
+    prompt_tokens: int
+    quote: Quote
 
 
 class Chat:
@@ -43,6 +65,7 @@ class Chat:
         keys: Authenticator,
         models: Models,
         ports: Ports,
+        reserve: Reserve,
         request_bytes_max: int,
         closed: Callable[[], str | None],
     ) -> None:
@@ -50,6 +73,7 @@ class Chat:
         self._keys = keys
         self._models = models
         self._ports = ports
+        self._reserve = reserve
         self._request_bytes_max = request_bytes_max
         self._closed = closed
         self.live: set[Exchange] = set()
@@ -62,15 +86,31 @@ class Chat:
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
-        document = parse_object(await self._body(request))
+        body = await self._body(request)
+        document = parse_object(body)
         facts = _facts(dialect, document)
         route = self._routed(facts.model, key)
-        exchange = self._open(request, connection, dialect, key, facts, document, route, received_at)
-        self.live.add(exchange)
+        made = exchange_id()
+        claim = await claimed(request, key, body, made, self._ports.claims)
+        if isinstance(claim, web.Response):
+            return claim
+        closing: Closing | None = None
         try:
-            return await exchange.run()
+            closing, durable = await self._admitted(made, dialect, key, facts, route, received_at)
+            if claim is not None:
+                claim.keep_answer(closing)
+            exchange = Exchange(
+                request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
+                dialect=dialect, received_at=received_at, durable=durable, cuts=key.on_exhausted is OnExhausted.CUT,
+            )  # fmt: skip
+            self.live.add(exchange)
+            try:
+                return await exchange.run()
+            finally:
+                self.live.discard(exchange)
         finally:
-            self.live.discard(exchange)
+            if claim is not None:
+                await claim.end(closing)
 
     async def models(self, request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         """GET /v1/models: what this key may use."""
@@ -86,7 +126,7 @@ class Chat:
         presented = request.headers.getall("Authorization", ())
         if len(presented) > 1:
             raise errors.bad_request("More than one Authorization header.", param="Authorization")
-        key = await self._keys.key(_bearer(presented[0]) if presented else None)
+        key = await self._keys.key(_bearer(presented[0]) if presented else None, request.remote)
         if isinstance(key, str):
             raise errors.key_refused(key)
         return key
@@ -105,57 +145,87 @@ class Chat:
             raise errors.model_not_allowed(model)
         return route
 
+    def _terms(self, facts: RequestFacts, route: Route) -> Terms:
+        """What it may come to, at today's prices."""
+        now = self._ports.unix_time()
+        price, cost = route.prices(now)
+        prompt = self._ports.estimator.prompt(f"{route.provider.settings.name}/{route.upstream_model}", facts.prompt)
+        completion = completion_tokens(
+            asked=facts.completion_tokens_max,
+            n=facts.n,
+            default=self._reserve.completion_tokens,
+            model_max=route.completion_tokens_max,
+        )
+        held = quote(price, prompt_tokens=prompt.tokens, completion_tokens=completion, nusd_max=self._reserve.nusd_max)
+        return Terms(now, price, cost, prompt.tokens, held)
+
+    async def _admitted(
+        self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
+    ) -> tuple[Closing, asyncio.Future[None] | None]:
+        """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
+        terms = self._terms(facts, route)
+        reservation = await self._reserved(made, key, facts, terms)
+        try:
+            opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
+        except ApiError:
+            reservation.close(0, 0)
+            raise
+        closing = Closing(
+            opened, slot, self._ports, prompt=facts.prompt, started_at=received_at, reservation=reservation
+        )
+        return closing, durable
+
+    async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, terms: Terms) -> Reservation:
+        """Raises ApiError: a limit is reached."""
+        scopes = self._keys.scopes(key)
+        if terms.price is None and any(scope.limits.spends for scope in scopes):
+            raise errors.model_unpriced(facts.model)
+        found = await self._ports.admission.admit(key, scopes, made, nusd=terms.quote.nusd, tokens=terms.quote.tokens)
+        if isinstance(found, Denied):
+            limits = tuple(gate for scope in scopes for gate in gates(scope, terms.at))
+            raise refusal(found, limits, spent_status=self._reserve.spent_status)
+        return found
+
     def _open(
         self,
-        request: web.BaseRequest,
-        connection: ClientConnection,
+        made: str,
         dialect: Dialect,
         key: ApiKey,
         facts: RequestFacts,
-        document: dict[str, Any],
         route: Route,
-        received_at: float,
-    ) -> Exchange:
-        ports = self._ports
-        made = exchange_id()
+        terms: Terms,
+        reservation: Reservation,
+    ) -> tuple[Opened, LeasedSlot, asyncio.Future[None] | None]:
+        """In the outbox. Raises ApiError."""
+        outbox = self._ports.outbox
         try:
-            slot = ports.outbox.claim(made)
-            opened = self._opened(made, dialect, key, facts, route, slot.index)
+            slot = outbox.claim(made)
+            spends = any(gate.nusd_max is not None for gate in reservation.hold.gates)
+            opened = Opened(
+                exchange_id=made,
+                key_id=key.key_id,
+                key_alias=key.alias,
+                provider=route.provider.settings.name,
+                model=facts.model,
+                upstream_model=route.upstream_model,
+                endpoint=dialect.path,
+                streamed=facts.streamed,
+                started_at=terms.at,
+                price=terms.price,
+                cost=terms.cost,
+                prompt_tokens_estimate=terms.prompt_tokens,
+                completion_tokens_max=facts.completion_tokens_max,
+                slot=slot.index,
+                bill=route.provider.settings.bill,
+                held_usd=reservation.hold.nusd if spends else None,
+            )
             try:
-                durable = ports.outbox.begin(opened)
+                return opened, slot, outbox.begin(opened)
             except OutboxFullError:
                 slot.release()
                 raise
         except OutboxFullError as full:
             raise errors.overloaded(str(full), code="not_accepting") from None
-        closing = Closing(opened, slot, ports, prompt=facts.prompt, started_at=received_at)
-        return Exchange(
-            request, connection, facts=facts, document=document, route=route, closing=closing, ports=ports,
-            dialect=dialect, received_at=received_at, durable=durable,
-        )  # fmt: skip
-
-    def _opened(self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, slot: int) -> Opened:
-        provider = route.provider.settings
-        now = self._ports.unix_time()
-        price, cost = route.prices(now)
-        prompt = self._ports.estimator.prompt(f"{provider.name}/{route.upstream_model}", facts.prompt)
-        return Opened(
-            exchange_id=made,
-            key_id=key.key_id,
-            key_alias=key.alias,
-            provider=provider.name,
-            model=facts.model,
-            upstream_model=route.upstream_model,
-            endpoint=dialect.path,
-            streamed=facts.streamed,
-            started_at=now,
-            price=price,
-            cost=cost,
-            prompt_tokens_estimate=prompt.tokens,
-            completion_tokens_max=facts.completion_tokens_max,
-            slot=slot,
-            bill=provider.bill,
-        )
 
 
 def _facts(dialect: Dialect, document: dict[str, Any]) -> RequestFacts:

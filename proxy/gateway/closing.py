@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.billing.record import Opened, Outcome, UsageRecord
-from proxy.billing.settlement import bills, situation
-from proxy.gateway.ports import LeasedSlot, Ports
+from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from proxy.billing.settlement import amount, bills, situation
+from proxy.gateway.errors import JSON_TYPE
+from proxy.gateway.ports import LeasedSlot, Ports, Reservation
 from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import reading
 from proxy.metering.meter import Metered, OpaqueMeter
-from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading
+from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage
 
 
 def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
@@ -31,6 +32,8 @@ def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
             return Outcome.CLIENT_LEFT
         case End.SHUT_DOWN:
             return Outcome.SHUT_DOWN
+        case End.BUDGET_CUT:
+            return Outcome.BUDGET_CUT
 
 
 def read_anyway(relay: Relay | None) -> Metered | None:
@@ -51,9 +54,23 @@ class Closing:
     """The open half of an exchange, waiting for its end."""
 
     def __init__(
-        self, opened: Opened, slot: LeasedSlot, ports: Ports, *, prompt: PromptEvidence, started_at: float
+        self,
+        opened: Opened,
+        slot: LeasedSlot,
+        ports: Ports,
+        *,
+        prompt: PromptEvidence,
+        started_at: float,
+        reservation: Reservation,
     ) -> None:
         self.opened = opened
+        self.reservation = reservation
+        self.billed = False
+        """something was billed"""
+        self.keeps = 0
+        """longest JSON answer to be kept, in bytes"""
+        self.kept: bytes | None = None
+        """that answer"""
         self.slot = slot
         self.closed = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
@@ -96,9 +113,16 @@ class Closing:
             provider_response_id=metered.response_id if metered else None,
             details=_details(metered) | (details or {}) | {"situation": facts.value},
         )
+        self.billed = record.bills is not Bills.NOTHING
         self._ports.outbox.finish(record, self.slot)
+        self.reservation.close(amount(self.opened.price, read.usage, record.bills) or 0, _tokens(read.usage))
         self._ports.meters.ended(record, estimate_error=self._learn(metered))
         return record
+
+    def keep(self, body: bytes, content_type: str) -> None:
+        """A whole JSON answer, in case that it is asked for again."""
+        if content_type == JSON_TYPE and len(body) <= self.keeps:
+            self.kept = body
 
     def _read(self, outcome: Outcome, metered: Metered | None, size: int) -> Reading:
         if metered is None or outcome is Outcome.REFUSED_UPSTREAM:
@@ -121,6 +145,10 @@ class Closing:
         return self._ports.estimator.learn(
             self._model_key, evidence=metered.evidence, prompt=self._prompt, usage=metered.usage
         )
+
+
+def _tokens(usage: Usage) -> int:
+    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
 
 
 def _ms(seconds: float) -> float:

@@ -106,6 +106,7 @@ class ClientServer(web.Server):
 def refused_response(refusal: ApiError) -> web.Response:
     """An ApiError as HTTP."""
     headers = dict((SERVER,))
+    headers.update(refusal.headers)
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s)
     return web.Response(status=refusal.status, body=refusal.body(), content_type=JSON_TYPE, headers=headers)

@@ -9,6 +9,12 @@ from __future__ import annotations
 import msgspec
 
 JSON_TYPE = "application/json"
+# Within a minute a guesser's count begins anew.
+GUESS_AGAIN_S = 60
+
+
+# SDKs try a 409 and a 429 again by themselves, unless they are told that it is in vain.
+NO_RETRY = ("x-should-retry", "false")
 
 
 class ApiError(Exception):
@@ -31,6 +37,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
+        self.headers: tuple[tuple[str, str], ...] = ()
+        """further ones of the answer"""
 
     def body(self) -> bytes:
         """The JSON body: {"error": {"message", "type", "param", "code"}}."""
@@ -74,17 +82,27 @@ def model_not_allowed(model: str) -> ApiError:
     return ApiError(403, message, kind="permission_error", param="model", code="model_not_allowed")
 
 
+def model_unpriced(model: str) -> ApiError:
+    """403: nobody knows what it costs, and this key may not spend more than it has."""
+    message = f"This key has a budget, and no price is known for the model '{model}'."
+    return ApiError(403, message, kind="permission_error", param="model", code="model_unpriced")
+
+
 _KEY_REFUSALS = {
     "missing": "You didn't provide an API key: send it as 'Authorization: Bearer tw-…'.",
     "malformed": "Incorrect API key provided.",
     "unknown": "Incorrect API key provided.",
     "expired": "This API key has expired.",
     "revoked": "This API key has been revoked.",
+    "blocked": "This API key is blocked.",
 }
 
 
 def key_refused(reason: str) -> ApiError:
-    """401 for every reason a key is not accepted."""
+    """401 for every reason a key is not accepted; 429 for guesses that come too fast."""
+    if reason == "too_many":
+        message = "Too many requests with keys that do not exist came from this address."
+        return ApiError(429, message, kind="requests", code="too_many_guesses", retry_after_s=GUESS_AGAIN_S)
     code = "invalid_api_key" if reason in ("missing", "malformed", "unknown") else f"{reason}_api_key"
     return ApiError(401, _KEY_REFUSALS[reason], kind="authentication_error", code=code)
 
@@ -108,6 +126,12 @@ def upstream_auth() -> ApiError:
 def upstream_stalled() -> ApiError:
     """504: the provider was silent for longer than its timeout."""
     return ApiError(504, "The provider did not answer in time.", kind="server_error", code="upstream_stalled")
+
+
+def budget_cut() -> ApiError:
+    """Said in a stream whose key has spent what it had."""
+    message = "The budget of this key, its project or its organization ran out in mid-stream."
+    return ApiError(402, message, kind="insufficient_quota", code="insufficient_quota")
 
 
 def shutting_down() -> ApiError:

@@ -22,8 +22,10 @@ from proxy.gateway.connection import ClientConnection
 from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.headers import EXCHANGE_HEADER, SERVER, downward, upward
 from proxy.gateway.ports import Ports, Route
+from proxy.gateway.rate_limits import headers as limit_headers
 from proxy.gateway.relay import BodyMeter, End, Relay
 from proxy.gateway.reply import Reply
+from proxy.gateway.spending import Spending
 from proxy.gateway.upstream import Answer
 from proxy.gateway.upstream_connection import UpstreamFailedError
 from proxy.gateway.watch import Due, Moments, Watch
@@ -57,7 +59,9 @@ class Exchange:
         received_at: float,
         dialect: Dialect,
         durable: asyncio.Future[None] | None,
+        cuts: bool,
     ) -> None:
+        """`cuts`: the stream ends when it has cost more than is left, instead of going on to its end."""
         self._request = request
         self._connection = connection
         self._facts = facts
@@ -77,6 +81,8 @@ class Exchange:
         self._details: dict[str, Any] = {}
         self._injected = False
         self._refusal: bytes | None = None
+        self._limit_headers = limit_headers(closing.reservation.hold.gates, closing.reservation.levels)
+        self._spending = Spending(closing.opened, closing.reservation, ports.estimator, cuts=cuts)
         self._watch = Watch(self._loop, route.provider.limits, self._moments, self._found)
 
     @property
@@ -100,7 +106,9 @@ class Exchange:
             self._connection.listener = None
             if not self._closing.closed:  # our own bug broke the exchange: it still ends, and says so
                 self._close(Outcome.CRASHED, failed="proxy_bug", metered=read_anyway(self._relay), relay=self._relay)
-            self._relay = None  # it knows us: a cycle would keep both until a garbage collection
+            if self._relay is not None:  # it knows us: a cycle would keep both until a garbage collection
+                self._relay.on_fold = None
+            self._relay = None
 
     async def _run(self) -> web.StreamResponse:
         try:
@@ -165,10 +173,8 @@ class Exchange:
             on_fold=self._on_fold,
         )
         reply = Reply(self._request)
-        headers = downward(answer.head, self.exchange_id, streamed=streamed)
-        if self._left_at is None and reply.begin(
-            answer.status, headers, length=None if streamed else answer.head.length
-        ):
+        length, headers = None if streamed else answer.head.length, self._headers(answer, streamed=streamed)
+        if self._left_at is None and reply.begin(answer.status, headers, length=length):
             assert self._request.transport is not None
             relay.attach(self._request.transport, chunked=reply.chunked_body)
         relay.steer(answer)
@@ -178,6 +184,10 @@ class Exchange:
         answer.close()
         self._end_body(end, relay, reply, sized=answer.head.chunked or answer.head.length is not None)
         return reply
+
+    def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
+        """Of the answer to the client."""
+        return [*downward(answer.head, self.exchange_id, streamed=streamed), *self._limit_headers]
 
     def _end_body(self, end: End, relay: Relay, reply: Reply, *, sized: bool) -> None:
         left = self._left_at is not None
@@ -202,6 +212,8 @@ class Exchange:
             relay.say(errors.upstream_stalled().event())
         elif outcome is Outcome.SHUT_DOWN:
             relay.say(errors.shutting_down().event())
+        elif outcome is Outcome.BUDGET_CUT:
+            relay.say(errors.budget_cut().event())
 
     async def _plain(self, answer: Answer) -> web.StreamResponse:
         """A short JSON answer: read whole, sent in one write."""
@@ -212,6 +224,7 @@ class Exchange:
         assert body is not None, "bounded by its content length"
         meter = self._dialect.plain_meter()
         meter.feed(body)
+        self._closing.keep(body, answer.content_type)
         metered = meter.close()
         left = self._left_at is not None
         delivered = 0 if left else len(body)
@@ -220,8 +233,7 @@ class Exchange:
         reply = Reply(self._request)
         try:
             if not left:
-                headers = downward(answer.head, self.exchange_id, streamed=False)
-                reply.begin(answer.status, headers, length=len(body), body=body)
+                reply.begin(answer.status, self._headers(answer), length=len(body), body=body)
                 with suppress(ConnectionError):
                     await reply.drained()
         finally:  # whatever becomes of it: the provider is to be paid
@@ -244,8 +256,7 @@ class Exchange:
         secret = self._route.provider.secret
         if status < 400 or body is None or (secret and secret in body):
             return self.error_response(errors.upstream_failed())
-        headers = downward(answer.head, self.exchange_id, streamed=False)
-        return web.Response(status=status, body=body, headers=CIMultiDict(headers))
+        return web.Response(status=status, body=body, headers=CIMultiDict(self._headers(answer)))
 
     def _never_answered(self, failure: UpstreamFailedError) -> web.StreamResponse:
         left = self._left_at is not None
@@ -254,7 +265,7 @@ class Exchange:
 
     def error_response(self, refusal: ApiError) -> web.Response:
         """An error before any byte of an answer was passed on."""
-        headers = dict((SERVER, (EXCHANGE_HEADER, self.exchange_id)))
+        headers = dict((SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._limit_headers))
         return web.Response(status=refusal.status, body=refusal.body(), content_type=JSON_TYPE, headers=headers)
 
     # -- what happens to it from outside
@@ -352,20 +363,18 @@ class Exchange:
             self._cancel()
 
     def _on_fold(self, meter: BodyMeter) -> None:
-        """What only the meter knows: the stream is done, or a drain has read enough tokens."""
+        """What only the meter knows: the stream is done, costs more than it holds, or a drain has read enough."""
+        relay = self._relay
+        if relay is None:
+            return
+        self._spending.folded(meter, relay)
         if meter.done:
             self._watch.narrow(idle_s=AFTER_DONE_S)
-        if self._left_at is None or self._relay is None:
+        if self._left_at is None:
             return
-        seen = self._ports.estimator.completion(
-            f"{self._closing.opened.provider}/{self._closing.opened.upstream_model}",
-            meter.evidence,
-            completion_tokens_max=self._closing.opened.completion_tokens_max,
-            bytes_seen=meter.bytes_seen,
-        )
-        if seen.tokens >= self._route.provider.settings.drain.tokens:
+        if self._spending.generated(meter) >= self._route.provider.settings.drain.tokens:
             self._details["drain_ended_by"] = "tokens"
-            self._relay.finish(End.CLIENT_LEFT)
+            relay.finish(End.CLIENT_LEFT)
 
     def _close(
         self,

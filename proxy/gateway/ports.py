@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Scope
 from proxy.billing.record import Opened, Price, UsageRecord
+from proxy.billing.repeat import Earlier
+from proxy.billing.reservation import Denied, Hold, Level
 from proxy.gateway.relay import Slot
 from proxy.gateway.upstream import Provider, UpstreamClient
 from proxy.metering.estimate import Estimator
@@ -39,6 +43,44 @@ class Outbox(Protocol):
         """Close, once, and let go of the slot. Never raises for the disk: what cannot be written now is, later."""
 
 
+class Reservation(Protocol):
+    """What an exchange holds of its key's budgets."""
+
+    on_short: Callable[[], None] | None
+    """called once, when the exchange has grown beyond what is left"""
+
+    @property
+    def hold(self) -> Hold: ...
+    @property
+    def levels(self) -> Sequence[Level]: ...
+    def grow(self, nusd: int) -> None:
+        """It has cost so much by now. Cheap."""
+
+    def close(self, nusd: int, tokens: int) -> None:
+        """It has ended, and comes to so much. Once."""
+
+
+class Admission(Protocol):
+    """Who may go on: `keys/admission.py`, as the gateway sees it."""
+
+    async def admit(
+        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
+    ) -> Reservation | Denied:
+        """Hold so much at every level that limits anything, or say what is in the way."""
+
+
+class Claims(Protocol):
+    """Which requests came before: `keys/idempotency.py`, as the gateway sees it."""
+
+    answer_bytes_max: int
+
+    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> Earlier | None:
+        """Take this request for the exchange, or say who has it. Raises OSError: nobody can say."""
+
+    async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None:
+        """The exchange has ended. Never raises."""
+
+
 class Meters(Protocol):
     """The metrics the gateway feeds."""
 
@@ -62,6 +104,20 @@ class Route:
     upstream_model: str
     prices: Callable[[float], tuple[Price | None, Price | None]]
     """Unix time → what the key's owner is billed, and what the provider charges us; None where no price is known"""
+    completion_tokens_max: int | None = None
+    """of one answer; None: not known"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """How much is held for a request, and what it is told when a budget is spent."""
+
+    completion_tokens: int
+    """of one answer, where the request names no limit"""
+    nusd_max: int
+    """of one request"""
+    spent_status: int
+    """402 or 429"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +129,5 @@ class Ports:
     estimator: Estimator
     meters: Meters
     unix_time: Callable[[], float]
+    admission: Admission
+    claims: Claims

@@ -39,6 +39,7 @@ class End(Enum):
     STALLED = auto()
     CLIENT_LEFT = auto()
     SHUT_DOWN = auto()
+    BUDGET_CUT = auto()
 
 
 class Slot(Protocol):
@@ -272,6 +273,17 @@ class Relay:
             self.last_at = monotonic()
             if self._upward is not None:
                 self._upward.resume_reading()
+
+    @property
+    def whole(self) -> bool:
+        """What the client has is whole events: one of our own may follow."""
+        return self._whole
+
+    def cut(self, end: End) -> None:
+        """Here, between two events: nothing more is read of the provider."""
+        if self._upward is not None:
+            self._upward.pause_reading()
+        self.finish(end)
 
     def heartbeat(self) -> None:
         """A comment to a waiting client, only between two whole events. It is ours: not counted, not metered."""

@@ -12,11 +12,12 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Dialect, Select, Text, case, cast, func, or_, select
+from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.correction import MONEY, TERMINAL, TOKENS, pinned, unexplained
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.limits import CREDIT
 from proxy.billing.record import Bills, Price
 from proxy.billing.settlement import amount, incurred
 from proxy.ledger.audit import Found, Scope, nusd, rows_of, settled
@@ -31,13 +32,15 @@ _COLUMNS = ledger_entries.c
 
 
 def one_terminal(connection: Connection, scope: Scope) -> Found:
-    """Completeness and no second charge: each exchange has one terminal entry, and else adjustments only."""
+    """Completeness and no second charge: each exchange has one terminal entry, and else adjustments only. A top-up
+    stands alone."""
     terminal = func.sum(case((_COLUMNS.kind == TERMINAL, 1), else_=0))
-    strange = func.sum(case((_COLUMNS.kind.in_((TERMINAL, ADJUSTMENT)), 0), else_=1))
+    credit = func.sum(case((_COLUMNS.kind == CREDIT, 1), else_=0))
+    strange = func.sum(case((_COLUMNS.kind.in_((TERMINAL, ADJUSTMENT, CREDIT)), 0), else_=1))
     query = select(_COLUMNS.exchange_id, terminal.label("terminal"), strange.label("of_no_known_kind"))
+    wrong = or_(terminal + credit != 1, strange != 0, and_(credit != 0, func.count() != 1))
     found = Found()
-    grouped = _of_touched(query, scope).group_by(_COLUMNS.exchange_id).having(or_(terminal != 1, strange != 0))
-    for row in rows_of(connection, grouped):
+    for row in rows_of(connection, _of_touched(query, scope).group_by(_COLUMNS.exchange_id).having(wrong)):
         found.differs(**row._asdict())
     return found
 

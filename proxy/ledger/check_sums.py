@@ -26,7 +26,9 @@ from sqlalchemy import (
     union_all,
 )
 
+from proxy.billing.limits import CREDIT
 from proxy.ledger.audit import Found, Scope, nusd, nusd_sum, rows_of, settled
+from proxy.ledger.check_credits import IS_CREDIT
 from proxy.ledger.tables import Money, balances, ledger_entries, usage_daily
 
 # A proxy whose clock is further ahead of the ledger's than this is a fault of its own.
@@ -45,20 +47,22 @@ _NOT_MONEY = {
 
 
 def balances_add_up(connection: Connection, _scope: Scope) -> Found:
-    """Each key's balance is the sum of its days. (Cheap: it reads no entries.)"""
+    """Each balance is the sum of its days and its top-ups. (Cheap: of the entries it reads top-ups only.)"""
     names = ("key_id",)
-    days = _summed(usage_daily, names, 1, connection.dialect)
-    kept = _summed(balances, names, -1, connection.dialect)
-    return _unequal(connection, names, [days, kept])
+    dialect = connection.dialect
+    days = _summed(usage_daily, names, 1, dialect)
+    top_ups = select(_COLUMNS.key_id, *_sums_of_entries(dialect)).where(*IS_CREDIT).group_by(_COLUMNS.key_id)
+    kept = _summed(balances, names, -1, dialect)
+    return _unequal(connection, names, [days, top_ups, kept])
 
 
 def days_add_up(connection: Connection, scope: Scope) -> Found:
-    """Each day's sum, by key and model, is the sum of the entries of that day."""
+    """Each day's sum, by key and model, is the sum of the entries of that day but for top-ups."""
     dialect = connection.dialect
     names = ("day", "key_id", "model")
     day = _day(dialect)
     entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *_sums_of_entries(dialect))
-    entries = entries.group_by(day, _COLUMNS.key_id, _COLUMNS.model)
+    entries = entries.where(_COLUMNS.kind != CREDIT).group_by(day, _COLUMNS.key_id, _COLUMNS.model)
     kept = _summed(usage_daily, names, -1, dialect)
     if scope.since is not None:
         first = datetime.fromtimestamp(scope.since, UTC).date()

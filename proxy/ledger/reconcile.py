@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
 
-from proxy.ledger import check_entries, check_receipts, check_sums
+from proxy.ledger import check_credits, check_entries, check_receipts, check_sums
 from proxy.ledger.audit import Found, Outside, Scope
 from proxy.ledger.check_receipts import Journals
 from proxy.ledger.database import is_shared, reading
@@ -72,7 +72,8 @@ def _findings(connection: Connection, scope: Scope, outside: Outside) -> Iterato
         ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),
         ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
         ("adjustments", "each refers to its exchange and comes to what it says", check_entries.adjustments),
-        ("balances", "each key's balance is the sum of its days", check_sums.balances_add_up),
+        ("credits", "each top-up is as it was written", check_credits.credits_are_whole),
+        ("balances", "each balance is the sum of its days and top-ups", check_sums.balances_add_up),
         ("days", "each day, key and model is the sum of its entries", check_sums.days_add_up),
         ("numbers", "tokens are integers, money is whole nano-USD", check_sums.whole_numbers),
         ("counts", "nothing is negative, no part is more than its whole", check_entries.counts),

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
 
-from sqlalchemy import Engine, Row, Select, select, tuple_
+from sqlalchemy import Connection, Engine, Row, Select, Table, func, or_, select, tuple_
 
 from proxy.billing.durations import seconds_from
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.money import usd_text
+from proxy.ledger.audit import nusd_sum
 from proxy.ledger.database import reading
-from proxy.ledger.tables import balances, ledger_entries, usage_daily
+from proxy.ledger.tables import accounts, api_keys, balances, ledger_entries, usage_daily
 
 # About 1 MB of rows in memory at a time, and a few milliseconds per page.
 PAGE_ENTRIES = 500
@@ -39,7 +40,8 @@ class EntryFilter:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """The sum of a key's entries. Money: nUSD. Tokens: those that somebody reported or estimated."""
+    """The sum of a key's entries, top-ups included (which are charges below 0); of an account, whose usage is that of
+    its keys, the sum of its top-ups. Money: nUSD. Tokens: those that somebody reported or estimated."""
 
     key_id: str
     charged_usd: int
@@ -67,6 +69,21 @@ class DailyUsage:
     reasoning_tokens: int
     total_tokens: int
     entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paid:
+    """What a key, a project or an organization has used and paid in, ever. Money: nUSD."""
+
+    used_usd: int
+    """charged to it, or to the keys below it"""
+    credit_usd: int
+    """paid in for it itself, less what was paid out"""
+
+    @property
+    def left_usd(self) -> int:
+        """What is left of what was paid in; negative: more was used."""
+        return self.credit_usd - self.used_usd
 
 
 class EntryReader:
@@ -106,6 +123,31 @@ def read_balances(engine: Engine) -> list[Balance]:
     """Every key that has an entry, in the order of key ids. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
+
+
+def read_paid(engine: Engine, scope_id: str) -> Paid:
+    """What this key or account has used and paid in. Raises LedgerUnavailable.
+
+    Its cost grows with keys, days and models, not with the number of entries.
+    """
+    with reading(engine) as connection:
+        used = _charged(connection, usage_daily, _keys_below(scope_id))
+        itself = _charged(connection, usage_daily, [scope_id])
+        return Paid(used, itself - _charged(connection, balances, [scope_id]))
+
+
+def _keys_below(scope_id: str) -> Select[Any]:
+    """The ids of the keys of an organization or project; of a key, its own."""
+    projects = select(accounts.c.account_id).where(accounts.c.parent_id == scope_id)
+    columns = api_keys.c
+    of_it = or_(columns.key_id == scope_id, columns.project_id == scope_id, columns.project_id.in_(projects))
+    return select(columns.key_id).where(of_it)
+
+
+def _charged(connection: Connection, table: Table, ids: Any) -> int:
+    """The sum of a table of sums for these ids; nUSD."""
+    query = select(func.coalesce(nusd_sum("charged_usd", connection.dialect), 0)).select_from(table)
+    return int(connection.execute(query.where(table.c.key_id.in_(ids))).scalar_one())
 
 
 def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = None) -> list[DailyUsage]:

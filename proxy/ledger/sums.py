@@ -1,5 +1,5 @@
 """What is added up of entries: balances by key, usage by key, day and model. Law: a sum moves in the transaction that
-inserts its entry, and for nothing else; what nobody knows adds nothing."""
+inserts its entry, and for nothing else; what nobody knows adds nothing. A top-up moves a balance, and is no usage."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Table, func, literal_column
 
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.limits import CREDIT
 from proxy.ledger.prepared import PreparedInsert, prepared_insert
 from proxy.ledger.tables import balances, usage_daily
 
@@ -36,23 +37,30 @@ class Sums:
 
     def bound(self, entries: Iterable[LedgerEntry]) -> tuple[Any, Any]:
         """What these (not none) come to, as `add` takes it. Raises what a bad row raises."""
-        by_day = _by_day(entries)
+        usage, credit = _by_day(entries)
         # In the order of the keys, so that two who add cannot deadlock.
-        keys = [(key, *sums) for key, sums in sorted(_by_key(by_day).items())]
-        days = [(_EPOCH + timedelta(day), key, model, *sums) for (key, day, model), sums in sorted(by_day.items())]
-        return self._balances.bound(keys), self._daily.bound(days)
+        keys = [(key, *sums) for key, sums in sorted(_by_key([*usage.items(), *credit.items()]).items())]
+        days = [(_EPOCH + timedelta(day), key, model, *sums) for (key, day, model), sums in sorted(usage.items())]
+        return self._balances.bound(keys), self._daily.bound(days) if days else None
 
     def add(self, connection: Connection, bound: tuple[Any, Any]) -> None:
         """Add it. Raises what a bad row raises."""
         by_key, by_day = bound
         self._balances.execute(connection, by_key)
-        self._daily.execute(connection, by_day)
+        if by_day is not None:
+            self._daily.execute(connection, by_day)
 
 
-def _by_day(entries: Iterable[LedgerEntry]) -> dict[tuple[str, int, str], list[int]]:
-    """(key_id, days since 1970 in UTC, model) → its sums, in the tables' order."""
-    sums: dict[tuple[str, int, str], list[int]] = {}
+_ByDay = dict[tuple[str, int, str], list[int]]
+"""(key_id, days since 1970 in UTC, model) → its sums, in the tables' order"""
+
+
+def _by_day(entries: Iterable[LedgerEntry]) -> tuple[_ByDay, _ByDay]:
+    """Of usage, and of top-ups."""
+    usage: _ByDay = {}
+    credit: _ByDay = {}
     for entry in entries:
+        sums = credit if entry.kind == CREDIT else usage
         # As exact as the column: half a microsecond before midnight is midnight there.
         group = (entry.key_id, int(round(entry.started_at, 6) // _DAY_S), entry.model)
         total = sums.setdefault(group, [0] * 8)
@@ -60,12 +68,12 @@ def _by_day(entries: Iterable[LedgerEntry]) -> dict[tuple[str, int, str], list[i
             if value is not None:
                 total[index] += value
         total[7] += 1
-    return sums
+    return usage, credit
 
 
-def _by_key(by_day: dict[tuple[str, int, str], list[int]]) -> dict[str, Sequence[int]]:
+def _by_key(by_day: Iterable[tuple[tuple[str, int, str], list[int]]]) -> dict[str, Sequence[int]]:
     sums: dict[str, Sequence[int]] = {}
-    for (key_id, _day, _model), more in by_day.items():
+    for (key_id, _day, _model), more in by_day:
         sums[key_id] = [a + b for a, b in zip(sums[key_id], more, strict=True)] if key_id in sums else more
     return sums
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from proxy.billing.adjustment import KIND
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
 from proxy.ledger.reports import iso_utc
 
@@ -38,8 +39,8 @@ def line(entry: LedgerEntry) -> str:
 def why(entry: LedgerEntry) -> str:
     """In a few words: who said the numbers, and what of them is billed."""
     details = entry.details
-    if entry.kind == KIND:
-        return f"{KIND}: {details.get('why', '?')}"
+    if entry.kind in (KIND, CREDIT):
+        return f"{entry.kind}: {details.get('why', '?')}"
     if entry.usage_source == "estimated":
         error = details.get("expected_error")
         said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")

@@ -1,5 +1,5 @@
-"""The ledger in SQL. Law: `ledger_entries` is only ever inserted into; a balance, and a day's usage, is the sum of its
-entries.
+"""The ledger in SQL. Law: `ledger_entries` is only ever inserted into; a balance is the sum of its entries, and a day's
+usage the sum of its entries but for top-ups.
 
 One schema on SQLite and Postgres. `migrations/` makes these tables; a test holds the two together.
 """
@@ -34,6 +34,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from proxy.billing.keys import DEFAULT_PROJECT
+from proxy.billing.limits import OnExhausted
 from proxy.billing.money import NUSD_PER_USD
 
 
@@ -227,6 +229,24 @@ dead_letters = Table(
     Index("ix_dead_letters_node_journal_seq", "node", "journal_seq"),
 )
 
+# Organizations and projects. The two named "default" are there from the beginning; none is ever deleted.
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("account_id", _text(), primary_key=True),
+    Column("kind", _text(), nullable=False),
+    Column("parent_id", _text()),
+    Column("name", _text(), nullable=False),
+    # Only what is set; null: nothing is. Money: nUSD.
+    Column("limits", _json()),
+    Column("created_at", UtcTime, nullable=False),
+    Column("blocked_at", UtcTime),
+    # Of keys and accounts together: see api_keys.
+    Column("revision", BigInteger, nullable=False),
+    UniqueConstraint("revision"),
+    Index("ix_accounts_parent_id", "parent_id"),
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
@@ -238,9 +258,41 @@ api_keys = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
-    # max + 1 at every change. Unique, so that two changes at once cannot take the same one on any database.
+    # max + 1, of keys and accounts together, at every change. Unique, so that two changes at once cannot take the same
+    # one on any database.
     Column("revision", BigInteger, nullable=False),
+    Column("project_id", _text(), nullable=False, server_default=DEFAULT_PROJECT),
+    Column("limits", _json()),
+    Column("on_exhausted", _text(), nullable=False, server_default=OnExhausted.FINISH.value),
+    Column("when_down", _text()),
+    Column("tags", _json()),
+    Column("blocked_at", UtcTime),
+    # Of the secret before the last rotation, which counts until then.
+    Column("old_digest", LargeBinary),
+    Column("old_until", UtcTime),
     UniqueConstraint("digest"),
     UniqueConstraint("revision"),
     Index("ix_api_keys_alias", "alias"),
+    Index("ix_api_keys_project_id", "project_id"),
+)
+
+# What passed a threshold of a budget, once for each window, and whether somebody was told.
+budget_alerts = Table(
+    "budget_alerts",
+    metadata,
+    Column("alert_id", _text(), primary_key=True),
+    Column("scope_id", _text(), nullable=False),
+    # In percent of the budget.
+    Column("threshold", Integer, nullable=False),
+    # When the window began.
+    Column("since", UtcTime, nullable=False),
+    Column("spent_usd", Money, nullable=False),
+    Column("budget_usd", Money, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    # open: somebody is to be told; sent; given_up.
+    Column("state", _text(), nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("next_at", UtcTime, nullable=False),
+    Column("last_error", _text()),
+    Index("ix_budget_alerts_state_next_at", "state", "next_at"),
 )

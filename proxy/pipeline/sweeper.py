@@ -9,7 +9,7 @@ read here stays on the board, is said, and holds up nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +28,10 @@ LOOK_S_MAX = 3.0
 
 # Records of one transaction, as the settler's.
 RECORDS_MAX = 250
+
+
+async def _nothing_held(_node: str, _spared: Collection[str]) -> None:
+    """Where there are no budgets."""
 
 
 class FixedEstimator(Estimator, Protocol):
@@ -73,14 +77,17 @@ class Sweeper:
         lease_s: float = LEASE_S,
         monotonic: Callable[[], float],
         observer: Observer,
+        release: Callable[[str, Collection[str]], Awaitable[None]] = _nothing_held,
     ) -> None:
-        """`settle`: returns when the ledger has them for good, at most RECORDS_MAX at a time; raises OSError."""
+        """`settle`: returns when the ledger has them for good, at most RECORDS_MAX at a time. `release`: lets go of
+        what a dead node holds of budgets, but for these exchanges, which the ledger has now. Both raise OSError."""
         self._board = board
         self._settle = settle
         self._estimator = estimator
         self._lease_s = lease_s
         self._monotonic = monotonic
         self._observer = observer
+        self._release = release
         self._watches: dict[str, _Watch] = {}
         self._seen_at = monotonic()
         self._looking, self._sweeping = Outage(observer), Outage(observer)
@@ -144,6 +151,7 @@ class Sweeper:
         for at in range(0, len(names), RECORDS_MAX):
             damaged |= await self._settle_batch([records[name] for name in names[at : at + RECORDS_MAX]])
         settled = [name for name in names if name not in damaged]
+        await self._release(node, settled)
         if damaged:
             await self._board.drop(node, settled)
             watch.parked = True

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from proxy.billing.durations import seconds_from
+from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.billing.prices import USD_PER_MILLION_MAX, rate_from_usd
 from proxy.billing.record import Bills
 from proxy.billing.settlement import Situation
@@ -216,6 +218,20 @@ def whole(low: int, high: int) -> Kind:
     return Kind(words, read)
 
 
+def number(*allowed: int) -> Kind:
+    """One of a few numbers."""
+    words = " or ".join(map(str, allowed))
+
+    def read(raw: object, at: At) -> int:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        found = next((one for one in allowed if value in (one, str(one)) and not isinstance(value, bool)), None)
+        if found is None:
+            raise at.wrong(f"must be {words}")
+        return found
+
+    return Kind(words, read)
+
+
 def size(low: int, high: int) -> Kind:
     """Bytes, as a number or with a unit: 1048576, 1 MiB."""
     number = whole(low, high)
@@ -246,6 +262,19 @@ def seconds(high: float, *, zero: bool = False) -> Kind:
     return Kind(words, read)
 
 
+def duration() -> Kind:
+    """Seconds, written 90d, 12h, …; `none` for no limit."""
+
+    def read(raw: object, at: At) -> int | None:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        try:
+            return None if value == "none" else seconds_from(value)
+        except ValueError as wrong:
+            raise at.wrong(str(wrong)) from None
+
+    return Kind("a duration (90d, 12h, …) or `none`", read)
+
+
 def rate() -> Kind:
     """A price, in nUSD per million tokens here; written in USD per million tokens, as an exact decimal."""
 
@@ -258,6 +287,23 @@ def rate() -> Kind:
             raise at.wrong(f"must be USD per million tokens, {words}") from None
 
     return Kind("USD per million tokens", read)
+
+
+def usd(high: int) -> Kind:
+    """An amount of money, in nUSD here; written in USD, as an exact decimal, from 0 to `high` USD."""
+    words = f"USD from 0 to {high}"
+
+    def read(raw: object, at: At) -> int:
+        value = at.filled(raw) if isinstance(raw, str) else raw
+        try:
+            nusd = -1 if isinstance(value, bool) else nusd_from_usd(str(value))
+        except ValueError:
+            nusd = -1
+        if not 0 <= nusd <= high * NUSD_PER_USD:
+            raise at.wrong(f"must be {words}, no finer than a nano-USD")
+        return nusd
+
+    return Kind(words, read)
 
 
 def folder() -> Kind:

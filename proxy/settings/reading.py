@@ -58,6 +58,8 @@ def _check_sharing(settings: Settings, at: At) -> None:
     """What several machines share must be reachable by, and the same on, all of them. Raises SettingsError."""
     if settings.queue is not None and settings.ledger is None:
         raise at.under("ledger").wrong("workers behind a queue cannot reach a SQLite file: must be `postgresql://…`")
+    if (settings.alerts.url is None) != (settings.alerts.secret is None):
+        raise at.under("alerts").wrong("needs both, `url` and `secret`: no webhook goes out unsigned")
     if settings.ledger is not None and settings.key_pepper is None:
         raise at.under("key_pepper").wrong(
             "is missing: proxies that share a ledger must hash keys alike; `tokenweir keys pepper` prints a new one"

@@ -20,6 +20,7 @@ from proxy.settings.kinds import (
     Kind,
     about,
     choice,
+    duration,
     flag,
     flag_or_auto,
     folder,
@@ -37,6 +38,13 @@ from proxy.settings.kinds import (
     text,
     url,
     whole,
+)
+from proxy.settings.spending import (
+    COMPLETION_TOKENS_MAX,
+    AlertSettings,
+    BudgetSettings,
+    IdempotencySettings,
+    ReserveSettings,
 )
 
 LEDGER_SCHEMES = ("postgresql",)
@@ -241,6 +249,12 @@ class ModelSettings:
         default=None,
         metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
     )
+    completion_tokens_max: int | None = field(
+        default=None,
+        metadata=about(
+            whole(1, COMPLETION_TOKENS_MAX), "most tokens one answer can have: no more is held", default="not known"
+        ),
+    )
 
     @property
     def is_pattern(self) -> bool:
@@ -282,6 +296,22 @@ class Settings:
         metadata=about(
             pepper(), "what keys are hashed with, for proxies that share a ledger", default="a file in `data_dir`"
         ),
+    )
+    key_lifetime_max: int | None = field(
+        default=None, metadata=about(duration(), "longest lifetime that a key can be given", default="none")
+    )
+    """seconds"""
+    reserve: ReserveSettings = field(
+        default=ReserveSettings(), metadata=about(section(ReserveSettings), "what a request holds of its budgets")
+    )
+    budgets: BudgetSettings = field(
+        default=BudgetSettings(), metadata=about(section(BudgetSettings), "what applies to every limited key")
+    )
+    idempotency: IdempotencySettings = field(
+        default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "requests that come twice")
+    )
+    alerts: AlertSettings = field(
+        default=AlertSettings(), metadata=about(section(AlertSettings), "webhooks about budgets")
     )
     worker: WorkerSettings = field(
         default=WorkerSettings(), metadata=about(section(WorkerSettings), "`tokenweir worker`")

@@ -30,6 +30,8 @@ class Target:
     port: int
     headers: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    limited: tuple[str, ...] = ()
+    """the headers of a client whose key has a budget, at each of three levels; none where nobody has"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def rows(idle_streams: int, burst: int, burst_pace_ms: int) -> Sequence[Row]:
         Row("late_p50_us", "lateness of an event, median", "µs", Against.DIFFERENCE, 40),
         Row("late_p99_us", "lateness of an event, p99", "µs", Against.DIFFERENCE),
         Row("json_cpu_us", "CPU per short JSON request, everything included", "µs", Against.RATIO, 18),
+        Row("admission_cpu_us", "CPU that budgets at three levels add to it", "µs", Against.ITSELF, 60),
         Row("first_byte_ms", "time to first byte added over direct, median", "ms", Against.ITSELF, 0.6),
         Row("idle_kib", f"memory per open idle stream, {idle_streams:,} open", "KiB", Against.ITSELF, 36),
         Row("deaf_kib", "memory for one client that stops reading", "KiB", Against.ITSELF, 256),

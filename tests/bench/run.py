@@ -88,6 +88,17 @@ def json_requests(rig: Rig, target: Target, size: Size) -> dict[str, float]:
     return {"json_cpu_us": rig.requests(target, requests=size.requests, connections=16).cpu_us_per_unit}
 
 
+def admission(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """CPU time that a request costs more if its key has budgets, at three levels, with what comes after its answer."""
+    if not target.limited:
+        return {}
+    free, limited = (
+        rig.requests(one, requests=size.requests, connections=16).cpu_us_per_unit
+        for one in (target, replace(target, headers=target.limited))
+    )
+    return {"admission_cpu_us": limited - free}
+
+
 def single_events(rig: Rig, target: Target, size: Size) -> dict[str, float]:
     """CPU time and lateness of events that come one by one."""
     load = rig.streams(target, streams=STREAMS, events=int(size.event_s * 1000 / PACE_MS), pace_ms=PACE_MS)
@@ -107,6 +118,7 @@ MEASURES: Sequence[Measure] = (
     idle_streams,
     first_byte,
     json_requests,
+    admission,
     single_events,
     burst_events,
 )

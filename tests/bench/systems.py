@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -94,9 +94,18 @@ def tokenweir(place: Place) -> Iterator[Target]:
     text = TOKENWEIR_YAML.format(port=port, folder=place.folder, provider_port=place.provider_port)
     config.write_text(text)
     program = [sys.executable, "-m", "proxy"]
-    key = _make_key([*program, "keys", "create", "--config", str(config), "--alias", "bench"], place)
+
+    def made(*words: str) -> dict[str, str]:
+        return _printed([*program, *words, "--config", str(config)], place)
+
+    budget = ("--budget", "100000")
+    key = made("keys", "create", "--alias", "bench")["key"]
+    organization = made("accounts", "create-organization", "bench", *budget)["account_id"]
+    project = made("accounts", "create-project", "bench", "--organization", organization, *budget)["account_id"]
+    limited = made("keys", "create", "--alias", "limited", "--project", project, *budget)["key"]
     with _running([*program, "serve", "--config", str(config)], place) as system:
-        yield _when_ready(system, port, place, f"Authorization: Bearer {key}")
+        target = _when_ready(system, port, place, f"Authorization: Bearer {key}")
+        yield replace(target, limited=(f"Authorization: Bearer {limited}",))
 
 
 SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "tokenweir": tokenweir}
@@ -140,7 +149,8 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "BENCH_PROVIDER_KEY": "sk-bench"}
 
 
-def _make_key(argv: list[str], place: Place) -> str:
+def _printed(argv: list[str], place: Place) -> dict[str, str]:
+    """What a command prints, one object."""
     done = subprocess.run(
         argv,
         cwd=ROOT,
@@ -151,10 +161,10 @@ def _make_key(argv: list[str], place: Place) -> str:
         preexec_fn=partial(pin, place.cpu),
     )
     if done.returncode:
-        raise RigError(f"no key: {done.stderr.strip()[-2000:]}")
-    key = json.loads(done.stdout)["key"]
-    assert isinstance(key, str)
-    return key
+        raise RigError(f"it cannot be set up: {done.stderr.strip()[-2000:]}")
+    printed = json.loads(done.stdout)
+    assert isinstance(printed, dict)
+    return printed
 
 
 @contextmanager

@@ -97,12 +97,13 @@ class Swept:
         with suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
             async with session.post(f"{self.proxy.base_url}/chat/completions", json=body) as answer:
                 call.exchange_id = answer.headers.get("x-tokenweir-exchange")
+                answer.raise_for_status()  # an error is the proxy's own word: nothing was delivered
                 async for piece in answer.content.iter_any():
                     call.body += piece
                     if call.kind in ("leaves", "drains") and call.events >= 3:
                         answer.close()
                         return
-                call.whole = answer.status == 200
+                call.whole = True
 
     def _heal(self) -> None:
         """End what was struck, and start it healthy."""

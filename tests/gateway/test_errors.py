@@ -24,6 +24,8 @@ ALL: dict[str, ApiError] = {
     "unknown_route": errors.unknown_route("GET", "/v1/x"),
     "unknown_model": errors.unknown_model("m"),
     "model_not_allowed": errors.model_not_allowed("m"),
+    "model_unpriced": errors.model_unpriced("m"),
+    "budget_cut": errors.budget_cut(),
     **{f"key_refused {reason}": errors.key_refused(reason) for reason in Refused},
     "overloaded": errors.overloaded("Too many.", code="not_accepting"),
     "upstream_failed": errors.upstream_failed(),
@@ -34,8 +36,10 @@ ALL: dict[str, ApiError] = {
 EXCEPTIONS: dict[int, type[openai.APIStatusError]] = {
     400: openai.BadRequestError,
     401: openai.AuthenticationError,
+    402: openai.APIStatusError,
     403: openai.PermissionDeniedError,
     404: openai.NotFoundError,
+    429: openai.RateLimitError,
     500: openai.InternalServerError,
     502: openai.InternalServerError,
     503: openai.InternalServerError,
@@ -95,6 +99,7 @@ async def test_the_sdk_understands_it(name: str) -> None:
         ("unknown", "invalid_api_key"),
         ("expired", "expired_api_key"),
         ("revoked", "revoked_api_key"),
+        ("blocked", "blocked_api_key"),
     ],
 )
 def test_why_a_key_is_refused(reason: str, code: str) -> None:

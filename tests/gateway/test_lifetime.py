@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Scope
+from proxy.billing.repeat import Earlier
+from proxy.billing.reservation import Denied, Hold, Level
 from proxy.gateway.chat import Chat
 from proxy.gateway.exchange import Exchange
-from proxy.gateway.ports import Ports, Route
+from proxy.gateway.ports import Ports, Reserve, Route
 from proxy.gateway.routing import Models
 from proxy.gateway.server import Routes, Server, wait_until
 from proxy.gateway.upstream import Provider, UpstreamClient
@@ -33,8 +36,44 @@ KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, re
 class Everybody:
     """Lets everybody in."""
 
-    async def key(self, presented: str | None) -> ApiKey | str:
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
         return KEY
+
+    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
+        return ()
+
+
+class Held:
+    """Nothing."""
+
+    on_short: Callable[[], None] | None = None
+    levels: Sequence[Level] = ()
+
+    def __init__(self, exchange_id: str) -> None:
+        self.hold = Hold(exchange_id, (), 0, 0)
+
+    def grow(self, nusd: int) -> None: ...
+    def close(self, nusd: int, tokens: int) -> None: ...
+
+
+class Unlimited:
+    """Nothing is limited."""
+
+    async def admit(
+        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
+    ) -> Held | Denied:
+        return Held(exchange_id)
+
+
+class Unclaimed:
+    """Nothing has a name."""
+
+    answer_bytes_max = 0
+
+    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> Earlier | None:
+        return None
+
+    async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
 
 
 @pytest.fixture
@@ -45,10 +84,12 @@ async def url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
     settings = ProviderSettings(name="scripted", base_url=provider.base_url)
     route = Route(Provider.of(settings, write_stall_s=60), "electron", lambda _at: (None, None))
-    ports = Ports(LocalOutbox(journal, table, disk), upstream, Estimator(), Metrics(), time.time)
+    ports = Ports(
+        LocalOutbox(journal, table, disk), upstream, Estimator(), Metrics(), time.time, Unlimited(), Unclaimed()
+    )
     chat = Chat(
         keys=Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
-        request_bytes_max=1 << 20, closed=lambda: None,
+        reserve=Reserve(4096, 1 << 40, 402), request_bytes_max=1 << 20, closed=lambda: None,
     )  # fmt: skip
     routes = Routes()
     routes.metered(OPENAI_CHAT, chat.serve)

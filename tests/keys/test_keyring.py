@@ -15,7 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from proxy.billing.keys import ApiKey, expires_at_from
+from proxy.billing.keys import (
+    DEFAULT_ORGANIZATION,
+    DEFAULT_PROJECT,
+    Account,
+    AccountKind,
+    ApiKey,
+    expires_at_from,
+)  # fmt: skip
+from proxy.billing.limits import UNLIMITED, Limits
+from proxy.keys import keyring as module
+from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.keyring import Keyring, KeySource, Refused
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.database import open_engine, reading, sqlite_url
@@ -42,22 +52,37 @@ def a_key(secret: str, revision: int = 1, **differences: object) -> ApiKey:
     return replace(key, **differences)  # type: ignore[arg-type]
 
 
+def an_organization(revision: int = -2, **differences: object) -> Account:
+    account = Account(
+        DEFAULT_ORGANIZATION, AccountKind.ORGANIZATION, None, "default", UNLIMITED, NOW - 9, None, revision
+    )
+    return replace(account, **differences)  # type: ignore[arg-type]
+
+
+def a_project(revision: int = -1, **differences: object) -> Account:
+    account = Account(
+        DEFAULT_PROJECT, AccountKind.PROJECT, DEFAULT_ORGANIZATION, "default", UNLIMITED, NOW - 8, None, revision
+    )
+    return replace(account, **differences)  # type: ignore[arg-type]
+
+
 @dataclass
 class Keys:
-    """Keys in memory; counts how often it is asked, and can be slow or away."""
+    """Keys in memory; counts how often it is asked, and can be slow or away. The default accounts come every time."""
 
     rows: list[ApiKey] = field(default_factory=list)
+    accounts: list[Account] = field(default_factory=lambda: [an_organization(), a_project()])
     asked: int = 0
     away: bool = False
     hold: threading.Event | None = None
 
-    def changes_since(self, revision: int) -> list[ApiKey]:
+    def changes_since(self, revision: int) -> list[ApiKey | Account]:
         self.asked += 1
         if self.hold is not None:
             assert self.hold.wait(10)
         if self.away:
             raise OSError("the database is away")
-        return [row for row in self.rows if row.revision > revision]
+        return [*self.accounts, *(row for row in self.rows if row.revision > revision)]
 
 
 def a_keyring(source: KeySource, failures: list[OSError] | None = None) -> Keyring:
@@ -120,6 +145,199 @@ async def test_guesses_do_not_cost_a_look_each_and_malformed_ones_none() -> None
     await asyncio.sleep(0.11)
     assert await keyring.key("tw-short") is Refused.MALFORMED
     assert source.asked == before
+
+
+async def test_what_was_looked_for_is_not_looked_for_again_and_yet_found_when_it_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "EARLY_REFRESH_S_MIN", 0.0)
+    source = Keys()
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    for _ in range(10):
+        assert await keyring.key(ANNA) is Refused.UNKNOWN
+    assert source.asked == 2
+    assert await keyring.key(new_secret().reveal()) is Refused.UNKNOWN
+    assert source.asked == 3
+    source.rows.append(a_key(ANNA))
+    assert await keyring.key(ANNA) is Refused.UNKNOWN
+    await keyring.refresh()  # as the poll does
+    assert await keyring.key(ANNA) == source.rows[0]
+    assert source.asked == 4
+
+
+async def test_after_a_while_it_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EARLY_REFRESH_S_MIN", 0.0)
+    monkeypatch.setattr(module, "UNKNOWN_S", 0.05)
+    source = Keys()
+    keyring = a_keyring(source)
+    assert await keyring.key(ANNA) is Refused.UNKNOWN
+    source.rows.append(a_key(ANNA))
+    async with asyncio.timeout(5):
+        while await keyring.key(ANNA) is Refused.UNKNOWN:
+            await asyncio.sleep(0.01)
+    assert source.asked == 2
+
+
+async def test_what_was_looked_for_is_forgotten_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EARLY_REFRESH_S_MIN", 0.0)
+    monkeypatch.setattr(module, "UNKNOWN_MAX", 3)
+    source = Keys()
+    keyring = a_keyring(source)
+    secrets_ = [new_secret().reveal() for _ in range(4)]
+    for secret in secrets_:
+        await keyring.key(secret)
+    assert len(keyring._unknown) == 3
+    await keyring.key(secrets_[3])
+    assert source.asked == 4
+    await keyring.key(secrets_[0])
+    assert source.asked == 5
+
+
+# -- blocked, rotated, and at which levels it is counted ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["key", "project", "organization"])
+async def test_what_is_blocked_at_any_level_does_not_count(which: str) -> None:
+    blocked = {"blocked_at": NOW - 1}
+    source = Keys([a_key(ANNA)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    assert isinstance(await keyring.key(ANNA), ApiKey)
+    source.rows = [a_key(ANNA, 2, **(blocked if which == "key" else {}))]
+    source.accounts = [
+        an_organization(3, **(blocked if which == "organization" else {})),
+        a_project(4, **(blocked if which == "project" else {})),
+    ]
+    await keyring.refresh()
+    assert await keyring.key(ANNA) is Refused.BLOCKED
+    assert keyring.authenticate(ANNA, NOW + 100) is Refused.EXPIRED  # which nobody can undo by unblocking
+    source.rows, source.accounts = [a_key(ANNA, 5)], [an_organization(6), a_project(7)]
+    await keyring.refresh()
+    assert isinstance(await keyring.key(ANNA), ApiKey)
+
+
+async def test_a_key_without_its_accounts_does_not_count() -> None:
+    """Nobody knows what it may use."""
+    for accounts in ([], [a_project()], [an_organization()]):
+        keyring = a_keyring(Keys([a_key(ANNA)], accounts=accounts))
+        await keyring.refresh()
+        assert await keyring.key(ANNA) is Refused.BLOCKED
+
+
+async def test_a_rotated_key_counts_by_both_secrets_for_a_while() -> None:
+    new, newer = new_secret().reveal(), new_secret().reveal()
+    source = Keys([a_key(ANNA)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    digests = {"digest": digest(new, PEPPER), "old_digest": digest(ANNA, PEPPER)}
+    source.rows = [a_key(ANNA, 2, **digests, old_until=NOW + 10)]
+    await keyring.refresh()
+    for secret in (ANNA, new):
+        assert keyring.authenticate(secret, NOW) == source.rows[0]
+    assert keyring.authenticate(ANNA, NOW + 10) is Refused.EXPIRED
+    assert keyring.authenticate(new, NOW + 10) == source.rows[0]
+    digests = {"digest": digest(newer, PEPPER), "old_digest": digest(new, PEPPER)}
+    source.rows = [a_key(ANNA, 3, **digests, old_until=NOW)]
+    await keyring.refresh()
+    assert keyring.authenticate(ANNA, NOW) is Refused.UNKNOWN
+    assert keyring.authenticate(new, NOW) is Refused.EXPIRED
+    assert keyring.authenticate(newer, NOW) == source.rows[0]
+
+
+async def test_the_levels_that_limit_anything_are_those_of_now() -> None:
+    source = Keys([a_key(ANNA)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    key = source.rows[0]
+    assert (keyring.scopes(key), keyring.spends(key)) == ((), False)
+    source.rows = [a_key(ANNA, 2, limits=Limits(rpm=3))]
+    source.accounts = [an_organization(3, limits=Limits(parallel=5)), a_project(4)]
+    await keyring.refresh()
+    # Also for a request that began with the key as it was.
+    assert [(one.scope_id, one.limits, one.minted_at) for one in keyring.scopes(key)] == [
+        (key.key_id, Limits(rpm=3), NOW),
+        (DEFAULT_ORGANIZATION, Limits(parallel=5), NOW - 9),
+    ]
+    assert keyring.scopes(key) is keyring.scopes(source.rows[0])
+    assert not keyring.spends(key)
+    source.accounts = [an_organization(), a_project(5, limits=Limits(prepaid=True))]
+    await keyring.refresh()
+    assert [one.scope_id for one in keyring.scopes(key)] == [key.key_id, DEFAULT_PROJECT]
+    assert keyring.spends(key)
+
+
+# -- guesses ------------------------------------------------------------------------------------------------------
+
+
+async def test_ten_thousand_guesses_cost_a_handful_of_looks_and_a_key_from_there_passes() -> None:
+    source = Keys([a_key(ANNA)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    await asyncio.sleep(0.11)
+    answers: list[ApiKey | Refused] = []
+    for number in range(10_000):
+        answers.append(await keyring.key(new_secret().reveal() if number % 2 else "tw-short", "192.0.2.1"))
+        if number % 1_000 == 0:
+            assert isinstance(await keyring.key(ANNA, "192.0.2.1"), ApiKey)
+    assert source.asked <= 5
+    assert set(answers[:GUESSES_MAX]) == {Refused.UNKNOWN, Refused.MALFORMED}
+    assert set(answers[GUESSES_MAX:]) == {Refused.TOO_MANY}
+    assert 0 < keyring.retry_after_s("192.0.2.1") <= 60
+    assert keyring.retry_after_s("192.0.2.2") == keyring.retry_after_s(None) == 0
+    assert await keyring.key("tw-short", "192.0.2.2") is Refused.MALFORMED
+    assert await keyring.key(None, "192.0.2.1") is Refused.MISSING
+
+
+async def test_guesses_of_many_addresses_share_their_looks() -> None:
+    source = Keys()
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    began = time.perf_counter()
+    for number in range(10_000):
+        assert await keyring.key(new_secret().reveal(), f"10.0.{number // 250}.{number % 250}") is Refused.UNKNOWN
+    assert source.asked <= 2 + (time.perf_counter() - began) / 0.1
+
+
+async def test_guesses_at_once_are_not_more_than_one_after_another() -> None:
+    keyring = a_keyring(Keys())
+    answers = await asyncio.gather(*(keyring.key(new_secret().reveal(), "192.0.2.1") for _ in range(100)))
+    assert answers.count(Refused.UNKNOWN) == GUESSES_MAX
+    assert answers.count(Refused.TOO_MANY) == 100 - GUESSES_MAX
+
+
+async def test_a_new_key_is_no_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EARLY_REFRESH_S_MIN", 0.0)
+    source = Keys()
+    keyring = a_keyring(source)
+    for number in range(GUESSES_MAX + 5):
+        secret = new_secret().reveal()
+        source.rows = [a_key(secret, number + 1)]
+        assert await keyring.key(secret, "192.0.2.1") == source.rows[0]
+    assert keyring.retry_after_s("192.0.2.1") == 0
+
+
+async def test_from_a_limited_address_a_new_key_counts_with_the_next_poll() -> None:
+    source = Keys()
+    keyring = a_keyring(source)
+    for _ in range(GUESSES_MAX):
+        await keyring.key("tw-short", "192.0.2.1")
+    source.rows = [a_key(ANNA)]
+    assert await keyring.key(ANNA, "192.0.2.1") is Refused.TOO_MANY
+    await keyring.refresh()
+    assert await keyring.key(ANNA, "192.0.2.1") == source.rows[0]
+
+
+async def test_keys_that_were_some_are_no_guesses() -> None:
+    """Who has an old key has a client to set up, and nothing to guess."""
+    gone, late = new_secret().reveal(), new_secret().reveal()
+    source = Keys([a_key(gone, 2, revoked_at=NOW - 1), a_key(late, 3, expires_at=NOW), a_key(ANNA, 4, blocked_at=NOW)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    for _ in range(GUESSES_MAX):
+        answers = [await keyring.key(secret, "192.0.2.1") for secret in (gone, late, ANNA, None)]
+        assert answers == [Refused.REVOKED, Refused.EXPIRED, Refused.BLOCKED, Refused.MISSING]
+    assert keyring.retry_after_s("192.0.2.1") == 0
 
 
 async def test_a_source_that_is_away_leaves_known_keys_as_they_are() -> None:

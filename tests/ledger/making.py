@@ -15,15 +15,31 @@ from msgspec.structs import replace
 from sqlalchemy import Engine, Table, delete, func, insert, select
 
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
 from proxy.ledger.database import open_engine, reading, sqlite_url, writing
 from proxy.ledger.migrate import migrate
 from proxy.ledger.reports import Balance, DailyUsage, EntryFilter, EntryReader, read_balances, read_daily
 from proxy.ledger.store import Arrival, LedgerStore
-from proxy.ledger.tables import ledger_clock, metadata
+from proxy.ledger.tables import accounts, ledger_clock, metadata
 from proxy.metering.usage import Reading, Usage, UsageSource
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
+
+DEFAULT_ACCOUNTS = [
+    {
+        "account_id": account_id,
+        "kind": kind,
+        "parent_id": parent_id,
+        "name": "default",
+        "created_at": 1_792_000_000.0,
+        "revision": revision,
+    }
+    for revision, (account_id, kind, parent_id) in enumerate(
+        [(DEFAULT_ORGANIZATION, "organization", None), (DEFAULT_PROJECT, "project", DEFAULT_ORGANIZATION)], 1
+    )
+]
+"""as the last migration makes them"""
 
 ENTRY = LedgerEntry(
     entry_id="",
@@ -122,6 +138,7 @@ def emptied(engine: Engine) -> None:
         for table in reversed(metadata.sorted_tables):
             connection.execute(delete(table))
         connection.execute(insert(ledger_clock).values(id=1, settled_at=0.0))
+        connection.execute(insert(accounts).values(DEFAULT_ACCOUNTS))
 
 
 def a_store(engine: Engine) -> LedgerStore:

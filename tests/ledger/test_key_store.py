@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
-from proxy.billing.keys import ApiKey
-from proxy.ledger.key_store import AliasTakenError, KeyStore, UnknownKeyError
+from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, ApiKey
+from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, OnExhausted, WhenDown
+from proxy.ledger.account_store import AccountStore, UnknownAccountError
+from proxy.ledger.database import reading
+from proxy.ledger.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
+from proxy.ledger.tables import api_keys
 
 
 @dataclass
@@ -32,7 +37,13 @@ def keys(engine: Engine, clock: Clock) -> KeyStore:
 
 
 def make(
-    keys: KeyStore, number: int, alias: str, *, models: Sequence[str] | None = None, expires_at: float | None = None
+    keys: KeyStore,
+    number: int,
+    alias: str,
+    *,
+    models: Sequence[str] | None = None,
+    expires_at: float | None = None,
+    **more: Any,
 ) -> ApiKey:
     return keys.create(
         key_id=f"key-{number}",
@@ -41,28 +52,59 @@ def make(
         hint="tw-…abcd",
         models=models,
         expires_at=expires_at,
+        **more,
     )
 
 
 def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
+    limits = Limits(budget_usd=5 * 10**9, budget_window="12h", prepaid=True, rpm=1, tpm=RATE_MAX, parallel=2)
     made = [
         make(keys, 1, "anna"),
         make(keys, 2, "bert", models=["b", "a"], expires_at=clock.now + 5),
         make(keys, 3, "c", models=[]),
-    ]
+        make(
+            keys, 4, "d", limits=limits, on_exhausted=OnExhausted.CUT, when_down=WhenDown.OPEN, tags=["x", "ü y", "x"]
+        ),
+    ]  # fmt: skip
     assert keys.every() == made
-    assert [key.models for key in made] == [None, frozenset("ab"), frozenset()]
-    assert [key.revision for key in made] == [1, 2, 3]
+    assert [key.models for key in made] == [None, frozenset("ab"), frozenset(), None]
+    assert [key.revision for key in made] == [3, 4, 5, 6]  # after the two accounts that are there from the beginning
+    assert (made[0].project_id, made[0].limits, made[0].tags) == (DEFAULT_PROJECT, UNLIMITED, ())
+    assert (made[3].limits, made[3].tags) == (limits, ("x", "ü y"))
+    assert [keys.one(name) for name in ("key-1", "bert")] == made[:2]
+
+
+def test_what_is_not_limited_is_not_kept(engine: Engine, keys: KeyStore) -> None:
+    """So that a default that changes holds for all who have set nothing."""
+    make(keys, 1, "anna")
+    make(keys, 2, "bert", limits=Limits(rpm=3, budget_usd=0))
+    with reading(engine) as connection:
+        kept = connection.execute(select(api_keys.c.limits).order_by(api_keys.c.key_id)).scalars().all()
+    assert kept == [None, {"rpm": 3, "budget_usd": 0}]
 
 
 def test_changes_since_a_revision_in_their_order(keys: KeyStore) -> None:
     first, second = make(keys, 1, "anna"), make(keys, 2, "bert")
-    assert keys.changes_since(0) == [first, second]
-    assert keys.changes_since(2) == []
+    assert [getattr(one, "account_id", None) for one in keys.changes_since(0)[:2]] == [
+        DEFAULT_ORGANIZATION,
+        DEFAULT_PROJECT,
+    ]
+    assert keys.changes_since(2) == [first, second]
+    assert keys.changes_since(4) == []
     revoked = keys.revoke("key-1")
-    assert revoked.revision == 3
-    assert keys.changes_since(2) == [revoked]
-    assert keys.changes_since(1) == [second, revoked]
+    assert revoked.revision == 5
+    assert keys.changes_since(4) == [revoked]
+    assert keys.changes_since(3) == [second, revoked]
+
+
+def test_keys_and_accounts_count_their_changes_together(engine: Engine, keys: KeyStore, clock: Clock) -> None:
+    accounts = AccountStore(engine, clock=clock)
+    key = make(keys, 1, "anna")
+    organization = accounts.create_organization(account_id="org-1", name="acme")
+    blocked = keys.block("anna")
+    project = accounts.block("proj_default")
+    assert [one.revision for one in (key, organization, blocked, project)] == [3, 4, 5, 6]
+    assert keys.changes_since(3) == [organization, blocked, project]
 
 
 def test_an_alias_belongs_to_one_live_key(keys: KeyStore, clock: Clock) -> None:
@@ -81,7 +123,7 @@ def test_revoking_by_id_or_alias_and_again(keys: KeyStore, clock: Clock) -> None
     assert keys.revoke("anna").revoked_at == clock.now
     clock.now += 1
     again = keys.revoke("key-1")
-    assert (again.revoked_at, again.revision) == (clock.now - 1, 2)
+    assert (again.revoked_at, again.revision) == (clock.now - 1, 4)
     with pytest.raises(UnknownKeyError, match="anna"):
         keys.revoke("anna")
     with pytest.raises(UnknownKeyError):
@@ -106,5 +148,122 @@ def test_changes_made_at_once_take_one_revision_each_and_an_alias_once(engine: E
     with ThreadPoolExecutor(4) as pool:
         made = [key for key in pool.map(make_or_none, range(24)) if key is not None]
     assert sorted(key.alias for key in made) == [f"alias-{number}" for number in range(6)]
-    assert sorted(key.revision for key in made) == list(range(1, 7))
-    assert len(keys.changes_since(0)) == 6
+    assert sorted(key.revision for key in made) == list(range(3, 9))
+    assert len(keys.changes_since(2)) == 6
+
+
+def test_a_key_belongs_to_a_project_that_is_there(engine: Engine, keys: KeyStore, clock: Clock) -> None:
+    accounts = AccountStore(engine, clock=clock)
+    project = accounts.create_project(account_id="proj-1", name="web", organization=DEFAULT_ORGANIZATION)
+    assert make(keys, 1, "anna", project_id=project.account_id).project_id == "proj-1"
+    for project_id in ("proj-2", DEFAULT_ORGANIZATION, "web"):
+        with pytest.raises(UnknownAccountError, match="project"):
+            make(keys, 2, "bert", project_id=project_id)
+    assert len(keys.every()) == 1
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "budget_usd": {"budget_usd": -1},
+    "budget_usd: 0 to 1000000": {"budget_usd": BUDGET_NUSD_MAX + 1},
+    "budget_window": {"budget_window": "1y"},
+    "budget_window: longer": {"budget_window": "999999999w"},
+    "rpm": {"rpm": 0},
+    "tpm": {"tpm": RATE_MAX + 1},
+    "parallel": {"parallel": -1},
+    "tags: at most": {"tags": [str(n) for n in range(21)]},
+    "tags: 1 to": {"tags": ["x" * 65]},
+    "tags: 1 to 64": {"tags": ["a\nb"]},
+    "alias": {"alias": " "},
+}
+
+
+@pytest.mark.parametrize(("words", "change"), WRONG.items(), ids=list(WRONG))
+def test_nonsense_is_refused_and_its_field_named(keys: KeyStore, words: str, change: dict[str, Any]) -> None:
+    made = make(keys, 1, "anna")
+    with pytest.raises(ValueError, match=f"^{words}"):
+        keys.update("anna", **change)
+    limits = {name: value for name, value in change.items() if name in Limits.__struct_fields__}
+    new = {"alias": "bert", **{name: value for name, value in change.items() if name not in limits}}
+    with pytest.raises(ValueError, match=f"^{words}"):
+        make(keys, 2, **new, limits=Limits(**limits))
+    assert keys.every() == [made]
+
+
+def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock: Clock) -> None:
+    made = make(keys, 1, "anna", models=["a"], expires_at=clock.now + 5, limits=Limits(rpm=3, budget_usd=7))
+    changed = keys.update("anna", alias="bert", rpm=None, tpm=9, tags=["t"], when_down=WhenDown.CLOSED, models=None)
+    assert changed == replace(
+        made, alias="bert", limits=Limits(budget_usd=7, tpm=9), tags=("t",), when_down=WhenDown.CLOSED, models=None,
+        revision=4,
+    )  # fmt: skip
+    assert keys.every() == [changed]
+    assert keys.update("bert", tpm=9, alias="bert") == changed  # nothing to do: nobody need learn of it
+    assert keys.update("bert", limits=UNLIMITED, parallel=2).limits == Limits(parallel=2)
+
+
+def test_an_alias_may_not_be_taken_by_a_change_either(keys: KeyStore, clock: Clock) -> None:
+    make(keys, 1, "anna", expires_at=clock.now + 5)
+    make(keys, 2, "bert")
+    with pytest.raises(AliasTakenError, match="bert"):
+        keys.update("anna", alias="bert")
+    clock.now += 5
+    make(keys, 3, "anna")
+    with pytest.raises(AliasTakenError, match="anna"):
+        keys.update("key-1", expires_at=None)  # it would live again, beside another of its name
+    assert keys.update("key-1", alias="anna-of-old", expires_at=None).live(clock.now)
+
+
+def test_nothing_is_in_the_way_of_revoking_and_blocking(keys: KeyStore, clock: Clock) -> None:
+    """Two live keys of one alias, as by two machines whose clocks differ."""
+    make(keys, 1, "anna", expires_at=clock.now + 5)
+    clock.now += 5
+    make(keys, 2, "anna")
+    clock.now -= 5
+    assert keys.block("key-1").blocked_at == clock.now
+    assert keys.revoke("key-2").revoked_at == clock.now
+
+
+def test_rotating_keeps_the_secret_before_for_a_while(keys: KeyStore, clock: Clock) -> None:
+    made = make(keys, 1, "anna", limits=Limits(rpm=3))
+    rotated = keys.rotate("anna", digest=b"2" * 32, hint="tw-…2222", old_until=clock.now + 60)
+    assert rotated == replace(
+        made, digest=b"2" * 32, hint="tw-…2222", old_digest=made.digest, old_until=clock.now + 60, revision=4
+    )
+    again = keys.rotate("anna", digest=b"3" * 32, hint="tw-…3333", old_until=clock.now)
+    assert (again.old_digest, again.old_until) == (b"2" * 32, clock.now)
+    assert keys.every() == [again]
+
+
+def test_blocking_and_unblocking_and_again(keys: KeyStore, clock: Clock) -> None:
+    make(keys, 1, "anna")
+    blocked = keys.block("anna")
+    assert (blocked.blocked_at, blocked.live(clock.now)) == (clock.now, True)
+    clock.now += 1
+    assert keys.block("key-1") == blocked
+    assert keys.unblock("anna").blocked_at is None
+    assert keys.unblock("anna").revision == blocked.revision + 1
+
+
+def test_a_revoked_key_stays_as_it_is(keys: KeyStore) -> None:
+    make(keys, 1, "anna")
+    revoked = keys.revoke("anna")
+    for change in (
+        lambda: keys.update("key-1", rpm=1),
+        lambda: keys.rotate("key-1", digest=b"2" * 32, hint="", old_until=0.0),
+        lambda: keys.block("key-1"),
+        lambda: keys.unblock("key-1"),
+    ):
+        with pytest.raises(KeyStoreError, match="revoked"):
+            change()
+    assert keys.every() == [revoked]
+
+
+def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clock) -> None:
+    """Each reads what it changes under the lock: one that does not would undo another's."""
+    make(keys, 1, "anna")
+    names = ["rpm", "tpm", "parallel", "budget_usd"]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: [keys.update("anna", **{name: n}) for n in range(1, 6)], names))
+    changed = keys.one("anna")
+    assert changed.limits == Limits(rpm=5, tpm=5, parallel=5, budget_usd=5)
+    assert changed.revision == 3 + 20

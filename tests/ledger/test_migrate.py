@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 from alembic import command
 from sqlalchemy import Column, Engine, MetaData, Table, insert, inspect, select
 
+from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey
 from proxy.ledger.database import open_engine, reading, sqlite_url, writing
+from proxy.ledger.key_store import KeyStore
 from proxy.ledger.migrate import NewerDatabaseError, _config, check, migrate
 from proxy.ledger.postgres import UnsuitableDatabaseError
-from proxy.ledger.tables import balances, dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
 from tests.ledger.making import (
     a_ledger,
     a_store,
@@ -154,4 +157,38 @@ def test_a_ledger_of_0001_comes_along_with_its_rows(database_url: str) -> None:
         assert (kept.times_seen, kept.state, kept.state_at, kept.node) == (3, "open", 1.0, None)
         assert connection.execute(select(ledger_clock.c.settled_at)).scalar_one() == midnight + 3
     assert a_store(engine).settle(arriving(*entries)).repeated == 4
+    engine.dispose()
+
+
+# -- from 0002 ---------------------------------------------------------------------------------------------------
+
+KEY_COLUMNS_OF_0003 = {
+    *("project_id", "limits", "on_exhausted", "when_down", "tags", "blocked_at", "old_digest", "old_until"),
+}  # fmt: skip
+
+
+def test_keys_of_0002_come_along_in_a_project_without_limits(database_url: str) -> None:
+    """Whoever had a key has it; whoever follows the changes from before sees the accounts, and no key again."""
+    engine = open_engine(database_url)
+    upgrade_to(engine, "0002")
+    kept = [Column(c.name, c.type) for c in api_keys.columns if c.name not in KEY_COLUMNS_OF_0003]
+    row = {
+        "key_id": "key-1", "alias": "anna", "digest": b"1" * 32, "hint": "tw-…1111", "models": ["m"],
+        "created_at": 5.0, "expires_at": None, "revoked_at": None, "revision": 7,
+    }  # fmt: skip
+    with writing(engine) as connection:
+        connection.execute(insert(Table("api_keys", MetaData(), *kept)).values(row))
+    migrate(database_url)
+    assert check(database_url) == []
+    keys = KeyStore(engine, clock=lambda: 9.0)
+    key = ApiKey("key-1", "anna", b"1" * 32, "tw-…1111", frozenset("m"), 5.0, None, None, 7)
+    assert keys.every() == [key]
+    assert key.project_id == DEFAULT_PROJECT
+    organization, project = keys.changes_since(7)
+    assert isinstance(organization, Account)
+    assert isinstance(project, Account)
+    assert (organization.account_id, project.account_id) == (DEFAULT_ORGANIZATION, DEFAULT_PROJECT)
+    assert (organization.revision, project.revision) == (8, 9)
+    assert time.time() - 60 < project.created_at < time.time() + 1
+    assert keys.update("anna", rpm=3).revision == 10
     engine.dispose()

@@ -29,8 +29,8 @@ from tests.ledger.real import DEARER, FIRST, NODE, a_real_entry, a_real_store, s
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
 NAMES = [
-    *("terminal", "duplicates", "adjustments", "balances", "days", "numbers", "counts", "prices", "clock"),
-    *("journals", "conflicts", "dead letters"),
+    *("terminal", "duplicates", "adjustments", "credits", "balances", "days", "numbers", "counts", "prices"),
+    *("clock", "journals", "conflicts", "dead letters"),
 ]
 
 

@@ -251,7 +251,6 @@ async def test_SM7_an_aborted_stream_is_not_read_on_by_the_next(guarded: Guarded
 
 async def test_TN2_BE13_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -> None:
     forged = {
-        "Idempotency-Key": "same",
         "X-Request-Id": "same",
         "X-Tokenweir-Exchange": "01900000-0000-7000-8000-000000000000",
         "X-Litellm-Key-Alias": "somebody",
@@ -261,7 +260,7 @@ async def test_TN2_BE13_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -
     }
     said = {"user": "somebody", "metadata": {"key_alias": "somebody", "user_api_key": "x"}, "safety_identifier": "x"}
     model = guarded.provider.script("forged", _stream(()))
-    answers = [await _ask(guarded, model, headers=forged, **said) for _ in range(2)]
+    answers = [await _ask(guarded, model, headers=forged | {"Idempotency-Key": f"same {n}"}, **said) for n in range(2)]
     ids = {answer.header("x-tokenweir-exchange") for answer in answers}
     assert len(ids) == 2
     assert forged["X-Tokenweir-Exchange"] not in ids
@@ -293,7 +292,7 @@ async def test_TN2_BE13_who_pays_is_the_key_and_nothing_else(guarded: Guarded) -
 async def test_SC6_what_is_no_key_opens_nothing(presented: str, guarded: Guarded) -> None:
     body = json.dumps(ask("tera")).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nAuthorization: {presented}"
-    async with await connect(guarded.url) as client:
+    async with await connect(guarded.url, source="127.0.2.2") as client:
         await client.send(head.encode() + b"\r\n\r\n" + body)
         response = await client.read()
     error = json.loads(response.body)["error"]
@@ -314,7 +313,7 @@ async def test_SC5_a_key_is_its_whole_length(guarded: Guarded) -> None:
         key.replace("tw-", "TW-"),
     )
     for presented in near:
-        response = await post_chat(guarded.url, ask("tera"), key=presented)
+        response = await post_chat(guarded.url, ask("tera"), key=presented, source="127.0.2.3")
         assert response.status == 401, presented
     assert (await post_chat(guarded.url, ask("tera"), key=key)).status == 200
     assert len(guarded.provider.log()) == 1

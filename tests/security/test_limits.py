@@ -18,12 +18,15 @@ from proxy.gateway import server as gateway_server
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.errors import ApiError
 from proxy.gateway.server import Routes, Server
+from proxy.keys.guesses import GUESSES_MAX
 from tests.security.conftest import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
 from tests.security.payloads import CHUNKED, chunked, request
 from tests.support.net import RawClient, Response, ask, chat_request, connect, post_chat
 from tests.support.provider import gzipped, long_line
 
 DONE = b"data: [DONE]\n\n"
+# Whoever guesses too often is told so; the other tests come from elsewhere.
+GUESSER = "127.0.2.1"
 CONTENT = sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}]})
 Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
 
@@ -204,10 +207,15 @@ async def _until_still(guarded: Guarded, model: str) -> int:
 
 async def test_DS9_keys_that_nobody_has_are_refused_by_the_hundred(guarded: Guarded) -> None:
     async def guess(number: int) -> int:
-        return (await post_chat(guarded.url, ask("tera"), key=f"tw-{number:043d}", timeout_s=20)).status
+        key = f"tw-{number:043d}"
+        return (await post_chat(guarded.url, ask("tera"), key=key, timeout_s=20, source=GUESSER)).status
 
-    assert set(await asyncio.gather(*map(guess, range(200)))) == {401}
+    found = await asyncio.gather(*map(guess, range(200)))
+    assert set(found) == {401, 429}
+    assert found.count(401) == GUESSES_MAX, "from there on, the address is told to stop"
     assert guarded.provider.log() == []
+    answer = await post_chat(guarded.url, ask("tera"), key=guarded.key, source=GUESSER)
+    assert answer.status == 200, "others come from the same address, through one edge"
 
 
 async def test_DS11_more_streams_than_there_are_places_are_refused_and_harm_none(guarded: Guarded) -> None:

@@ -70,11 +70,16 @@ class RawClient:
         self._body: _BodyReader | None = None
 
     @classmethod
-    async def connect(cls, host: str, port: int, *, receive_buffer_bytes: int | None = None) -> RawClient:
-        """Connect. A small `receive_buffer_bytes` lets the window of one that stops reading fill soon."""
+    async def connect(
+        cls, host: str, port: int, *, receive_buffer_bytes: int | None = None, source: str | None = None
+    ) -> RawClient:
+        """Connect. A small `receive_buffer_bytes` lets the window of one that stops reading fill soon; `source`: the
+        address to come from (all of 127.0.0.0/8 is this machine)."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        if source is not None:
+            sock.bind((source, 0))
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -266,17 +271,19 @@ def ask(model: str, *, stream: bool = True, usage: bool | None = None, **more: A
     return {"model": model, "messages": messages, "stream": stream, **options, **more}
 
 
-async def connect(url: str, *, receive_buffer_bytes: int | None = None) -> RawClient:
+async def connect(url: str, *, receive_buffer_bytes: int | None = None, source: str | None = None) -> RawClient:
     """A client connected to the server of `url`."""
     where = urlsplit(url)
     assert where.hostname is not None
     assert where.port is not None
-    return await RawClient.connect(where.hostname, where.port, receive_buffer_bytes=receive_buffer_bytes)
+    return await RawClient.connect(where.hostname, where.port, receive_buffer_bytes=receive_buffer_bytes, source=source)
 
 
-async def post_chat(url: str, body: Mapping[str, Any] | bytes, *, timeout_s: float = 10, **options: Any) -> Response:
+async def post_chat(
+    url: str, body: Mapping[str, Any] | bytes, *, timeout_s: float = 10, source: str | None = None, **options: Any
+) -> Response:
     """One chat request over a connection of its own, read to its end. `options`: those of `chat_request`."""
-    async with await connect(url) as client:
+    async with await connect(url, source=source) as client:
         await client.send(chat_request(body, **options))
         return await client.read(timeout_s)
 

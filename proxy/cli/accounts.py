@@ -1,0 +1,122 @@
+"""`tokenweir accounts …`: organizations and their projects. Law: what is written is printed."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from proxy.billing.limits import Limits
+from proxy.cli.levels import account_json, add_limits, limit_changes, paid_json
+from proxy.cli.words import json_line, store_of, with_config
+
+if TYPE_CHECKING:
+    from proxy.billing.keys import Account
+    from proxy.ledger.account_store import AccountStore
+
+
+def add_commands(commands: Any) -> None:
+    """Make them known."""
+    words = "organizations and projects, and what their keys may use together"
+    accounts = commands.add_parser("accounts", help=words, description=words)
+    accounts = accounts.add_subparsers(required=True, metavar="WHAT")
+    organization = with_config(accounts, "create-organization", "make an organization")
+    organization.add_argument("name", metavar="NAME")
+    add_limits(organization)
+    organization.set_defaults(run=_create_organization)
+    project = with_config(accounts, "create-project", "make a project of an organization")
+    project.add_argument("name", metavar="NAME")
+    project.add_argument("--organization", required=True, metavar="ID|NAME")
+    add_limits(project)
+    project.set_defaults(run=_create_project)
+    update = _of_one(accounts, "update", "change an account; counts within a second", _update)
+    update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
+    add_limits(update)
+    _of_one(accounts, "block", "no key of it counts until it is unblocked", _changing("block"))
+    _of_one(accounts, "unblock", "its keys count again", _changing("unblock"))
+    _of_one(accounts, "info", "an account, its organization, and what was used", _info)
+    with_config(accounts, "list", "all accounts, as JSON lines").set_defaults(run=_list)
+
+
+def _of_one(accounts: Any, name: str, words: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    """A command for one account that is there."""
+    parser = with_config(accounts, name, words)
+    parser.add_argument("account", metavar="ID|NAME")
+    parser.set_defaults(run=run)
+    return parser
+
+
+@contextmanager
+def _accounts(options: argparse.Namespace) -> Iterator[AccountStore]:
+    from proxy.ledger.account_store import AccountStore
+
+    with store_of(options) as store:
+        yield AccountStore(store.engine, clock=time.time)
+
+
+def _create_organization(options: argparse.Namespace) -> int:
+    limits = Limits(**limit_changes(options))
+    with _accounts(options) as accounts:
+        made = accounts.create_organization(account_id=_new_id("org"), name=options.name, limits=limits)
+        print(json_line(account_json(made)))
+    return 0
+
+
+def _create_project(options: argparse.Namespace) -> int:
+    limits = Limits(**limit_changes(options))
+    with _accounts(options) as accounts:
+        made = accounts.create_project(
+            account_id=_new_id("proj"), name=options.name, organization=options.organization, limits=limits
+        )
+        print(json_line(account_json(made)))
+    return 0
+
+
+def _update(options: argparse.Namespace) -> int:
+    changes = limit_changes(options) | ({"name": options.name} if "name" in options else {})
+    with _accounts(options) as accounts:
+        print(json_line(account_json(accounts.update(options.account, **changes))))
+    return 0
+
+
+def _changing(what: str) -> Callable[[argparse.Namespace], int]:
+    """The command that does just this to an account."""
+
+    def run(options: argparse.Namespace) -> int:
+        with _accounts(options) as accounts:
+            change: Callable[[str], Account] = getattr(accounts, what)
+            print(json_line(account_json(change(options.account))))
+        return 0
+
+    return run
+
+
+def _info(options: argparse.Namespace) -> int:
+    from proxy.ledger.account_store import AccountStore
+    from proxy.ledger.reports import read_paid
+
+    with store_of(options) as store:
+        accounts = AccountStore(store.engine, clock=time.time)
+        account = accounts.one(options.account)
+        above = None if account.parent_id is None else accounts.one(account.parent_id)
+        shown = [
+            {**account_json(one), "balance": paid_json(read_paid(store.engine, one.account_id))}
+            for one in (account, above)
+            if one is not None
+        ]
+    print(json_line({**shown[0], **({"organization": shown[1]} if above is not None else {})}))
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    with _accounts(options) as accounts:
+        for account in accounts.every():
+            print(json_line(account_json(account)))
+    return 0
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(10)}"

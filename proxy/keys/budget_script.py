@@ -1,0 +1,162 @@
+"""What all scripts that Redis runs for `RedisBudgets` begin with: who asks, what time it is, holds, gates, windows.
+
+Law: money is added by HINCRBY and written by "%.0f", so that no amount is rounded, or written as 1e+16; the other
+numbers are whole too, and far below 2^53. Each script is one operation, and atomic by being one script.
+
+KEYS: 1 `life`, a hash: generation, warm (µs: until then others announce), cursor. 2 the asking node's, a hash: `n` its
+operations so far, `e` the word of its last announcement. 3 `sums`, a hash: `s<gate>` what was spent, `w<gate>` since
+when, and as of which time of the ledger. 4 `gates`, a hash: `h<gate>` held, `o<gate>` open, `c<gate>` closed, as long
+as one of them is not 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: runs),
+{{gate, since, most nUSD or false, whether rates are counted}, …}}. 6 `index`, a sorted set of `<node>\\0<exchange>`.
+7 `closed`, a sorted set: exchanges by when they were closed. From 8 on what a script says.
+ARGV: 1 the node. 2 its word, or empty. 3 a new random word. 4 the time in µs, or empty: the server's. 5 how many of its
+operations the node knows to have happened. 6 the question, as JSON.
+Answer: generation, operations, word, status, and what the script says.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+import msgspec
+
+
+class Script(msgspec.Struct, frozen=True):
+    """One of them."""
+
+    text: bytes
+    sha: bytes
+    """its name in the server"""
+
+
+def script(body: str) -> Script:
+    """One that goes on with `body`."""
+    text = (_BEGIN + body).encode()
+    return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+_BEGIN = """
+local LIFE, NODE, SUMS, GATES, HOLDS, INDEX, CLOSED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local call = redis.call
+local node, question = ARGV[1], cjson.decode(ARGV[6])
+
+local function whole(number) return string.format("%.0f", number + 0) end
+
+local now = tonumber(ARGV[4])
+if not now then
+  local time = call("TIME")
+  now = time[1] * 1000000 + time[2]
+end
+local second = math.floor(now / 1000000)
+
+local life = call("HMGET", LIFE, "generation", "warm", "cursor")
+if not life[1] then
+  life = {ARGV[3], whole(now + 1500000), false}
+  call("HSET", LIFE, "generation", life[1], "warm", life[2])
+end
+local operations = call("HINCRBY", NODE, "n", 1)
+if operations <= tonumber(ARGV[5]) then -- a failover undid some: who knows whose else
+  life[2] = whole(now + 1500000)
+  call("HSET", LIFE, "warm", life[2])
+end
+local word = call("HGET", NODE, "e") or ""
+local function answer(status, ...) return {life[1], operations, word, status, ...} end
+-- Sent before the last announcement, and late: what it asked is settled otherwise by now.
+if word ~= "" and word ~= ARGV[2] then return answer("stale") end
+
+local moves = {}
+local function move(gate, nusd, open, closed)
+  local one = moves[gate]
+  if not one then
+    one = {0, 0, 0}
+    moves[gate] = one
+  end
+  one[1], one[2], one[3] = one[1] + nusd, one[2] + open, one[3] + closed
+end
+local function move_all(gates, nusd, open, closed)
+  for _, gate in ipairs(gates) do move(gate[1], nusd, open, closed) end
+end
+local function written(field, by)
+  if by ~= 0 then return call("HINCRBY", GATES, field, whole(by)) end
+  return tonumber(call("HGET", GATES, field) or "0")
+end
+local windows, changed = {}, {}
+local function write()
+  for key in pairs(changed) do call("SET", key, cmsgpack.pack(windows[key]), "EX", 122) end
+  for gate, one in pairs(moves) do
+    local h = written("h" .. gate, one[1])
+    local o = written("o" .. gate, one[2])
+    local c = written("c" .. gate, one[3])
+    if o == 0 and c == 0 and h == 0 then call("HDEL", GATES, "h" .. gate, "o" .. gate, "c" .. gate) end
+  end
+  moves = {}
+end
+
+local function held(id)
+  local packed = call("HGET", HOLDS, id)
+  return packed and cmsgpack.unpack(packed)
+end
+local function hold(id, one)
+  call("HSET", HOLDS, id, cmsgpack.pack(one))
+end
+local function begin(id, one)
+  hold(id, one)
+  call("ZADD", INDEX, 0, one[1] .. "\\0" .. id)
+  move_all(one[6], one[2], 1, 0)
+end
+local function forget(id, one)
+  call("HDEL", HOLDS, id)
+  call("ZREM", INDEX, one[1] .. "\\0" .. id)
+  if one[5] ~= 0 then call("ZREM", CLOSED, id) end
+  local open = one[5] == 0 and 1 or 0
+  move_all(one[6], -one[2], -open, open - 1)
+end
+
+-- The buckets of the last 60 s: second, requests, tokens, oldest first.
+local function window(key)
+  if windows[key] then return windows[key] end
+  local packed = call("GET", key)
+  local kept = {}
+  if packed then
+    local all = cmsgpack.unpack(packed)
+    for at = 1, #all, 3 do
+      if all[at] >= second - 60 and all[at] <= second + 60 then
+        kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = all[at], all[at + 1], all[at + 2]
+      end
+    end
+  end
+  windows[key] = kept
+  return kept
+end
+local function count(key, when, requests, tokens)
+  local buckets = window(key)
+  local at = #buckets
+  while at > 0 and buckets[at - 2] > when do at = at - 3 end
+  if at > 0 and buckets[at - 2] == when then
+    buckets[at - 1] = math.max(0, buckets[at - 1] + requests)
+    buckets[at] = math.max(0, buckets[at] + tokens)
+  elseif requests > 0 then
+    table.insert(buckets, at + 1, when)
+    table.insert(buckets, at + 2, requests)
+    table.insert(buckets, at + 3, tokens)
+  end
+  if #buckets > 0 then changed[key] = true end
+end
+local function finish(id, one, nusd, tokens, places)
+  if tokens ~= one[3] then
+    for _, gate in ipairs(one[6]) do
+      local place = gate[4] and places[gate[1]]
+      if place then count(KEYS[place], one[4], 0, tokens - one[3]) end
+    end
+  end
+  if nusd == 0 then return forget(id, one) end
+  local open = one[5] == 0 and 1 or 0
+  move_all(one[6], nusd - one[2], -open, open)
+  one[2], one[3] = nusd, tokens
+  if open == 1 then
+    one[5] = now
+    call("ZADD", CLOSED, whole(now), id)
+  end
+  hold(id, one)
+end
+"""

@@ -1,0 +1,335 @@
+"""What is read and written in the file of holds and sums; each method within a transaction of `BudgetFile`.
+
+Law: a gate's `held`, `open` and `closed` are at every commit what its holds add up to.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import msgspec
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Verdict
+from proxy.keys.budget_file import BudgetFile, Damaged
+from proxy.keys.rates import Window
+from proxy.keys.verdicts import State, bounds_holds, bounds_rate, levels, verdict
+
+_SELECT_GATES = "SELECT gate_id, since, spent, held, open, counted FROM gates WHERE gate_id IN (?*)"
+_MOVE = "UPDATE gates SET held = held + ?, open = open + ?, closed = closed + ? WHERE gate_id IN (?*)"
+_NEW_GATE = "INSERT OR IGNORE INTO gates VALUES (?, NULL, NULL, NULL, 0, 0, 0, NULL)"
+_COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
+_NEW_HOLD = "INSERT OR IGNORE INTO holds VALUES (?, ?, ?, ?, ?, NULL, ?)"
+_SELECT_HOLD = "SELECT exchange_id, node, nusd, tokens, second, closed_at, gates FROM holds WHERE exchange_id = ?"
+_STANDINGS = (
+    "SELECT gate_id, since, spent, held, open, closed FROM gates WHERE (spent IS NOT NULL OR open + closed > 0)"
+)
+# A sum that knows more of the same window stays.
+_SEED = (
+    "INSERT INTO gates VALUES (?1, ?2, ?3, ?4, 0, 0, 0, NULL) ON CONFLICT (gate_id) DO UPDATE"
+    " SET since = ?2, spent = ?3, as_of_us = ?4 WHERE spent IS NULL OR since <> ?2 OR as_of_us <= ?4"
+)
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[Gate, ...]).decode
+
+
+class _Kept(msgspec.Struct, frozen=True, gc=False):
+    """A hold, as it is in the file."""
+
+    exchange_id: str
+    node: str
+    nusd: int
+    tokens: int
+    second: int
+    """the bucket that its tokens count in"""
+    closed_at: float | None
+    packed: bytes
+
+    @property
+    def open(self) -> int:
+        """1 while its exchange runs."""
+        return int(self.closed_at is None)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Raises Damaged."""
+        try:
+            return _decode(self.packed)
+        except msgspec.DecodeError as error:
+            raise Damaged(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the file had of a node."""
+
+    ids: frozenset[str]
+    generation: str
+
+
+class BudgetTables:
+    """As one node uses them. What is promised: see BudgetStore."""
+
+    def __init__(self, file: BudgetFile, node: str, unix_time: Callable[[], float]) -> None:
+        self._file = file
+        self._node = node
+        self._unix_time = unix_time
+
+    # -- one exchange
+
+    def reserve(self, hold: Hold) -> Verdict | None:
+        """None: what other processes hold matters here, and is not known yet."""
+        now = self._unix_time()
+        states = self._states(hold.gates, now)
+        answer: Verdict | None = verdict(hold, states, now)
+        if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.gates):
+            answer = None
+        if not isinstance(answer, Granted):
+            return answer if self._kept(hold.exchange_id) is None else Granted(levels(states, now))
+        if self._hold(hold, int(now)):
+            self._count_in(hold, states, int(now))
+        return Granted(levels(states, now))
+
+    def grow(self, exchange_id: str, nusd: int) -> bool:
+        """See BudgetStore."""
+        kept = self._kept(exchange_id)
+        if kept is None or not kept.open:
+            return True
+        if nusd > kept.nusd:
+            self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
+            self._move(kept.gates, nusd - kept.nusd, 0, 0)
+        return all(
+            state.gate.nusd_max is None or state.spent is None or state.spent + state.held <= state.gate.nusd_max
+            for state in self._states(kept.gates, self._unix_time())
+        )
+
+    def close(self, ended: Iterable[Hold]) -> None:
+        """See BudgetStore."""
+        for one in ended:
+            if (kept := self._kept(one.exchange_id)) is not None:
+                self._end(kept, one)
+
+    def end(self, exchange_ids: Iterable[str]) -> None:
+        """Those of them that run have ended, at what they hold."""
+        for one in exchange_ids:
+            if (kept := self._kept(one)) is not None and kept.open:
+                asked = self._unix_time(), one
+                self._file.execute("UPDATE holds SET closed_at = ? WHERE exchange_id = ?", asked)
+                self._move(kept.gates, 0, -1, 1)
+
+    def release(self, exchange_ids: Iterable[str]) -> None:
+        """See BudgetStore."""
+        self._forget(kept for one in exchange_ids if (kept := self._kept(one)) is not None)
+
+    def release_open(self, exchange_ids: Iterable[str]) -> int:
+        """Those of them that still run; how many that were."""
+        return self._forget(kept for one in exchange_ids if (kept := self._kept(one)) is not None and kept.open)
+
+    @property
+    def _warming(self) -> bool:
+        return self._file.warm_until > 0.0 and self._file.warm_until > time.monotonic()
+
+    def _states(self, gates: Sequence[Gate], now: float) -> list[State]:
+        gate_ids = [gate.gate_id for gate in gates]
+        rows = {row[0]: row for row in self._file.execute(_sql(_SELECT_GATES, len(gate_ids)), gate_ids)}
+        return [_state(gate, rows.get(gate.gate_id), now) for gate in gates]
+
+    def _hold(self, hold: Hold, second: int) -> bool:
+        """Keep it, as one that runs; False if it is there already."""
+        row = hold.exchange_id, self._node, hold.nusd, hold.tokens, second, _encode(hold.gates)
+        return self._file.execute(_NEW_HOLD, row).rowcount == 1
+
+    def _count_in(self, hold: Hold, states: Iterable[State], second: int) -> None:
+        for state in states:
+            if not state.known:
+                self._file.execute(_NEW_GATE, (state.gate.gate_id,))
+            if state.window is not None:
+                state.window.add(second, 1, hold.tokens)
+                self._file.execute(_COUNTED, (state.window.packed(), state.gate.gate_id))
+            state.held += hold.nusd
+            state.running += 1
+        self._move(hold.gates, hold.nusd, 1, 0)
+
+    def _move(self, gates: Sequence[Gate], nusd: int, running: int, closed: int) -> None:
+        """So much more is held at these, for so many more exchanges."""
+        asked = nusd, running, closed, *[gate.gate_id for gate in gates]
+        self._file.execute(_sql(_MOVE, len(gates)), asked)
+
+    def _kept(self, exchange_id: str) -> _Kept | None:
+        row = self._file.execute(_SELECT_HOLD, (exchange_id,)).fetchone()
+        return None if row is None else _Kept(*row)
+
+    def _end(self, kept: _Kept, ended: Hold) -> None:
+        if ended.tokens != kept.tokens and (rated := [gate for gate in kept.gates if bounds_rate(gate)]):
+            self._correct(kept, rated, ended.tokens - kept.tokens)
+        if ended.nusd == 0:
+            self._forget([kept])
+            return
+        self._file.execute(
+            "UPDATE holds SET nusd = ?, tokens = ?, closed_at = coalesce(closed_at, ?) WHERE exchange_id = ?",
+            (ended.nusd, ended.tokens, self._unix_time(), kept.exchange_id),
+        )
+        self._move(kept.gates, ended.nusd - kept.nusd, -kept.open, kept.open)
+
+    def _correct(self, kept: _Kept, rated: Sequence[Gate], tokens: int) -> None:
+        for state in self._states(rated, self._unix_time()):
+            if state.window is not None:
+                state.window.correct(kept.second, tokens)
+                self._file.execute(_COUNTED, (state.window.packed(), state.gate.gate_id))
+
+    def _forget(self, holds: Iterable[_Kept]) -> int:
+        """They are held no longer; how many that were. A gate is written once for all of them."""
+        moves: dict[str, list[int]] = {}
+        count = 0
+        for count, kept in enumerate(holds, 1):  # noqa: B007  it is the answer
+            self._file.execute("DELETE FROM holds WHERE exchange_id = ?", (kept.exchange_id,))
+            for gate in kept.gates:
+                move = moves.setdefault(gate.gate_id, [0, 0, 0])
+                move[0] -= kept.nusd
+                move[1] -= kept.open
+                move[2] -= 1 - kept.open
+        for gate_id, move in moves.items():
+            self._file.execute(_sql(_MOVE, 1), (*move, gate_id))
+        return count
+
+    # -- all of a node
+
+    def word(self) -> str | None:
+        """What `look` gave last, as long as the file has what was told it since."""
+        row = self._file.execute("SELECT announced FROM nodes WHERE node = ?", (self._node,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def look(self) -> tuple[Look, str]:
+        """What the file has of this node; and a new word."""
+        word = secrets.token_hex(8)
+        self._file.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (self._node, word))
+        rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ?", (self._node,))
+        return Look(frozenset(row[0] for row in rows), self._file.generation), word
+
+    def tell_open(self, told: Iterable[Hold], looked: Look) -> None:
+        """These run, at these quotes."""
+        for one in told:
+            if (kept := self._kept(one.exchange_id)) is not None:
+                self._file.execute(
+                    "UPDATE holds SET node = ?, nusd = ?, closed_at = NULL WHERE exchange_id = ?",
+                    (self._node, one.nusd, kept.exchange_id),
+                )
+                self._move(kept.gates, one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
+            elif not self._released_since(one, looked):
+                self._restore(one, counts=True)
+
+    def tell_closed(self, told: Iterable[Hold], looked: Look) -> None:
+        """These have ended, at these charges."""
+        for one in told:
+            if (kept := self._kept(one.exchange_id)) is not None:
+                self._file.execute("UPDATE holds SET node = ? WHERE exchange_id = ?", (self._node, one.exchange_id))
+                self._end(kept, one)
+            elif one.nusd and not self._released_since(one, looked):
+                self._restore(one, counts=False)
+                self.close([one])
+
+    def abandon(self, node: str) -> set[str]:
+        """Its exchanges that run. Should it live after all, it has something to announce."""
+        self._file.execute("DELETE FROM nodes WHERE node = ?", (node,))
+        rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ? AND closed_at IS NULL", (node,))
+        return {row[0] for row in rows}
+
+    def _released_since(self, told: Hold, looked: Look) -> bool:
+        """It was there, and is not: the ledger has it."""
+        return told.exchange_id in looked.ids and looked.generation == self._file.generation
+
+    def _restore(self, told: Hold, *, counts: bool) -> None:
+        """Hold what was lost. `counts`: in the last 60 s too; one that has ended may have done so all the time."""
+        now = self._unix_time()
+        second = int(min(told.at or now, now))
+        states = self._states(told.gates, now)
+        if not counts:
+            for state in states:
+                state.window = None
+        self._hold(told, second)
+        self._count_in(told, states, second)
+
+    # -- sums
+
+    def cursor(self) -> int | None:
+        """See BudgetStore."""
+        row = self._file.execute("SELECT cursor FROM life").fetchone()
+        if row is None:
+            raise Damaged("no life in it")
+        return row[0]  # type: ignore[no-any-return]
+
+    def seed(self, sums: Sequence[Sum]) -> None:
+        """See BudgetStore."""
+        cursor = self.cursor()
+        if cursor is None and sums:
+            cursor = min(one.as_of_us for one in sums)
+            self._file.execute("UPDATE life SET cursor = ?", (cursor,))
+        for one in sums:
+            if cursor is not None and one.as_of_us >= cursor:
+                self._file.execute(_SEED, (one.gate_id, one.since, one.nusd, one.as_of_us))
+
+    def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+        """See BudgetStore."""
+        if self.cursor() != after_us:
+            return False
+        for gate_id, nusd in self._additions(changes).items():
+            self._file.execute("UPDATE gates SET spent = spent + ? WHERE gate_id = ?", (nusd, gate_id))
+        self.release({change.exchange_id for change in changes})
+        self._file.execute("UPDATE life SET cursor = ?", (until_us,))
+        return True
+
+    def _additions(self, changes: Iterable[Change]) -> dict[str, int]:
+        """What is added to which gate."""
+        seeds: dict[str, tuple[float, int] | None] = {}
+        added: dict[str, int] = {}
+        seeded = "SELECT since, as_of_us FROM gates WHERE gate_id = ? AND spent IS NOT NULL"
+        for change in changes:
+            for gate_id in change.gate_ids:
+                if gate_id not in seeds:
+                    seeds[gate_id] = self._file.execute(seeded, (gate_id,)).fetchone()
+                seed = seeds[gate_id]
+                if seed is not None and seed[0] <= change.started_at and seed[1] < change.settled_at_us:
+                    added[gate_id] = added.get(gate_id, 0) + change.nusd
+        return added
+
+    def forget_sums(self) -> None:
+        """See BudgetStore."""
+        self._file.execute("UPDATE life SET cursor = NULL")
+        # Where requests still count, and something is held, the gate stays; others are made again when needed.
+        self._file.execute("DELETE FROM gates WHERE open + closed = 0 AND counted IS NULL")
+        self._file.execute("UPDATE gates SET since = NULL, spent = NULL, as_of_us = NULL")
+
+    def overdue(self, older_than_s: float) -> list[str]:
+        """See BudgetStore."""
+        before = self._unix_time() - older_than_s
+        rows = self._file.execute("SELECT exchange_id FROM holds WHERE closed_at < ? ORDER BY closed_at", (before,))
+        return [row[0] for row in rows]
+
+    def standings(self, gate_ids: Collection[str] | None) -> list[Standing]:
+        """See BudgetStore."""
+        if gate_ids is None:
+            rows = self._file.execute(_STANDINGS + " ORDER BY gate_id").fetchall()
+        else:
+            rows = []
+            for gate_id in sorted(set(gate_ids)):
+                rows += self._file.execute(_STANDINGS + " AND gate_id = ?", (gate_id,)).fetchall()
+        return [Standing(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
+
+
+def _state(gate: Gate, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float) -> State:
+    _, since, spent, held, running, counted = row or ("", None, None, 0, 0, None)
+    window = Window(counted, now) if gate.rpm is not None or gate.tpm is not None else None
+    return State(
+        gate, spent=spent if since == gate.since else None, held=held, running=running, window=window, known=bool(row)
+    )
+
+
+@cache
+def _sql(statement: str, count: int) -> str:
+    """For so many gates."""
+    return statement.replace("?*", ",".join("?" * count))

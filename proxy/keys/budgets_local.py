@@ -1,0 +1,156 @@
+"""Holds and sums on one machine: one SQLite file for all its processes. See BudgetStore, and `budget_file.py`.
+
+Law: each call is one transaction, run on the event loop: 20 to 30 µs, less than the way to a thread and back; what is
+longer comes in slices. Nothing waits within SQLite: while another process is in its transaction the streams go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
+from proxy.keys.budget_file import BudgetFile, Busy
+from proxy.keys.budget_tables import BudgetTables
+from proxy.keys.budgets import BudgetsUnavailable, Own
+
+_T = TypeVar("_T")
+
+# Other processes' transactions take microseconds; where one takes so long, its process or the disk stands still.
+BUSY_S_MAX = 1.0
+_AGAIN_S_MIN, _AGAIN_S_MAX = 0.000_2, 0.001
+# All have announced by then, unless the file is lost again and again.
+WARM_S_MAX = 3.0
+# Holds of one transaction: 5 ms of the event loop's time.
+AT_ONCE = 500
+
+
+class LocalBudgets:
+    """One process's way to a file. See BudgetStore."""
+
+    def __init__(self, path: Path, *, node: str, unix_time: Callable[[], float]) -> None:
+        """The file is made at the first call, readable by its owner only; its folder must be there."""
+        self._file = BudgetFile(path)
+        self._tables = BudgetTables(self._file, node, unix_time)
+        self._telling = asyncio.Lock()
+        """what this node says of its holds, in the order in which it happened"""
+        self._announced = ""
+        """the word of this handle's last announcement"""
+
+    # -- this node's exchanges
+
+    async def reserve(self, hold: Hold) -> Verdict:
+        """See BudgetStore."""
+        deadline = 0.0
+        while (answer := await self._turn(self._tables.reserve, hold)) is None:
+            now = time.monotonic()
+            deadline = deadline or now + WARM_S_MAX
+            if now >= deadline:
+                raise BudgetsUnavailable("what other processes hold is not known yet")
+            await asyncio.sleep(min(max(self._file.warm_until - now, _AGAIN_S_MAX), deadline - now))
+        return answer
+
+    async def grow(self, exchange_id: str, nusd: int) -> bool:
+        """See BudgetStore."""
+        async with self._telling:
+            return await self._turn(self._tables.grow, exchange_id, nusd)
+
+    async def close(self, ended: Sequence[Hold]) -> None:
+        """See BudgetStore."""
+        async with self._telling:
+            await self._sliced(self._tables.close, ended)
+
+    def close_at_once(self, ended: Hold) -> bool:
+        """See BudgetStore."""
+        if self._telling.locked():
+            return False
+        try:
+            self._file.transaction(self._tables.close, (ended,))
+        except (Busy, BudgetsUnavailable):
+            return False
+        return True
+
+    async def whole(self) -> bool:
+        """See BudgetStore."""
+        return await self._turn(self._tables.word) == self._announced
+
+    async def announce(self, own: Callable[[], Own]) -> None:
+        """See BudgetStore."""
+        async with self._telling:
+            looked, word = await self._turn(self._tables.look)
+            knows = own()
+            await self._sliced(self._tables.tell_open, knows.open, looked)
+            await self._sliced(self._tables.tell_closed, knows.closed, looked)
+            named = {one.exchange_id for told in (knows.open, knows.closed) for one in told}
+            await self._sliced(
+                self._tables.release_open, [one for one in looked.ids - named if one not in knows.asking]
+            )
+            self._announced = word
+
+    # -- other nodes, and the ledger
+
+    async def abandon(self, node: str, spared: Collection[str]) -> int:
+        """See BudgetStore."""
+        stranded = await self._turn(self._tables.abandon, node)
+        await self._sliced(self._tables.end, list(stranded.intersection(spared)))
+        return sum(await self._sliced(self._tables.release_open, list(stranded.difference(spared))))
+
+    async def seed(self, sums: Sequence[Sum]) -> None:
+        """See BudgetStore."""
+        await self._turn(self._tables.seed, sums)
+
+    async def cursor(self) -> int | None:
+        """See BudgetStore."""
+        return await self._turn(self._tables.cursor)
+
+    async def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+        """See BudgetStore."""
+        return await self._turn(self._tables.absorb, after_us, changes, until_us)
+
+    async def forget_sums(self) -> None:
+        """See BudgetStore."""
+        await self._turn(self._tables.forget_sums)
+
+    async def overdue(self, older_than_s: float) -> list[str]:
+        """See BudgetStore."""
+        return await self._turn(self._tables.overdue, older_than_s)
+
+    async def release(self, exchange_ids: Collection[str]) -> None:
+        """See BudgetStore."""
+        await self._sliced(self._tables.release, list(exchange_ids))
+
+    async def standings(self, gate_ids: Collection[str] | None = None) -> list[Standing]:
+        """See BudgetStore."""
+        return await self._turn(self._tables.standings, gate_ids)
+
+    async def aclose(self) -> None:
+        """See BudgetStore."""
+        self._file.close()
+
+    # -- transactions
+
+    async def _turn(self, work: Callable[..., _T], *asked: Any) -> _T:
+        """`work`, in a transaction, as soon as no other process is in one."""
+        deadline = 0.0
+        while True:
+            try:
+                return self._file.transaction(work, *asked)
+            except Busy:
+                now = time.monotonic()
+                deadline = deadline or now + BUSY_S_MAX
+                if now >= deadline:
+                    raise BudgetsUnavailable("the budgets' file is in use all the time") from None
+                await asyncio.sleep(random.uniform(_AGAIN_S_MIN, _AGAIN_S_MAX))  # noqa: S311  to fall out of step
+
+    async def _sliced(self, work: Callable[..., _T], listed: Sequence[Any], *asked: Any) -> list[_T]:
+        """`work` for all that is listed, so many at once; between them the streams have their turn."""
+        answers = []
+        for at in range(0, len(listed), AT_ONCE):
+            if at:
+                await asyncio.sleep(0)
+            answers.append(await self._turn(work, listed[at : at + AT_ONCE], *asked))
+        return answers

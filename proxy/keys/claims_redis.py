@@ -1,0 +1,70 @@
+"""Claims of all proxies, in Redis: one hash for each, which expires by itself. Law: see ClaimStore; a lost answer may
+leave a claim behind, which is the asking exchange's own and so does not refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from proxy.billing.repeat import Earlier
+from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.redis_client import QueueUnavailable, RedisClient, door
+
+_CLAIM = """
+local there = redis.call("HMGET", KEYS[1], "x", "b", "e", "r")
+if there[1] then return there end
+redis.call("HSET", KEYS[1], "x", ARGV[1], "b", ARGV[2], "e", "0")
+redis.call("PEXPIRE", KEYS[1], ARGV[3])
+return {}
+"""
+_END = """
+if redis.call("HGET", KEYS[1], "x") ~= ARGV[1] then return 0 end
+redis.call("HSET", KEYS[1], "e", "1")
+if ARGV[2] ~= "" then redis.call("HSET", KEYS[1], "r", ARGV[2]) end
+return 1
+"""
+_RELEASE = """
+if redis.call("HGET", KEYS[1], "x") ~= ARGV[1] then return 0 end
+return redis.call("DEL", KEYS[1])
+"""
+
+
+class RedisClaims:
+    """See ClaimStore."""
+
+    def __init__(self, redis: RedisClient, *, remember_s: float, prefix: str = "tokenweir") -> None:
+        """`redis` stays open: others use it, too."""
+        self._redis: Any = redis
+        self._remember_ms = int(remember_s * 1000)
+        self._prefix = f"{prefix}:claim:"
+
+    async def claim(self, name: str, body: str, exchange_id: str) -> Earlier | None:
+        """See ClaimStore."""
+        async with _mapped(self._redis, "claiming a request"):
+            there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._remember_ms)
+        if not there or there[0].decode() == exchange_id:
+            return None
+        return Earlier(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])
+
+    async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
+        """See ClaimStore."""
+        async with _mapped(self._redis, "ending a claim"):
+            await self._redis.eval(_END, 1, self._prefix + name, exchange_id, answer or b"")
+
+    async def release(self, name: str, exchange_id: str) -> None:
+        """See ClaimStore."""
+        async with _mapped(self._redis, "releasing a claim"):
+            await self._redis.eval(_RELEASE, 1, self._prefix + name, exchange_id)
+
+    async def aclose(self) -> None:
+        """See ClaimStore."""
+
+
+@asynccontextmanager
+async def _mapped(redis: RedisClient, doing: str) -> AsyncIterator[None]:
+    try:
+        async with door(redis, doing):
+            yield
+    except QueueUnavailable as error:
+        raise ClaimsUnavailable(str(error)) from error

@@ -1,0 +1,221 @@
+"""What gates count, as the ledger has it: sums for a gate that is new, changes for those who follow.
+
+Law: an answer is one read transaction, and says up to which of the ledger's times it is complete. A sum is what its
+changes add up to, to the nano-dollar and to the microsecond. Sums come from those that the ledger keeps; entries are
+added up only for the part of a day on which a window begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date, timedelta
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Row, Select, Table, bindparam, func, select
+
+from proxy.billing.correction import TERMINAL
+from proxy.billing.keys import AccountKind
+from proxy.billing.limits import CREDIT, credit_gate
+from proxy.billing.reservation import Change, Sum
+from proxy.ledger.audit import nusd, nusd_sum
+from proxy.ledger.database import LedgerUnavailable, reading
+from proxy.ledger.tables import accounts, api_keys, balances, ledger_clock, ledger_entries, usage_daily
+
+# Ids in one statement: well below what either database takes.
+IDS_MAX = 1_000
+
+_ENTRIES = ledger_entries.c
+_DAY_US = 86_400_000_000
+_EPOCH = date(1970, 1, 1)
+_TWIN = credit_gate("")
+_KEY = "key"
+# What is asked of a scope.
+_DAYS, _PART_AND_DAYS, _LESS_CREDIT = "whole days", "part of a day, and whole days", "ever, less credit"
+
+
+def ledger_time(engine: Engine) -> int:
+    """Up to when everything is settled: the ledger's clock in µs; 0: nothing ever was. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        return _clock_us(connection)
+
+
+def sums(engine: Engine, wants: Sequence[tuple[str, float]]) -> list[Sum]:
+    """What was spent at each of these gates since then (Unix seconds), all at one moment. Raises LedgerUnavailable.
+
+    A gate is the id of a key, a project or an organization; or `credit_gate` of that: all that was ever spent there,
+    less what was paid in under this very id. What nobody knows has spent nothing.
+    """
+    with reading(engine) as connection:
+        as_of_us = _clock_us(connection)
+        kinds = _kinds(connection, {scope_of(gate_id) for gate_id, _ in wants})
+        return [
+            Sum(gate_id, since, _spent(connection, kinds.get(scope_of(gate_id), _KEY), gate_id, since), as_of_us)
+            for gate_id, since in wants
+        ]
+
+
+def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], int, int]:
+    """What was settled after `after_us`, in the order in which it was, and about `limit` entries at most: settling
+    transactions are never cut. → the entries; up to when that is all of them; the ledger's clock. Times in µs.
+
+    Raises LedgerUnavailable. A clock that is before `after_us` is that of a ledger which was put back.
+    """
+    with reading(engine) as connection:
+        clock_us = _clock_us(connection)
+        every = _entries(connection.dialect)
+        rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
+        if len(rows) <= limit:
+            return [_change(row) for row in rows], clock_us, clock_us
+        last = rows[-1].settled_at
+        if last == rows[0].settled_at:
+            rows = connection.execute(every.where(_ENTRIES.settled_at == last)).all()
+        else:
+            rows = [row for row in rows if row.settled_at < last]
+        return [_change(row) for row in rows], _us(rows[-1].settled_at), clock_us
+
+
+def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
+    """Those that have a terminal entry, settled at or before `until_us`; None: ever. Raises LedgerUnavailable."""
+    query = select(_ENTRIES.exchange_id).where(
+        _ENTRIES.exchange_id.in_(bindparam("ids", expanding=True)), _ENTRIES.kind == TERMINAL
+    )
+    if until_us is not None:
+        query = query.where(_ENTRIES.settled_at <= until_us / 1e6)
+    with reading(engine) as connection:
+        return {
+            one for ids in batches(exchange_ids, IDS_MAX) for one in connection.execute(query, {"ids": ids}).scalars()
+        }
+
+
+def scope_of(gate_id: str) -> str:
+    """The id of the key or account that it is a gate of."""
+    return gate_id.removesuffix(_TWIN)
+
+
+def batches(ids: Collection[str], size_max: int) -> Iterator[list[str]]:
+    """All of them, so many at a time."""
+    rest = iter(ids)
+    while batch := list(islice(rest, size_max)):
+        yield batch
+
+
+# -- times
+
+
+def _clock_us(connection: Connection) -> int:
+    found = connection.execute(select(ledger_clock.c.settled_at)).scalar()
+    if found is None:
+        raise LedgerUnavailable("the ledger's clock (the row of ledger_clock) is gone: restored in part?")
+    return _us(found)
+
+
+def _us(unix_s: float) -> int:
+    """Unix seconds → µs. Exact for what a database keeps: floats lie 0.2 µs apart in this century."""
+    return round(unix_s * 1e6)
+
+
+def _first_us(since: float) -> int:
+    """The first µs that is not before `since` where both are floats: so the stores compare them."""
+    at_us = _us(since) - 1
+    while at_us / 1e6 < since:
+        at_us += 1
+    return max(0, at_us)
+
+
+# -- sums
+
+
+def _kinds(connection: Connection, scope_ids: Collection[str]) -> dict[str, str]:
+    """Account → its kind. What is not there is a key."""
+    query = select(accounts.c.account_id, accounts.c.kind).where(
+        accounts.c.account_id.in_(bindparam("ids", expanding=True))
+    )
+    rows = (row for ids in batches(scope_ids, IDS_MAX) for row in connection.execute(query, {"ids": ids}))
+    return {row.account_id: row.kind for row in rows}
+
+
+def _spent(connection: Connection, kind: str, gate_id: str, since: float) -> int:
+    """nUSD."""
+    scope_id = scope_of(gate_id)
+    asked: dict[str, Any] = {"id": scope_id}
+    if scope_id != gate_id:
+        what = _LESS_CREDIT
+    else:
+        since_us = _first_us(since)
+        days, part_us = divmod(since_us, _DAY_US)
+        what = _PART_AND_DAYS if part_us else _DAYS
+        asked["day"] = _EPOCH + timedelta(days=days + bool(part_us))
+        if part_us:
+            asked |= {"since": since_us / 1e6, "until": (days + 1) * _DAY_US / 1e6}
+    return int(connection.execute(_sum(kind, what, connection.dialect), asked).scalar_one())
+
+
+@lru_cache(maxsize=32)
+def _sum(kind: str, what: str, dialect: Dialect) -> Select[Any]:
+    """nUSD of `:id`, which is of this kind: in the part of a day from `:since` to `:until`, and in days from `:day`."""
+    of_days, of_entries = _of(kind, usage_daily.c.key_id), _of(kind, _ENTRIES.key_id)
+    if what == _LESS_CREDIT:
+        own = _total(balances, "charged_usd", dialect, balances.c.key_id == bindparam("id"))
+        # A key's balance is just that; an account's is what was paid in, and nothing else.
+        return select(own if kind == _KEY else own + _total(usage_daily, "charged_usd", dialect, of_days))
+    total = _total(usage_daily, "charged_usd", dialect, of_days, usage_daily.c.day >= bindparam("day"))
+    if what == _PART_AND_DAYS:
+        began = _ENTRIES.started_at
+        part = began >= bindparam("since"), began < bindparam("until"), _ENTRIES.kind != CREDIT
+        total += _total(ledger_entries, "charge_usd", dialect, of_entries, *part)
+    return select(total)
+
+
+def _of(kind: str, key_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """That a key is `:id`, or is in it."""
+    wanted = bindparam("id", type_=key_id.type)
+    if kind == _KEY:
+        return key_id == wanted
+    if kind == AccountKind.PROJECT:
+        return key_id.in_(select(api_keys.c.key_id).where(api_keys.c.project_id == wanted))
+    projects = select(accounts.c.account_id).where(accounts.c.parent_id == wanted)
+    return key_id.in_(select(api_keys.c.key_id).where(api_keys.c.project_id.in_(projects)))
+
+
+def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+    """nUSD, a whole number."""
+    found = select(nusd_sum(column, dialect)).select_from(table).where(*conditions)
+    return func.coalesce(found.scalar_subquery(), 0)
+
+
+# -- changes
+
+
+def _entries(dialect: Dialect) -> Select[Any]:
+    """What a change is made of, in the order of settling."""
+    columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
+    accountable = ledger_entries.outerjoin(api_keys, api_keys.c.key_id == _ENTRIES.key_id).outerjoin(
+        accounts, accounts.c.account_id == api_keys.c.project_id
+    )
+    money = nusd("charge_usd", dialect).label("nusd")
+    return (
+        select(*columns, money, api_keys.c.project_id, accounts.c.parent_id)
+        .select_from(accountable)
+        .order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
+    )
+
+
+def _change(row: Row[Any]) -> Change:
+    return Change(
+        exchange_id=row.exchange_id,
+        settled_at_us=_us(row.settled_at),
+        started_at=row.started_at,
+        nusd=int(row.nusd or 0),  # what nobody can price is free
+        gate_ids=_gates(row.kind == CREDIT, row.key_id, row.project_id, row.parent_id),
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _gates(is_credit: bool, key_id: str, project_id: str | None, organization_id: str | None) -> tuple[str, ...]:
+    """Where it counts."""
+    if is_credit:
+        return (credit_gate(key_id),)
+    scopes = [one for one in (key_id, project_id, organization_id) if one is not None]
+    return (*scopes, *map(credit_gate, scopes))

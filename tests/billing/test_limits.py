@@ -1,0 +1,79 @@
+"""Windows of budgets, and the gates of a level."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.billing.limits import (
+    CALENDAR_MONTH,
+    LIFETIME,
+    Gate,
+    Limits,
+    Scope,
+    checked_window,
+    gates,
+    window_end,
+    window_start,
+)
+
+WINDOWS = st.sampled_from(["30d", "12h", "4w", "1h", CALENDAR_MONTH, LIFETIME])
+TIMES = st.floats(1_600_000_000, 1_900_000_000)
+
+
+def unix(*when: int) -> float:
+    return datetime(*when, tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]
+
+
+@given(WINDOWS, TIMES, TIMES)
+def test_now_is_in_its_window(window: str, minted_at: float, now: float) -> None:
+    now = max(minted_at, now)
+    start, end = window_start(window, minted_at, now), window_end(window, minted_at, now)
+    assert start <= now
+    assert end is None or now < end or now == pytest.approx(end, abs=1e-6)
+    if end is not None:
+        assert window_start(window, minted_at, end + 0.001) == pytest.approx(end, abs=1e-3)
+
+
+def test_a_rolling_window_rolls_from_mint() -> None:
+    minted = unix(2026, 1, 10, 8, 30)
+    assert window_start("30d", minted, minted) == minted
+    assert window_start("30d", minted, minted + 30 * 86_400 - 1) == minted
+    assert window_start("30d", minted, minted + 30 * 86_400) == minted + 30 * 86_400
+
+
+def test_a_month_is_the_calendars_in_utc() -> None:
+    now = unix(2026, 12, 31, 23, 59, 59)
+    assert window_start(CALENDAR_MONTH, 0.0, now) == unix(2026, 12, 1)
+    assert window_end(CALENDAR_MONTH, 0.0, now) == unix(2027, 1, 1)
+
+
+def test_before_mint_it_is_the_first_window() -> None:
+    assert window_start("30d", 1000.0, 999.0) == 1000.0
+
+
+@pytest.mark.parametrize("text", ["", "30", "d", "0d", "30 d", "month", "-1d", "99999999999d", "5m", "30s"])
+def test_what_is_no_window_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        checked_window(text)
+
+
+@pytest.mark.parametrize("text", ["30d", "1h", "52w", CALENDAR_MONTH, LIFETIME])
+def test_what_is_one_passes(text: str) -> None:
+    assert checked_window(text) == text
+
+
+def test_the_gates_of_a_level() -> None:
+    def made(**limits: object) -> tuple[Gate, ...]:
+        return gates(Scope("key_a", Limits(**limits), 50.0), 60.0)  # type: ignore[arg-type]
+
+    assert made() == ()
+    assert made(budget_usd=5) == (Gate("key_a", 50.0, 5),)
+    assert made(budget_usd=0, budget_window=LIFETIME) == (Gate("key_a", 0.0, 0),)
+    assert made(rpm=3) == (Gate("key_a", 0.0, None, 3),)
+    assert made(prepaid=True) == (Gate("key_a/credit", 0.0, 0),)
+    both = made(budget_usd=5, prepaid=True, tpm=7, parallel=2)
+    assert both == (Gate("key_a", 50.0, 5, None, 7, 2), Gate("key_a/credit", 0.0, 0))

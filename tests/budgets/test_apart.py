@@ -1,0 +1,142 @@
+"""Budgets that proxies on several machines share through one Redis: through losses of either, nobody overspends."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.budgets.conftest import SOON_S, Limited, code, deployment, served
+from tests.budgets.test_death import hold
+from tests.support.net import Response
+from tests.support.provider import ScriptedProvider
+from tests.support.valkey import Valkey
+
+LEASE_S, GRACE_S = 3.0, 7.0
+FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
+
+
+class Machines:
+    """Proxies of one deployment, each with a data directory of its own, and a worker."""
+
+    def __init__(self, folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, count: int) -> None:
+        urls = {"ledger_url": ledger_url, "queue_url": queue_url, "lease_s": LEASE_S, "shutdown_grace_s": 1.0}
+        self.proxies = [
+            Limited(deployment(folder / f"machine-{number}", provider, **urls), provider) for number in range(count)
+        ]
+        self.worker = self.proxies[0].tokenweir.worker()
+
+    def start(self) -> None:
+        for one in self.proxies:
+            one.tokenweir.start()
+        self.worker.start()
+
+    def close(self) -> None:
+        self.worker.close()
+        for one in self.proxies:
+            one.tokenweir.close()
+
+    async def many(self, key: str, model: str, count: int, **options: object) -> list[Response]:
+        """So many at once, spread over all of them."""
+        turns = (self.proxies[number % len(self.proxies)] for number in range(count))
+        return await asyncio.gather(*(one.post(key, model, **options) for one in turns))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Machines]:
+    """Three proxies."""
+    made = Machines(tmp_path, provider, ledger_url, queue_url, 3)
+    try:
+        made.start()
+        yield made
+        for one in made.proxies:
+            assert "Traceback" not in one.tokenweir.log.read_text(), one.tokenweir.log.read_text()[-3000:]
+    finally:
+        made.close()
+
+
+async def test_three_proxies_and_a_budget_that_fits_ten(machines: Machines) -> None:
+    first = machines.proxies[0]
+    key_id, key = first.key(*FITS_TEN)
+    model = first.model(100, first_ms=100)
+    assert served(await machines.many(key, model, 150)) == 10
+    first.entries(key_id, 10)
+    assert (await first.at_rest(key_id)).spent == 1_000_000
+
+
+async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_out(
+    machines: Machines, valkey: Valkey
+) -> None:
+    first, second, _ = machines.proxies
+    key_id, key = first.key(*FITS_TEN)
+    slow = first.model(100, pace_ms=30)
+    async with AsyncExitStack() as stack:
+        running = asyncio.gather(*(first.post(key, slow, stream=True) for _ in range(4)))
+        stack.callback(running.cancel)
+        async with asyncio.timeout(SOON_S):
+            while (await first.gate(key_id)).open < 4:
+                await asyncio.sleep(0.02)
+        assert served(await machines.many(key, first.model(100), 3)) == 3
+        valkey.ask("FLUSHALL")
+        assert served(await machines.many(key, first.model(100), 30)) == 3, "four run, three are spent"
+        assert served(await running) == 4
+    first.entries(key_id, 10)
+    assert (await second.at_rest(key_id)).spent == 1_000_000
+
+
+async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> None:
+    first, second, _ = machines.proxies
+    key_id, key = first.key("--budget", "0.01", "--budget-window", "none")
+    async with AsyncExitStack() as stack:
+        await hold(first, key, stack, 100)
+        assert (await second.post(key, second.model())).status == 402
+        first.tokenweir.kill()
+        shutil.rmtree(first.tokenweir.folder / "data")
+        began = time.monotonic()
+        while (await second.post(key, second.model(100))).status != 200:
+            assert time.monotonic() - began < LEASE_S + GRACE_S
+            await asyncio.sleep(0.1)
+    gate = await second.at_rest(key_id, within_s=LEASE_S + GRACE_S)
+    assert gate.spent is not None
+    left = (10_000_000 - gate.spent) // 100_000
+    assert left >= 60
+    assert served(await second.many(key, second.model(100), left + 10)) == left
+
+
+async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machines, valkey: Valkey) -> None:
+    first = machines.proxies[0]
+    (_, budget), (_, rate) = first.key(*FITS_TEN), first.key("--rpm", "100")
+    open_id, open_ = first.key(*FITS_TEN, "--when-down", "open")
+    _, free = first.key()
+    model = first.model(100)
+    for key in (budget, rate, open_, free):
+        assert (await first.post(key, model)).status == 200
+    valkey.kill()
+    refused = await first.post(budget, model)
+    assert (refused.status, code(refused), refused.header("retry-after")) == (503, "budget_unknown", "1")
+    assert [(await first.post(key, model)).status for key in (rate, open_, free)] == [200] * 3
+    too_dear = await first.post(open_, model, max_tokens=1_100_000)  # more than the local allowance of 1 USD
+    assert too_dear.status == 503
+    valkey.start()
+    async with asyncio.timeout(SOON_S):
+        while (await first.post(budget, model)).status != 200:
+            await asyncio.sleep(0.1)
+    first.entries(open_id, 2)
+    assert (await first.post(open_, model)).status == 200
+    assert (await first.at_rest(open_id)).spent == 300_000, "what was served meanwhile counts"
+
+
+async def test_a_repeat_at_another_proxy(machines: Machines) -> None:
+    first, second, _ = machines.proxies
+    key_id, key = first.key()
+    model = first.model(20)
+    token = {"Idempotency-Key": "t-1"}
+    assert (await first.post(key, model, headers=token)).status == 200
+    again = await second.post(key, model, headers=token)
+    assert (again.status, code(again)) == (409, "idempotency_served")
+    first.entries(key_id, 1)

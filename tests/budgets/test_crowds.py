@@ -1,0 +1,154 @@
+"""A thousand requests at once against a budget that fits ten: exactly ten are served, whatever serves them.
+
+Each round has a key of its own. In `make faults`, a thousand rounds on one machine, and a thousand through three
+proxies on one Redis; then every hold is gone, and what was spent is what the ledger says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from proxy.billing.limits import Limits
+from proxy.keys.secrets import digest, hint, new_secret
+from proxy.ledger.database import open_engine
+from proxy.ledger.key_store import KeyStore
+from proxy.ledger.reports import read_balances
+from tests.budgets.conftest import Limited, deployment
+from tests.budgets.test_apart import Machines
+from tests.support.net import RawClient, ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+
+CROWD, FIT, TOKENS = 1_000, 10, 100
+ROUNDS = 1_000
+BUDGET_NUSD = FIT * TOKENS * 1_000
+LEARNED_S = 2.0
+RESTING_S = 60.0
+
+
+def new_keys(limited: Limited, count: int) -> dict[str, str]:
+    """Key ids → secrets, each with a budget that fits ten; made at once, not by a command for each."""
+    engine = open_engine(limited.tokenweir.ledger_url)
+    store = KeyStore(engine, clock=time.time)
+    pepper = bytes.fromhex(limited.tokenweir.command("keys", "pepper").stdout.strip())
+    made: dict[str, str] = {}
+    for number in range(count):
+        secret = new_secret().reveal()
+        key_id = f"key_{secrets.token_hex(10)}"
+        store.create(
+            key_id=key_id, alias=f"crowd-{number}-{key_id}", digest=digest(secret, pepper), hint=hint(secret),
+            models=None, expires_at=None, limits=Limits(budget_usd=BUDGET_NUSD, budget_window="none"),
+        )  # fmt: skip
+        made[key_id] = secret
+    engine.dispose()
+    return made
+
+
+class Crowd:
+    """Connections that stay open, spread over some proxies."""
+
+    def __init__(self, clients: Sequence[RawClient]) -> None:
+        self._clients = clients
+
+    @classmethod
+    async def gather(cls, urls: Sequence[str]) -> Crowd:
+        return cls([await connect(urls[number % len(urls)]) for number in range(CROWD)])
+
+    async def ask(self, key: str, model: str) -> Counter[int]:
+        """All at once; how many got which status."""
+        request = chat_request(ask(model, stream=False, max_tokens=TOKENS), key=key)
+        return Counter(await asyncio.gather(*(self._one(client, request) for client in self._clients)))
+
+    def close(self) -> None:
+        for client in self._clients:
+            client.close()
+
+    @staticmethod
+    async def _one(client: RawClient, request: bytes) -> int:
+        await client.send(request)
+        return (await client.read(60)).status
+
+
+async def rounds(proxies: Sequence[Limited], count: int) -> list[str]:
+    """What is wrong after so many."""
+    first = proxies[0]
+    keys = new_keys(first, count)
+    await asyncio.sleep(LEARNED_S)
+    model = first.model(TOKENS)
+    crowd = await Crowd.gather([one.url for one in proxies])
+    wrong: list[str] = []
+    try:
+        for number, key in enumerate(keys.values()):
+            found = await crowd.ask(key, model)
+            if found != {200: FIT, 402: CROWD - FIT}:
+                wrong.append(f"round {number}: {dict(found)}")
+    finally:
+        crowd.close()
+    for key_id in keys:
+        gate = await first.at_rest(key_id, within_s=RESTING_S)
+        if gate.spent != BUDGET_NUSD:
+            wrong.append(f"{key_id}: spent {gate.spent}")
+    engine = open_engine(first.tokenweir.ledger_url)
+    charged = {one.key_id: (one.charged_usd, one.entries) for one in read_balances(engine)}
+    engine.dispose()
+    wrong += [f"{one}: {charged.get(one)}" for one in keys if charged.get(one) != (BUDGET_NUSD, FIT)]
+    return [*wrong, *first.tokenweir.unreconciled()]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, provider: ScriptedProvider) -> Limited:
+    return Limited(deployment(tmp_path, provider), provider)
+
+
+async def test_a_crowd_at_one_machine(machine: Limited) -> None:
+    machine.tokenweir.start()
+    try:
+        assert await rounds([machine], 2) == []
+    finally:
+        machine.tokenweir.close()
+
+
+async def test_a_crowd_at_three_proxies(
+    tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str
+) -> None:
+    machines = Machines(tmp_path, provider, ledger_url, queue_url, 3)
+    machines.start()
+    try:
+        assert await rounds(machines.proxies, 1) == []
+    finally:
+        machines.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["one machine", "three proxies"])
+async def test_a_thousand_crowds(
+    where: str, tmp_path: Path, provider: ScriptedProvider, capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    began = time.monotonic()
+    if where == "one machine":
+        alone = Limited(deployment(tmp_path, provider), provider)
+        alone.tokenweir.start()
+        proxies, close = [alone], alone.tokenweir.close
+    else:
+        urls = (request.getfixturevalue("ledger_url"), request.getfixturevalue("queue_url"))
+        machines = Machines(tmp_path, provider, *urls, 3)
+        machines.start()
+        proxies, close = machines.proxies, machines.close
+    try:
+        wrong = await rounds(proxies, ROUNDS)
+    finally:
+        close()
+    with capsys.disabled():
+        print(
+            f"\nbudgets, {where}: {ROUNDS} rounds of {CROWD} requests at once against a budget that fits {FIT}, "
+            f"{len(wrong)} violations ({time.monotonic() - began:.0f} s)"
+        )
+    assert not wrong, json.dumps(wrong[:20])

@@ -1,0 +1,100 @@
+"""What dead processes held: it is free again, and nothing that was delivered is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.budgets.conftest import SOON_S, Limited, deployment, served
+from tests.support.net import RawClient, ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+
+STREAMS = 100
+
+
+async def hold(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:
+    """So many streams that run."""
+    model = limited.model(100, pace_ms=500)
+    clients = []
+    for _ in range(count):
+        client = await stack.enter_async_context(await connect(limited.url))
+        await client.send(chat_request(ask(model, max_tokens=100), key=key))
+        assert (await client.read_head(SOON_S)).status == 200
+        clients.append(client)
+    return clients
+
+
+async def test_a_killed_proxy_with_a_hundred_reservations(alone: Limited) -> None:
+    """Each of them has got a token or two; all the rest of the budget is there when it is back."""
+    key_id, key = alone.key("--budget", "0.01", "--budget-window", "none")  # as many as run, to the last
+    async with AsyncExitStack() as stack:
+        await hold(alone, key, stack, STREAMS)
+        assert (await alone.gate(key_id)).held == 10_000_000
+        assert (await alone.post(key, alone.model())).status == 402
+        alone.tokenweir.kill()
+    await asyncio.to_thread(alone.tokenweir.start)
+    entries = alone.entries(key_id, STREAMS)
+    assert {entry["outcome"] for entry in entries} == {"crashed"}
+    gate = await alone.at_rest(key_id)
+    assert gate.spent is not None
+    assert gate.spent == round(sum(float(entry["charge_usd"]) for entry in entries) * 1e9)
+    assert gate.spent < 2_000_000
+    left = (10_000_000 - gate.spent) // 100_000
+    assert served(await alone.many(key, alone.model(100), left + 20)) == left
+
+
+async def test_what_waits_in_the_journal_counts_before_the_ledger_has_it(alone: Limited) -> None:
+    """The ledger is locked: nothing is settled, and still nobody overspends, not even after a kill."""
+    key_id, key = alone.key("--budget", "0.001", "--budget-window", "none")
+    model = alone.model(100)
+    assert (await alone.post(key, model)).status == 200
+    lock = sqlite3.connect(alone.tokenweir.folder / "data" / "ledger.db", isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+    try:
+        assert served([await alone.post(key, model) for _ in range(4)]) == 4
+        alone.tokenweir.kill()
+    finally:
+        lock.execute("ROLLBACK")
+        lock.close()
+    await asyncio.to_thread(alone.tokenweir.start)
+    assert served(await alone.many(key, model, 20)) == 5
+    assert (await alone.at_rest(key_id)).spent == 1_000_000
+    alone.entries(key_id, 10)
+
+
+async def test_counters_that_are_thrown_away_are_made_anew(alone: Limited) -> None:
+    key_id, key = alone.key("--budget", "0.001", "--budget-window", "none")
+    model = alone.model(100)
+    assert served([await alone.post(key, model) for _ in range(4)]) == 4
+    await alone.at_rest(key_id)
+    printed = alone.tokenweir.command("budgets", "rebuild").stdout
+    assert '"drift_usd":"0"' in printed.replace(" ", "")
+    assert served(await alone.many(key, model, 20)) == 6
+    alone.tokenweir.stop()
+    for path in (alone.tokenweir.folder / "data").glob("budgets.db*"):
+        path.unlink()
+    alone.tokenweir.start()
+    assert (await alone.post(key, model)).status == 402
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, provider: ScriptedProvider) -> Iterator[Limited]:
+    """Two processes on one port."""
+    tokenweir = deployment(tmp_path, provider, options=("--workers", "2"))
+    try:
+        yield Limited(tokenweir.start(), provider)
+    finally:
+        tokenweir.close()
+
+
+async def test_processes_on_one_port_share_a_budget(fleet: Limited) -> None:
+    key_id, key = fleet.key("--budget", "0.001", "--budget-window", "none")
+    answers = await fleet.many(key, fleet.model(100, first_ms=50), 100)
+    assert served(answers) == 10
+    fleet.entries(key_id, 10)
+    assert (await fleet.at_rest(key_id)).spent == 1_000_000

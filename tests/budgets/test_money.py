@@ -1,0 +1,160 @@
+"""Budgets and credit, as a client meets them: what fits is served, nothing else, and the books agree."""
+
+from __future__ import annotations
+
+import asyncio
+
+import openai
+import pytest
+
+from proxy.demo.script import Send, Stall
+from tests.budgets.conftest import Limited, code, served
+from tests.support.net import ask, chat_request, connect
+from tests.support.sse import events
+
+FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
+
+
+async def test_what_fits_is_served_and_no_more(limited: Limited) -> None:
+    key_id, key = limited.key(*FITS_TEN)
+    model = limited.model(100)
+    answers = [await limited.post(key, model) for _ in range(12)]
+    assert [one.status for one in answers] == [200] * 10 + [402] * 2
+    assert code(answers[-1]) == "insufficient_quota"
+    entries = limited.entries(key_id, 10)
+    assert {entry["charge_usd"] for entry in entries} == {"0.0001"}
+    assert {entry["details"]["held_usd"] for entry in entries} == {"0.0001"}
+    assert (await limited.at_rest(key_id)).spent == 1_000_000
+    assert limited.gates()[key_id]["spent_usd"] == "0.001"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_hundred_at_once_against_a_budget_that_fits_ten(limited: Limited, stream: bool) -> None:
+    key_id, key = limited.key(*FITS_TEN)
+    model = limited.model(100, first_ms=50)
+    assert served(await limited.many(key, model, 100, stream=stream)) == 10
+    limited.entries(key_id, 10)
+    assert (await limited.at_rest(key_id)).spent == 1_000_000
+
+
+async def test_what_was_held_and_not_used_is_free_again(limited: Limited) -> None:
+    key_id, key = limited.key(*FITS_TEN)
+    model = limited.model(10)
+    statuses = [(await limited.post(key, model, max_tokens=1000)).status for _ in range(3)]
+    assert statuses == [200, 402, 402], "the whole budget was held, and 1 % was used: less than the next wants is left"
+    assert [(await limited.post(key, model, max_tokens=99)).status for _ in range(10)] == [200] * 10
+    assert (await limited.at_rest(key_id)).spent == 110_000
+
+
+async def test_a_request_without_a_limit_does_not_pin_a_budget(limited: Limited) -> None:
+    _, key = limited.key("--budget", "0.01")  # 10,000 tokens: twice the default and a bit
+    model = limited.model(20, first_ms=300)
+    assert served(await limited.many(key, model, 3, max_tokens=None)) == 2
+    assert (await limited.post(key, model, max_tokens=999_999)).status == 402
+    assert (await limited.post(key, model, max_tokens=9_000)).status == 200
+
+
+@pytest.mark.parametrize("level", ["project", "organization"])
+async def test_a_request_must_pass_every_level(limited: Limited, level: str) -> None:
+    limits = {"project": (), "organization": (), level: FITS_TEN}
+    organization = limited.change("accounts", "create-organization", f"o-{level}", *limits["organization"])
+    project = limited.change(
+        "accounts", "create-project", f"p-{level}", "--organization", organization["account_id"], *limits["project"]
+    )
+    keys = [limited.key("--project", project["account_id"]) for _ in range(2)]
+    _, free = limited.key()
+    model = limited.model(100, first_ms=50)
+    answers = await asyncio.gather(*(limited.post(keys[n % 2][1], model) for n in range(30)))
+    assert served(answers) == 10, "two keys share it"
+    assert (await limited.post(free, model)).status == 200, "another project's key does not"
+
+
+async def test_prepaid_is_spent_and_topped_up(limited: Limited) -> None:
+    key_id, key = limited.key("--prepaid")
+    model = limited.model(100)
+    assert (await limited.post(key, model)).status == 402
+    limited.tokenweir.command("credit", "add", "--key", key_id, "--usd", "0.0002", "--reason", "paid")
+    async with asyncio.timeout(10):  # the next second's look at the ledger brings it
+        while (await limited.post(key, model)).status != 200:
+            await asyncio.sleep(0.1)
+    assert (await limited.post(key, model)).status == 200
+    assert (await limited.post(key, model)).status == 402
+    kinds = [entry["kind"] for entry in limited.entries(key_id, 3)]
+    assert sorted(kinds) == ["credit", "usage", "usage"]
+
+
+async def test_a_model_without_a_price_is_not_for_a_key_with_a_budget(limited: Limited) -> None:
+    _, key = limited.key(*FITS_TEN)
+    refused = await limited.post(key, "priceless/nobody-knows-this-model")
+    assert (refused.status, code(refused)) == (403, "model_unpriced")
+
+
+async def test_a_refused_request_leaves_no_entry_and_reaches_nobody(limited: Limited) -> None:
+    key_id, key = limited.key("--budget", "0")
+    assert (await limited.post(key, limited.model())).status == 402
+    assert limited.provider.log() == []
+    limited.entries(key_id, 0)
+
+
+async def test_the_sdk_does_not_try_a_spent_budget_again(limited: Limited) -> None:
+    _, key = limited.key("--budget", "0")
+    client = openai.AsyncOpenAI(api_key=key, base_url=limited.tokenweir.base_url, max_retries=3)
+    before = _refusals(await _metrics(limited))
+    with pytest.raises(openai.APIStatusError) as refused:
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}])
+    assert (refused.value.status_code, refused.value.code) == (402, "insufficient_quota")
+    assert _refusals(await _metrics(limited)) == before + 1
+    await client.close()
+
+
+async def test_what_failed_costs_nothing_and_holds_nothing(limited: Limited) -> None:
+    key_id, key = limited.key(*FITS_TEN)
+    broken = limited.provider.script("broken", (Send(b"{"), Stall()))
+    async with await connect(limited.url) as client:
+        await client.send(chat_request(ask(broken, max_tokens=1000, stream=False), key=key))
+        await limited_until(limited, broken)
+    limited.entries(key_id, 1)
+    await limited.at_rest(key_id)
+    assert served(await limited.many(key, limited.model(100), 20)) == 10
+
+
+async def limited_until(limited: Limited, model: str) -> None:
+    """The provider has the request."""
+    await asyncio.to_thread(limited.provider.until, lambda log: len(log) >= 1, model)
+
+
+async def test_a_stream_that_costs_more_than_is_left_finishes_by_default(limited: Limited) -> None:
+    key_id, key = limited.key("--budget", "0.0047")  # the default holds 4,096 of 4,700 tokens
+    model = limited.model(6000)
+    answer = await limited.post(key, model, stream=True, max_tokens=None)
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+    assert (await limited.post(key, model, max_tokens=1)).status == 402
+    [entry] = limited.entries(key_id, 1)
+    assert (entry["outcome"], entry["charge_usd"]) == ("served", "0.006")
+
+
+async def test_or_is_cut_between_two_events_if_the_key_wills_so(limited: Limited) -> None:
+    key_id, key = limited.key("--budget", "0.0047", "--on-exhausted", "cut")
+    model = limited.model(9000, pace_ms=0.2)
+    answer = await limited.post(key, model, stream=True, max_tokens=None)
+    assert answer.ended != "complete", "no clean end of a body that was not whole"
+    *_, last = events(answer.body)
+    assert b"[DONE]" not in answer.body
+    assert last.json["error"]["code"] == "insufficient_quota"
+    [entry] = limited.entries(key_id, 1)
+    assert (entry["outcome"], entry["usage_source"]) == ("budget_cut", "estimated")
+    assert 3000 < entry["completion_tokens"] < 9000
+    assert float(entry["charge_usd"]) > 0
+    [seen] = limited.provider.ended(1, model)
+    assert (seen["ended"], seen["completion_tokens"] < 9000) == ("client_left", True), "the provider was told to stop"
+
+
+def _refusals(text: str) -> float:
+    lines = [line for line in text.splitlines() if line.startswith('tokenweir_budget_rejections_total{reason="money"}')]
+    return float(lines[0].rpartition(" ")[2]) if lines else 0.0
+
+
+async def _metrics(limited: Limited) -> str:
+    async with await connect(limited.url) as client:
+        await client.send(b"GET /metrics HTTP/1.1\r\nHost: test\r\n\r\n")
+        return (await client.read()).body.decode()

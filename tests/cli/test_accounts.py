@@ -1,0 +1,253 @@
+"""`keys`, `accounts` and `credit`, from the command line to the ledger and back."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.billing.keys import ApiKey
+from proxy.cli import main
+from proxy.keys.keyring import Keyring, Refused
+from proxy.ledger.store import Arrival
+from tests.cli.test_putting_right import CONFIG, Commands
+from tests.ledger.real import a_real_entry
+
+LIMITS = (
+    *("--budget", "12.5", "--budget-window", "calendar_month", "--prepaid"),
+    *("--rpm", "60", "--tpm", "100000", "--parallel", "4"),
+)
+SHOWN = {
+    "budget_usd": "12.5",
+    "budget_window": "calendar_month",
+    "prepaid": True,
+    "rpm": 60,
+    "tpm": 100_000,
+    "parallel": 4,
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """On a ledger with nothing in it."""
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    return Commands(file, capsys)
+
+
+async def asked(run: Commands, secret: str) -> ApiKey | Refused:
+    """What a proxy that starts now says to this key."""
+    store = run.ledger(lambda store: (store.keys.changes_since(0), store.pepper()))
+
+    class Kept:
+        def changes_since(self, _revision: int) -> Any:
+            return store[0]
+
+    keyring = Keyring(Kept(), pepper=store[1], unix_time=time.time, on_failure=print)
+    await keyring.refresh()
+    return await keyring.key(secret)
+
+
+async def test_a_key_with_everything(run: Commands) -> None:
+    (acme,) = run("accounts", "create-organization", "acme")
+    (web,) = run("accounts", "create-project", "web", "--organization", "acme", "--rpm", "9")
+    options = ("--on-exhausted", "cut", "--when-down", "open", "--tag", "team:a", "--tag", "b", "--model", "m")
+    (made,) = run("keys", "create", "--alias", "anna", "--project", "web", *LIMITS, *options)
+    secret = made.pop("key")
+    lifetime_s = _unix(made["expires_at"]) - _unix(made["created_at"])
+    assert lifetime_s == pytest.approx(90 * 86_400, abs=5)
+    assert made == {
+        **{name: made[name] for name in ("key_id", "hint", "created_at", "expires_at")},
+        "alias": "anna",
+        "models": ["m"],
+        "project_id": web["account_id"],
+        "limits": SHOWN,
+        "on_exhausted": "cut",
+        "when_down": "open",
+        "tags": ["team:a", "b"],
+        "revoked_at": None,
+        "blocked_at": None,
+        "old_until": None,
+    }
+    assert run("keys", "list") == [made]
+    (shown,) = run("keys", "info", "anna")
+    nothing = {"used_usd": "0", "credit_usd": "0", "left_usd": "0"}
+    assert shown == {
+        **made,
+        "balance": nothing,
+        "project": {**web, "balance": nothing},
+        "organization": {**acme, "balance": nothing},
+    }
+    assert secret[3:] not in run.out
+    assert isinstance(await asked(run, secret), ApiKey)
+
+
+def _unix(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def test_a_key_without_anything(run: Commands) -> None:
+    (made,) = run("keys", "create", "--alias", "anna", "--expires", "never")
+    assert (made["project_id"], made["limits"], made["tags"]) == ("proj_default", {}, [])
+    assert (made["on_exhausted"], made["when_down"], made["expires_at"]) == ("finish", None, None)
+    assert run("keys", "info", "anna")[0]["organization"]["account_id"] == "org_default"
+
+
+def test_a_deployment_can_limit_how_long_keys_live(run: Commands) -> None:
+    run.config.write_text(run.config.read_text() + "key_lifetime_max: 30d\n")
+    for expires in ("never", "31d"):
+        assert run("keys", "create", "--alias", "a", "--expires", expires, code=1) == []
+        assert "expires: no key lives longer than 30 days here" in run.err
+    run("keys", "create", "--alias", "a", "--expires", "30d")
+    assert run("keys", "update", "a", "--expires", "never", code=1) == []
+
+
+def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> None:
+    (made,) = run("keys", "create", "--alias", "anna", *LIMITS, "--model", "m", "--tag", "t", "--when-down", "open")
+    made.pop("key")
+    assert run("keys", "update", "anna") == [made]
+    (changed,) = run(
+        "keys", "update", "anna", "--alias", "bert", "--rpm", "none", "--parallel", "5", "--budget-window", "none",
+        "--model", "a", "--model", "b", "--expires", "never", "--on-exhausted", "cut",
+    )  # fmt: skip
+    limits = {**SHOWN, "parallel": 5, "budget_window": "none"}
+    del limits["rpm"]
+    assert changed == {
+        **made, "alias": "bert", "limits": limits, "models": ["a", "b"], "expires_at": None, "on_exhausted": "cut",
+    }  # fmt: skip
+    cleared = ("--budget", "none", "--no-prepaid", "--tpm", "none", "--parallel", "none")
+    (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--when-down", "none")
+    assert plain == {**changed, "limits": {}, "models": None, "tags": [], "when_down": None}
+    assert run("keys", "list") == [plain]
+
+
+async def test_rotating_blocking_revoking(run: Commands) -> None:
+    (made,) = run("keys", "create", "--alias", "anna")
+    (rotated,) = run("keys", "rotate", "anna")
+    assert _unix(rotated["old_until"]) == pytest.approx(time.time() + 86_400, abs=60)
+    assert rotated["key"] != made["key"]
+    assert isinstance(await asked(run, made["key"]), ApiKey)
+    assert isinstance(await asked(run, rotated["key"]), ApiKey)
+    (again,) = run("keys", "rotate", "anna", "--grace", "now")
+    assert await asked(run, made["key"]) is Refused.UNKNOWN
+    assert await asked(run, rotated["key"]) is Refused.EXPIRED
+    assert isinstance(await asked(run, again["key"]), ApiKey)
+    run("keys", "rotate", "anna", "--grace", "0s")
+    (last,) = run("keys", "rotate", "anna", "--grace", "30m")
+    assert run("keys", "block", "anna")[0]["blocked_at"] is not None
+    assert await asked(run, last["key"]) is Refused.BLOCKED
+    assert run("keys", "unblock", last["key_id"])[0]["blocked_at"] is None
+    assert isinstance(await asked(run, last["key"]), ApiKey)
+    run("accounts", "block", "proj_default")
+    assert await asked(run, last["key"]) is Refused.BLOCKED
+    run("accounts", "unblock", "proj_default")
+    run("keys", "revoke", "anna")
+    assert await asked(run, last["key"]) is Refused.REVOKED
+    run("keys", "unblock", last["key_id"], code=1)
+    assert "is revoked" in run.err
+
+
+def test_accounts(run: Commands) -> None:
+    default = run("accounts", "list")
+    assert [(one["account_id"], one["kind"]) for one in default] == [
+        ("org_default", "organization"),
+        ("proj_default", "project"),
+    ]
+    (acme,) = run("accounts", "create-organization", "acme", *LIMITS)
+    (web,) = run("accounts", "create-project", "web", "--organization", acme["account_id"])
+    assert (acme["limits"], web["limits"], web["parent_id"]) == (SHOWN, {}, acme["account_id"])
+    (renamed,) = run("accounts", "update", "acme", "--name", "acme inc", "--budget", "none", "--rpm", "2")
+    assert renamed == {
+        **acme,
+        "name": "acme inc",
+        "limits": {"prepaid": True, "rpm": 2, "tpm": 100_000, "parallel": 4},
+    }
+    assert run("accounts", "block", "web")[0]["blocked_at"] is not None
+    assert run("accounts", "unblock", "web") == [web]
+    (shown,) = run("accounts", "info", "web")
+    assert shown.pop("organization").items() >= renamed.items()
+    assert shown.items() >= web.items()
+    assert "organization" not in run("accounts", "info", "acme inc")[0]
+    assert run("accounts", "list") == [*default, renamed, web]
+
+
+def test_credit_is_a_line_of_the_ledger_and_part_of_the_balance(run: Commands) -> None:
+    (key,) = run("keys", "create", "--alias", "anna")
+    used = a_real_entry(0, key=key["key_id"])
+    run.ledger(lambda store: store.ledger.settle([Arrival(used)]))
+    (line,) = run("credit", "add", "--key", "anna", "--usd", "50", "--reason", "invoice 17")
+    assert (line["kind"], line["key_id"], line["key_alias"]) == ("credit", key["key_id"], "anna")
+    assert (line["charge_usd"], line["cost_usd"], line["details"]["why"]) == ("-50", "0", "invoice 17")
+    (refund,) = run("credit", "add", "--key", key["key_id"], "--usd", "-5.000000001", "--reason", "paid back")
+    assert refund["charge_usd"] == "5.000000001"
+    (of_all,) = run("credit", "add", "--account", "proj_default", "--usd", "7", "--reason", "r")
+    assert (of_all["key_id"], of_all["key_alias"]) == ("proj_default", "default")
+    assert run("ledger", "--json")[1:] == [line, refund, of_all]
+    run("ledger", "--key", "anna")
+    assert run.out.splitlines()[-1].endswith("5.000000001  credit: paid back")
+    charged = (used.charge_usd or 0) / 10**9
+    (shown,) = run("keys", "info", "anna")
+    balances = [shown["balance"], shown["project"]["balance"], shown["organization"]["balance"]]
+    assert [float(one["used_usd"]) for one in balances] == [charged] * 3
+    assert [one["credit_usd"] for one in balances] == ["44.999999999", "7", "0"]
+    assert float(balances[0]["left_usd"]) == pytest.approx(44.999999999 - charged)
+    run("reconcile")
+    assert "credits       ok" in run.out
+
+
+REFUSED = {
+    "name": ["accounts", "create-organization", " "],
+    "organization": ["accounts", "create-project", "web", "--organization", "nobody"],
+    "account": ["accounts", "update", "nobody", "--rpm", "1"],
+    "2 have the name": ["accounts", "block", "default"],
+    "project": ["keys", "create", "--alias", "bert", "--project", "nobody"],
+    "alias": ["keys", "create", "--alias", "anna"],
+    "key": ["keys", "rotate", "nobody"],
+    "budget_usd": ["keys", "update", "anna", "--budget", "1000001"],
+    "budget_window": ["keys", "create", "--alias", "bert", "--budget-window", "soon"],
+    "rpm": ["accounts", "create-organization", "acme", "--rpm", "0"],
+    "tags": ["keys", "update", "anna", "--tag", "x" * 65],
+    "not a duration": ["keys", "update", "anna", "--expires", "soon"],
+    "usd": ["credit", "add", "--key", "anna", "--usd", "0", "--reason", "r"],
+    "reason": ["credit", "add", "--key", "anna", "--usd", "1", "--reason", " "],
+    "account: 2": ["credit", "add", "--account", "default", "--usd", "1", "--reason", "r"],
+}
+
+
+@pytest.mark.parametrize(("words", "arguments"), REFUSED.items(), ids=list(REFUSED))
+def test_what_cannot_be_is_refused_in_one_line_that_names_it(run: Commands, words: str, arguments: list[str]) -> None:
+    run("keys", "create", "--alias", "anna")
+    before = run("keys", "list"), run("accounts", "list")
+    assert run(*arguments, code=1) == []
+    assert words in run.err
+    assert run.err.count("\n") == 1
+    assert (run("keys", "list"), run("accounts", "list"), run("ledger", "--json")) == (*before, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["keys", "create"], "--alias"),
+        (["keys", "update", "k", "--budget", "much"], "--budget: not an amount of money: 'much'"),
+        (["keys", "update", "k", "--budget", "0.0000000001"], "--budget: finer than a nano-USD"),
+        (["keys", "update", "k", "--rpm", "-1"], "--rpm: not a whole number: '-1'"),
+        (["keys", "update", "k", "--tpm", "٣"], "--tpm: not a whole number"),
+        (["keys", "update", "k", "--on-exhausted", "none"], "--on-exhausted"),
+        (["keys", "rotate", "k", "--grace", "a while"], "--grace: not a duration: 'a while'"),
+        (["accounts", "create-project", "web"], "--organization"),
+        (["credit", "add", "--usd", "1", "--reason", "r"], "--key --account"),
+        (["credit", "add", "--key", "k", "--account", "a", "--usd", "1", "--reason", "r"], "not allowed with"),
+        (["credit", "add", "--key", "k", "--usd", "1"], "--reason"),
+        (["credit", "add", "--key", "k", "--usd", "inf", "--reason", "r"], "--usd: not a finite amount"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_another_exit_code(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--config", "x"])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err

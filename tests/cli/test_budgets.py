@@ -1,0 +1,123 @@
+"""`tokenweir budgets`: what people and programs see of counters, and that a rebuild costs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import Engine
+
+from proxy.billing.limits import Gate, Limits
+from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.reservation import Granted, Hold, Sum
+from proxy.compose.budgets import open_budgets
+from proxy.compose.store import Store
+from proxy.keys.budgets import BudgetStore, Own
+from proxy.ledger.spend import ledger_time, sums
+from proxy.settings import load
+from tests.cli.test_putting_right import CONFIG, Commands
+from tests.ledger.making import an_entry, arriving
+from tests.support.postgres import Server
+from tests.support.valkey import Valkey
+
+WINDOW = 1_790_000_000.0
+
+
+@pytest.fixture(params=["local", "redis"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A key with a budget, which has spent 1.5 USD and holds 2 USD; on both deployments."""
+    settings: dict[str, Any] = dict(CONFIG)
+    if request.param == "redis":
+        server: Valkey = request.getfixturevalue("valkey")
+        postgres: Server = request.getfixturevalue("postgres")
+        database = postgres.new_database()
+        settings |= {"queue": server.url, "ledger": postgres.url(database), "key_pepper": "0f" * 32}
+        settings["allow_literal_secrets"] = True
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    store = Store(load(file, {}))
+    store.keys.create(
+        key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
+        limits=Limits(budget_usd=10 * NUSD_PER_USD, prepaid=True),
+    )  # fmt: skip
+    store.ledger.settle(arriving(an_entry(0, charge_usd=1_500_000_000, started_at=WINDOW + 5)))
+    asyncio.run(a_running_exchange(open_budgets(load(file, {}), "node-1"), store.engine))
+    store.close()
+    yield file
+    if request.param == "redis":
+        postgres.drop_database(database)
+
+
+async def a_running_exchange(budgets: BudgetStore, engine: Engine) -> None:
+    gates = Gate("key-1", WINDOW, 10 * NUSD_PER_USD), Gate("key-1/credit", nusd_max=10 * NUSD_PER_USD)
+    await budgets.announce(lambda: Own((), (), ()))
+    await budgets.seed(sums(engine, [(gate.gate_id, gate.since) for gate in gates]))
+    assert isinstance(await budgets.reserve(Hold("x", gates, 2 * NUSD_PER_USD, 5, time.time())), Granted)
+    await budgets.aclose()
+
+
+@pytest.fixture
+def commands(config: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(config, capsys)
+
+
+def changed(config: Path, change: Callable[[BudgetStore], Awaitable[object]]) -> None:
+    """Do something to the store."""
+
+    async def doing() -> None:
+        budgets = open_budgets(load(config, {}), "node-1")
+        await change(budgets)
+        await budgets.aclose()
+
+    asyncio.run(doing())
+
+
+def test_show_says_how_every_gate_stands(commands: Commands) -> None:
+    assert commands("budgets", "show", "--json") == [
+        {
+            "gate": "key-1", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
+            "window_start": "2026-09-21T14:13:20.000000Z", "budget_usd": "10", "spent_usd": "1.5", "held_usd": "2",
+            "open": 1, "closed": 0,
+        },
+        {
+            "gate": "key-1/credit", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
+            "window_start": None, "budget_usd": None, "spent_usd": "1.5", "held_usd": "2", "open": 1, "closed": 0,
+        },
+    ]  # fmt: skip
+    commands("budgets", "show")
+    lines = commands.out.splitlines()
+    assert lines[0].split() == ["SCOPE", "WINDOW", "SINCE", "BUDGET", "SPENT", "HELD", "OPEN", "CLOSED"]
+    assert lines[1].split() == ["key", "anna", "2026-09-21", "14:13", "10", "1.5", "2", "1", "0"]
+    assert lines[2].split() == ["key", "anna", "(less", "credit)", "–", "–", "1.5", "2", "1", "0"]
+
+
+def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: Path) -> None:
+    assert commands("budgets", "rebuild") == [
+        {"gate": "key-1", "drift_usd": "0"}, {"gate": "key-1/credit", "drift_usd": "0"},
+    ]  # fmt: skip
+    (shown, _) = commands("budgets", "show", "--json")
+    assert (shown["spent_usd"], shown["held_usd"], shown["window_start"]) == (None, "2", None)
+    store = Store(load(config, {}))
+    wrong = Sum("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
+    changed(config, lambda budgets: budgets.seed([wrong]))
+    assert commands("budgets", "rebuild") == [{"gate": "key-1", "drift_usd": "0.000000001"}]
+    changed(config, lambda budgets: budgets.seed(sums(store.engine, [("key-1", WINDOW)])))
+    assert commands("budgets", "rebuild") == [{"gate": "key-1", "drift_usd": "0"}]
+    assert commands("budgets", "rebuild") == []
+    store.close()
+
+
+def test_a_store_that_is_away_is_said(commands: Commands, config: Path, request: pytest.FixtureRequest) -> None:
+    settings = load(config, {})
+    if settings.queue is None:
+        (settings.data_dir / "budgets.db").unlink()
+        (settings.data_dir / "budgets.db").mkdir()
+    else:
+        request.getfixturevalue("valkey").kill()
+    commands("budgets", "show", code=1)
+    assert commands.err.startswith("tokenweir: ")

@@ -1,0 +1,356 @@
+"""What is noticed reaches somebody's server: signed, after failures, after deaths; from an entry in the ledger on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from sqlalchemy import Engine, insert, update
+
+from proxy.billing.limits import CALENDAR_MONTH, Gate, Limits
+from proxy.billing.money import NUSD_PER_USD
+from proxy.compose import webhook
+from proxy.compose.budgets import LedgerFollowed, Thresholds
+from proxy.compose.webhook import AT_ONCE, Webhook, body_of, signature
+from proxy.keys.budgets_local import LocalBudgets
+from proxy.keys.follower import Follower
+from proxy.ledger.alerts import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice
+from proxy.ledger.database import LedgerUnavailable, writing
+from proxy.ledger.levels import limits_row
+from proxy.ledger.tables import api_keys
+from proxy.secret import Secret
+from tests.ledger.making import a_ledger, a_store, an_entry, arriving
+from tests.support.net import free_port
+
+SECRET = Secret("a secret between us")
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
+SINCE = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
+BUDGET = 10 * NUSD_PER_USD
+
+
+@dataclass
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    now: float = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Seen:
+    """What was said."""
+
+    alerts: list[int] = field(default_factory=list)
+    whys: list[tuple[str, bool]] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    healings: list[Exception] = field(default_factory=list)
+
+    def noticed(self, alert: Alert) -> None:
+        self.alerts.append(alert.threshold)
+
+    def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
+        self.whys.append((why, given_up))
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def healed(self, error: Exception) -> None:
+        self.healings.append(error)
+
+    def absorbed(self, entries: int) -> None:
+        pass
+
+    def drift(self, nusd: int) -> None:
+        assert nusd == 0
+
+
+@dataclass
+class Receiver:
+    """Somebody's server: believes nothing that is not signed, and answers as it is told."""
+
+    url: str = ""
+    answers: list[int | Callable[[], Awaitable[web.Response]]] = field(default_factory=list)
+    """what comes first; after these, 204"""
+    tried: list[str] = field(default_factory=list)
+    got: list[dict[str, Any]] = field(default_factory=list)
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        timestamp = request.headers["X-Tokenweir-Timestamp"]
+        expected = hmac.new(b"a secret between us", f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+        assert request.headers["X-Tokenweir-Signature"] == f"v1={expected}"
+        shown = json.loads(body)
+        assert (request.method, shown["id"]) == ("POST", request.headers["X-Tokenweir-Id"])
+        assert request.headers["Content-Type"] == "application/json"
+        self.tried.append(shown["id"])
+        answer = self.answers.pop(0) if self.answers else 204
+        if not isinstance(answer, int):
+            return await answer()
+        if 200 <= answer < 300:
+            self.got.append(shown)
+        return web.Response(status=answer, headers={"Location": self.url} if answer == 302 else {})
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_route("*", "/hook", receiver.serve)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    receiver.url = f"http://127.0.0.1:{port}/hook"
+    yield receiver
+    await runner.cleanup()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = a_ledger(tmp_path)
+    with writing(engine) as connection:
+        limits = limits_row(Limits(budget_usd=BUDGET, budget_window=CALENDAR_MONTH))
+        row = {"key_id": "key-1", "alias": "anna", "digest": b"1", "hint": "", "created_at": SINCE, "revision": 99}
+        connection.execute(insert(api_keys), {**row, "limits": limits})
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def sender(engine: Engine, receiver: Receiver, clock: Clock, seen: Seen) -> Webhook:
+    return a_sender(engine, receiver.url, clock, seen)
+
+
+def a_sender(engine: Engine, url: str, clock: Callable[[], float], seen: Seen, **more: Any) -> Webhook:
+    return Webhook(engine, url=url, secret=SECRET, unix_time=clock, observer=seen, **more)
+
+
+def an_alert(number: int = 0) -> Alert:
+    """An open one."""
+    return Alert(f"alert_{number}", "key-1", 80, SINCE, 8_000_000_001, BUDGET, NOW, OPEN, 0, NOW, None)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+# -- one message
+
+
+def test_the_body_says_who_what_and_until_when() -> None:
+    subject = Subject("key-1", "key", "anna", Limits(budget_usd=BUDGET, budget_window=CALENDAR_MONTH), SINCE)
+    assert json.loads(body_of(an_alert(), subject)) == {
+        "id": "alert_0",
+        "type": "budget.threshold",
+        "created_at": "2026-11-21T12:00:00.000000Z",
+        "scope_id": "key-1",
+        "scope_kind": "key",
+        "name": "anna",
+        "threshold": 80,
+        "spent_usd": "8.000000001",
+        "budget_usd": "10",
+        "window_start": "2026-11-01T00:00:00.000000Z",
+        "window_end": "2026-12-01T00:00:00.000000Z",
+    }
+    unknown = json.loads(body_of(an_alert(), None))
+    assert (unknown["scope_kind"], unknown["name"], unknown["window_end"]) == (None, None, None)
+
+
+def test_the_signature_is_what_anybody_can_compute() -> None:
+    # printf '1700000000.{"id":"a"}' | openssl dgst -sha256 -hmac key
+    known = "fad30145c01573f08f1afb0c980e06ad3ec016de1aec117fea804b6e6b4eed38"
+    assert signature(Secret("key"), "1700000000", b'{"id":"a"}') == f"v1={known}"
+
+
+# -- failures
+
+
+async def test_it_is_tried_until_it_arrives(
+    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
+) -> None:
+    notice(engine, [an_alert()])
+    receiver.answers = [500, 302, 404]
+    waits = []
+    while history(engine)[0].state == OPEN:
+        assert await sender.send() == 1
+        assert await sender.send() == 0  # not before its time
+        waits.append(history(engine)[0].next_at - clock.now)
+        clock.now = history(engine)[0].next_at
+    assert [one["id"] for one in receiver.got] == ["alert_0"]
+    assert receiver.tried == ["alert_0"] * 4  # no redirect was followed
+    assert seen.whys == [("HTTP 500", False), ("HTTP 302", False), ("HTTP 404", False)]
+    assert waits[:3] == pytest.approx([10, 20, 40])
+    assert history(engine)[0].state == SENT
+    clock.now += GIVE_UP_S
+    assert await sender.send() == 0
+
+
+async def test_a_server_that_does_not_answer_costs_a_try(
+    engine: Engine, receiver: Receiver, clock: Clock, seen: Seen
+) -> None:
+    async def never() -> web.Response:
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    notice(engine, [an_alert()])
+    receiver.answers = [never]
+    sender = a_sender(engine, receiver.url, clock, seen, answer_s=0.1)
+    assert await sender.send() == 1
+    nobody = a_sender(engine, f"http://127.0.0.1:{free_port()}/", clock, seen)
+    clock.now += 10
+    assert await nobody.send() == 1
+    assert [why for why, _ in seen.whys] == ["TimeoutError", "ClientConnectorError"]
+    assert history(engine)[0].last_error == "ClientConnectorError"
+    clock.now += 20
+    await sender.send()
+    assert len(receiver.got) == 1
+
+
+async def test_one_that_fails_does_not_hold_up_the_others(
+    engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen
+) -> None:
+    notice(engine, [an_alert(number) for number in range(AT_ONCE + 5)])
+    receiver.answers = [500]
+    assert [await sender.send(), await sender.send(), await sender.send()] == [AT_ONCE, 5, 0]
+    assert len(receiver.got) == AT_ONCE + 4
+    assert seen.whys == [("HTTP 500", False)]
+
+
+async def test_several_senders_send_each_alert_once(
+    engine: Engine, receiver: Receiver, clock: Clock, seen: Seen
+) -> None:
+    notice(engine, [an_alert(number) for number in range(40)])
+    senders = [a_sender(engine, receiver.url, clock, seen) for _ in range(4)]
+    while sum(await asyncio.gather(*(one.send() for one in senders))):
+        pass
+    assert sorted(one["id"] for one in receiver.got) == sorted(f"alert_{number}" for number in range(40))
+
+
+async def test_a_sender_that_dies_is_followed_by_the_next(
+    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
+) -> None:
+    stuck = asyncio.Event()
+
+    async def never() -> web.Response:
+        stuck.set()
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    notice(engine, [an_alert()])
+    receiver.answers = [never]
+    dying = asyncio.get_running_loop().create_task(sender.run())
+    await stuck.wait()
+    await ended(dying)
+    next_one = a_sender(engine, receiver.url, clock, seen)
+    assert await next_one.send() == 0  # who knows whether it is dead
+    clock.now += CLAIM_S
+    assert await next_one.send() == 1
+    assert (len(receiver.got), history(engine)[0].state) == (1, SENT)
+
+
+async def test_what_nobody_was_there_to_send_for_a_day_is_history(
+    engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
+) -> None:
+    notice(engine, [an_alert()])
+    clock.now += GIVE_UP_S
+    await sender.send()
+    assert (receiver.tried, history(engine)[0].state) == ([], GIVEN_UP)
+    assert [given_up for _, given_up in seen.whys] == [True]
+
+
+async def test_an_outage_of_the_ledger_is_said_once(
+    engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "LOOK_S", 0.01)
+    looks = 0
+
+    def away(*_: Any) -> list[Alert]:
+        nonlocal looks
+        looks += 1
+        raise LedgerUnavailable("away")
+
+    real = webhook.claim
+    monkeypatch.setattr(webhook, "claim", away)
+    running = asyncio.get_running_loop().create_task(sender.run())
+    await until(lambda: looks > 5)
+    assert len(seen.failures) == 1
+    notice(engine, [an_alert()])
+    monkeypatch.setattr(webhook, "claim", real)
+    await until(lambda: seen.healings == seen.failures and history(engine)[0].state == SENT)
+    await ended(running)
+    assert len(receiver.got) == 1
+
+
+# -- the whole way
+
+
+async def test_from_an_entry_to_somebodys_server(
+    engine: Engine, receiver: Receiver, seen: Seen, tmp_path: Path
+) -> None:
+    budgets = LocalBudgets(tmp_path / "budgets.db", node="a", unix_time=time.time)
+    everybody = [
+        Follower(
+            budgets, LedgerFollowed(engine), observer=seen,
+            on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).look,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    ledger, sender = a_store(engine), a_sender(engine, receiver.url, lambda: NOW, seen)
+    await everybody[0].seed([Gate("key-1", since=SINCE, nusd_max=BUDGET)])
+    for number in range(12):
+        ledger.settle(arriving(an_entry(number, charge_usd=NUSD_PER_USD, started_at=NOW - 60)))
+        await asyncio.gather(*(one.follow() for one in everybody))
+        await sender.send()
+    assert seen.alerts == [50, 80, 100]
+    shown = [(one["threshold"], one["spent_usd"], one["name"]) for one in receiver.got]
+    assert shown == [(50, "5", "anna"), (80, "8", "anna"), (100, "10", "anna")]
+    for one in everybody:
+        await one.measure()
+    assert seen.alerts == [50, 80, 100]
+    assert await everybody[0].rebuild() == {"key-1": 0}
+    # After a restart everything is noticed already; a higher budget is another matter.
+    fresh = Follower(
+        budgets, LedgerFollowed(engine), observer=seen,
+        on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).look,
+    )  # fmt: skip
+    await fresh.seed([Gate("key-1", since=SINCE)])
+    await fresh.follow()
+    assert seen.alerts == [50, 80, 100]
+    with writing(engine) as connection:
+        limits = limits_row(Limits(budget_usd=2 * BUDGET, budget_window=CALENDAR_MONTH))
+        connection.execute(update(api_keys).values(limits=limits))
+    await fresh.measure()
+    await fresh.follow()
+    assert seen.alerts == [50, 80, 100, 50]
+    await budgets.aclose()

@@ -1,0 +1,150 @@
+"""The real thing: settlers write the ledger, followers bring it to a store of budgets, and both say the same."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
+from proxy.billing.limits import CREDIT, Gate, credit_gate
+from proxy.billing.reservation import Granted, Hold, Standing
+from proxy.compose.budgets import LedgerFollowed
+from proxy.keys.budgets import BudgetStore, Own
+from proxy.keys.budgets_local import LocalBudgets
+from proxy.keys.budgets_redis import RedisBudgets
+from proxy.keys.follower import Follower
+from proxy.ledger.key_store import KeyStore
+from proxy.ledger.store import LedgerStore
+from proxy.redis_client import open_redis
+from tests.ledger.conftest import (
+    engine,
+    kept_on_postgres,
+    kept_on_sqlite,
+    ledger_url,
+    migrated,
+    store,
+)
+from tests.ledger.making import a_store, an_entry, arriving
+
+__all__ = ["engine", "kept_on_postgres", "kept_on_sqlite", "ledger_url", "migrated", "store"]
+
+_NOTHING = Own((), (), ())
+NODES = 3
+KEYS = ("key_1", "key_2")
+
+
+class Seen:
+    """What followers said."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.drifts: list[int] = []
+
+    def absorbed(self, entries: int) -> None:
+        self.entries += entries
+
+    def drift(self, nusd: int) -> None:
+        self.drifts.append(nusd)
+
+    def failed(self, error: Exception) -> None:
+        raise AssertionError from error
+
+    def healed(self, error: Exception) -> None:
+        raise AssertionError from error
+
+    async def on_spent(self, standings: Sequence[Standing]) -> None:
+        pass
+
+
+@pytest.fixture(params=["local", "redis"])
+async def budgets(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, prefix: str
+) -> AsyncIterator[list[BudgetStore]]:
+    """One store, as several nodes see it."""
+    made: list[BudgetStore] = []
+    clients = []
+    for number in range(NODES):
+        if request.param == "local":
+            made.append(LocalBudgets(tmp_path / "budgets.db", node=f"node-{number}", unix_time=time.time))
+        else:
+            clients.append(open_redis(redis_url))
+            made.append(RedisBudgets(clients[-1], node=f"node-{number}", prefix=prefix))
+    for one in made:
+        await one.announce(lambda: _NOTHING)
+    yield made
+    for one in (*made, *clients):
+        await one.aclose()
+
+
+@pytest.fixture
+def keys(engine: Engine) -> None:
+    """In the default project."""
+    making = KeyStore(engine, clock=time.time)
+    for key_id in KEYS:
+        making.create(key_id=key_id, alias=key_id, digest=key_id.encode(), hint="", models=None, expires_at=None)
+
+
+def gates_of(key_id: str, since: float) -> tuple[Gate, ...]:
+    """All that one request passes."""
+    bound = 10**15
+    scopes = (key_id, DEFAULT_PROJECT, DEFAULT_ORGANIZATION)
+    return (*(Gate(one, since, bound) for one in scopes), *(Gate(credit_gate(one), nusd_max=bound) for one in scopes))
+
+
+@pytest.mark.usefixtures("keys")
+async def test_what_was_held_is_spent_once_it_is_settled(
+    engine: Engine, store: LedgerStore, budgets: list[BudgetStore]
+) -> None:
+    """Requests are admitted by several nodes, end, and are settled by several settlers, while followers follow: at the
+    end nothing is held, and what is spent is what the ledger says."""
+    seen, chance, now = Seen(), random.Random(7), time.time()
+    followers = [Follower(one, LedgerFollowed(engine), on_spent=seen.on_spent, observer=seen) for one in budgets]
+    since = now - 3_600
+    settlers = [a_store(engine) for _ in range(2)]
+    serial = asyncio.Lock()  # SQLite's writers would only wait for each other
+    running = True
+
+    async def serve(node: int) -> None:
+        for number in range(node * 100, node * 100 + 25):
+            key_id = chance.choice(KEYS)
+            charge, entry = chance.randint(1, 10**9), an_entry(number)
+            hold = Hold(entry.exchange_id, gates_of(key_id, since), 2 * 10**9, 10)
+            while not isinstance(verdict := await budgets[node].reserve(hold), Granted):
+                await followers[node].seed(verdict.gates)  # type: ignore[union-attr]
+            settled = arriving(an_entry(number, key_id=key_id, charge_usd=charge, started_at=now))
+            if number % 5 == 0:
+                settled += arriving(an_entry(number + 1_000, kind=CREDIT, key_id=key_id, charge_usd=-charge))
+            async with serial:
+                await asyncio.to_thread(settlers[node % 2].settle, settled)
+            if number % 2:  # the ledger is faster than the word that it ended
+                await followers[node].follow()
+            await budgets[node].close([Hold(hold.exchange_id, hold.gates, charge, 10)])
+
+    async def follow(one: Follower) -> None:
+        while running:
+            await one.follow()
+            drift = await one._drift([*KEYS, DEFAULT_ORGANIZATION, credit_gate(KEYS[0])])
+            assert not any(drift.values())
+            await asyncio.sleep(0.01)
+
+    following = [asyncio.get_running_loop().create_task(follow(one)) for one in followers]
+    await asyncio.gather(*map(serve, range(NODES)))
+    running = False
+    await asyncio.gather(*following)
+    await followers[0].follow()
+    overdue = await budgets[0].overdue(-1.0)
+    ledger = LedgerFollowed(engine)
+    await budgets[0].release(await ledger.settled(overdue, await budgets[0].cursor()))
+    standings = await budgets[0].standings()
+    assert len(standings) == 8
+    sums = await ledger.sums([(one.gate_id, one.since) for one in standings])
+    assert [one.spent for one in standings] == [one.nusd for one in sums]
+    assert {(one.held, one.open, one.closed) for one in standings} == {(0, 0, 0)}
+    assert set((await followers[1].rebuild()).values()) == {0}
+    assert await budgets[0].cursor() is None

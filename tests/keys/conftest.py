@@ -1,0 +1,133 @@
+"""Stores of budgets: both kinds, each with any number of nodes, under a clock that tests set."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.keys.budgets import BudgetStore
+from proxy.keys.budgets_local import LocalBudgets
+from proxy.keys.budgets_redis import RedisBudgets
+from proxy.redis_client import open_redis
+from tests.support.valkey import prefix, redis_url, shared_valkey
+
+__all__ = ["prefix", "redis_url", "shared_valkey"]
+
+NOW = 1_800_000_000.25
+
+
+class Clock:
+    """Unix time, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Stores:
+    """One store; each `node` is a handle of its own."""
+
+    kind = ""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def node(self, name: str) -> BudgetStore:
+        """A new handle."""
+        raise NotImplementedError
+
+    async def lose(self) -> None:
+        """All that it has, as if it had never been told."""
+        raise NotImplementedError
+
+    async def warmed(self) -> None:
+        """Return when a loss is over."""
+        raise NotImplementedError
+
+
+class LocalStores(Stores):
+    """A file."""
+
+    kind = "local"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.path = folder / "budgets.db"
+
+    def node(self, name: str) -> BudgetStore:
+        return LocalBudgets(self.path, node=name, unix_time=self.clock)
+
+    async def lose(self) -> None:
+        for path in self.path.parent.glob("budgets.db*"):
+            path.unlink()
+
+    async def warmed(self) -> None:
+        pass  # by a clock that tests do not set
+
+
+class RedisStores(Stores):
+    """A server."""
+
+    kind = "redis"
+
+    def __init__(self, url: str, prefix: str) -> None:
+        super().__init__()
+        self.redis: Any = open_redis(url)
+        self._prefix = prefix
+
+    def node(self, name: str) -> BudgetStore:
+        return RedisBudgets(self.redis, node=name, prefix=self._prefix, unix_time=self.clock)
+
+    async def lose(self) -> None:
+        keys = [key async for key in self.redis.scan_iter(f"{{{self._prefix}:budgets}}*", count=10_000)]
+        if keys:
+            await self.redis.delete(*keys)
+
+    async def warmed(self) -> None:
+        self.clock.now += 2
+
+
+@pytest.fixture(params=["local", "redis"])
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
+    """Empty, and warmed."""
+    async with AsyncExitStack() as stack:
+        if request.param == "local":
+            made: Stores = LocalStores(tmp_path)
+        else:
+            made = RedisStores(request.getfixturevalue("redis_url"), request.getfixturevalue("prefix"))
+            stack.push_async_callback(made.redis.aclose)
+        first = made.node("first")
+        made.clock.now = NOW - 2
+        await first.whole()
+        await made.warmed()
+        made.clock.now = NOW
+        yield made
+        await first.aclose()
+
+
+@pytest.fixture
+async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
+    """A node."""
+    store = stores.node("one")
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def other(stores: Stores) -> AsyncIterator[BudgetStore]:
+    """Another node on the same store."""
+    store = stores.node("other")
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+def exchange_ids() -> Iterator[str]:
+    """New ones."""
+    return (f"exchange-{number:04}" for number in range(10_000))

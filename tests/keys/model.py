@@ -1,0 +1,226 @@
+"""Holds and sums in plain Python, to compare stores with: lists are walked, nothing is kept twice, nothing is fast."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Change, Hold, Standing, Sum, Why
+
+Answer = tuple[str, str, float | None] | None
+"""why, which gate, how long to wait; None: granted"""
+
+
+@dataclass
+class Kept:
+    """A hold."""
+
+    hold: Hold
+    node: str
+    nusd: int
+    tokens: int
+    second: int
+    closed_at: float | None = None
+
+
+@dataclass
+class Counted:
+    """A request of the last 60 s, at one gate."""
+
+    exchange_id: str
+    second: int
+    tokens: int
+
+
+@dataclass
+class Model:
+    """What a store must know, having been told the same."""
+
+    holds: dict[str, Kept] = field(default_factory=dict)
+    sums: dict[str, Sum] = field(default_factory=dict)
+    counted: dict[str, list[Counted]] = field(default_factory=dict)
+    cursor: int | None = None
+
+    def spent(self, gate: Gate) -> int | None:
+        """None: not known for its window."""
+        found = self.sums.get(gate.gate_id)
+        return None if found is None or found.since != gate.since else found.nusd
+
+    def at(self, gate_id: str) -> list[Kept]:
+        """What is held there."""
+        return [one for one in self.holds.values() if gate_id in {gate.gate_id for gate in one.hold.gates}]
+
+    def held(self, gate_id: str) -> int:
+        """nUSD."""
+        return sum(one.nusd for one in self.at(gate_id))
+
+    def running(self, gate_id: str) -> int:
+        """Exchanges."""
+        return sum(one.closed_at is None for one in self.at(gate_id))
+
+    def unseeded(self, hold: Hold) -> tuple[Gate, ...]:
+        """Of a hold that is new."""
+        if hold.exchange_id in self.holds:
+            return ()
+        return tuple(gate for gate in hold.gates if gate.nusd_max is not None and self.spent(gate) is None)
+
+    def window(self, gate_id: str, now: float) -> list[Counted]:
+        """What counts there."""
+        return [one for one in self.counted.get(gate_id, []) if abs(one.second - int(now)) <= 60]
+
+    def reserve(self, hold: Hold, node: str, now: float) -> Answer:
+        """Of a hold that nothing is unseeded for."""
+        if hold.exchange_id in self.holds:
+            return None
+        failures = [one for gate in hold.gates for one in self._failures(hold, gate, now)]
+        if failures:
+            waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
+            return *failures[0][:2], max(waits_s) if len(waits_s) == len(failures) else None
+        self.hold(hold, node, int(now))
+        return None
+
+    def hold(self, hold: Hold, node: str, second: int, *, counts: bool = True) -> None:
+        """Whatever is left."""
+        self.holds[hold.exchange_id] = Kept(hold, node, hold.nusd, hold.tokens, second)
+        for gate in hold.gates:
+            if counts and (gate.rpm, gate.tpm) != (None, None):
+                self.counted.setdefault(gate.gate_id, []).append(Counted(hold.exchange_id, second, hold.tokens))
+
+    def grow(self, exchange_id: str, nusd: int) -> bool:
+        """True if it fits."""
+        one = self.holds.get(exchange_id)
+        if one is None or one.closed_at is not None:
+            return True
+        one.nusd = max(nusd, one.nusd)
+        return all(
+            gate.nusd_max is None
+            or (spent := self.spent(gate)) is None
+            or spent + self.held(gate.gate_id) <= gate.nusd_max
+            for gate in one.hold.gates
+        )
+
+    def close(self, exchange_id: str, nusd: int, tokens: int, now: float) -> None:
+        """It ended."""
+        one = self.holds.get(exchange_id)
+        if one is None:
+            return
+        for request in (each for gate in one.hold.gates for each in self.window(gate.gate_id, now)):
+            if request.exchange_id == exchange_id:
+                request.tokens = tokens
+        one.nusd, one.tokens = nusd, tokens
+        one.closed_at = now if one.closed_at is None else one.closed_at
+        if nusd == 0:
+            del self.holds[exchange_id]
+
+    def announce(
+        self, node: str, running: Iterable[Hold], closed: Iterable[Hold], asking: Collection[str], now: float
+    ) -> None:
+        """All that the node knows."""
+        named = set(asking)
+        for hold in running:
+            named.add(hold.exchange_id)
+            if (one := self.holds.get(hold.exchange_id)) is None:
+                self.hold(hold, node, int(min(hold.at, now)))
+            else:
+                one.node, one.nusd, one.closed_at = node, hold.nusd, None
+        for hold in closed:
+            named.add(hold.exchange_id)
+            if hold.exchange_id not in self.holds and hold.nusd:
+                self.hold(hold, node, int(now), counts=False)
+            self.close(hold.exchange_id, hold.nusd, hold.tokens, now)
+            if hold.exchange_id in self.holds:
+                self.holds[hold.exchange_id].node = node
+        ran = [(name, one) for name, one in self.holds.items() if (one.node, one.closed_at) == (node, None)]
+        self.release([name for name, _ in ran if name not in named])
+
+    def abandon(self, node: str, spared: Collection[str], now: float) -> int:
+        """How many."""
+        for name, one in self.holds.items():
+            if (one.node, one.closed_at) == (node, None) and name in spared:
+                one.closed_at = now
+        found = [
+            name for name, one in self.holds.items() if (one.node, one.closed_at) == (node, None) and name not in spared
+        ]
+        self.release(found)
+        return len(found)
+
+    def release(self, exchange_ids: Iterable[str]) -> None:
+        """They are held no longer."""
+        for exchange_id in exchange_ids:
+            self.holds.pop(exchange_id, None)
+
+    def seed(self, sums: Sequence[Sum]) -> None:
+        """What the ledger said."""
+        if self.cursor is None and sums:
+            self.cursor = min(one.as_of_us for one in sums)
+        for one in sums:
+            there = self.sums.get(one.gate_id)
+            newer = there is not None and there.since == one.since and there.as_of_us > one.as_of_us
+            if self.cursor is not None and one.as_of_us >= self.cursor and not newer:
+                self.sums[one.gate_id] = one
+
+    def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+        """True if that was where it was."""
+        if self.cursor != after_us:
+            return False
+        for change in changes:
+            for gate_id in change.gate_ids:
+                one = self.sums.get(gate_id)
+                if one is not None and one.since <= change.started_at and one.as_of_us < change.settled_at_us:
+                    self.sums[gate_id] = Sum(gate_id, one.since, one.nusd + change.nusd, one.as_of_us)
+            self.release([change.exchange_id])
+        self.cursor = until_us
+        return True
+
+    def forget_sums(self) -> None:
+        """No sum is known."""
+        self.sums.clear()
+        self.cursor = None
+
+    def lose(self) -> None:
+        """Nothing is."""
+        self.__init__()  # type: ignore[misc]
+
+    def standings(self) -> list[Standing]:
+        """Of all gates that are known."""
+        known = {gate.gate_id for one in self.holds.values() for gate in one.hold.gates} | set(self.sums)
+        return [self._standing(gate_id) for gate_id in sorted(known)]
+
+    def overdue(self, older_than_s: float, now: float) -> list[str]:
+        """Exchanges."""
+        ended = [(one.closed_at, name) for name, one in self.holds.items() if one.closed_at is not None]
+        return [name for at, name in ended if at < now - older_than_s]
+
+    def _standing(self, gate_id: str) -> Standing:
+        one, running = self.sums.get(gate_id), self.running(gate_id)
+        return Standing(
+            gate_id,
+            0.0 if one is None else one.since,
+            None if one is None else one.nusd,
+            self.held(gate_id),
+            running,
+            len(self.at(gate_id)) - running,
+        )
+
+    def _failures(self, hold: Hold, gate: Gate, now: float) -> Iterable[tuple[str, str, float | None]]:
+        requests = self.window(gate.gate_id, now)
+        if gate.nusd_max is not None and (self.spent(gate) or 0) + self.held(gate.gate_id) + hold.nusd > gate.nusd_max:
+            yield Why.MONEY, gate.gate_id, None
+        if gate.rpm is not None and len(requests) + 1 > gate.rpm:
+            yield Why.REQUESTS, gate.gate_id, self._wait_s(gate, hold, Why.REQUESTS, now)
+        if gate.tpm is not None and sum(one.tokens for one in requests) + hold.tokens > gate.tpm:
+            yield Why.TOKENS, gate.gate_id, self._wait_s(gate, hold, Why.TOKENS, now)
+        if gate.parallel is not None and self.running(gate.gate_id) >= gate.parallel:
+            yield Why.PARALLEL, gate.gate_id, None
+
+    def _wait_s(self, gate: Gate, hold: Hold, why: Why, now: float) -> float | None:
+        """Tried second by second."""
+        requests = self.window(gate.gate_id, now)
+        for later in sorted({one.second + 61 for one in requests}):
+            left = [one for one in requests if one.second + 60 >= later]
+            if why is Why.REQUESTS and gate.rpm is not None and len(left) + 1 <= gate.rpm:
+                return later - now
+            if why is Why.TOKENS and gate.tpm is not None and sum(one.tokens for one in left) + hold.tokens <= gate.tpm:
+                return later - now
+        return None

@@ -1,0 +1,275 @@
+"""Admission, on a real store: what it does when the store fails, forgets, or the ledger is slow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Gate, Limits, Scope, WhenDown
+from proxy.billing.reservation import Denied, Hold, Sum, Why
+from proxy.keys import admission as under_test
+from proxy.keys.admission import Admission, Reservation
+from proxy.keys.budgets import BudgetStore, BudgetsUnavailable, Own
+from proxy.keys.budgets_local import LocalBudgets
+
+NOW = 1_790_000_000.0
+ALLOWANCE = 1_000
+KEY = ApiKey("key_a", "a", b"d" * 32, "h", models=None, created_at=NOW, expires_at=None, revoked_at=None, revision=1)
+BUDGET = Scope("key_a", Limits(budget_usd=1_000, budget_window="none"), NOW)
+RATE = Scope("key_a", Limits(rpm=5), NOW)
+
+
+class Flaky:
+    """A store that can be away."""
+
+    def __init__(self, store: BudgetStore) -> None:
+        self._store = store
+        self.away = False
+        self.lost = False
+        self.announced: list[Own] = []
+
+    def close_at_once(self, ended: Hold) -> bool:
+        return not self.away and self._store.close_at_once(ended)
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._store, name)
+
+        async def call(*arguments: Any, **more: Any) -> Any:
+            if self.away:
+                raise BudgetsUnavailable("it is away")
+            if name == "whole" and self.lost:
+                return False
+            if name == "announce":
+                self.announced.append(arguments[0]())
+                self.lost = False
+            return await inner(*arguments, **more)
+
+        return call
+
+
+class Seen:
+    """What admission told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def denied(self, why: str) -> None:
+        self.told.append(str(why))
+
+    def store_failed(self, error: Exception) -> None:
+        assert isinstance(error, OSError), error
+        if self.told[-1:] != ["failed"]:
+            self.told.append("failed")
+
+    def store_works(self) -> None:
+        self.told.append("works")
+
+
+class Plant:
+    """Admission with all that it needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.local = LocalBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
+        self.store = Flaky(self.local)
+        self.seen = Seen()
+        self.spent = 0
+        self.settled: set[str] = set()
+        self.ledger_away = False
+        self.admission = Admission(
+            self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: NOW,
+            allowance_nusd=ALLOWANCE, observer=self.seen,
+        )  # fmt: skip
+
+    async def admit(self, name: str, nusd: int, *, scope: Scope = BUDGET, key: ApiKey = KEY) -> Reservation | Denied:
+        return await self.admission.admit(key, (scope,), name, nusd=nusd, tokens=10)
+
+    async def held(self) -> int:
+        return sum(one.held for one in await self.local.standings(["key_a"]))
+
+    async def _seed(self, gates: Sequence[Gate]) -> None:
+        if self.ledger_away:
+            raise OSError("the ledger is away")
+        await self.local.seed([Sum(gate.gate_id, gate.since, self.spent, 1) for gate in gates])
+
+    async def _settled(self, exchange_ids: Sequence[str]) -> Collection[str]:
+        return self.settled & set(exchange_ids)
+
+    async def _tidy(self) -> None:
+        """Nothing is in both."""
+
+
+@pytest.fixture
+async def plant(tmp_path: Path) -> AsyncIterator[Plant]:
+    made = Plant(tmp_path)
+    await made.admission.announce()
+    made.store.announced.clear()
+    yield made
+    made.store.away = False
+    await made.admission.aclose()
+
+
+@asynccontextmanager
+async def running(plant: Plant) -> AsyncIterator[None]:
+    """Its task runs."""
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(plant.admission.run())
+        yield
+        task.cancel()
+
+
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    before, under_test.LOOK_S = under_test.LOOK_S, 0.02
+    yield
+    under_test.LOOK_S = before
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(5):
+        while not await holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_it_holds_and_lets_go(plant: Plant) -> None:
+    async with running(plant):
+        first = await plant.admit("x1", 600)
+        assert isinstance(first, Reservation)
+        assert plant.admission.held_nusd == 600
+        assert isinstance(await plant.admit("x2", 600), Denied)
+        first.close(0, 0)
+        assert plant.admission.held_nusd == 0
+        await until(lambda: _is(plant.held, 0))
+        assert isinstance(await plant.admit("x3", 1_000), Reservation)
+    assert plant.seen.told == ["money"]
+
+
+async def _is(ask: Any, value: int) -> bool:
+    return bool(await ask() == value)
+
+
+async def test_what_is_not_limited_asks_nobody(plant: Plant) -> None:
+    plant.store.away = True
+    found = await plant.admission.admit(KEY, (), "x1", nusd=10**12, tokens=10**9)
+    assert isinstance(found, Reservation)
+    found.grow(10**15)
+    found.close(10**15, 1)
+    assert plant.seen.told == []
+
+
+async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
+    async with running(plant):
+        one = await plant.admit("x1", 600)
+        assert isinstance(one, Reservation)
+        one.close(500, 10)
+        await until(lambda: _is(plant.held, 500))
+        plant.store.lost = True
+        await until(lambda: _answer(bool(plant.store.announced)))
+        assert [hold.nusd for hold in plant.store.announced[-1].closed] == [500]
+        plant.settled.add("x1")
+
+        async def forgotten() -> bool:
+            plant.store.lost = True
+            return plant.store.announced[-1].closed == []
+
+        await until(forgotten)
+
+
+async def _answer(value: bool) -> bool:
+    return value
+
+
+async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(plant: Plant) -> None:
+    assert isinstance(await plant.admit("x0", 1), Reservation)
+    plant.store.away = True
+    refused = await plant.admit("x1", 1)
+    assert isinstance(refused, Denied)
+    assert refused.why is Why.UNKNOWN
+    assert isinstance(await plant.admit("x2", 1, scope=RATE), Reservation)
+    assert plant.seen.told == ["failed", "unknown", "failed"]
+
+
+async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> None:
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.OPEN)
+    plant.store.away = True
+    admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), Reservation) for n in range(5)]
+    assert admitted == [True, True, True, False, False]
+    plant.store.away = False
+    async with running(plant):
+        await until(lambda: _answer("works" in plant.seen.told))
+    plant.store.away = True
+    assert isinstance(await plant.admit("x9", 300, key=open_), Reservation), "another outage has another allowance"
+
+
+async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> None:
+    plant.ledger_away = True
+    refused = await plant.admit("x1", 1)
+    assert isinstance(refused, Denied)
+    assert refused.why is Why.UNKNOWN
+    plant.ledger_away = False
+    assert isinstance(await plant.admit("x2", 1), Reservation)
+
+
+async def test_what_ended_during_an_outage_is_told_afterwards(plant: Plant) -> None:
+    one = await plant.admit("x1", 600)
+    assert isinstance(one, Reservation)
+    plant.store.away = True
+    async with running(plant):
+        one.close(0, 0)
+        await until(lambda: _answer("failed" in plant.seen.told))
+        plant.store.away = False
+        await until(lambda: _is(plant.held, 0))
+
+
+async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> None:
+    one = await plant.admit("x1", 400)
+    assert isinstance(one, Reservation)
+    short: list[bool] = []
+    one.on_short = lambda: short.append(True)
+    one.grow(400)
+    assert await plant.held() == 400
+    one.grow(600)
+    await until(lambda: _is(plant.held, 750))
+    assert short == []
+    one.grow(900)
+    await until(lambda: _answer(short == [True]))
+    one.grow(5_000)
+    await until(lambda: _is(plant.held, 6_250))
+    assert short == [True], "once"
+
+
+async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
+    """What was admitted without the store is announced, and counts."""
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.OPEN)
+    plant.store.away = True
+    assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
+    plant.store.away, plant.store.lost = False, True
+    async with running(plant):
+        await until(lambda: _is(plant.held, 700))
+        assert isinstance(await plant.admit("x2", 400), Denied)
+
+
+async def test_what_is_asked_for_is_not_taken_for_a_stranger(plant: Plant) -> None:
+    gate = asyncio.Event()
+    plant.admission._seed = lambda _gates: _after(gate)  # type: ignore[assignment]
+    asking = asyncio.gather(plant.admit("x1", 1))
+    await asyncio.sleep(0.01)
+    await plant.admission.announce()
+    assert plant.store.announced[-1].asking == {"x1"}
+    gate.set()
+    await asking
+
+
+async def _after(gate: asyncio.Event) -> None:
+    await gate.wait()
+    raise OSError("too late")
+
+
+def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
+    plant.admission.remember([Hold("old", (Gate("key_a", nusd_max=1_000),), 900, 0, NOW)])
+    assert [hold.exchange_id for hold in plant.admission._own().closed] == ["old"]

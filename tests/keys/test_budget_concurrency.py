@@ -1,0 +1,148 @@
+"""A thousand requests at once for what is enough for ten: ten pass, through however many nodes or processes."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from multiprocessing.pool import Pool
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Denied, Granted, Hold, Sum, Unseeded, Verdict
+from proxy.keys.budgets import BudgetStore, Own
+from proxy.keys.budgets_local import LocalBudgets
+from proxy.keys.budgets_redis import RedisBudgets
+from proxy.redis_client import open_redis
+
+AT_ONCE, FIT, NUSD = 1_000, 10, 97
+NODES = 4
+QUICK, LONG = 5, 1_000
+
+
+def gates_of(number: int) -> tuple[Gate, ...]:
+    """One that is enough for ten, and one for all of them that never is the reason."""
+    return Gate(f"key_{number}", nusd_max=FIT * NUSD + NUSD - 1), Gate("org", nusd_max=10**12)
+
+
+async def contend(stores: list[BudgetStore], number: int, exchanges: range, *, within_s: float = 0.0) -> int:
+    """How many were granted, of so many that come within so long."""
+    gates = gates_of(number)
+
+    async def one(each: int) -> Verdict:
+        if within_s:
+            await asyncio.sleep(random.random() * within_s)
+        return await stores[each % len(stores)].reserve(Hold(f"x{number}-{each}", gates, NUSD, 1))
+
+    verdicts = await asyncio.gather(*[one(each) for each in exchanges])
+    assert not any(isinstance(one, Unseeded) for one in verdicts)
+    assert all(one.why == "money" for one in verdicts if isinstance(one, Denied))
+    return sum(isinstance(one, Granted) for one in verdicts)
+
+
+async def seed(store: BudgetStore, number: int) -> None:
+    await store.seed([Sum(gate.gate_id, 0.0, 0, 1) for gate in gates_of(number)])
+
+
+async def all_is_counted(store: BudgetStore, rounds: int) -> None:
+    [org] = await store.standings(["org"])
+    assert (org.held, org.open) == (rounds * FIT * NUSD, rounds * FIT)
+
+
+# -- on Redis
+
+
+@pytest.fixture
+async def nodes(redis_url: str, prefix: str) -> AsyncIterator[list[BudgetStore]]:
+    """Each with connections of its own."""
+    clients = [open_redis(redis_url) for _ in range(NODES)]
+    stores: list[BudgetStore] = [
+        RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)
+    ]
+    for store in stores:
+        await store.announce(lambda: Own((), (), ()))
+    yield stores
+    for client in clients:
+        await client.aclose()
+
+
+async def through_nodes(nodes: list[BudgetStore], rounds: int) -> None:
+    for number in range(rounds):
+        await seed(nodes[0], number)
+        assert await contend(nodes, number, range(AT_ONCE)) == FIT
+    await all_is_counted(nodes[0], rounds)
+
+
+async def test_ten_pass_through_many_nodes(nodes: list[BudgetStore]) -> None:
+    await through_nodes(nodes, QUICK)
+
+
+@pytest.mark.slow
+async def test_ten_pass_through_many_nodes_a_thousand_times(nodes: list[BudgetStore]) -> None:
+    await through_nodes(nodes, LONG)
+
+
+# -- on a file
+
+
+_together: list[Barrier] = []
+"""in a process of the pool: what all wait at before each round"""
+
+
+def in_a_process(path: Path, worker: int, rounds: int) -> list[int]:
+    """One process's share of each round: how many were granted."""
+
+    async def run() -> list[int]:
+        store = LocalBudgets(path, node=f"worker-{worker}", unix_time=time.time)
+        share = AT_ONCE // NODES
+        granted = []
+        try:
+            for number in range(rounds):
+                _together[0].wait(60)
+                mine = range(worker * share, (worker + 1) * share)
+                granted.append(await contend([store], number, mine, within_s=0.01))
+        finally:
+            await store.aclose()
+        return granted
+
+    return asyncio.run(run())
+
+
+def _join(barrier: Barrier) -> None:
+    _together.append(barrier)
+
+
+@pytest.fixture
+def processes() -> Iterator[Pool]:
+    """Started anew, as servers are."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(NODES, _join, (context.Barrier(NODES),)) as pool:
+        yield pool
+        pool.close()
+        pool.join()
+
+
+async def through_processes(processes: Pool, path: Path, rounds: int) -> None:
+    store = LocalBudgets(path, node="seeder", unix_time=time.time)
+    for number in range(rounds):
+        await seed(store, number)
+    asked = [processes.apply_async(in_a_process, (path, worker, rounds)) for worker in range(NODES)]
+    shares = [await asyncio.to_thread(one.get, 600) for one in asked]
+    assert [sum(each) for each in zip(*shares, strict=True)] == [FIT] * rounds
+    assert sum(any(share) for share in shares) > 1, "they were not at it at the same time"
+    await all_is_counted(store, rounds)
+    await store.aclose()
+
+
+async def test_ten_pass_through_many_processes(processes: Pool, tmp_path: Path) -> None:
+    await through_processes(processes, tmp_path / "budgets.db", QUICK)
+
+
+@pytest.mark.slow
+async def test_ten_pass_through_many_processes_a_thousand_times(processes: Pool, tmp_path: Path) -> None:
+    await through_processes(processes, tmp_path / "budgets.db", LONG)

@@ -1,0 +1,712 @@
+"""What is promised of holds and sums: one contract, on a file and on Redis, by two nodes on the same store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+from msgspec import structs
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Change, Denied, Granted, Hold, Standing, Sum, Unseeded, Verdict, Why
+from proxy.keys.budgets import BudgetStore, Own
+from tests.keys.conftest import NOW, LocalStores, Stores
+
+SINCE = NOW - 1000
+KEY = Gate("key_a", SINCE, nusd_max=1_000)
+ORG = Gate("org_a", 0.0, nusd_max=5_000)
+
+
+def hold(exchange_id: str, *gates: Gate, nusd: int = 0, tokens: int = 0, at: float = 0.0) -> Hold:
+    return Hold(exchange_id, gates, nusd, tokens, at)
+
+
+def ended(one: Hold, nusd: int, tokens: int = 0) -> Hold:
+    return structs.replace(one, nusd=nusd, tokens=tokens)
+
+
+def change(exchange_id: str, at_us: int, nusd: int, *gate_ids: str, started_at: float = NOW) -> Change:
+    return Change(exchange_id, at_us, started_at, nusd, gate_ids)
+
+
+async def seeded(store: BudgetStore, *gates: Gate, spent: int = 0, as_of_us: int = 100) -> None:
+    await store.seed([Sum(gate.gate_id, gate.since, spent, as_of_us) for gate in gates])
+
+
+async def standing(store: BudgetStore, gate: Gate = KEY) -> Standing:
+    [found] = await store.standings([gate.gate_id])
+    return found
+
+
+async def held(store: BudgetStore, gate: Gate = KEY) -> tuple[int, int, int]:
+    """nUSD, exchanges that run, exchanges that ended."""
+    found = await store.standings([gate.gate_id])
+    return (found[0].held, found[0].open, found[0].closed) if found else (0, 0, 0)
+
+
+def owns(running: Sequence[Hold] = (), closed: Sequence[Hold] = (), asking: Sequence[str] = ()) -> Own:
+    return Own(running, closed, frozenset(asking))
+
+
+def granted(verdict: Verdict) -> bool:
+    assert not isinstance(verdict, Unseeded)
+    return isinstance(verdict, Granted)
+
+
+def denied(verdict: Verdict) -> Denied:
+    assert isinstance(verdict, Denied)
+    return verdict
+
+
+# -- money
+
+
+async def test_what_is_not_seeded_is_said_and_nothing_is_held(one: BudgetStore) -> None:
+    rated = Gate("proj_a", rpm=5)
+    assert await one.reserve(hold("x", KEY, rated, ORG, nusd=10)) == Unseeded((KEY, ORG))
+    await seeded(one, ORG)
+    assert await one.reserve(hold("x", KEY, rated, ORG, nusd=10)) == Unseeded((KEY,))
+    assert await held(one, ORG) == (0, 0, 0)
+    await seeded(one, KEY)
+    assert granted(await one.reserve(hold("x", KEY, rated, ORG, nusd=10)))
+
+
+async def test_a_gate_is_seeded_for_one_window(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=1_000)
+    later = structs.replace(KEY, since=SINCE + 0.1)
+    assert await one.reserve(hold("x", later, nusd=10)) == Unseeded((later,))
+    await seeded(one, later)
+    assert granted(await one.reserve(hold("x", later, nusd=10)))
+
+
+async def test_what_money_does_not_bound_needs_no_seed(one: BudgetStore) -> None:
+    assert granted(await one.reserve(hold("x", Gate("key_r", rpm=5), nusd=10)))
+    assert await one.standings() == [Standing("key_r", 0.0, None, 10, 1, 0)]
+
+
+async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: BudgetStore) -> None:
+    await seeded(one, KEY, spent=300)
+    assert granted(await one.reserve(hold("x", KEY, nusd=500)))
+    refused = denied(await other.reserve(hold("y", KEY, nusd=201)))
+    assert (refused.why, refused.gate_id, refused.retry_after_s) == (Why.MONEY, "key_a", None)
+    assert refused.levels[0].nusd_left == 200
+    verdict = await other.reserve(hold("z", KEY, nusd=200))
+    assert isinstance(verdict, Granted)
+    assert verdict.levels[0].nusd_left == 0
+    assert await held(one) == (700, 2, 0)
+
+
+async def test_what_does_not_pass_every_gate_is_held_at_none(one: BudgetStore) -> None:
+    await seeded(one, KEY, ORG, spent=0)
+    rated = Gate("proj_a", rpm=1, tpm=100)
+    refused = denied(await one.reserve(hold("x", ORG, rated, KEY, nusd=1_001, tokens=1)))
+    assert refused.gate_id == "key_a"
+    assert [level.gate_id for level in refused.levels] == ["org_a", "proj_a", "key_a"]
+    assert await held(one, ORG) == (0, 0, 0)
+    assert granted(await one.reserve(hold("y", rated, tokens=100))), "and counted at none"
+
+
+async def test_the_first_gate_that_is_not_passed_is_named(one: BudgetStore) -> None:
+    await seeded(one, KEY, ORG, spent=5_000)
+    assert denied(await one.reserve(hold("x", ORG, KEY, nusd=1))).gate_id == "org_a"
+    assert denied(await one.reserve(hold("x", KEY, ORG, nusd=1))).gate_id == "key_a"
+
+
+async def test_the_same_exchange_is_held_once_and_granted(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    tight = Gate("proj_a", rpm=1, tpm=7, parallel=1)
+    for _ in range(3):
+        verdict = await one.reserve(hold("x", KEY, tight, nusd=1_000, tokens=7))
+        assert isinstance(verdict, Granted)
+        assert [level.nusd_left for level in verdict.levels] == [0, None]
+        assert verdict.levels[1].requests_left == 0
+    assert await held(one) == (1_000, 1, 0)
+
+
+async def test_money_that_was_paid_in_can_be_spent(one: BudgetStore) -> None:
+    credit = Gate("key_a/credit", nusd_max=0)
+    await seeded(one, credit, spent=-50)
+    assert granted(await one.reserve(hold("x", credit, nusd=50)))
+    assert denied(await one.reserve(hold("y", credit, nusd=1))).why is Why.MONEY
+
+
+async def test_large_amounts_are_exact(one: BudgetStore) -> None:
+    most = 10**15
+    gate = Gate("key_big", nusd_max=most)
+    await seeded(one, gate, spent=most - 7)
+    assert denied(await one.reserve(hold("x", gate, nusd=8))).levels[0].nusd_left == 7
+    assert granted(await one.reserve(hold("x", gate, nusd=7)))
+    await one.close([ended(hold("x", gate), 3)])
+    assert await one.absorb(100, [change("x", 101, 3, "key_big"), change("y", 101, -8 * 10**15, "key_big")], 102)
+    assert (await standing(one, gate)).spent == 3 - 7 - 7 * 10**15
+
+
+# -- growing and closing
+
+
+async def test_a_running_exchange_grows_whatever_is_left(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=0)
+    await one.reserve(hold("x", KEY, nusd=900))
+    assert await one.grow("x", 1_000)
+    assert not await one.grow("x", 1_001)
+    assert await held(one) == (1_001, 1, 0)
+    assert not await one.grow("x", 5), "it holds at least so much: it does not shrink"
+    assert await held(one) == (1_001, 1, 0)
+
+
+async def test_it_says_how_each_gate_stands(one: BudgetStore) -> None:
+    await seeded(one, KEY, ORG)
+    await one.reserve(hold("x", ORG, KEY, nusd=1))
+    assert not await one.grow("x", 1_001)
+    assert not await one.grow("x", 5_001)
+
+
+async def test_what_is_not_known_may_grow(one: BudgetStore) -> None:
+    assert await one.grow("nobody", 10**9)
+    await seeded(one, KEY)
+    await one.reserve(hold("x", KEY, nusd=900))
+    await one.close([ended(hold("x", KEY), 5)])
+    assert await one.grow("x", 10**9)
+    assert await held(one) == (5, 0, 1)
+
+
+async def test_an_ended_exchange_is_held_at_its_charge_until_its_entry_comes(
+    one: BudgetStore, other: BudgetStore
+) -> None:
+    await seeded(one, KEY, ORG)
+    await one.reserve(hold("x", KEY, ORG, nusd=900))
+    await one.close([ended(hold("x", KEY, ORG), 250), ended(hold("nobody", KEY), 9)])
+    assert await held(one) == await held(one, ORG) == (250, 0, 1)
+    assert await other.absorb(100, [change("x", 110, 250, "key_a", "org_a")], 110)
+    assert await standing(one) == Standing("key_a", SINCE, 250, 0, 0, 0)
+    await one.close([ended(hold("x", KEY, ORG), 250)])
+    assert await standing(one) == Standing("key_a", SINCE, 250, 0, 0, 0), "once is enough"
+
+
+async def test_closing_again_changes_nothing(stores: Stores, one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    await one.reserve(hold("x", KEY, nusd=900))
+    for _ in range(3):
+        await one.close([ended(hold("x", KEY), 250), ended(hold("x", KEY), 250)])
+        stores.clock.now += 10
+    assert await held(one) == (250, 0, 1)
+    assert await one.overdue(25) == ["x"], "it ended when it first did"
+
+
+async def test_what_is_charged_nothing_is_held_no_longer(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    await one.reserve(hold("x", KEY, nusd=900))
+    await one.close([ended(hold("x", KEY), 0)])
+    assert await held(one) == (0, 0, 0)
+    assert await one.overdue(-1) == []
+
+
+async def test_a_charge_above_the_quote_is_held_all_the_same(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    await one.reserve(hold("x", KEY, nusd=900))
+    await one.close([ended(hold("x", KEY), 2_000)])
+    assert await held(one) == (2_000, 0, 1)
+    assert denied(await one.reserve(hold("y", KEY, nusd=0))).levels[0].nusd_left == 0
+
+
+async def test_many_at_once_are_closed_and_released(one: BudgetStore, exchange_ids: Iterator[str]) -> None:
+    gate = Gate("key_many", nusd_max=10**12, rpm=10**6, tpm=10**6)
+    await seeded(one, gate)
+    many = [hold(next(exchange_ids), gate, nusd=10, tokens=3) for _ in range(1_201)]
+    for each in many:
+        assert granted(await one.reserve(each))
+    await one.close([ended(each, 7, 2) for each in many])
+    assert await held(one, gate) == (7 * 1_201, 0, 1_201)
+    await one.release([each.exchange_id for each in many[:601]])
+    assert await held(one, gate) == (7 * 600, 0, 600)
+    changes = [change(each.exchange_id, 101, 7, "key_many") for each in many[601:]]
+    assert await one.absorb(100, changes, 101)
+    assert await standing(one, gate) == Standing("key_many", 0.0, 7 * 600, 0, 0, 0)
+
+
+# -- exchanges at once
+
+
+async def test_so_many_run_at_once(one: BudgetStore, other: BudgetStore) -> None:
+    gate = Gate("key_p", parallel=2)
+    assert granted(await one.reserve(hold("x", gate)))
+    assert granted(await other.reserve(hold("y", gate)))
+    refused = denied(await one.reserve(hold("z", gate)))
+    assert (refused.why, refused.gate_id, refused.retry_after_s) == (Why.PARALLEL, "key_p", None)
+    await other.close([ended(hold("y", gate), 5)])
+    assert granted(await one.reserve(hold("z", gate))), "what has ended does not run"
+
+
+# -- rates
+
+
+async def test_so_many_requests_in_any_minute(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
+    gate = Gate("key_r", rpm=2)
+    assert granted(await one.reserve(hold("a", gate)))
+    stores.clock.now += 30
+    verdict = await other.reserve(hold("b", gate))
+    assert isinstance(verdict, Granted)
+    assert verdict.levels[0].requests_left == 0
+    assert verdict.levels[0].requests_reset_s == pytest.approx(60.75), "until both are free"
+    refused = denied(await one.reserve(hold("c", gate)))
+    assert (refused.why, refused.gate_id) == (Why.REQUESTS, "key_r")
+    assert refused.retry_after_s == pytest.approx(30.75)
+    stores.clock.now = NOW + 60
+    assert not granted(await one.reserve(hold("c", gate))), "a minute later is within a minute"
+    stores.clock.now = NOW + 30 + 30.75
+    assert granted(await one.reserve(hold("c", gate))), "it said when"
+    assert not granted(await one.reserve(hold("d", gate)))
+
+
+async def test_the_wait_is_for_as_many_as_there_are_too_many(stores: Stores, one: BudgetStore) -> None:
+    gate = Gate("key_t", tpm=100)
+    for tokens in (10, 20, 70):
+        assert granted(await one.reserve(hold(f"x{tokens}", gate, tokens=tokens)))
+        stores.clock.now += 10
+    for tokens, wait_s in ((10, 30.75), (11, 40.75), (30, 40.75), (31, 50.75), (100, 50.75), (101, None)):
+        refused = denied(await one.reserve(hold("y", gate, tokens=tokens)))
+        assert refused.why is Why.TOKENS
+        assert refused.retry_after_s == (None if wait_s is None else pytest.approx(wait_s)), tokens
+        assert refused.levels[0].tokens_left == 0
+        assert refused.levels[0].tokens_reset_s == pytest.approx(50.75)
+
+
+async def test_the_wait_is_for_all_that_time_helps_with(stores: Stores, one: BudgetStore) -> None:
+    slow, few = Gate("key_r", rpm=1), Gate("org_r", rpm=2)
+    assert granted(await one.reserve(hold("a", few)))
+    stores.clock.now += 20
+    assert granted(await one.reserve(hold("b", few, slow)))
+    assert denied(await one.reserve(hold("c", few, slow))).retry_after_s == pytest.approx(60.75)
+    await seeded(one, KEY, spent=1_000)
+    assert denied(await one.reserve(hold("c", few, KEY, nusd=1))).retry_after_s is None, "time alone does not"
+
+
+async def test_a_refused_request_counts_nowhere(stores: Stores, one: BudgetStore) -> None:
+    gate, tight = Gate("key_r", rpm=2, tpm=10), Gate("org_r", parallel=1)
+    assert granted(await one.reserve(hold("a", gate, tight, tokens=1)))
+    for number in range(20):
+        assert not granted(await one.reserve(hold(f"b{number}", gate, tight, tokens=1)))
+    verdict = await one.reserve(hold("c", gate, tokens=9))
+    assert isinstance(verdict, Granted)
+    assert verdict.levels[0].requests_left == verdict.levels[0].tokens_left == 0
+
+
+async def test_tokens_count_as_they_were_once_that_is_known(stores: Stores, one: BudgetStore) -> None:
+    gate = Gate("key_t", tpm=100)
+    assert granted(await one.reserve(hold("a", gate, nusd=1, tokens=100)))
+    stores.clock.now += 5
+    assert not granted(await one.reserve(hold("b", gate, tokens=41)))
+    await one.close([ended(hold("a", gate), 1, 60)])
+    assert not granted(await one.reserve(hold("b", gate, tokens=41)))
+    assert granted(await one.reserve(hold("b", gate, tokens=40)))
+    await one.close([ended(hold("b", gate), 0, 45)])
+    assert denied(await one.reserve(hold("c", gate, tokens=0))).why is Why.TOKENS, "more than was thought"
+    stores.clock.now = NOW + 60.75
+    verdict = await one.reserve(hold("c", gate, tokens=0))
+    assert isinstance(verdict, Granted)
+    assert verdict.levels[0].tokens_left == 55, "what was admitted first is free first"
+
+
+async def test_what_is_corrected_too_late_changes_nothing(stores: Stores, one: BudgetStore) -> None:
+    gate = Gate("key_t", tpm=100)
+    assert granted(await one.reserve(hold("a", gate, nusd=1, tokens=10)))
+    stores.clock.now += 70
+    await one.close([ended(hold("a", gate), 1, 90)])
+    assert granted(await one.reserve(hold("b", gate, tokens=100)))
+
+
+async def test_a_clock_that_was_put_back_locks_nobody_out_for_long(stores: Stores, one: BudgetStore) -> None:
+    gate = Gate("key_r", rpm=1)
+    assert granted(await one.reserve(hold("a", gate)))
+    stores.clock.now -= 3_600
+    assert granted(await one.reserve(hold("b", gate)))
+
+
+async def test_never_more_than_the_bound_in_any_minute_and_free_within_61_s(stores: Stores, one: BudgetStore) -> None:
+    gate = Gate("key_r", rpm=5)
+    passed: list[float] = []
+    for number in range(400):
+        stores.clock.now = NOW + number * 0.7
+        if granted(await one.reserve(hold(f"x{number}", gate))):
+            passed.append(stores.clock.now)
+        else:
+            assert stores.clock.now - passed[-5] < 61
+    assert all(later - earlier > 60 for earlier, later in zip(passed, passed[5:], strict=False))
+
+
+# -- sums
+
+
+async def test_an_entry_is_counted_once_whoever_brings_it(one: BudgetStore, other: BudgetStore) -> None:
+    await seeded(one, KEY, spent=10)
+    assert await one.cursor() == 100
+    found = [change("x", 101, 5, "key_a"), change("y", 105, -2, "key_a"), change("z", 105, 4, "key_b")]
+    assert await one.absorb(100, found, 105)
+    assert not await other.absorb(100, found, 105)
+    assert await other.cursor() == 105
+    assert (await standing(one)).spent == 13
+    assert await other.absorb(105, [], 120)
+    assert await one.cursor() == 120
+
+
+async def test_nothing_happens_if_the_cursor_is_elsewhere(one: BudgetStore) -> None:
+    assert await one.cursor() is None
+    assert not await one.absorb(0, [change("x", 1, 5, "key_a")], 1)
+    assert await one.cursor() is None
+    await seeded(one, KEY, spent=10)
+    await one.reserve(hold("x", KEY, nusd=100))
+    assert not await one.absorb(99, [change("x", 101, 5, "key_a")], 101)
+    assert not await one.absorb(101, [change("x", 102, 5, "key_a")], 102)
+    assert await standing(one) == Standing("key_a", SINCE, 10, 100, 1, 0)
+
+
+async def test_an_empty_ledger_has_a_time_too(one: BudgetStore) -> None:
+    await seeded(one, KEY, as_of_us=0)
+    assert await one.cursor() == 0
+    assert await one.absorb(0, [change("x", 7, 5, "key_a")], 7)
+    assert (await standing(one)).spent == 5
+
+
+async def test_a_seed_older_than_the_cursor_is_passed_over(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=10)
+    assert await one.absorb(100, [change("x", 110, 5, "key_a", "org_a")], 110)
+    await seeded(one, ORG, KEY, spent=1, as_of_us=109)
+    assert (await standing(one)).spent == 15
+    assert await one.standings(["org_a"]) == []
+    await seeded(one, ORG, spent=6, as_of_us=110)
+    assert (await standing(one, ORG)).spent == 6
+
+
+async def test_a_seed_newer_than_the_cursor_knows_what_comes(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=10)
+    await seeded(one, ORG, spent=60, as_of_us=150)
+    assert await one.cursor() == 100
+    entries = [change("x", 150, 5, "key_a", "org_a"), change("y", 151, 7, "key_a", "org_a")]
+    assert await one.absorb(100, entries, 151)
+    assert ((await standing(one)).spent, (await standing(one, ORG)).spent) == (22, 67)
+
+
+async def test_of_two_seeds_the_one_that_knows_more_stays(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=10)
+    await seeded(one, KEY, spent=30, as_of_us=150)
+    await seeded(one, KEY, spent=20, as_of_us=120)
+    assert (await standing(one)).spent == 30
+    assert await one.absorb(100, [change("x", 120, 10, "key_a"), change("y", 150, 10, "key_a")], 150)
+    assert (await standing(one)).spent == 30
+
+
+async def test_the_first_seeds_begin_with_the_oldest(one: BudgetStore) -> None:
+    await one.seed([Sum("key_a", SINCE, 10, 130), Sum("org_a", 0.0, 20, 120)])
+    assert await one.cursor() == 120
+    assert await one.absorb(120, [change("x", 125, 5, "key_a", "org_a")], 125)
+    assert ((await standing(one)).spent, (await standing(one, ORG)).spent) == (10, 25)
+    await one.seed([])
+    assert await one.cursor() == 125
+
+
+async def test_an_entry_counts_in_the_window_in_which_its_exchange_began(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=10)
+    entries = [
+        change("x", 101, 1, "key_a", started_at=SINCE - 0.001),
+        change("y", 101, 20, "key_a", started_at=SINCE),
+        change("z", 101, 300, "key_a", started_at=SINCE + 0.001),
+    ]
+    assert await one.absorb(100, entries, 101)
+    assert (await standing(one)).spent == 330
+
+
+async def test_an_entry_releases_its_exchange_where_it_counts_nowhere_too(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=10)
+    await one.reserve(hold("x", KEY, Gate("key_p", parallel=1), nusd=100))
+    assert await one.absorb(100, [change("x", 101, 1, "org_a", started_at=0.0)], 101)
+    assert await held(one) == await held(one, Gate("key_p")) == (0, 0, 0)
+
+
+async def test_forgotten_sums_leave_the_holds(one: BudgetStore, other: BudgetStore) -> None:
+    await seeded(one, KEY, ORG, spent=10)
+    await one.reserve(hold("x", KEY, nusd=100))
+    await other.forget_sums()
+    assert await one.cursor() is None
+    assert await one.standings() == [Standing("key_a", 0.0, None, 100, 1, 0)]
+    assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
+    await seeded(one, KEY, spent=20, as_of_us=50)
+    assert await one.cursor() == 50
+    assert denied(await one.reserve(hold("y", KEY, nusd=881))).levels[0].nusd_left == 880
+
+
+async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
+    gate = Gate("key_r", rpm=1)
+    assert granted(await one.reserve(hold("x", gate)))
+    await one.close([ended(hold("x", gate), 0)])
+    await one.forget_sums()
+    assert not granted(await one.reserve(hold("y", gate)))
+
+
+async def test_gates_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
+    await seeded(one, ORG, KEY, Gate("aaa"), spent=1)
+    await one.reserve(hold("x", Gate("zzz"), Gate("mmm"), nusd=3))
+    assert [found.gate_id for found in await one.standings()] == ["aaa", "key_a", "mmm", "org_a", "zzz"]
+    assert [found.gate_id for found in await one.standings(["zzz", "org_a", "nobody"])] == ["org_a", "zzz"]
+
+
+# -- what is overdue, and who is dead
+
+
+async def test_what_ended_long_ago_and_is_still_held_is_found(
+    stores: Stores, one: BudgetStore, other: BudgetStore
+) -> None:
+    gate = Gate("key_p")
+    for name, store in (("x", one), ("y", other), ("z", one)):
+        await store.reserve(hold(name, gate, nusd=9))
+    await one.close([ended(hold("x", gate), 5)])
+    stores.clock.now += 3
+    await other.close([ended(hold("y", gate), 5)])
+    assert await one.overdue(3) == []
+    stores.clock.now += 1
+    assert await other.overdue(3) == ["x"]
+    assert await other.overdue(0.5) == ["x", "y"]
+    await one.release(["x", "nobody"])
+    assert await one.overdue(0.5) == ["y"]
+    assert await held(one, gate) == (14, 1, 1)
+
+
+async def test_what_a_dead_node_runs_is_released(one: BudgetStore, other: BudgetStore) -> None:
+    await seeded(one, KEY)
+    for name, store in (("a", one), ("b", one), ("c", one), ("d", other)):
+        await store.reserve(hold(name, KEY, nusd=100))
+    await one.close([ended(hold("c", KEY), 50)])
+    assert await other.abandon("one", {"b", "d"}) == 1
+    assert await held(one) == (100 + 50 + 100, 1, 2), "what the ledger has ended, at what it held"
+    assert await other.abandon("nobody", ()) == await other.abandon("one", ()) == 0
+    await one.announce(owns)
+    assert await held(one) == (100 + 50 + 100, 1, 2)
+    assert sorted(await one.overdue(-1)) == ["b", "c"]
+
+
+async def test_a_node_that_was_taken_for_dead_finds_out(one: BudgetStore, other: BudgetStore) -> None:
+    await seeded(one, KEY)
+    running = hold("a", KEY, nusd=100, at=NOW)
+    await one.reserve(running)
+    await one.announce(lambda: owns([running]))
+    assert await one.whole()
+    assert await other.abandon("one", ()) == 1
+    assert not await one.whole()
+    await one.announce(lambda: owns([running]))
+    assert await one.whole()
+    assert await held(other) == (100, 1, 0)
+
+
+async def test_names_of_nodes_are_not_confused(stores: Stores) -> None:
+    first, second = stores.node("n"), stores.node("n:1")
+    await first.reserve(hold("x", Gate("key_p")))
+    await second.reserve(hold("y", Gate("key_p")))
+    assert await first.abandon("n:1", ()) == 1
+    assert await held(first, Gate("key_p")) == (0, 1, 0)
+    await first.aclose()
+    await second.aclose()
+
+
+# -- announcing
+
+
+async def test_a_node_announces_before_it_is_whole(one: BudgetStore, other: BudgetStore) -> None:
+    assert not await one.whole()
+    await one.announce(owns)
+    assert await one.whole()
+    assert not await other.whole()
+    assert granted(await other.reserve(hold("x", Gate("key_p")))), "it is not kept from working, though"
+    assert await one.whole()
+
+
+async def test_holds_become_what_the_node_knows(one: BudgetStore, other: BudgetStore) -> None:
+    await seeded(one, KEY)
+    ids = ("kept", "grown", "ended", "nothing", "stranger", "asking", "again")
+    each = {name: hold(name, KEY, nusd=10, at=NOW) for name in ids}
+    for one_hold in each.values():
+        assert granted(await one.reserve(one_hold))
+    await one.close([ended(each["again"], 3)])
+    await other.reserve(hold("theirs", KEY, nusd=1))
+    running = [
+        each["kept"],
+        structs.replace(each["grown"], nusd=600),
+        hold("new", KEY, nusd=200, at=NOW),
+        each["again"],
+    ]
+    closed = [ended(each["ended"], 4), ended(each["nothing"], 0), ended(hold("late", KEY), 30), hold("void", KEY)]
+    await one.announce(lambda: owns(running, closed, ["asking"]))
+    nusd = 10 + 600 + 200 + 10 + 4 + 30 + 10 + 1
+    assert await held(other) == (nusd, 6, 2)
+    assert await one.overdue(-1) == ["ended", "late"]
+    await one.announce(lambda: owns(running, closed, ["asking"]))
+    assert await held(other) == (nusd, 6, 2), "again: nothing"
+    await one.announce(owns)
+    assert await held(other) == (4 + 30 + 1, 1, 2), "what ended and is not known any more, the ledger has"
+    await one.absorb(100, [change("ended", 101, 4, "key_a"), change("late", 101, 30, "key_a")], 101)
+    assert await standing(other) == Standing("key_a", SINCE, 34, 1, 1, 0)
+
+
+async def test_it_is_unchecked(one: BudgetStore) -> None:
+    await seeded(one, KEY, spent=1_000)
+    await one.announce(lambda: owns([hold("x", KEY, nusd=5_000, at=NOW)]))
+    assert await held(one) == (5_000, 1, 0)
+
+
+async def test_what_another_node_ran_is_this_ones_once_it_says_so(one: BudgetStore, other: BudgetStore) -> None:
+    gate = Gate("key_p")
+    await one.reserve(hold("x", gate, nusd=10))
+    await one.reserve(hold("y", gate, nusd=10))
+    taken = [hold("x", gate, nusd=10, at=NOW)], [ended(hold("y", gate), 5)]
+    await other.announce(lambda: owns(*taken))
+    assert await one.abandon("one", ()) == 0
+    assert await held(one, gate) == (15, 1, 1)
+    assert await one.abandon("other", ()) == 1
+
+
+async def test_what_begins_while_it_announces_is_no_stranger(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    beginning: list[asyncio.Task[Verdict]] = []
+
+    def own() -> Own:
+        beginning.append(asyncio.get_running_loop().create_task(one.reserve(hold("x", KEY, nusd=10))))
+        return owns()
+
+    await one.announce(own)
+    assert granted(await beginning[0])
+    assert await held(one) == (10, 1, 0)
+    assert await one.whole()
+
+
+async def test_what_ends_while_it_announces_has_ended(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    running = [hold(f"x{number}", KEY, nusd=1, at=NOW) for number in range(600)]
+    for each in running:
+        assert granted(await one.reserve(each))
+    ending: list[asyncio.Task[None]] = []
+
+    def own() -> Own:
+        ending.append(asyncio.get_running_loop().create_task(one.close([ended(each, 0) for each in running])))
+        return owns(running)
+
+    await one.announce(own)
+    await ending[0]
+    assert await held(one) == (0, 0, 0)
+
+
+async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
+    one: BudgetStore, other: BudgetStore
+) -> None:
+    await seeded(one, KEY, spent=-1_000)
+    running = [hold(f"x{number}", KEY, nusd=1, at=NOW) for number in range(1_100)]
+    for each in running:
+        assert granted(await one.reserve(each))
+    await one.close([ended(each, 1) for each in running])
+    absorbing: list[asyncio.Task[bool]] = []
+
+    def own() -> Own:
+        changes = [change(each.exchange_id, 101, 1, "key_a") for each in running]
+        absorbing.append(asyncio.get_running_loop().create_task(other.absorb(100, changes, 101)))
+        return owns((), [ended(each, 1) for each in running])
+
+    await asyncio.gather(*[other.whole() for _ in range(5)])  # connections enough: its question is not late
+    await one.announce(own)
+    assert await absorbing[0]
+    assert await standing(one) == Standing("key_a", SINCE, 100, 0, 0, 0)
+
+
+# -- losses
+
+
+async def test_after_a_loss_all_is_as_it_was_once_it_was_announced(
+    stores: Stores, one: BudgetStore, other: BudgetStore
+) -> None:
+    rated = Gate("key_r", rpm=2, parallel=2)
+    running, closed = hold("x", KEY, rated, nusd=700, at=NOW), ended(hold("y", KEY), 100)
+    await seeded(one, KEY, spent=150)
+    await one.announce(owns)
+    await other.announce(owns)
+    await one.reserve(running)
+    await other.reserve(hold("y", KEY, nusd=100))
+    await other.close([closed])
+    await stores.lose()
+    assert not await one.whole()
+    assert not await other.whole()
+    await one.announce(lambda: owns([running]))
+    await other.announce(lambda: owns((), [closed]))
+    assert await one.whole()
+    assert await other.whole()
+    assert await one.cursor() is None
+    await seeded(other, KEY, spent=150, as_of_us=200)
+    assert await standing(one) == Standing("key_a", SINCE, 150, 800, 1, 1)
+    await stores.warmed()
+    assert denied(await one.reserve(hold("z", KEY, nusd=51))).levels[0].nusd_left == 50
+    assert granted(await one.reserve(hold("z", KEY, rated, nusd=50)))
+    assert denied(await one.reserve(hold("w", rated))).why is Why.REQUESTS, "what runs still counts"
+
+
+async def test_after_a_loss_nothing_is_granted_before_the_others_could_announce(
+    stores: Stores, one: BudgetStore, other: BudgetStore
+) -> None:
+    """The money of it: without the wait, the second thousand would go out as well."""
+    await seeded(one, KEY)
+    running = hold("x", KEY, nusd=1_000, at=NOW)
+    await one.announce(owns)
+    await other.announce(owns)
+    assert granted(await other.reserve(running))
+    await stores.lose()
+    await one.announce(owns)
+    await seeded(one, KEY)
+
+    async def announced() -> None:
+        await asyncio.sleep(0.2)
+        assert not await other.whole()
+        await other.announce(lambda: owns([running]))
+        await stores.warmed()
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(one.reserve(hold("y", KEY, nusd=1)))
+        tasks.create_task(announced())
+    assert denied(asked.result()).why is Why.MONEY
+
+
+async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(stores: Stores, one: BudgetStore) -> None:
+    await one.announce(owns)
+    running = hold("x", Gate("key_p", parallel=1), at=NOW)
+    assert granted(await one.reserve(running))
+    await stores.lose()
+    await one.announce(lambda: owns([running]))
+    async with asyncio.timeout(1):
+        assert granted(await one.reserve(hold("y", Gate("key_r", rpm=1))))
+        assert granted(await one.reserve(running)), "the same exchange again"
+        assert not granted(await one.reserve(hold("z", Gate("key_p", parallel=1)))), "more cannot turn up to free it"
+
+
+async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStore) -> None:
+    await one.announce(owns)
+    await stores.lose()
+    asked = asyncio.get_running_loop().create_task(one.reserve(hold("x", Gate("key_p", parallel=1))))
+    await asyncio.sleep(0.05)
+    await stores.warmed()
+    async with asyncio.timeout(3.5):
+        assert granted(await asked)
+
+
+async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
+    """Whatever was lost when: once all is announced and absorbed, nothing is held."""
+    gate = Gate("key_m", parallel=1_000)
+    running: dict[str, Hold] = {}
+    losing = isinstance(stores, LocalStores)
+    for number in range(60):
+        each = hold(f"x{number}", gate, nusd=number + 1, at=NOW)
+        running[each.exchange_id] = each
+        if number == 33:
+            await stores.lose()
+            await stores.warmed() if losing else None
+        if not await one.whole():
+            await one.announce(lambda: owns(list(running.values())))
+            await stores.warmed()
+        async with asyncio.timeout(4):
+            assert granted(await one.reserve(each))
+    assert await held(other, gate) == (sum(range(1, 61)), 60, 0)
+    await one.close([ended(each, 0) for each in running.values()])
+    assert await held(other, gate) == (0, 0, 0)

@@ -1,0 +1,385 @@
+"""What goes wrong with the stores of holds and sums: lost answers, late questions, failovers; damaged, busy files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Denied, Granted, Hold, Standing, Sum, Why
+from proxy.keys import budget_file
+from proxy.keys.budgets import BudgetsUnavailable, Own
+from proxy.keys.budgets_local import BUSY_S_MAX, LocalBudgets
+from proxy.keys.budgets_redis import CALLS_AT_ONCE, RedisBudgets
+from proxy.redis_client import open_redis
+from tests.support.faulty import FaultyPath
+from tests.support.net import free_port
+from tests.support.valkey import Valkey, valkey
+
+__all__ = ["valkey"]
+
+KEY = Gate("key_a", nusd_max=1_000)
+Open = Callable[[str, str], RedisBudgets]
+
+
+def hold(exchange_id: str, nusd: int = 10, gate: Gate = KEY) -> Hold:
+    return Hold(exchange_id, (gate,), nusd, 0, time.time())
+
+
+def owns(*running: Hold) -> Callable[[], Own]:
+    return lambda: Own(running, (), ())
+
+
+async def seed(store: RedisBudgets | LocalBudgets, spent: int = 0) -> None:
+    await store.seed([Sum("key_a", 0.0, spent, 100)])
+
+
+# -- Redis
+
+
+@pytest.fixture
+async def connect(prefix: str) -> AsyncIterator[Open]:
+    """Opens a node's handle on a server."""
+    clients = []
+
+    def make(url: str, node: str) -> RedisBudgets:
+        clients.append(open_redis(url))
+        return RedisBudgets(clients[-1], node=node, prefix=prefix)
+
+    yield make
+    for client in clients:
+        await client.aclose()
+
+
+@pytest.fixture
+def path(redis_url: str) -> Iterator[FaultyPath]:
+    """On the way to the server."""
+    with FaultyPath("127.0.0.1", int(redis_url.rpartition(":")[2])) as made:
+        yield made
+
+
+async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
+    connect: Open, redis_url: str, path: FaultyPath
+) -> None:
+    one, other = connect(f"redis://127.0.0.1:{path.port}", "one"), connect(redis_url, "other")
+    await one.announce(owns())
+    await seed(one)
+    assert isinstance(await one.reserve(hold("w")), Granted)
+    path.lose_reply(b"EVALSHA")
+    with pytest.raises(BudgetsUnavailable):
+        await one.reserve(hold("x", 900))
+    assert path.lost
+    assert [found.held for found in await other.standings(["key_a"])] == [910], "it was sent once"
+    assert isinstance(await one.reserve(hold("x", 900)), Granted)
+    assert [found.held for found in await other.standings(["key_a"])] == [910]
+    assert not await one.whole(), "who knows what else it did not hear of"
+    await one.announce(owns(hold("x", 900)))
+    assert await one.whole()
+    assert await other.standings(["key_a"]) == [Standing("key_a", 0.0, 0, 900, 1, 0)]
+
+
+async def test_a_lost_announcement_is_made_again(connect: Open, redis_url: str, path: FaultyPath) -> None:
+    one = connect(f"redis://127.0.0.1:{path.port}", "one")
+    await one.announce(owns())
+    path.lose_reply(b"EVALSHA")
+    with pytest.raises(BudgetsUnavailable):
+        await one.announce(owns(hold("x")))
+    assert not await one.whole()
+    await one.announce(owns(hold("x")))
+    assert await one.whole()
+
+
+async def test_what_arrives_after_the_announcement_does_not_happen(
+    connect: Open, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = connect(redis_url, "one")
+    await one.announce(owns())
+    await seed(one)
+    client: Any = one._redis
+    late: list[tuple[Any, ...]] = []
+
+    async def delayed(*words: Any) -> Any:
+        late.append(words)
+        raise ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "execute_command", delayed)
+        with pytest.raises(BudgetsUnavailable):
+            await one.reserve(hold("x"))
+    assert not await one.whole()
+    await one.announce(owns())
+    answer = await client.execute_command(*late[0])
+    assert answer[3] == b"stale"
+    assert await one.standings(["key_a"]) == [Standing("key_a", 0.0, 0, 0, 0, 0)]
+    assert isinstance(await one.reserve(hold("y")), Granted)
+
+
+async def test_what_was_on_its_way_while_it_announced_is_sent_again(connect: Open, redis_url: str) -> None:
+    """A refusal is an answer: it did not happen, so nothing happens twice."""
+    one, twin = connect(redis_url, "one"), connect(redis_url, "one")
+    await one.announce(owns())
+    await seed(one)
+    await twin.announce(owns())
+    assert isinstance(await one.reserve(hold("x")), Granted)
+    assert not await one.whole()
+    assert await twin.whole()
+
+
+async def test_a_server_that_is_away_is_said_to_be(connect: Open, valkey: Valkey) -> None:
+    one = connect(valkey.url, "one")
+    await one.announce(owns())
+    valkey.kill()
+    for asked in (one.reserve(hold("x")), one.whole(), one.close([hold("x")]), one.standings(), one.cursor()):
+        with pytest.raises(BudgetsUnavailable):
+            await asked
+    valkey.start()
+    assert not await one.whole()
+    await one.announce(owns())
+    assert await one.whole()
+
+
+async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valkey: Valkey) -> None:
+    one = connect(valkey.url, "one")
+    await one.announce(owns())
+    valkey.ask("SCRIPT", "FLUSH")
+    assert await one.whole()
+
+
+async def test_many_calls_at_once_need_few_connections(connect: Open, valkey: Valkey) -> None:
+    one = connect(valkey.url, "one")
+    await one.announce(owns())
+    await seed(one)
+    verdicts = await asyncio.gather(*[one.reserve(hold(f"x{number}", 1)) for number in range(500)])
+    assert all(isinstance(verdict, Granted) for verdict in verdicts)
+    assert int((await one._redis.info())["connected_clients"]) <= CALLS_AT_ONCE + 2
+
+
+async def snapshot(client: Any) -> dict[bytes, bytes]:
+    return {key: await client.dump(key) async for key in client.scan_iter()}
+
+
+async def restore(client: Any, kept: dict[bytes, bytes]) -> None:
+    """As if the last writes had never reached the server that serves now."""
+    await client.flushall()
+    for key, dumped in kept.items():
+        await client.restore(key, 0, dumped)
+
+
+async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open, valkey: Valkey) -> None:
+    """The money of it: `x` has all there is, and the server has forgotten it."""
+    one, other = connect(valkey.url, "one"), connect(valkey.url, "other")
+    await one.announce(owns())
+    await other.announce(owns())
+    await seed(one)
+    await one.reserve(hold("w", 1))
+    kept = await snapshot(one._redis)
+    assert isinstance(await one.reserve(hold("x", 999)), Granted)
+    await other.whole()
+    await restore(one._redis, kept)
+    asked = asyncio.get_running_loop().create_task(other.reserve(hold("y", 999)))  # its own look was undone, too
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    assert not await one.whole()
+    await one.announce(owns(hold("w", 1), hold("x", 999)))
+    verdict = await asked
+    assert isinstance(verdict, Denied)
+    assert verdict.why is Why.MONEY
+    assert not await other.whole()
+    await other.announce(owns())
+    assert await other.whole()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """One primary with all slots."""
+    options = "--cluster-enabled", "yes", "--cluster-port", str(free_port())
+    server = Valkey(tmp_path_factory.mktemp("cluster"), *options).start()
+    server.ask("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+    server.until("cluster_state:ok", "CLUSTER", "INFO")
+    yield server
+    server.close()
+
+
+async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
+    one = connect(f"redis+cluster://127.0.0.1:{cluster.port}", "one")
+    await one.announce(owns())
+    await seed(one)
+    rated = Gate("key_r", rpm=5, tpm=5)
+    assert isinstance(await one.reserve(Hold("x", (KEY, rated), 10, 2)), Granted)
+    await one.close([Hold("x", (KEY, rated), 7, 1)])
+    assert [found.gate_id for found in await one.standings()] == ["key_a", "key_r"]
+    assert await one.abandon("two", ()) == 0
+    assert await one.whole()
+
+
+# -- a file
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[Callable[[str], LocalBudgets]]:
+    """Opens a node's handle on the one file."""
+    made: list[LocalBudgets] = []
+
+    def make(node: str) -> LocalBudgets:
+        made.append(LocalBudgets(tmp_path / "budgets.db", node=node, unix_time=time.time))
+        return made[-1]
+
+    yield make
+    for store in made:
+        await store.aclose()
+
+
+File = Callable[[str], LocalBudgets]
+
+
+async def test_the_file_is_its_owners_only(file: File, tmp_path: Path) -> None:
+    await seed(file("one"))
+    modes = {found.name: stat.S_IMODE(found.stat().st_mode) for found in tmp_path.iterdir()}
+    assert len(modes) == 5, "the link, the lock, and three of SQLite's"
+    assert set(modes.values()) == {0o600}
+
+
+async def test_what_is_held_outlives_the_processes(file: File) -> None:
+    one = file("one")
+    await seed(one)
+    await one.reserve(hold("x", 999))
+    await one.aclose()
+    assert [found.held for found in await file("two").standings()] == [999]
+    assert [found.held for found in await one.standings()] == [999], "it opens again when it is used"
+
+
+async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
+    one = file("one")
+    await seed(one)
+    async with asyncio.timeout(0.5):
+        assert isinstance(await one.reserve(hold("x")), Granted)
+
+
+def overwritten(path: Path) -> None:
+    path.write_bytes(b"no database at all, but as long as a page of one " * 100)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def another_version(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+
+
+def before_a_power_cut(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE life SET boot = 'another'")
+    database.close()
+
+
+def without_a_table(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE holds")
+    database.close()
+
+
+def a_file_of_others(path: Path) -> None:
+    path.unlink()
+    path.write_text("not a link")
+
+
+@pytest.mark.parametrize(
+    "hurt", [overwritten, emptied, another_version, before_a_power_cut, without_a_table, a_file_of_others]
+)
+async def test_what_cannot_be_used_is_begun_anew(file: File, tmp_path: Path, hurt: Callable[[Path], None]) -> None:
+    one = file("one")
+    await seed(one)
+    await one.announce(owns())
+    await one.reserve(hold("x", 999))
+    await one.aclose()
+    hurt(tmp_path / "budgets.db")
+    two = file("two")
+    if hurt is without_a_table:
+        await two.reserve(hold("z", 1, Gate("key_r", rpm=1)))
+    assert not await one.whole()
+    await one.announce(owns(hold("x", 999)))
+    await seed(two)
+    verdict = await two.reserve(hold("y", 2))
+    assert isinstance(verdict, Denied)
+    assert verdict.why is Why.MONEY
+    await one.aclose()
+    await two.aclose()
+    assert await file("three").cursor() == 100
+    assert len(list(tmp_path.iterdir())) == 5, "what is over is removed"
+
+
+@pytest.mark.parametrize("name", ["budgets.db", "budgets.db.*"])
+async def test_a_file_that_is_deleted_while_it_is_used(file: File, tmp_path: Path, name: str) -> None:
+    one, two = file("one"), file("two")
+    await seed(one)
+    await one.announce(owns())
+    await two.announce(owns())
+    await one.reserve(hold("x", 999))
+    for found in tmp_path.glob(name):
+        found.unlink()
+    assert not await two.whole()
+    assert not await one.whole()
+    await two.announce(owns())
+    await seed(two)
+    asked = asyncio.get_running_loop().create_task(two.reserve(hold("y", 2)))
+    await asyncio.sleep(0.05)
+    assert not asked.done(), "others may hold something"
+    await one.announce(owns(hold("x", 999)))
+    assert isinstance(await asked, Denied)
+    assert await one.whole()
+
+
+async def test_where_nothing_can_be_kept_nobody_can_say(tmp_path: Path) -> None:
+    store = LocalBudgets(tmp_path / "nowhere" / "budgets.db", node="one", unix_time=time.time)
+    with pytest.raises(BudgetsUnavailable):
+        await store.reserve(hold("x"))
+    await store.aclose()
+
+
+async def test_a_file_that_is_lost_again_and_again_locks_nobody_in(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, _other = file("one"), await file("other").whole()
+    monkeypatch.setattr(budget_file, "WARM_S", 60.0)
+    one._file._begin_anew(warm_s=60.0)
+    began = time.monotonic()
+    with pytest.raises(BudgetsUnavailable):
+        await one.reserve(hold("x", 1, Gate("key_p", parallel=1)))
+    assert time.monotonic() - began == pytest.approx(3.0, abs=1.0)
+
+
+async def test_a_process_that_stands_still_within_a_transaction_is_not_waited_for(file: File, tmp_path: Path) -> None:
+    one = file("one")
+    await seed(one)
+    ticks = 0
+
+    async def stream() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0.001)
+            ticks += 1
+
+    other = sqlite3.connect(tmp_path / "budgets.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    streaming = asyncio.get_running_loop().create_task(stream())
+    began = time.monotonic()
+    with pytest.raises(BudgetsUnavailable):
+        await one.reserve(hold("x"))
+    assert time.monotonic() - began == pytest.approx(BUSY_S_MAX, abs=0.9)
+    assert ticks > 50, "streams go on"
+    asked = asyncio.get_running_loop().create_task(one.reserve(hold("x")))
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    other.execute("COMMIT")
+    assert isinstance(await asked, Granted)
+    streaming.cancel()
+    other.close()

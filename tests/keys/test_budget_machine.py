@@ -1,0 +1,437 @@
+"""Anything that can happen to holds and sums, in any order, on both stores, against a plain model; and against the
+ledger itself: what exists of an exchange anywhere is never let pass a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from msgspec import structs
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Change, Denied, Granted, Hold, Sum, Unseeded
+from proxy.keys import budget_file
+from proxy.keys.budgets import BudgetStore, Own
+from tests.keys.conftest import NOW, LocalStores, RedisStores, Stores
+from tests.keys.model import Model
+
+_T = TypeVar("_T")
+
+NODES = ("n", "n:1", "third")
+SINCES = (NOW - 1_000.5, NOW + 20.25)
+KEYS = ("key_a", "key_b")
+NUSD = st.integers(0, 60)
+TOKENS = st.integers(0, 40)
+
+
+def gates_of(key_id: str, since: float) -> tuple[Gate, ...]:
+    """A key's, its project's, its organization's: every kind of bound."""
+    return (
+        Gate(key_id, since, nusd_max=100, rpm=6),
+        Gate("proj", 0.0, tpm=120, parallel=4),
+        Gate("org", 0.0, nusd_max=180),
+        Gate("org/credit", nusd_max=0),
+    )
+
+
+class Budgets(RuleBasedStateMachine):
+    """Subclassed for each store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.stores = self.make_stores()
+        self.nodes: dict[str, BudgetStore] = {}
+        self.model = Model()
+        self.running: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
+        self.closed: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
+        self.ledger: list[Change] = []
+        self.head_us = 100
+        self.number = 0
+        self.last: Hold | None = None
+
+    def make_stores(self) -> Stores:
+        """Empty ones."""
+        raise NotImplementedError
+
+    def do(self, what: Awaitable[_T]) -> _T:
+        """On the machine's own loop."""
+
+        async def bounded() -> _T:
+            async with asyncio.timeout(10):
+                return await what
+
+        return self.loop.run_until_complete(bounded())
+
+    @property
+    def now(self) -> float:
+        return self.stores.clock.now
+
+    @initialize()
+    def begin(self) -> None:
+        self.nodes = {name: self.stores.node(name) for name in NODES}
+        for name in NODES:
+            self._announce(name)
+        self.do(self.stores.warmed())
+        self.credit(100)
+
+    # -- exchanges
+
+    @rule(
+        node=st.sampled_from(NODES),
+        key=st.sampled_from(KEYS),
+        first=st.integers(0, 3),
+        count=st.integers(1, 4),
+        window=st.sampled_from(SINCES),
+        nusd=NUSD,
+        tokens=TOKENS,
+    )
+    def reserve(self, node: str, key: str, first: int, count: int, window: float, nusd: int, tokens: int) -> None:
+        self.number += 1
+        gates = gates_of(key, window)[first : first + count]
+        self._reserve(node, Hold(f"x{self.number}", gates, nusd, tokens, self.now))
+
+    @precondition(lambda self: self.last)
+    @rule(node=st.sampled_from(NODES))
+    def ask_again(self, node: str) -> None:
+        """Of the same node, if it runs; its answer was lost."""
+        assert self.last is not None
+        owner = next((name for name in NODES if self.last.exchange_id in self.running[name]), None)
+        if owner is not None:
+            self._reserve(owner, self.last)
+
+    def _reserve(self, node: str, hold: Hold) -> None:
+        expected_unseeded = self.model.unseeded(hold)
+        verdict = self.do(self.nodes[node].reserve(hold))
+        if expected_unseeded:
+            assert verdict == Unseeded(expected_unseeded)
+            self.seed(self.head_us, structs.replace(hold))
+            assert not self.model.unseeded(hold)
+            verdict = self.do(self.nodes[node].reserve(hold))
+        known = hold.exchange_id in self.model.holds
+        expected = self.model.reserve(hold, node, self.now)
+        if expected is None:
+            assert isinstance(verdict, Granted)
+            self.running[node].setdefault(hold.exchange_id, hold)
+            self.last = hold
+            if not known:
+                self._no_bound_is_passed(hold)
+        else:
+            assert isinstance(verdict, Denied)
+            assert (verdict.why, verdict.gate_id) == expected[:2]
+            assert verdict.retry_after_s == (None if expected[2] is None else pytest.approx(expected[2], abs=1e-5))
+        self._levels_are_true(hold, verdict)
+
+    def _levels_are_true(self, hold: Hold, verdict: Granted | Denied) -> None:
+        for gate, level in zip(hold.gates, verdict.levels, strict=True):
+            requests = self.model.window(gate.gate_id, self.now)
+            spent = self.model.spent(gate)
+            if gate.nusd_max is not None and spent is not None:
+                assert level.nusd_left == max(0, gate.nusd_max - spent - self.model.held(gate.gate_id))
+            if gate.rpm is not None:
+                assert level.requests_left == max(0, gate.rpm - len(requests))
+                newest = max((one.second + 61 - self.now for one in requests), default=0.0)
+                assert level.requests_reset_s == pytest.approx(newest, abs=1e-5)
+            if gate.tpm is not None:
+                assert level.tokens_left == max(0, gate.tpm - sum(one.tokens for one in requests))
+
+    def _no_bound_is_passed(self, hold: Hold) -> None:
+        """By what is true, not by what the store knows: every exchange counts once, at its entries or at what it may
+        come to."""
+        settled = {change.exchange_id for change in self.ledger}
+        for gate in hold.gates:
+            if gate.nusd_max is None:
+                continue
+            entries = [c.nusd for c in self._entries_at(gate) if c.started_at >= gate.since]
+            ahead = [
+                one.nusd
+                for of in (self.running, self.closed)
+                for known in of.values()
+                for one in known.values()
+                if one.exchange_id not in settled and gate.gate_id in {each.gate_id for each in one.gates}
+            ]
+            assert sum(entries) + sum(ahead) <= gate.nusd_max
+
+    def _entries_at(self, gate: Gate) -> list[Change]:
+        """The gate's entries, but for corrections and top-ups that no store can have heard of yet."""
+        until = max(self.model.cursor or 0, self.model.sums[gate.gate_id].as_of_us)
+        first = {change.exchange_id: change for change in reversed(self.ledger)}
+        return [
+            one
+            for one in self.ledger
+            if gate.gate_id in one.gate_ids and (one.settled_at_us <= until or first[one.exchange_id] is one)
+        ]
+
+    @precondition(lambda self: any(self.running.values()))
+    @rule(pick=st.integers(0, 99), nusd=st.integers(0, 150))
+    def grow(self, pick: int, nusd: int) -> None:
+        node, hold = self._pick(self.running, pick)
+        assert self.do(self.nodes[node].grow(hold.exchange_id, nusd)) == self.model.grow(hold.exchange_id, nusd)
+        if nusd > hold.nusd:
+            self.running[node][hold.exchange_id] = structs.replace(hold, nusd=nusd)
+
+    @precondition(lambda self: any(self.running.values()))
+    @rule(pick=st.integers(0, 99), nusd=st.integers(0, 80), tokens=TOKENS, twice=st.booleans())
+    def close(self, pick: int, nusd: int, tokens: int, twice: bool) -> None:
+        node, hold = self._pick(self.running, pick)
+        ended = structs.replace(hold, nusd=nusd, tokens=tokens)
+        del self.running[node][hold.exchange_id]
+        self.closed[node][hold.exchange_id] = ended
+        for _ in range(2 if twice else 1):
+            self.do(self.nodes[node].close([ended, structs.replace(ended, exchange_id="nobody")]))
+            self.model.close(hold.exchange_id, nusd, tokens, self.now)
+
+    # -- the ledger
+
+    @precondition(lambda self: any(self.closed.values()))
+    @rule(picks=st.lists(st.integers(0, 99), min_size=1, max_size=4))
+    def settle(self, picks: list[int]) -> None:
+        """One transaction of the ledger."""
+        self.head_us += 7
+        for pick in picks:
+            _, hold = self._pick(self.closed, pick)
+            if hold.exchange_id not in {change.exchange_id for change in self.ledger}:
+                self._entry(hold)
+
+    @rule(nusd=st.integers(0, 50))
+    def credit(self, nusd: int) -> None:
+        self.head_us += 3
+        self.ledger.append(Change(f"credit{len(self.ledger)}", self.head_us, self.now, -nusd, ("org/credit",)))
+
+    @precondition(lambda self: self.ledger)
+    @rule(pick=st.integers(0, 99), nusd=st.integers(-5, 5))
+    def adjust(self, pick: int, nusd: int) -> None:
+        self.head_us += 1
+        one = self.ledger[pick % len(self.ledger)]
+        self.ledger.append(structs.replace(one, settled_at_us=self.head_us, nusd=nusd))
+
+    def _entry(self, hold: Hold) -> None:
+        gate_ids = *[gate.gate_id for gate in hold.gates], "unlimited"
+        self.ledger.append(Change(hold.exchange_id, self.head_us, hold.at, hold.nusd, gate_ids))
+
+    @precondition(lambda self: any(self.closed.values()))
+    @rule(node=st.sampled_from(NODES))
+    def hear_of_it(self, node: str) -> None:
+        """The node's journal forgets what the ledger has."""
+        settled = {change.exchange_id for change in self.ledger}
+        self.closed[node] = {name: one for name, one in self.closed[node].items() if name not in settled}
+
+    @rule(node=st.sampled_from(NODES), back=st.integers(0, 12), wrong=st.sampled_from([0, 0, 0, -1, 1]))
+    def absorb(self, node: str, back: int, wrong: int) -> None:
+        cursor = self.model.cursor
+        after = (self.head_us if cursor is None else cursor) + wrong
+        until = max(after, self.head_us - back)
+        changes = [one for one in self.ledger if after < one.settled_at_us <= until]
+        expected = self.model.absorb(after, changes, until)
+        assert self.do(self.nodes[node].absorb(after, changes, until)) == expected
+
+    @rule(back=st.integers(0, 20), window=st.sampled_from(SINCES), key=st.sampled_from(KEYS))
+    def seed_at(self, back: int, window: float, key: str) -> None:
+        self.seed(self.head_us - back, Hold("", gates_of(key, window), 0, 0))
+
+    def seed(self, as_of_us: int, hold: Hold) -> None:
+        """As the ledger was then."""
+        sums = [
+            Sum(gate.gate_id, gate.since, self._ledger_says(gate.gate_id, gate.since, as_of_us), as_of_us)
+            for gate in hold.gates
+            if gate.nusd_max is not None
+        ]
+        self.do(self.nodes["n"].seed(sums))
+        self.model.seed(sums)
+
+    def _ledger_says(self, gate_id: str, since: float, until_us: int) -> int:
+        return sum(
+            one.nusd
+            for one in self.ledger
+            if gate_id in one.gate_ids and one.started_at >= since and one.settled_at_us <= until_us
+        )
+
+    @rule(node=st.sampled_from(NODES))
+    def forget_sums(self, node: str) -> None:
+        self.do(self.nodes[node].forget_sums())
+        self.model.forget_sums()
+
+    @rule(node=st.sampled_from(NODES), older_than_s=st.sampled_from([0.0, 5.0]))
+    def release_overdue(self, node: str, older_than_s: float) -> None:
+        found = self.do(self.nodes[node].overdue(older_than_s))
+        assert sorted(found) == sorted(self.model.overdue(older_than_s, self.now))
+        known = {one.exchange_id for one in self.ledger if one.settled_at_us <= (self.model.cursor or 0)}
+        released = [one for one in found if one in known]
+        self.do(self.nodes[node].release(released))
+        self.model.release(released)
+
+    # -- time, and accidents
+
+    @rule(seconds=st.floats(0.01, 45))
+    def wait(self, seconds: float) -> None:
+        self.stores.clock.now += round(seconds, 3)
+
+    @rule(node=st.sampled_from(NODES))
+    def announce(self, node: str) -> None:
+        self._announce(node)
+
+    def _announce(self, node: str) -> None:
+        running, closed = list(self.running[node].values()), list(self.closed[node].values())
+        self.do(self.nodes[node].announce(lambda: Own(running, closed, frozenset())))
+        self.model.announce(node, running, closed, (), self.now)
+        assert self.do(self.nodes[node].whole())
+
+    @precondition(lambda self: any(self.running.values()))
+    @rule(node=st.sampled_from(NODES), spared=st.lists(st.booleans(), min_size=8, max_size=8))
+    def crash(self, node: str, spared: list[bool]) -> None:
+        """kill -9; a sweeper settles some of what ran, and the rest came to nothing; then it starts again."""
+        stranded = list(self.running[node].values())
+        self.running[node] = {}
+        self.head_us += 5
+        swept = [one for one, settled in zip(stranded, spared, strict=False) if settled]
+        for one in swept:
+            self._entry(one)
+        names = {one.exchange_id for one in swept}
+        other = NODES[NODES.index(node) - 1]
+        assert self.do(self.nodes[other].abandon(node, names)) == self.model.abandon(node, names, self.now)
+        assert not self.do(self.nodes[node].whole())
+        self.do(self.nodes[node].aclose())
+        self.nodes[node] = self.stores.node(node)
+        self._announce(node)
+
+    @rule(order=st.permutations(NODES), between=st.booleans())
+    def lose_all(self, order: list[str], between: bool) -> None:
+        self.do(self.stores.lose())
+        self.model.lose()
+        for node in order:
+            if between:
+                assert not self.do(self.nodes[node].absorb(self.head_us, [], self.head_us))
+                self.do(self.nodes[node].close([Hold("nobody", (), 0, 0)]))
+            assert not self.do(self.nodes[node].whole())
+            self._announce(node)
+        self.do(self.stores.warmed())
+
+    # -- always
+
+    @invariant()
+    def the_store_stands_as_the_model(self) -> None:
+        if not self.nodes:
+            return
+        found = self.do(self.nodes["third"].standings())
+        assert found == self.model.standings()
+        assert self.do(self.nodes["third"].cursor()) == self.model.cursor
+        for one in found:
+            assert min(one.open, one.closed, one.held) >= 0
+            if one.spent is not None:
+                until = max(self.model.cursor or 0, self.model.sums[one.gate_id].as_of_us)
+                assert one.spent == self._ledger_says(one.gate_id, one.since, until)
+
+    def teardown(self) -> None:
+        if self.nodes:
+            self._end_well()
+        for store in self.nodes.values():
+            self.do(store.aclose())
+        self.do(self.stores.lose())
+        self.close_stores()
+        self.loop.close()
+
+    def close_stores(self) -> None:
+        """Give them back."""
+
+    def _end_well(self) -> None:
+        """Everything ends, is settled, and absorbed: then nothing is held."""
+        for node in NODES:
+            while self.running[node]:
+                self._close_one(node)
+        self.head_us += 1
+        settled = {change.exchange_id for change in self.ledger}
+        for known in self.closed.values():
+            for hold in known.values():
+                if hold.exchange_id not in settled:
+                    self._entry(hold)
+        self.seed(self.head_us, Hold("", gates_of("key_a", SINCES[0]), 0, 0))
+        self.absorb("n", 0, 0)
+        self.stores.clock.now += 6
+        self.release_overdue("n", 5.0)
+        assert [
+            one for one in self.do(self.nodes["n"].standings()) if (one.held, one.open, one.closed) != (0, 0, 0)
+        ] == []
+
+    def _close_one(self, node: str) -> None:
+        exchange_id, hold = self.running[node].popitem()
+        self.closed[node][exchange_id] = structs.replace(hold, nusd=11, tokens=3)
+        self.do(self.nodes[node].close([self.closed[node][exchange_id]]))
+        self.model.close(exchange_id, 11, 3, self.now)
+
+    def _pick(self, among: dict[str, dict[str, Hold]], pick: int) -> tuple[str, Hold]:
+        every = [(node, hold) for node in NODES for hold in among[node].values()]
+        return every[pick % len(every)]
+
+
+def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
+    """The one for a store."""
+
+    class OnFile(Budgets):
+        folder: Path
+
+        def make_stores(self) -> Stores:
+            memory = Path("/dev/shm")
+            self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+            return LocalStores(self.folder)
+
+        def close_stores(self) -> None:
+            shutil.rmtree(self.folder)
+
+    class OnRedis(Budgets):
+        def make_stores(self) -> Stores:
+            return RedisStores(redis_url, prefix)
+
+        def close_stores(self) -> None:
+            stores: Any = self.stores
+            self.do(stores.redis.aclose())
+
+    return OnFile if kind == "local" else OnRedis
+
+
+@pytest.fixture(params=["local", "redis"])
+def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Budgets]]:
+    """A machine. No time passes in it but its own: a file does not warm."""
+    monkeypatch.setattr(budget_file, "WARM_S", 0.0)
+    if request.param == "local":
+        yield machine("local", "", "")
+    else:
+        yield machine("redis", request.getfixturevalue("redis_url"), request.getfixturevalue("prefix"))
+
+
+def run(of: type[Budgets], *, examples: int, steps: int) -> None:
+    """So many, derandomised where nothing else is asked for."""
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        derandomize="BUDGET_MACHINE_RANDOM" not in os.environ,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(of, settings=chosen)
+
+
+def test_whatever_happens_the_store_stands_as_the_model(on: type[Budgets]) -> None:
+    run(on, examples=25, steps=40)
+
+
+@pytest.mark.slow
+def test_whatever_happens_for_long(on: type[Budgets], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUDGET_MACHINE_RANDOM", "1")
+    run(on, examples=600, steps=100)

@@ -1,0 +1,142 @@
+"""Claims: one contract, on a file and on Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.keys.claims_local import LocalClaims
+from proxy.keys.claims_redis import RedisClaims
+from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
+from proxy.redis_client import open_redis
+from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
+
+__all__ = ["prefix", "redis_url", "shared_valkey", "valkey"]
+
+PEPPER = b"p" * 32
+REMEMBER_S = 60.0
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["local", "redis"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[ClaimStore]:
+    if request.param == "local":
+        local = LocalClaims(tmp_path / "claims.db", remember_s=REMEMBER_S, unix_time=clock)
+        yield local
+        await local.aclose()
+    else:
+        redis = open_redis(request.getfixturevalue("redis_url"))
+        yield RedisClaims(redis, remember_s=REMEMBER_S, prefix=f"test-{secrets.token_hex(6)}")
+        await redis.aclose()
+
+
+@pytest.fixture
+def claims(store: ClaimStore) -> Claims:
+    def failed(error: OSError) -> None:
+        raise AssertionError(error)
+
+    return Claims(store, pepper=PEPPER, answer_bytes_max=1000, on_failure=failed)
+
+
+async def test_the_first_has_it(claims: Claims) -> None:
+    assert await claims.claim("key_a", "t", b"{}", "x1") is None
+    assert await claims.claim("key_a", "t", b"{}", "x1") is None, "its answer may have been lost"
+    earlier = await claims.claim("key_a", "t", b"{}", "x2")
+    assert earlier is not None
+    assert (earlier.exchange_id, earlier.same_body, earlier.ended, earlier.answer) == ("x1", True, False, None)
+
+
+async def test_another_body_another_key_another_token(claims: Claims) -> None:
+    await claims.claim("key_a", "t", b"{}", "x1")
+    earlier = await claims.claim("key_a", "t", b"{ }", "x2")
+    assert earlier is not None
+    assert not earlier.same_body
+    assert await claims.claim("key_b", "t", b"{}", "x3") is None
+    assert await claims.claim("key_a", "u", b"{}", "x4") is None
+
+
+@pytest.mark.parametrize("answer", [None, b'{"id":"1"}'])
+async def test_what_ended_is_remembered(claims: Claims, answer: bytes | None) -> None:
+    await claims.claim("key_a", "t", b"{}", "x1")
+    await claims.end("key_a", "t", "x1", billed=True, answer=answer)
+    earlier = await claims.claim("key_a", "t", b"{}", "x2")
+    assert earlier is not None
+    assert (earlier.exchange_id, earlier.ended, earlier.answer) == ("x1", True, answer)
+
+
+async def test_what_was_not_billed_is_free_again(claims: Claims) -> None:
+    await claims.claim("key_a", "t", b"{}", "x1")
+    await claims.end("key_a", "t", "x2", billed=False, answer=None)
+    assert await claims.claim("key_a", "t", b"{}", "x2") is not None, "it was not x2's to release"
+    await claims.end("key_a", "t", "x1", billed=False, answer=None)
+    assert await claims.claim("key_a", "t", b"{}", "x2") is None
+
+
+async def test_of_many_at_once_one_has_it(claims: Claims) -> None:
+    found = await asyncio.gather(*(claims.claim("key_a", "t", b"{}", f"x{n}") for n in range(50)))
+    [winner] = {one.exchange_id for one in found if one is not None}
+    assert [f"x{n}" for n, one in enumerate(found) if one is None] == [winner]
+
+
+async def test_it_is_forgotten_in_time(tmp_path: Path, clock: Clock) -> None:
+    store = LocalClaims(tmp_path / "claims.db", remember_s=REMEMBER_S, unix_time=clock)
+    assert await store.claim("n", "b", "x1") is None
+    clock.now += REMEMBER_S - 1
+    assert await store.claim("n", "b", "x2") is not None
+    clock.now += 1
+    assert await store.claim("n", "b", "x2") is None
+    await store.aclose()
+
+
+async def test_redis_forgets_by_itself(redis_url: str) -> None:
+    redis = open_redis(redis_url)
+    store = RedisClaims(redis, remember_s=0.05, prefix=f"test-{secrets.token_hex(6)}")
+    assert await store.claim("n", "b", "x1") is None
+    async with asyncio.timeout(5):
+        while await store.claim("n", "b", "x2") is not None:
+            await asyncio.sleep(0.01)
+    await redis.aclose()
+
+
+async def test_neither_token_nor_answer_is_readable_where_it_is_kept(tmp_path: Path, clock: Clock) -> None:
+    store = LocalClaims(tmp_path / "claims.db", remember_s=REMEMBER_S, unix_time=clock)
+    claims = Claims(store, pepper=PEPPER, answer_bytes_max=1000, on_failure=lambda _: None)
+    await claims.claim("key_a", "canary-token", b"canary-body", "x1")
+    await claims.end("key_a", "canary-token", "x1", billed=True, answer=b"canary-answer")
+    await store.aclose()
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"x1" in kept
+    assert b"canary" not in kept
+    assert (tmp_path / "claims.db").stat().st_mode & 0o77 == 0
+
+
+def test_a_sealed_answer_opens_only_in_its_place() -> None:
+    seal = Seal(PEPPER)
+    sealed = seal.seal("name", b"answer")
+    assert seal.open("name", sealed) == b"answer"
+    assert seal.open("other", sealed) is None
+    assert Seal(b"q" * 32).open("name", sealed) is None
+    assert seal.open("name", sealed[:-1]) is None
+    assert seal.open("name", b"") is None
+
+
+async def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
+    redis = open_redis("redis://127.0.0.1:1")
+    with pytest.raises(ClaimsUnavailable):
+        await RedisClaims(redis, remember_s=1).claim("n", "b", "x")
+    await redis.aclose()

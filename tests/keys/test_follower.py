@@ -1,0 +1,578 @@
+"""Followers: what gates have spent is what the ledger says, whoever brings it, in whatever order; and no hold is let go
+before its entry counts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
+from proxy.keys import follower
+from proxy.keys.budgets import BudgetsUnavailable, Own
+from proxy.keys.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, Want
+
+SECOND_US = 1_000_000
+START_US = 1_793_000_000 * SECOND_US
+
+
+class Ledger:
+    """Entries in transactions, and all that followers ask of them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Change] = []
+        self.terminal: set[str] = set()
+        self.now_us = 0
+        self.away = False
+        self.reads = 0
+        self.reading = asyncio.Event()
+        self.reading.set()
+
+    def settle(self, *exchange_ids: str, gates: Sequence[str] = ("key",), nusd: int = 1, at: float = 100.0) -> None:
+        """One transaction."""
+        self.now_us = max(self.now_us + 1, START_US)
+        for one in exchange_ids:
+            self.entries.append(Change(one, self.now_us, at, nusd, tuple(gates)))
+            self.terminal.add(one)
+
+    def spent(self, gate_id: str, since: float = 0.0) -> int:
+        """All of it."""
+        return sum(one.nusd for one in self.entries if gate_id in one.gate_ids and one.started_at >= since)
+
+    async def time(self) -> int:
+        await self._turn()
+        return self.now_us
+
+    async def sums(self, wants: Sequence[Want]) -> list[Sum]:
+        await self._turn()
+        self.reads += 1
+        found = [Sum(gate_id, since, self.spent(gate_id, since), self.now_us) for gate_id, since in wants]
+        await self._turn()  # it is on its way
+        return found
+
+    async def changes(self, after_us: int, limit: int) -> tuple[list[Change], int, int]:
+        await self._turn()
+        later = [one for one in self.entries if one.settled_at_us > after_us]
+        until_us, now_us = self.now_us, self.now_us
+        if len(later) > limit:
+            until_us = later[limit].settled_at_us - 1
+        found = [one for one in later if one.settled_at_us <= until_us]
+        await self._turn()
+        return found, found[-1].settled_at_us if found and until_us != now_us else until_us, now_us
+
+    async def settled(self, exchange_ids: Collection[str], until_us: int) -> set[str]:
+        await self._turn()
+        return {one.exchange_id for one in self.entries if one.settled_at_us <= until_us} & set(exchange_ids)
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        await self.reading.wait()
+        if self.away:
+            raise OSError("the ledger is away")
+
+
+@dataclass
+class Counter:
+    """What is kept of a gate."""
+
+    since: float
+    spent: int
+    as_of_us: int
+
+
+@dataclass
+class Store:
+    """A store as its protocol says, as far as followers are concerned."""
+
+    counters: dict[str, Counter] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    """closed exchange → nUSD"""
+    at_us: int | None = None
+    away: bool = False
+    forgotten: int = 0
+    released: list[str] = field(default_factory=list)
+
+    async def cursor(self) -> int | None:
+        await self._turn()
+        return self.at_us
+
+    async def seed(self, sums: Sequence[Sum]) -> None:
+        await self._turn()
+        for one in sums:
+            if self.at_us is not None and one.as_of_us < self.at_us:
+                continue
+            self.at_us = one.as_of_us if self.at_us is None else self.at_us
+            self.counters[one.gate_id] = Counter(one.since, one.nusd, one.as_of_us)
+
+    async def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+        await self._turn()
+        if self.at_us != after_us:
+            return False
+        for change in changes:
+            for gate_id in change.gate_ids:
+                counter = self.counters.get(gate_id)
+                if counter and counter.as_of_us < change.settled_at_us and counter.since <= change.started_at:
+                    counter.spent += change.nusd
+            self.held.pop(change.exchange_id, None)
+        self.at_us = until_us
+        return True
+
+    async def forget_sums(self) -> None:
+        await self._turn()
+        self.counters.clear()
+        self.at_us = None
+        self.forgotten += 1
+
+    async def overdue(self, older_than_s: float) -> list[str]:
+        assert older_than_s in (follower.OVERDUE_S, 0.0)
+        await self._turn()
+        return list(self.held)
+
+    async def release(self, exchange_ids: Collection[str]) -> None:
+        await self._turn()
+        for one in exchange_ids:
+            self.held.pop(one, None)
+        self.released += sorted(exchange_ids)
+
+    async def standings(self, gate_ids: Collection[str] | None = None) -> list[Standing]:
+        await self._turn()
+        return [
+            Standing(gate_id, one.since, one.spent, 0, 0, 0)
+            for gate_id, one in sorted(self.counters.items())
+            if gate_ids is None or gate_id in gate_ids
+        ]
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise BudgetsUnavailable("the store is away")
+
+    async def reserve(self, hold: Hold) -> Verdict:
+        raise NotImplementedError
+
+    async def grow(self, exchange_id: str, nusd: int) -> bool:
+        raise NotImplementedError
+
+    async def close(self, ended: Sequence[Hold]) -> None:
+        raise NotImplementedError
+
+    async def whole(self) -> bool:
+        raise NotImplementedError
+
+    async def announce(self, own: Callable[[], Own]) -> None:
+        raise NotImplementedError
+
+    async def abandon(self, node: str, spared: Collection[str]) -> int:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class Seen:
+    """What a follower said."""
+
+    entries: int = 0
+    drifts: list[int] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    healings: list[Exception] = field(default_factory=list)
+    told: list[dict[str, int | None]] = field(default_factory=list)
+    deaf: bool = False
+
+    def absorbed(self, entries: int) -> None:
+        self.entries += entries
+
+    def drift(self, nusd: int) -> None:
+        self.drifts.append(nusd)
+
+    def failed(self, error: Exception) -> None:
+        self.failures.append(error)
+
+    def healed(self, error: Exception) -> None:
+        self.healings.append(error)
+
+    async def on_spent(self, standings: Sequence[Standing]) -> None:
+        await asyncio.sleep(0)
+        if self.deaf:
+            raise OSError("the ledger is away")
+        self.told.append({one.gate_id: one.spent for one in standings})
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+def a_follower(store: Store, ledger: Ledger, seen: Seen) -> Follower:
+    return Follower(store, ledger, on_spent=seen.on_spent, observer=seen)
+
+
+@pytest.fixture
+def one(store: Store, ledger: Ledger, seen: Seen) -> Follower:
+    return a_follower(store, ledger, seen)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def names(count: int, prefix: str = "x") -> list[str]:
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+# -- following
+
+
+async def test_it_brings_what_was_settled_since(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
+    ledger.settle("a", nusd=5)
+    await one.seed([Gate("key"), Gate("key/late", since=200.0)])
+    store.held = {"b": 9}
+    ledger.settle("b", nusd=7, gates=("key", "elsewhere", "key/late"))
+    await one.follow()
+    assert (store.counters["key"].spent, store.counters["key/late"].spent) == (12, 0)
+    assert (store.held, store.at_us, seen.entries) == ({}, ledger.now_us, 1)
+    await one.follow()
+    assert (store.counters["key"].spent, seen.entries) == (12, 1)
+
+
+async def test_where_nothing_is_seeded_nothing_is_read(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("a")
+    ledger.changes = None  # type: ignore[assignment,method-assign]
+    await one.follow()
+    assert store.at_us is None
+
+
+async def test_it_catches_up_page_after_page(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
+    await one.seed([Gate("key")])
+    for number in range(5):
+        ledger.settle(*names(CHANGES_MAX - 1, f"{number}-"))
+    await one.follow()
+    assert store.counters["key"].spent == seen.entries == 5 * (CHANGES_MAX - 1)
+
+
+async def test_many_followers_count_each_entry_once(store: Store, ledger: Ledger, seen: Seen) -> None:
+    everybody = [a_follower(store, ledger, seen) for _ in range(5)]
+    await everybody[0].seed([Gate("key")])
+    for number in range(20):
+        ledger.settle(*names(3, f"{number}-"), nusd=10)
+        await asyncio.gather(*(one.follow() for one in everybody))
+    assert store.counters["key"].spent == 600
+    assert seen.entries == 60
+
+
+async def test_far_behind_it_lets_all_be_read_anew(one: Follower, store: Store, ledger: Ledger) -> None:
+    await one.seed([Gate("key")])
+    ledger.settle(*names(CHANGES_MAX))
+    ledger.now_us += BEHIND_US_MAX + 1
+    ledger.settle(*names(CHANGES_MAX, "y"))
+    await one.follow()
+    assert (store.at_us, store.counters, store.forgotten) == (None, {}, 1)
+
+
+async def test_what_another_has_let_be_read_anew_is_not_forgotten_again(
+    one: Follower, store: Store, ledger: Ledger
+) -> None:
+    await one.seed([Gate("key")])
+    ledger.settle(*names(CHANGES_MAX))
+    ledger.now_us += BEHIND_US_MAX + 1
+    ledger.settle(*names(CHANGES_MAX, "y"))
+    changes = ledger.changes
+
+    async def meanwhile(after_us: int, limit: int) -> tuple[list[Change], int, int]:
+        found = await changes(after_us, limit)
+        if after_us == 0:
+            await store.forget_sums()
+            await one.seed([Gate("key")])
+        return found
+
+    ledger.changes = meanwhile  # type: ignore[method-assign]
+    await one.follow()
+    assert (store.forgotten, store.counters["key"].spent) == (1, 2 * CHANGES_MAX)
+
+
+async def test_a_long_silence_is_not_far_behind(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("a")
+    await one.seed([Gate("key")])
+    ledger.now_us += 10 * BEHIND_US_MAX
+    ledger.settle("b")
+    await one.follow()
+    assert (store.counters["key"].spent, store.forgotten) == (2, 0)
+
+
+async def test_a_ledger_that_was_put_back_is_read_anew(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("a", "b")
+    await one.seed([Gate("key")])
+    ledger.settle("c")
+    await one.follow()
+    ledger.entries = ledger.entries[:1]
+    ledger.now_us = START_US
+    await one.follow()
+    assert (store.at_us, store.forgotten) == (None, 1)
+    await one.seed([Gate("key")])
+    assert store.counters["key"].spent == 1
+
+
+async def test_an_outage_is_said_once_and_nothing_is_lost(
+    one: Follower, store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "FOLLOW_S", 0.001)
+    await one.seed([Gate("key")])
+    running = asyncio.get_running_loop().create_task(one.run())
+    for who in (ledger, store):
+        who.away = True
+        before = len(seen.failures)
+        await until(lambda before=before: len(seen.failures) > before)  # type: ignore[misc]
+        ledger.settle("a" if who is ledger else "b", nusd=4)
+        await asyncio.sleep(0.05)
+        assert len(seen.failures) == before + 1
+        who.away = False
+        await until(lambda: len(seen.healings) == len(seen.failures))
+    await until(lambda: store.counters["key"].spent == 8)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert [type(error) for error in seen.failures] == [OSError, BudgetsUnavailable]
+    assert seen.healings == seen.failures
+
+
+# -- seeding
+
+
+async def test_concurrent_callers_share_a_reading(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("a", nusd=3)
+    gates = [Gate("key"), Gate("key"), Gate("project", since=5.0)]
+    await asyncio.gather(*(one.seed(gates) for _ in range(100)))
+    assert ledger.reads == 1
+    assert store.counters["key"].spent == 3
+    await one.seed(gates)
+    assert ledger.reads == 2
+    await one.seed([])
+    assert ledger.reads == 2
+
+
+async def test_a_start_with_many_keys_reads_them_together(one: Follower, store: Store, ledger: Ledger) -> None:
+    await asyncio.gather(*(one.seed([Gate(name), Gate("org")]) for name in names(1_000)))
+    assert len(store.counters) == 1_001
+    assert ledger.reads < 20
+
+
+async def test_what_cannot_be_read_is_said_to_all_who_wait(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.away = True
+    results = await asyncio.gather(*(one.seed([Gate("key")]) for _ in range(3)), return_exceptions=True)
+    assert [type(result) for result in results] == [OSError] * 3
+    ledger.away = False
+    await one.seed([Gate("key")])
+    store.away = True
+    with pytest.raises(BudgetsUnavailable):
+        await one.seed([Gate("other")])
+
+
+async def test_whoever_gives_up_leaves_the_others_alone(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.reading.clear()
+    hasty = asyncio.get_running_loop().create_task(one.seed([Gate("key")]))
+    patient = asyncio.get_running_loop().create_task(one.seed([Gate("key")]))
+    await asyncio.sleep(0.01)
+    hasty.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hasty
+    ledger.reading.set()
+    await patient
+    assert (ledger.reads, "key" in store.counters) == (1, True)
+
+
+async def test_it_ends_with_whoever_waits(one: Follower, ledger: Ledger) -> None:
+    ledger.reading.clear()
+    waiting = [asyncio.get_running_loop().create_task(one.seed([Gate(name)])) for name in names(5)]
+    await asyncio.sleep(0.01)
+    await one.aclose()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [BudgetsUnavailable] * 5
+
+
+async def test_what_a_new_sum_counts_is_not_held_as_well(one: Follower, store: Store, ledger: Ledger) -> None:
+    """It ended and was settled while nothing was seeded, so that no change will ever bring its entry."""
+    ledger.settle("a")
+    store.held = {"a": 5, "unsettled": 6}
+    await one.seed([Gate("key")])
+    assert (store.held, store.released) == ({"unsettled": 6}, ["a"])
+
+
+# -- what was left behind
+
+
+async def test_a_hold_that_was_left_behind_is_let_go(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("a")
+    await one.seed([Gate("key")])
+    store.held = {"a": 5, "unsettled": 6}
+    await one.tidy()
+    assert (store.held, store.released) == ({"unsettled": 6}, ["a"])
+
+
+async def test_a_hold_whose_entry_does_not_count_yet_stays(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("before")
+    await one.seed([Gate("key")])
+    ledger.settle("a")
+    store.held = {"a": 5}
+    await one.tidy()
+    assert store.held == {"a": 5}  # the store has not followed to it: somebody could spend it again
+    await one.follow()
+    assert (store.held, store.released, store.counters["key"].spent) == ({}, [], 2)
+
+
+async def test_where_nothing_is_seeded_holds_go_when_every_sum_under_way_has_arrived(
+    one: Follower, store: Store, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.settle("a")
+    store.held = {"a": 5, "b": 6}
+    await one.tidy()
+    await one.tidy()
+    assert store.held == {"a": 5, "b": 6}
+    ledger.settle("b")
+    monkeypatch.setattr(follower, "ARRIVED_S", 0.0)
+    await one.tidy()
+    assert store.held == {"b": 6}  # a sum that was read before it may be on its way
+    await one.tidy()
+    assert store.held == {}
+
+
+# -- drift
+
+
+async def test_at_rest_there_is_no_drift(one: Follower, store: Store, ledger: Ledger) -> None:
+    ledger.settle("a", gates=("key", "org"), nusd=5)
+    await one.seed([Gate("key"), Gate("org", since=50.0)])
+    ledger.settle("b", gates=("key", "org"), nusd=-2)
+    assert await one.rebuild() == {"key": 0, "org": 0}
+    assert (store.counters, store.at_us) == ({}, None)
+    assert await one.rebuild() == {}
+
+
+async def test_drift_is_found_and_a_rebuild_mends_it(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
+    ledger.settle("a", nusd=5)
+    await one.seed([Gate("key"), Gate("org")])
+    store.counters["key"].spent += 3
+    store.counters["org"].spent -= 1
+    await one.measure()
+    assert seen.drifts == [4]
+    assert await one.rebuild() == {"key": 3, "org": -1}
+    await one.seed([Gate("key"), Gate("org")])
+    await one.measure()
+    assert seen.drifts == [4, 0]
+
+
+async def test_a_seed_that_is_newer_than_the_cursor_is_no_drift(one: Follower, store: Store, ledger: Ledger) -> None:
+    await one.seed([Gate("org")])
+    ledger.settle("a", gates=("key", "org"))
+    ledger.settle("b", "c", gates=("key", "org"))
+    cursor = store.at_us
+    await one.seed([Gate("key")])
+    ledger.settle("d", gates=("key", "org"))
+    assert (store.at_us, store.counters["key"].spent, store.counters["org"].spent) == (cursor, 3, 0)
+    assert await one._differences(["key", "org"]) == {"key": 0, "org": 0}
+    store.counters["key"].spent = 2  # there never was a moment at which it was that
+    assert await one._differences(["key", "org"]) == {"key": 2, "org": 0}
+
+
+async def test_measuring_takes_turns(
+    one: Follower, store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "MEASURED_MAX", 2)
+    await one.seed([Gate(name) for name in names(5)])
+    for number, name in enumerate(names(5)):
+        store.counters[name].spent = 10**number
+    for _ in range(4):
+        await one.measure()
+    assert seen.drifts == [11, 1_100, 10_000, 11]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen: Seen, seed: int) -> None:
+    """Followers follow, seed, forget and compare while entries are settled: no drift is seen, and none is there."""
+    chance = random.Random(seed)
+    everybody = [a_follower(store, ledger, seen) for _ in range(3)]
+    gates = {"key": 0.0, "org": 50.0, "project": 150.0}
+    drifts: list[int] = []
+
+    async def settle() -> None:
+        for number in range(150):
+            at, count = chance.choice([40.0, 100.0, 200.0]), chance.randint(0, 3)
+            chosen = chance.sample(sorted(gates), chance.randint(1, 3))
+            ledger.settle(*names(count, f"{number}-"), gates=chosen, nusd=chance.randint(-5, 50), at=at)
+            for _ in range(chance.randint(0, 5)):
+                await asyncio.sleep(0)
+
+    async def act(one: Follower) -> None:
+        for _ in range(60):
+            step = chance.random()
+            if step < 0.5:
+                await one.follow()
+            elif step < 0.8:
+                gate_id = chance.choice(sorted(gates))
+                await one.seed([Gate(gate_id, since=gates[gate_id])])
+            elif step < 0.97:
+                drifts.extend((await one._drift(sorted(gates))).values())
+            else:
+                await store.forget_sums()
+
+    await asyncio.gather(settle(), *map(act, everybody))
+    await everybody[0].follow()
+    assert {gate_id: one.spent for gate_id, one in store.counters.items()} == {
+        gate_id: ledger.spent(gate_id, gates[gate_id]) for gate_id in store.counters
+    }
+    assert drifts.count(0) > 20
+    assert not any(drifts)
+
+
+# -- who is told
+
+
+async def test_more_that_was_spent_is_told(one: Follower, ledger: Ledger, seen: Seen) -> None:
+    ledger.settle("a", nusd=5)
+    await one.seed([Gate("key"), Gate("org")])
+    await one.follow()
+    ledger.settle("b", gates=("key", "elsewhere"), nusd=6)
+    await one.follow()
+    await one.follow()
+    assert seen.told == [{"key": 5, "org": 0}, {"key": 11}]
+
+
+async def test_what_could_not_be_told_is_told_again(one: Follower, ledger: Ledger, seen: Seen) -> None:
+    await one.seed([Gate("key")])
+    seen.deaf = True
+    ledger.settle("a")
+    for _ in range(2):
+        with pytest.raises(OSError, match="away"):
+            await one.follow()
+    assert seen.entries == 1
+    seen.deaf = False
+    await one.follow()
+    assert seen.told == [{"key": 1}]
+
+
+async def test_what_somebody_died_over_is_told_by_the_next(store: Store, ledger: Ledger, seen: Seen) -> None:
+    before = Seen(deaf=True)
+    dying = a_follower(store, ledger, before)
+    await dying.seed([Gate("key")])
+    ledger.settle("a")
+    with suppress(OSError):
+        await dying.follow()
+    await a_follower(store, ledger, seen).measure()
+    assert seen.told == [{"key": 1}]
