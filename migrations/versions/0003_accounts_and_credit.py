@@ -24,6 +24,7 @@ def upgrade() -> None:
     _api_keys()
     _accounts()
     _budget_alerts()
+    op.create_index("ix_dead_letters_exchange_id", "dead_letters", ["exchange_id"])
 
 
 def _api_keys() -> None:

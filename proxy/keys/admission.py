@@ -27,7 +27,7 @@ from proxy.keys.budgets import BudgetStore, BudgetsUnavailable, Own
 LOOK_S = 0.5
 # Ends of exchanges that are told in one go.
 ENDED_MAX = 500
-# So many of the oldest that ended are looked for in the ledger at each look.
+# So many of those that ended are looked for in the ledger at once.
 FORGET_MAX = 1_000
 # A gate that cannot be seeded in so many tries is moving faster than the ledger can be read: it is taken for down.
 SEED_TRIES = 3
@@ -243,10 +243,17 @@ class Admission:
         self._look_at = now + LOOK_S
         if not await self._store.whole():
             await self.announce()
-        oldest = list(islice(self._closed, FORGET_MAX))
-        if oldest:
-            for exchange_id in await self._settled(oldest):
+        await self._forget()
+
+    async def _forget(self) -> None:
+        """Those of the oldest that the ledger has, page after page as long as it has all of one."""
+        known = True
+        while known and self._closed:
+            oldest = list(islice(self._closed, FORGET_MAX))
+            settled = await self._settled(oldest)
+            for exchange_id in settled:
                 self._closed.pop(exchange_id, None)
+            known = len(settled) == len(oldest)
 
     async def _tell_ended(self) -> None:
         self._wakeup.clear()

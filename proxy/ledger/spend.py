@@ -21,7 +21,8 @@ from proxy.billing.limits import CREDIT, credit_gate
 from proxy.billing.reservation import Change, Sum
 from proxy.ledger.audit import nusd, nusd_sum
 from proxy.ledger.database import LedgerUnavailable, reading
-from proxy.ledger.tables import accounts, api_keys, balances, ledger_clock, ledger_entries, usage_daily
+from proxy.ledger.settling import DROPPED
+from proxy.ledger.tables import accounts, api_keys, balances, dead_letters, ledger_clock, ledger_entries, usage_daily
 
 # Ids in one statement: well below what either database takes.
 IDS_MAX = 1_000
@@ -77,15 +78,22 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], in
 
 
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
-    """Those that have a terminal entry, settled at or before `until_us`; None: ever. Raises LedgerUnavailable."""
+    """Those that have a terminal entry, settled at or before `until_us` (None: ever), and those that never will: their
+    records are dead letters that somebody has dropped. Raises LedgerUnavailable."""
     query = select(_ENTRIES.exchange_id).where(
         _ENTRIES.exchange_id.in_(bindparam("ids", expanding=True)), _ENTRIES.kind == TERMINAL
     )
     if until_us is not None:
         query = query.where(_ENTRIES.settled_at <= until_us / 1e6)
+    dropped = select(dead_letters.c.exchange_id).where(
+        dead_letters.c.exchange_id.in_(bindparam("ids", expanding=True)), dead_letters.c.state == DROPPED
+    )
     with reading(engine) as connection:
         return {
-            one for ids in batches(exchange_ids, IDS_MAX) for one in connection.execute(query, {"ids": ids}).scalars()
+            one
+            for ids in batches(exchange_ids, IDS_MAX)
+            for asked in (query, dropped)
+            for one in connection.execute(asked, {"ids": ids}).scalars()
         }
 
 

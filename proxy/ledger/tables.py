@@ -226,6 +226,7 @@ dead_letters = Table(
     Column("state", _text(), nullable=False),
     Column("state_at", UtcTime, nullable=False),
     Index("ix_dead_letters_first_seen", "first_seen"),
+    Index("ix_dead_letters_exchange_id", "exchange_id"),
     Index("ix_dead_letters_node_journal_seq", "node", "journal_seq"),
 )
 

@@ -16,6 +16,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT, credit_gate
 from proxy.billing.reservation import Change
 from proxy.ledger.database import LedgerUnavailable, writing
+from proxy.ledger.settling import DROPPED, DeadLetter
 from proxy.ledger.spend import changes, ledger_time, settled, sums
 from proxy.ledger.store import LedgerStore
 from proxy.ledger.tables import accounts, api_keys, ledger_clock, ledger_entries
@@ -244,6 +245,19 @@ def test_settled_up_to_a_time(tree: Engine, store: LedgerStore) -> None:
     assert settled(tree, ids, ledger_time(tree)) == {ids[0], ids[1]}
     assert settled(tree, ids) == {ids[0], ids[1]}
     assert settled(tree, [], first_us) == set()
+
+
+def test_what_never_will_be_settled_counts_as_settled(tree: Engine, store: LedgerStore) -> None:
+    """Somebody has dropped its letter: nothing is charged, and nothing more is to be held for it."""
+    there, dropped = (an_entry(n).exchange_id for n in (1, 2))
+    store.settle(
+        [],
+        [
+            DeadLetter("rejected: DataError", "{}", exchange_id=there),
+            DeadLetter("rejected: DataError; dropped: a test", "{}", exchange_id=dropped, state=DROPPED),
+        ],
+    )
+    assert settled(tree, [there, dropped]) == {dropped}
 
 
 STEPS = st.lists(
