@@ -27,7 +27,10 @@ WARM_S = 1.5
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TABLES = """
-CREATE TABLE life (generation TEXT NOT NULL, boot TEXT NOT NULL, warm_until REAL NOT NULL, cursor INTEGER);
+CREATE TABLE life (
+    generation TEXT NOT NULL, boot TEXT NOT NULL, warm_until REAL NOT NULL,
+    cursor INTEGER, floor_us INTEGER NOT NULL, floor_until REAL NOT NULL
+);
 CREATE TABLE nodes (node TEXT PRIMARY KEY, announced TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE gates (
     gate_id TEXT PRIMARY KEY, since REAL, spent INTEGER, as_of_us INTEGER,
@@ -210,7 +213,7 @@ def _make(path: Path, generation: str, warm_until: float) -> None:
     with closing(_connect(path)) as database:
         database.execute("PRAGMA journal_mode = WAL")
         database.executescript(_TABLES)
-        database.execute("INSERT INTO life VALUES (?, ?, ?, NULL)", (generation, _boot(), warm_until))
+        database.execute("INSERT INTO life VALUES (?, ?, ?, NULL, 0, 0)", (generation, _boot(), warm_until))
         database.execute(f"PRAGMA user_version = {VERSION}")
 
 

@@ -3,7 +3,9 @@
 Law: money is added by HINCRBY and written by "%.0f", so that no amount is rounded, or written as 1e+16; the other
 numbers are whole too, and far below 2^53. Each script is one operation, and atomic by being one script.
 
-KEYS: 1 `life`, a hash: generation, warm (µs: until then others announce), cursor. 2 the asking node's, a hash: `n` its
+KEYS: 1 `life`, a hash: generation, warm (µs: until then others announce), cursor, floor (the last cursor, after all
+sums were forgotten: what was released then is in no older sum), floor_until (µs: after that, an older ledger is
+believed, one from a backup). 2 the asking node's, a hash: `n` its
 operations so far, `e` the word of its last announcement. 3 `sums`, a hash: `s<gate>` what was spent, `w<gate>` since
 when, and as of which time of the ledger. 4 `gates`, a hash: `h<gate>` held, `o<gate>` open, `c<gate>` closed, as long
 as one of them is not 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: runs),
@@ -49,9 +51,9 @@ if not now then
 end
 local second = math.floor(now / 1000000)
 
-local life = call("HMGET", LIFE, "generation", "warm", "cursor")
+local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until")
 if not life[1] then
-  life = {ARGV[3], whole(now + 1500000), false}
+  life = {ARGV[3], whole(now + 1500000), false, false, false}
   call("HSET", LIFE, "generation", life[1], "warm", life[2])
 end
 local operations = call("HINCRBY", NODE, "n", 1)
@@ -63,6 +65,11 @@ local word = call("HGET", NODE, "e") or ""
 local function answer(status, ...) return {life[1], operations, word, status, ...} end
 -- Sent before the last announcement, and late: what it asked is settled otherwise by now.
 if word ~= "" and word ~= ARGV[2] then return answer("stale") end
+
+local function floor_now()
+  if life[5] and tonumber(life[5]) > now then return tonumber(life[4]) end
+  return -1
+end
 
 local moves = {}
 local function move(gate, nusd, open, closed)

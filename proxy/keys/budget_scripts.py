@@ -224,20 +224,18 @@ return answer("done", released)
 
 # {{gate, since, nUSD, as of}, …}
 SEED = script("""
-local cursor = tonumber(life[3] or "")
+local floor = tonumber(life[3] or floor_now())
+local cursor
 for _, sum in ipairs(question) do
-  if not life[3] then cursor = math.min(cursor or sum[4], sum[4]) end
-end
-if not cursor then return answer("done") end
-if not life[3] then call("HSET", LIFE, "cursor", whole(cursor)) end
-for _, sum in ipairs(question) do
-  if sum[4] >= cursor then
+  if sum[4] >= floor then
+    cursor = math.min(cursor or sum[4], sum[4])
     local since, as_of = string.match(call("HGET", SUMS, "w" .. sum[1]) or "", "^(%S+) (%S+)$")
     if since ~= sum[2] or tonumber(as_of) <= sum[4] then -- one that knows more of the same window stays
       call("HSET", SUMS, "w" .. sum[1], sum[2] .. " " .. whole(sum[4]), "s" .. sum[1], whole(sum[3]))
     end
   end
 end
+if cursor and not life[3] then call("HSET", LIFE, "cursor", whole(cursor)) end
 return answer("done")
 """)
 
@@ -266,7 +264,11 @@ return answer("done", 1)
 
 FORGET_SUMS = script("""
 call("UNLINK", SUMS)
-call("HDEL", LIFE, "cursor")
+if life[3] then
+  local floor = math.max(tonumber(life[3]), floor_now())
+  call("HDEL", LIFE, "cursor")
+  call("HSET", LIFE, "floor", whole(floor), "floor_until", whole(now + 60000000))
+end
 return answer("done")
 """)
 

@@ -34,6 +34,9 @@ _SEED = (
     " SET since = ?2, spent = ?3, as_of_us = ?4 WHERE spent IS NULL OR since <> ?2 OR as_of_us <= ?4"
 )
 
+# Nobody takes so long to read the ledger. After that an older ledger, one from a backup, is believed.
+FLOOR_S = 60.0
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[Gate, ...]).decode
 
@@ -266,12 +269,12 @@ class BudgetTables:
     def seed(self, sums: Sequence[Sum]) -> None:
         """See BudgetStore."""
         cursor = self.cursor()
-        if cursor is None and sums:
-            cursor = min(one.as_of_us for one in sums)
-            self._file.execute("UPDATE life SET cursor = ?", (cursor,))
-        for one in sums:
-            if cursor is not None and one.as_of_us >= cursor:
-                self._file.execute(_SEED, (one.gate_id, one.since, one.nusd, one.as_of_us))
+        floor_us = self._floor_us() if cursor is None else cursor
+        heeded = [one for one in sums if one.as_of_us >= floor_us]
+        if cursor is None and heeded:
+            self._file.execute("UPDATE life SET cursor = ?", (min(one.as_of_us for one in heeded),))
+        for one in heeded:
+            self._file.execute(_SEED, (one.gate_id, one.since, one.nusd, one.as_of_us))
 
     def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
         """See BudgetStore."""
@@ -297,9 +300,17 @@ class BudgetTables:
                     added[gate_id] = added.get(gate_id, 0) + change.nusd
         return added
 
+    def _floor_us(self) -> int:
+        """How far the ledger was followed before all sums were forgotten: what was released then is in no older sum."""
+        floor_us, until = self._file.execute("SELECT floor_us, floor_until FROM life").fetchone()
+        return floor_us if self._unix_time() < until else -1
+
     def forget_sums(self) -> None:
         """See BudgetStore."""
-        self._file.execute("UPDATE life SET cursor = NULL")
+        cursor = self.cursor()
+        if cursor is not None:
+            floor = max(cursor, self._floor_us()), self._unix_time() + FLOOR_S
+            self._file.execute("UPDATE life SET cursor = NULL, floor_us = ?, floor_until = ?", floor)
         # Where requests still count, and something is held, the gate stays; others are made again when needed.
         self._file.execute("DELETE FROM gates WHERE open + closed = 0 AND counted IS NULL")
         self._file.execute("UPDATE gates SET since = NULL, spent = NULL, as_of_us = NULL")

@@ -79,7 +79,8 @@ class BudgetStore(Protocol):
         Then the cursor is `until_us`. False, and nothing happens, if the cursor is not `after_us`."""
 
     async def forget_sums(self) -> None:
-        """No gate is seeded any more, and there is no cursor; holds stay. Everything is read from the ledger anew."""
+        """No gate is seeded any more, and there is no cursor; holds stay. Everything is read from the ledger anew; a
+        sum that was read before is still passed over, for a minute."""
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """Exchanges, of all nodes, that were closed longer ago than this and are still held."""

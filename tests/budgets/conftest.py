@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import itertools
 import json
+import os
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from proxy.billing.reservation import Standing
+from proxy.cli import main
 from proxy.compose.budgets import open_budgets
 from proxy.demo.script import Shape
 from proxy.settings import load
@@ -37,6 +43,8 @@ class Limited:
     def __init__(self, tokenweir: Tokenweir, provider: ScriptedProvider) -> None:
         self.tokenweir = tokenweir
         self.provider = provider
+        self.beside: list[Limited] = []
+        """other proxies of the same deployment"""
 
     @property
     def url(self) -> str:
@@ -44,13 +52,17 @@ class Limited:
 
     def key(self, *options: str) -> tuple[str, str]:
         """A new key with these options: its id, its secret."""
-        alias = f"key-{next(_numbers)}"
-        made = json.loads(self.tokenweir.command("keys", "create", "--alias", alias, *options).stdout)
+        made = self.change("keys", "create", "--alias", f"key-{next(_numbers)}", *options)
+        for proxy in (self, *self.beside):
+            _wait_until_known(proxy.tokenweir.port, made["key"])
         return made["key_id"], made["key"]
 
     def change(self, *arguments: str) -> dict[str, Any]:
-        """A command that prints one object."""
-        answer: dict[str, Any] = json.loads(self.tokenweir.command(*arguments).stdout)
+        """A command that prints one object, run in this process: to start one for each takes a second."""
+        printed = io.StringIO()
+        with patch.dict(os.environ, self.tokenweir.environment), contextlib.redirect_stdout(printed):
+            assert main([*arguments, "--config", str(self.tokenweir.config)]) == 0, printed.getvalue()
+        answer: dict[str, Any] = json.loads(printed.getvalue())
         return answer
 
     def model(self, tokens: int = 100, **shape: Any) -> str:
@@ -103,6 +115,21 @@ class Limited:
             assert time.monotonic() < until, gate
             await asyncio.sleep(0.1)
         return gate
+
+
+def _wait_until_known(port: int, key: str) -> None:
+    """A running proxy learns of a key within a second; whoever asks too often for what is no key is told to stop, so
+    this comes from an address of its own."""
+    until = time.monotonic() + SOON_S
+    while True:
+        connection = HTTPConnection("127.0.0.1", port, source_address=("127.0.3.1", 0))
+        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
+        status = connection.getresponse().status
+        connection.close()
+        if status == 200:
+            return
+        assert time.monotonic() < until, status
+        time.sleep(0.05)
 
 
 def code(response: Response) -> str:

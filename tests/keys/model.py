@@ -41,6 +41,8 @@ class Model:
     sums: dict[str, Sum] = field(default_factory=dict)
     counted: dict[str, list[Counted]] = field(default_factory=dict)
     cursor: int | None = None
+    floor: tuple[int, float] = -1, 0.0
+    """the cursor before sums were forgotten, and until when it counts"""
 
     def spent(self, gate: Gate) -> int | None:
         """None: not known for its window."""
@@ -150,10 +152,11 @@ class Model:
         for exchange_id in exchange_ids:
             self.holds.pop(exchange_id, None)
 
-    def seed(self, sums: Sequence[Sum]) -> None:
+    def seed(self, sums: Sequence[Sum], now: float) -> None:
         """What the ledger said."""
-        if self.cursor is None and sums:
-            self.cursor = min(one.as_of_us for one in sums)
+        if self.cursor is None:
+            sums = [one for one in sums if one.as_of_us >= self.floor[0] or now >= self.floor[1]]
+            self.cursor = min((one.as_of_us for one in sums), default=None)
         for one in sums:
             there = self.sums.get(one.gate_id)
             newer = there is not None and there.since == one.since and there.as_of_us > one.as_of_us
@@ -173,8 +176,10 @@ class Model:
         self.cursor = until_us
         return True
 
-    def forget_sums(self) -> None:
+    def forget_sums(self, now: float) -> None:
         """No sum is known."""
+        if self.cursor is not None:
+            self.floor = max(self.cursor, self.floor[0] if now < self.floor[1] else -1), now + 60
         self.sums.clear()
         self.cursor = None
 

@@ -430,9 +430,29 @@ async def test_forgotten_sums_leave_the_holds(one: BudgetStore, other: BudgetSto
     assert await one.cursor() is None
     assert await one.standings() == [Standing("key_a", 0.0, None, 100, 1, 0)]
     assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
-    await seeded(one, KEY, spent=20, as_of_us=50)
-    assert await one.cursor() == 50
+    await seeded(one, KEY, spent=20, as_of_us=130)
+    assert await one.cursor() == 130
     assert denied(await one.reserve(hold("y", KEY, nusd=881))).levels[0].nusd_left == 880
+
+
+async def test_what_was_read_before_all_was_forgotten_is_passed_over(
+    stores: Stores, one: BudgetStore, other: BudgetStore
+) -> None:
+    """The money of it: `x` is held no longer, and not yet in a sum that was read before it was settled."""
+    await seeded(one, KEY)
+    await one.reserve(hold("x", KEY, nusd=1_000))
+    assert await one.absorb(100, [change("x", 110, 1_000, "key_a")], 110)
+    await one.forget_sums()
+    await one.forget_sums()
+    await seeded(other, KEY, spent=0, as_of_us=109)
+    assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
+    assert await one.cursor() is None
+    await seeded(other, KEY, spent=1_000, as_of_us=110)
+    assert denied(await one.reserve(hold("y", KEY, nusd=1))).why is Why.MONEY
+    await one.forget_sums()
+    stores.clock.now += 61
+    await seeded(other, KEY, spent=0, as_of_us=7)
+    assert await one.cursor() == 7, "in the end the ledger is right, whatever became of it"
 
 
 async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:

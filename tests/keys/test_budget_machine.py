@@ -253,7 +253,7 @@ class Budgets(RuleBasedStateMachine):
             if gate.nusd_max is not None
         ]
         self.do(self.nodes["n"].seed(sums))
-        self.model.seed(sums)
+        self.model.seed(sums, self.now)
 
     def _ledger_says(self, gate_id: str, since: float, until_us: int) -> int:
         return sum(
@@ -265,7 +265,7 @@ class Budgets(RuleBasedStateMachine):
     @rule(node=st.sampled_from(NODES))
     def forget_sums(self, node: str) -> None:
         self.do(self.nodes[node].forget_sums())
-        self.model.forget_sums()
+        self.model.forget_sums(self.now)
 
     @rule(node=st.sampled_from(NODES), older_than_s=st.sampled_from([0.0, 5.0]))
     def release_overdue(self, node: str, older_than_s: float) -> None:
@@ -434,4 +434,4 @@ def test_whatever_happens_the_store_stands_as_the_model(on: type[Budgets]) -> No
 @pytest.mark.slow
 def test_whatever_happens_for_long(on: type[Budgets], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDGET_MACHINE_RANDOM", "1")
-    run(on, examples=600, steps=100)
+    run(on, examples=700, steps=100)
