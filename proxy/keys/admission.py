@@ -111,6 +111,8 @@ class Admission:
         self._closed: dict[str, Hold] = {}
         """ended, at their charges; the ledger is not known to have them. Oldest first"""
         self._asking: set[str] = set()
+        self._ending: list[Hold] = []
+        """in this turn of the event loop"""
         self._ended: list[Hold] = []
         """to be told to the store"""
         self._wakeup = asyncio.Event()
@@ -199,15 +201,21 @@ class Admission:
         ended = structs.replace(hold, nusd=nusd if spends else 0, tokens=tokens)
         if ended.nusd:
             self._closed[hold.exchange_id] = ended
-        if not self._store.close_at_once(ended):
-            self._tell(ended)
+        self._ending.append(ended)
+        if len(self._ending) == 1:  # those that end in the same turn are told together, before any next request is read
+            asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        ending, self._ending = self._ending, []
+        if ending and not self._store.close_at_once(ending):
+            self._tell(*ending)
 
     def remember(self, ended: Iterable[Hold]) -> None:
         """What earlier runs of this node ended, and the ledger is not known to have."""
         self._closed.update((hold.exchange_id, hold) for hold in ended)
 
-    def _tell(self, ended: Hold) -> None:
-        self._ended.append(ended)
+    def _tell(self, *ended: Hold) -> None:
+        self._ended += ended
         self._wakeup.set()
 
     # -- telling the store
@@ -230,6 +238,7 @@ class Admission:
 
     async def aclose(self) -> None:
         """Tell what is left to tell, and let go."""
+        self._end()
         for task in list(self._growths):
             task.cancel()
         await self._tried(self._tell_ended)

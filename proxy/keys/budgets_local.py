@@ -64,12 +64,12 @@ class LocalBudgets:
         async with self._telling:
             await self._sliced(self._tables.close, ended)
 
-    def close_at_once(self, ended: Hold) -> bool:
+    def close_at_once(self, ended: Sequence[Hold]) -> bool:
         """See BudgetStore."""
         if self._telling.locked():
             return False
         try:
-            self._file.transaction(self._tables.close, (ended,))
+            self._file.transaction(self._tables.close, ended)
         except (Busy, BudgetsUnavailable):
             return False
         return True

@@ -115,7 +115,7 @@ class RedisBudgets:
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.gate_ids)
 
-    def close_at_once(self, ended: Hold) -> bool:
+    def close_at_once(self, ended: Sequence[Hold]) -> bool:
         """See BudgetStore. Over a network nothing is."""
         return False
 

@@ -34,7 +34,7 @@ class Flaky:
         self.lost = False
         self.announced: list[Own] = []
 
-    def close_at_once(self, ended: Hold) -> bool:
+    def close_at_once(self, ended: Sequence[Hold]) -> bool:
         return not self.away and self._store.close_at_once(ended)
 
     def __getattr__(self, name: str) -> Any:
