@@ -69,7 +69,7 @@ class ApiKey:
     limits: Limits = UNLIMITED
     on_exhausted: OnExhausted = OnExhausted.FINISH
     when_down: WhenDown | None = None
-    """None: closed where money is limited at any level, else open"""
+    """None: where money is limited at any level, the deployment's (closed, by default); else open"""
     tags: tuple[str, ...] = ()
     blocked_at: float | None = None
     old_digest: bytes | None = field(default=None, repr=False)

@@ -77,7 +77,7 @@ class Admitting:
         self.admission = Admission(
             self.store, seed=self._following.follower.seed, settled=self._settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
-            allowance_nusd=settings.budgets.allowance_usd, observer=seen,
+            when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
         )  # fmt: skip
         self.claims = Claims(
             _open_claims(settings, queue), pepper=key_pepper(settings),

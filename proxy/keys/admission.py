@@ -94,17 +94,20 @@ class Admission:
         settled: Callable[[Sequence[str]], Awaitable[Collection[str]]],
         tidy: Callable[[], Awaitable[None]],
         unix_time: Callable[[], float],
+        when_down: WhenDown,
         allowance_nusd: int,
         observer: Observer,
     ) -> None:
         """`seed`: reads from the ledger what was spent, and tells the store. `settled`: which of these exchanges the
-        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `allowance_nusd`: what
-        all keys together may hold and spend here during one outage of the store."""
+        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `when_down`: the policy
+        of keys with a budget that have none of their own. `allowance_nusd`: what all keys together may hold and spend
+        here during one outage of the store."""
         self._store = store
         self._seed = seed
         self._settled = settled
         self._tidy = tidy
         self._unix_time = unix_time
+        self._when_down = when_down
         self._allowance_nusd = allowance_nusd
         self._observer = observer
         self._held: dict[str, Reservation] = {}
@@ -167,7 +170,7 @@ class Admission:
         """Go on by the key's policy, within the allowance."""
         self._failed(error)
         spends = any(scope.limits.spends for scope in scopes)
-        policy = key.when_down or (WhenDown.CLOSED if spends else WhenDown.OPEN)
+        policy = key.when_down or (self._when_down if spends else WhenDown.OPEN)
         if policy is WhenDown.OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
             self._allowed_nusd += hold.nusd
             return Granted(())

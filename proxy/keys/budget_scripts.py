@@ -222,12 +222,12 @@ write()
 return answer("done", released)
 """)
 
-# {{gate, since, nUSD, as of}, …}
+# {{gate, since, nUSD, as of, the generation it was read for or empty}, …}
 SEED = script("""
 local floor = tonumber(life[3] or floor_now())
 local cursor
 for _, sum in ipairs(question) do
-  if sum[4] >= floor then
+  if sum[4] >= floor and (sum[5] == "" or sum[5] == life[1]) then
     cursor = math.min(cursor or sum[4], sum[4])
     local since, as_of = string.match(call("HGET", SUMS, "w" .. sum[1]) or "", "^(%S+) (%S+)$")
     if since ~= sum[2] or tonumber(as_of) <= sum[4] then -- one that knows more of the same window stays

@@ -14,9 +14,10 @@ from functools import cache
 import msgspec
 
 from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Verdict
+from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
 from proxy.keys.budget_file import BudgetFile, Damaged
 from proxy.keys.rates import Window
+from proxy.keys.readings import Readings
 from proxy.keys.verdicts import State, bounds_holds, bounds_rate, levels, verdict
 
 _SELECT_GATES = "SELECT gate_id, since, spent, held, open, counted FROM gates WHERE gate_id IN (?*)"
@@ -82,6 +83,7 @@ class BudgetTables:
         self._file = file
         self._node = node
         self._unix_time = unix_time
+        self._readings = Readings()
 
     # -- one exchange
 
@@ -93,7 +95,11 @@ class BudgetTables:
         if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.gates):
             answer = None
         if not isinstance(answer, Granted):
-            return answer if self._kept(hold.exchange_id) is None else Granted(levels(states, now))
+            if self._kept(hold.exchange_id) is not None:
+                return Granted(levels(states, now))
+            if isinstance(answer, Unseeded):
+                self._readings.begin(answer.gates, self._file.generation)
+            return answer
         if self._hold(hold, int(now)):
             self._count_in(hold, states, int(now))
         return Granted(levels(states, now))
@@ -270,7 +276,8 @@ class BudgetTables:
         """See BudgetStore."""
         cursor = self.cursor()
         floor_us = self._floor_us() if cursor is None else cursor
-        heeded = [one for one in sums if one.as_of_us >= floor_us]
+        lives = {"", self._file.generation}
+        heeded = [one for one in sums if self._readings.end(one.gate_id) in lives and one.as_of_us >= floor_us]
         if cursor is None and heeded:
             self._file.execute("UPDATE life SET cursor = ?", (min(one.as_of_us for one in heeded),))
         for one in heeded:

@@ -66,8 +66,9 @@ class BudgetStore(Protocol):
         `absorb` will bring them: they have ended, at what they hold); how many that were."""
 
     async def seed(self, sums: Sequence[Sum]) -> None:
-        """What the ledger says was spent. One that is older than what the store has followed the ledger to is passed
-        over; then the gate stays as it was, and whoever needs it reads the ledger again."""
+        """What the ledger says was spent. One that is older than what the store has followed the ledger to, or was read
+        for a store that has lost everything since, is passed over; then the gate stays as it was, and whoever needs it
+        reads the ledger again."""
 
     async def cursor(self) -> int | None:
         """Up to which of the ledger's times (`Change.settled_at_us`) all entries are absorbed; None: nothing is

@@ -32,6 +32,7 @@ from proxy.billing.reservation import (
 from proxy.keys import budget_scripts as scripts
 from proxy.keys.budget_script import Script
 from proxy.keys.budgets import BudgetsUnavailable, Own
+from proxy.keys.readings import Readings
 from proxy.keys.verdicts import bounds_rate
 from proxy.redis_client import QueueUnavailable, RedisClient, door
 
@@ -75,6 +76,7 @@ class RedisBudgets:
         self._next_word = ""
         """of the one that is under way"""
         self._generation = b""
+        self._readings = Readings()
         self._operations = 0
         """how many of this node's the server was seen to have counted"""
         self._doubts = 1
@@ -95,7 +97,10 @@ class RedisBudgets:
         while True:
             status, *found = await self._call(scripts.RESERVE, question, windows.gate_ids)
             if status != b"warming":
-                return _verdict(hold, status, found)
+                verdict = _verdict(hold, status, found)
+                if isinstance(verdict, Unseeded):
+                    self._readings.begin(verdict.gates, self._generation.decode())
+                return verdict
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
                 raise BudgetsUnavailable("what other nodes hold is not known yet")
@@ -145,7 +150,11 @@ class RedisBudgets:
     async def seed(self, sums: Sequence[Sum]) -> None:
         """See BudgetStore."""
         for some in _slices(sums):
-            question = [(one.gate_id, repr(one.since), one.nusd, one.as_of_us) for one in some]
+            lives = [self._readings.end(one.gate_id) for one in some]
+            question = [
+                (one.gate_id, repr(one.since), one.nusd, one.as_of_us, life)
+                for one, life in zip(some, lives, strict=True)
+            ]
             await self._call(scripts.SEED, question)
 
     async def cursor(self) -> int | None:

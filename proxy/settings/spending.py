@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from proxy.billing.limits import WhenDown
 from proxy.billing.money import NUSD_PER_USD
 from proxy.secret import Secret
-from proxy.settings.kinds import about, number, seconds, secret, size, url, usd, whole
+from proxy.settings.kinds import about, choice, number, seconds, secret, size, url, usd, whole
 
 # Twice the output limit of any model of 2026.
 COMPLETION_TOKENS_MAX = 1_000_000
@@ -72,10 +73,17 @@ class BudgetSettings:
             number(402, 429), "HTTP status when a budget is spent; clients try again after a 429, in vain"
         ),
     )  # fmt: skip
+    when_down: WhenDown = field(
+        default=WhenDown.CLOSED,
+        metadata=about(
+            choice(WhenDown), "what becomes of requests of keys with a budget while nobody can say what is left: 503, "
+            "or they go on; a key can have its own"
+        ),
+    )  # fmt: skip
     allowance_usd: int = field(
         default=NUSD_PER_USD,
         metadata=about(
-            usd(ALLOWANCE_USD_MAX), "what keys that may go on while nobody can say what is left may use, all together, "
-            "in each process during one outage", default="`1`",
+            usd(ALLOWANCE_USD_MAX), "what keys that may go on meanwhile may use, all together, in each process during "
+            "one outage", default="`1`",
         ),
     )  # fmt: skip

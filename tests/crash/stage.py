@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
+from proxy.billing.limits import UNLIMITED, Limits
 from proxy.compose.store import Store
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.pipeline.journal import Journal
@@ -68,7 +69,7 @@ async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
     return await asyncio.to_thread(tokenweir._wait, PATIENCE_S)
 
 
-def quick_key(tokenweir: Tokenweir) -> str:
+def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED) -> str:
     """A new key, without starting a process. Before the start: a running proxy takes up to a second to learn."""
     store = Store(load(tokenweir.config, tokenweir.environment))
     secret = new_secret().reveal()
@@ -79,6 +80,7 @@ def quick_key(tokenweir: Tokenweir) -> str:
         hint=hint(secret),
         models=None,
         expires_at=None,
+        limits=limits,
     )
     store.close()
     return secret

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 # The path of one exchange, from admission to settlement; first what runs in a proxy, then what a worker runs too.
 PROXY_FILES = (
     "gateway/chat.py", "gateway/exchange.py", "gateway/closing.py", "gateway/relay.py", "gateway/reply.py",
-    "gateway/upstream.py", "gateway/upstream_connection.py", "gateway/watch.py",
+    "gateway/upstream.py", "gateway/upstream_connection.py", "gateway/watch.py", "gateway/spending.py",
+    "keys/admission.py", "keys/budgets_local.py", "keys/budget_file.py", "keys/budgets_redis.py",
     "outbox.py", "pipeline/journal.py", "pipeline/log.py", "pipeline/segment.py", "pipeline/progress.py",
     "pipeline/local_queue.py", "pipeline/shipper.py", "pipeline/leases.py", "pipeline/redis_leases.py",
     "pipeline/redis_queue.py",
@@ -27,11 +28,12 @@ WORKER_FILES = (
 )  # fmt: skip
 # What a call is named that reads, writes, waits, or changes what is durable.
 _IO = frozenset({
-    "abort", "add", "append", "ask", "begin", "begin_nested", "bury", "claim", "close", "connect", "cut", "deliver",
-    "drop", "ended", "exec_driver_sql", "execute", "fdatasync", "finish", "fsync", "ftruncate", "hold", "missing",
-    "note", "open", "opened", "pipeline", "pread", "pwrite", "receipts", "release", "relay_to", "remove", "renew",
-    "retry", "roll", "run_in_executor", "settle", "settled", "start", "sync", "take", "unlink", "wake", "wakeup",
-    "write", "writelines", "xack", "xadd", "xclaim", "xdel", "xpending_range", "xrange", "xreadgroup",
+    "abort", "add", "announce", "append", "ask", "begin", "begin_nested", "bury", "claim", "close", "close_at_once",
+    "connect", "cut", "deliver", "drop", "ended", "exec_driver_sql", "execute", "fdatasync", "finish", "fsync",
+    "ftruncate", "hold", "missing", "note", "open", "opened", "pipeline", "pread", "pwrite", "receipts", "relay_to",
+    "release", "remove", "renew", "reserve", "retry", "roll", "run_in_executor", "settle", "settled", "start",
+    "sync", "take", "transaction", "unlink", "wake", "wakeup", "whole", "write", "writelines", "xack", "xadd",
+    "xclaim", "xdel", "xpending_range", "xrange", "xreadgroup",
 })  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,13 @@ from typing import Any
 
 import aiohttp
 
+from proxy.billing.limits import Limits
+from proxy.billing.reservation import Standing
+from proxy.compose.budgets import open_budgets
 from proxy.demo.script import Shape
+from proxy.ledger.database import open_engine
+from proxy.ledger.reports import Balance, read_balances
+from proxy.settings import load
 from tests.crash.chaos import Call, deployment, settle, wrong_in
 from tests.crash.stage import quick_key
 from tests.faults.points import Fault, Point
@@ -26,6 +33,9 @@ from tests.support.tokenweir import Listening, Tokenweir
 # One request may stand still for as long as a delay lasts, several times.
 REQUEST_S_MAX = 10.0
 DEPTH_S_MAX = 20.0
+RESTING_S = 30.0
+# More than all of a sweep costs; every point of admission is on the way.
+BUDGET = Limits(budget_usd=10**12, rpm=10**6, parallel=1_000)
 
 
 @dataclass(slots=True)
@@ -118,6 +128,35 @@ class Swept:
         settle(self.proxy)
         struck.kill()  # the next round starts it anew; what is settled stays so
 
+    async def unsettled_holds(self) -> list[str]:
+        """What is wrong with the budget of the one key, once everything that runs is healthy. Ends all of it."""
+        for one in {id(one): one for one in (self.proxy, self.struck, self.beside) if one is not None}.values():
+            if one.child is None or one.child.poll() is not None:
+                await asyncio.to_thread(one.start)
+        engine = open_engine(self.proxy.ledger_url)
+        [balance] = await asyncio.to_thread(read_balances, engine)
+        engine.dispose()
+        until = time.monotonic() + RESTING_S
+        while found := await self._not_resting(balance):
+            if time.monotonic() > until:
+                return [f"budget: {found}, {balance.charged_usd} charged"]
+            await asyncio.sleep(0.2)
+        return []
+
+    async def _not_resting(self, balance: Balance) -> list[Standing]:
+        """The key's gate, unless it stands as the ledger says (or what was spent is not known any more), and nothing is
+        held there."""
+        store = open_budgets(load(self.proxy.config, self.proxy.environment), "test")
+        try:
+            found = await store.standings([balance.key_id])
+        finally:
+            await store.aclose()
+        return [
+            one
+            for one in found
+            if (one.held, one.open, one.closed) != (0, 0, 0) or one.spent not in (None, balance.charged_usd)
+        ]
+
     def _wrong(self, calls: list[Call]) -> list[str]:
         entries = self.proxy.read_ledger()
         new = entries[self.before :]
@@ -134,7 +173,7 @@ def reached(swept: Swept) -> Iterator[Point]:
 def embedded(folder: Path, provider: ScriptedProvider) -> Swept:
     """One machine."""
     proxy = deployment(folder, provider, shutdown_grace_s=1.0)
-    return Swept(proxy, quick_key(proxy), provider)
+    return Swept(proxy, quick_key(proxy, BUDGET), provider)
 
 
 def apart(folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, *, strike_worker: bool) -> Swept:
@@ -147,7 +186,7 @@ def apart(folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: 
         queue_url=queue_url,
         lease_s=3.0 if strike_worker else 60.0,
     )
-    key = quick_key(proxy)
+    key = quick_key(proxy, BUDGET)
     worker = proxy.worker()
     (proxy if strike_worker else worker).start()
     swept = Swept(proxy, key, provider, worker if strike_worker else None)

@@ -74,7 +74,7 @@ class Seen:
 class Plant:
     """Admission with all that it needs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, when_down: WhenDown = WhenDown.CLOSED) -> None:
         self.local = LocalBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
         self.store = Flaky(self.local)
         self.seen = Seen()
@@ -83,7 +83,7 @@ class Plant:
         self.ledger_away = False
         self.admission = Admission(
             self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: NOW,
-            allowance_nusd=ALLOWANCE, observer=self.seen,
+            when_down=when_down, allowance_nusd=ALLOWANCE, observer=self.seen,
         )  # fmt: skip
 
     async def admit(self, name: str, nusd: int, *, scope: Scope = BUDGET, key: ApiKey = KEY) -> Reservation | Denied:
@@ -204,6 +204,14 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> No
         await until(lambda: _answer("works" in plant.seen.told))
     plant.store.away = True
     assert isinstance(await plant.admit("x9", 300, key=open_), Reservation), "another outage has another allowance"
+
+
+async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
+    plant = Plant(tmp_path, WhenDown.OPEN)
+    plant.store.away = True
+    assert isinstance(await plant.admit("x1", 300), Reservation)
+    closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.CLOSED)
+    assert isinstance(await plant.admit("x2", 300, key=closed), Denied)
 
 
 async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> None:

@@ -711,6 +711,19 @@ async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStor
         assert granted(await asked)
 
 
+async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, one: BudgetStore) -> None:
+    """The money of it: `x` was settled after the ledger was read, and whoever held it has forgotten it."""
+    await one.announce(owns)
+    assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
+    await stores.lose()
+    await one.announce(owns)
+    assert await one.reserve(hold("z", KEY, nusd=1)) == Unseeded((KEY,)), "another waits for the same reading"
+    await seeded(one, KEY, spent=0, as_of_us=109)
+    assert await one.reserve(hold("z", KEY, nusd=1)) == Unseeded((KEY,))
+    await seeded(one, KEY, spent=1_000, as_of_us=110)
+    assert denied(await one.reserve(hold("z", KEY, nusd=1))).why is Why.MONEY
+
+
 async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
     """Whatever was lost when: once all is announced and absorbed, nothing is held."""
     gate = Gate("key_m", parallel=1_000)

@@ -63,6 +63,8 @@ class Budgets(RuleBasedStateMachine):
         self.closed: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
         self.ledger: list[Change] = []
         self.head_us = 100
+        self.lost_us = 0
+        """where the ledger was when all was lost last: what was being read then is not heeded"""
         self.number = 0
         self.last: Hold | None = None
 
@@ -243,7 +245,7 @@ class Budgets(RuleBasedStateMachine):
 
     @rule(back=st.integers(0, 20), window=st.sampled_from(SINCES), key=st.sampled_from(KEYS))
     def seed_at(self, back: int, window: float, key: str) -> None:
-        self.seed(self.head_us - back, Hold("", gates_of(key, window), 0, 0))
+        self.seed(max(self.head_us - back, self.lost_us), Hold("", gates_of(key, window), 0, 0))
 
     def seed(self, as_of_us: int, hold: Hold) -> None:
         """As the ledger was then."""
@@ -314,6 +316,7 @@ class Budgets(RuleBasedStateMachine):
     def lose_all(self, order: list[str], between: bool) -> None:
         self.do(self.stores.lose())
         self.model.lose()
+        self.lost_us = self.head_us
         for node in order:
             if between:
                 assert not self.do(self.nodes[node].absorb(self.head_us, [], self.head_us))
