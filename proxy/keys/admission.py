@@ -29,6 +29,8 @@ LOOK_S = 0.5
 ENDED_MAX = 500
 # So many of those that ended are looked for in the ledger at once.
 FORGET_MAX = 1_000
+# A store that took so long to fail is left alone as long again: nobody waits for it in vain.
+HANGS_S = 1.0
 # A gate that cannot be seeded in so many tries is moving faster than the ledger can be read: it is taken for down.
 SEED_TRIES = 3
 # As long as a client waits for the ledger to say what was spent.
@@ -121,6 +123,10 @@ class Admission:
         self._wakeup = asyncio.Event()
         self._growths: set[asyncio.Task[None]] = set()
         self._look_at = 0.0
+        self._unannounced = False
+        """something was let through that the store has not heard of"""
+        self._hangs_until = 0.0
+        """the store is not asked by those who wait for it; in the event loop's time"""
         self._down = False
         self._allowed_nusd = 0
         """held and spent during this outage"""
@@ -142,20 +148,36 @@ class Admission:
         hold = Hold(exchange_id, passing, nusd, tokens, now)
         if not passing:
             return Reservation(self, hold, ())
-        self._asking.add(exchange_id)
-        try:
-            verdict = await self._reserve(hold)
-        except OSError as error:  # TimeoutError is one
-            verdict = self._without_store(key, scopes, hold, error)
-        else:
-            self._works()
-        finally:
-            self._asking.discard(exchange_id)
+        verdict = await self._asked(hold)
+        if verdict is None:
+            verdict = self._without_store(key, scopes, hold)
         if isinstance(verdict, Denied):
             self._observer.denied(verdict.why)
             return verdict
         reservation = self._held[exchange_id] = Reservation(self, hold, verdict.levels)
         return reservation
+
+    async def _asked(self, hold: Hold) -> Granted | Denied | None:
+        """What the store says; None: nobody can say."""
+        time = asyncio.get_running_loop().time
+        began = time()
+        if began < self._hangs_until:
+            return None
+        self._asking.add(hold.exchange_id)
+        try:
+            verdict = await self._reserve(hold)
+        except BudgetsUnavailable as error:
+            if time() - began >= HANGS_S:
+                self._hangs_until = time() + HANGS_S
+            self._failed(error)
+        except OSError:  # the ledger is away, which others say; a TimeoutError is one, too
+            pass
+        else:
+            self._works()
+            return verdict
+        finally:
+            self._asking.discard(hold.exchange_id)
+        return None
 
     async def _reserve(self, hold: Hold) -> Granted | Denied:
         for _ in range(SEED_TRIES):
@@ -164,17 +186,17 @@ class Admission:
                 return verdict
             async with asyncio.timeout(ANSWER_S):  # the store itself answers within seconds, or fails
                 await self._seed(verdict.gates)
-        raise BudgetsUnavailable("what was spent could not be read from the ledger in time")
+        raise OSError("what was spent could not be read from the ledger in time")
 
-    def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold, error: OSError) -> Granted | Denied:
+    def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold) -> Granted | Denied:
         """Go on by the key's policy, within the allowance."""
-        self._failed(error)
         spends = any(scope.limits.spends for scope in scopes)
         policy = key.when_down or (self._when_down if spends else WhenDown.OPEN)
         if policy is WhenDown.OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
             self._allowed_nusd += hold.nusd
+            self._unannounced = True
             return Granted(())
-        # The answer may have been lost, and not the reservation: what is held for nobody is let go.
+        # An answer may have been lost, and not the reservation: what is held for nobody is let go.
         self._tell(structs.replace(hold, nusd=0, tokens=0))
         return Denied(Why.UNKNOWN, hold.gates[0].gate_id, None, ())
 
@@ -235,9 +257,15 @@ class Admission:
                 await asyncio.sleep(LOOK_S)
 
     async def announce(self) -> None:
-        """Make the store's holds of this node what this node knows. Raises OSError."""
-        await self._store.announce(self._own)
-        await self._tidy()  # of what had ended, the ledger may have told meanwhile
+        """Make the store's holds of this node what this node knows. Raises BudgetsUnavailable."""
+        self._unannounced = False
+        try:
+            await self._store.announce(self._own)
+        except BaseException:
+            self._unannounced = True
+            raise
+        with suppress(OSError):  # of what had ended, the ledger may have told meanwhile; if not now, then soon
+            await self._tidy()
 
     async def aclose(self) -> None:
         """Tell what is left to tell, and let go."""
@@ -253,7 +281,7 @@ class Admission:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        if not await self._store.whole():
+        if self._unannounced or not await self._store.whole():
             await self.announce()
         await self._forget()
 
@@ -262,7 +290,10 @@ class Admission:
         known = True
         while known and self._closed:
             oldest = list(islice(self._closed, FORGET_MAX))
-            settled = await self._settled(oldest)
+            try:
+                settled = await self._settled(oldest)
+            except OSError:  # the ledger is away, which others say
+                return
             for exchange_id in settled:
                 self._closed.pop(exchange_id, None)
             known = len(settled) == len(oldest)

@@ -1,23 +1,24 @@
 """Token counts that no provider reported, from counters alone; and the reading that says which is which.
 
-Law: a reported number is never replaced. An estimate is a fixed linear prior times a correction learned for each
-model from the streams whose usage came, shrunk towards none while it has seen few of them. It is capped by what
-the request allowed and by the bytes seen, and it is never 0 where something was generated.
+Law: a reported number is never replaced. An estimate is a prior until a model's streams with usage teach otherwise: of
+completions by a small regression (`completion`), of prompts by one factor. It is capped by what the request allowed
+and by the bytes seen, and it is never 0 where something was generated. Equal state and evidence give equal numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
+from proxy.metering.completion import Completions, Hidden, counters, hidden_tokens
 from proxy.metering.meter import Metered
 from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
-VERSION = "linear-1"
+VERSION = "ridge-1"
 
 # Models remembered; beyond it the one learned from longest ago is forgotten. "*" routes pass any name on.
 MODELS_MAX = 1000
@@ -31,8 +32,8 @@ _STEP_MAX, _CORRECTION_MAX = math.log(2), math.log(4)
 _ERROR_MAX = 2.0
 # Fewer tokens than this say less about a model: role, stop and template tokens outweigh the text.
 _TELLING_TOKENS = 20
-# What the priors below miss by, typically, on recorded traffic.
-_COMPLETION_ERROR, _PROMPT_ERROR = 0.25, 0.30
+# What the prior of prompts misses by, typically, on recorded traffic.
+_PROMPT_ERROR = 0.30
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -42,18 +43,8 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     expected_error: float
     capped: bool = False
     """the estimate was higher than what was possible"""
-
-
-def _completion_prior(evidence: Evidence) -> float:
-    """Fitted on 744 recorded answers: median error 22 %, bias under 5 %. An end token, and a frame for each call."""
-    return (
-        1.0
-        + evidence.chars_latin / 4.2
-        + evidence.chars_wide * 0.8
-        + evidence.chars_other / 2.2
-        + evidence.tool_chars / 3.9
-        + evidence.tool_calls * 9.0
-    )
+    hidden: int = 0
+    """the part of `tokens` that was never streamed, by what models of this name did before; 0: none is known"""
 
 
 def _prompt_prior(prompt: PromptEvidence) -> float:
@@ -71,7 +62,7 @@ def _prompt_prior(prompt: PromptEvidence) -> float:
 
 @dataclass(slots=True)
 class _Correction:
-    """What the streams of one model say about a prior: weight of what was seen, mean log ratio, mean error.
+    """What the streams of one model say about the prior of prompts: weight of what was seen, mean log ratio, mean error.
 
     `trust` and `factor`, which follow from them, are worked out when they change: they are asked for more often.
     """
@@ -107,6 +98,7 @@ class _Correction:
 
 
 _NONE_SEEN = _Correction()
+_NO_ANSWERS, _NO_NAMESAKES = Completions(), Hidden()
 
 
 def _within(value: float, bound: float) -> float:
@@ -118,23 +110,33 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = ("_completions", "_prompts")
+    __slots__ = ("_completions", "_named", "_prompts")
 
     def __init__(self) -> None:
-        self._completions: dict[str, _Correction] = {}
+        self._completions: dict[str, Completions] = {}
+        self._named: dict[str, Hidden] = {}  # by the model's own name, whoever provides it
         self._prompts: dict[str, _Correction] = {}
 
     def completion(
         self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
     ) -> Estimate:
-        """Tokens generated. A token needs at least one byte; without evidence there are none."""
-        correction = self._completions.get(model_key, _NONE_SEEN)
-        expected_error = correction.expected_error(_COMPLETION_ERROR)
+        """Tokens generated. A streamed token needs at least one byte; without evidence there are none."""
+        model = self._completions.get(model_key, _NO_ANSWERS)
         if evidence.empty:
-            return Estimate(0, expected_error)
-        tokens = round(_completion_prior(evidence) * correction.factor)
-        possible = bytes_seen if completion_tokens_max is None else min(bytes_seen, completion_tokens_max)
-        return Estimate(max(min(tokens, possible), 1), expected_error, capped=tokens > possible)
+            return Estimate(0, model.expected_error(0.0))
+        visible = model.visible(counters(evidence))
+        named = self._named.get(_name(model_key), _NO_NAMESAKES)
+        hidden = round(hidden_tokens(model.hidden, named, visible)) if named.hidden or model.hidden.hidden else 0
+        tokens = round(visible) + hidden
+        possible = max(bytes_seen, 1) + hidden
+        if completion_tokens_max is not None and completion_tokens_max < possible:
+            possible = max(completion_tokens_max, 1)
+        return Estimate(
+            min(tokens, possible),
+            model.expected_error(hidden / tokens),
+            capped=tokens > possible,
+            hidden=max(hidden - max(tokens - possible, 0), 0),
+        )
 
     def prompt(self, model_key: str, prompt: PromptEvidence) -> Estimate:
         """Tokens of the prompt, at least one."""
@@ -145,18 +147,19 @@ class Estimator:
     def learn(self, model_key: str, *, evidence: Evidence, prompt: PromptEvidence | None, usage: Usage) -> float | None:
         """From an answer that reported `usage`: the relative error that its estimate would have had, or None."""
         if prompt is not None and usage.prompt_tokens:
-            correction = _kept(self._prompts, model_key)
+            correction = _kept(self._prompts, model_key, _Correction)
             correction.learn(prior_tokens=_prompt_prior(prompt), tokens=usage.prompt_tokens)
         if evidence.empty or not usage.completion_tokens:
             return None
-        correction = _kept(self._completions, model_key)
-        return correction.learn(prior_tokens=_completion_prior(evidence), tokens=usage.completion_tokens)
+        model = _kept(self._completions, model_key, Completions)
+        return model.learn(evidence, usage, _kept(self._named, _name(model_key), Hidden))
 
     def export(self) -> dict[str, Any]:
         """What was learned, as plain JSON values for `restore`."""
         return {
             "version": VERSION,
-            "completions": {key: [c.weight, c.log_ratio, c.error] for key, c in self._completions.items()},
+            "completions": {key: model.row() for key, model in self._completions.items()},
+            "named": {name: hidden.row() for name, hidden in self._named.items()},
             "prompts": {key: [c.weight, c.log_ratio, c.error] for key, c in self._prompts.items()},
         }
 
@@ -165,37 +168,50 @@ class Estimator:
         """From `export`. What cannot be read, or was learned by another version, is left out."""
         estimator = cls()
         if isinstance(exported, Mapping) and exported.get("version") == VERSION:
-            estimator._completions = _restored(exported.get("completions"))
-            estimator._prompts = _restored(exported.get("prompts"))
+            estimator._completions = _restored(exported.get("completions"), Completions.restored)
+            estimator._named = _restored(exported.get("named"), _restored_hidden)
+            estimator._prompts = _restored(exported.get("prompts"), _restored_correction)
         return estimator
 
 
-def _kept(corrections: dict[str, _Correction], key: str) -> _Correction:
-    """The correction of `key`, moved to the young end; the oldest goes when there are too many."""
-    correction = corrections.pop(key, None)
-    if correction is None:
-        correction = _Correction()
-    if len(corrections) >= MODELS_MAX:
-        del corrections[next(iter(corrections))]
-    corrections[key] = correction
-    return correction
+_T = TypeVar("_T")
 
 
-def _restored(exported: object) -> dict[str, _Correction]:
+def _kept(models: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
+    """What is known of `key`, moved to the young end; the oldest goes when there are too many."""
+    model = models.pop(key, None)
+    if model is None:
+        model = new()
+    if len(models) >= MODELS_MAX:
+        del models[next(iter(models))]
+    models[key] = model
+    return model
+
+
+def _name(model_key: str) -> str:
+    """The model's own name: `a/openai/gpt-5-mini` and `b/gpt-5-mini` are of one name."""
+    return model_key.rpartition("/")[2]
+
+
+def _restored(exported: object, read: Callable[[list[float]], _T | None]) -> dict[str, _T]:
     rows = exported.items() if isinstance(exported, Mapping) else ()
-    good = [(key, row) for key, row in rows if isinstance(key, str) and _is_row(row)]
-    return {
-        key: _Correction(_within(weight, _MEMORY), _within(log_ratio, _CORRECTION_MAX), _within(error, _ERROR_MAX))
-        for key, (weight, log_ratio, error) in good[-MODELS_MAX:]
-    }
+    found = ((key, read(row)) for key, row in rows if isinstance(key, str) and _is_row(row))
+    good = [(key, model) for key, model in found if model is not None]
+    return dict(good[-MODELS_MAX:])
 
 
-def _is_row(row: object) -> bool:
-    if not isinstance(row, list | tuple) or len(row) != 3:
-        return False
-    if not all(type(value) in (int, float) and math.isfinite(value) for value in row):
-        return False
-    return bool(row[0] >= 0 and row[2] >= 0)
+def _is_row(row: object) -> TypeGuard[list[float]]:
+    return isinstance(row, list) and all(type(value) in (int, float) and math.isfinite(value) for value in row)
+
+
+def _restored_hidden(row: list[float]) -> Hidden | None:
+    return Hidden(*row) if Hidden.is_row(row) else None
+
+
+def _restored_correction(row: list[float]) -> _Correction | None:
+    if len(row) != 3 or row[0] < 0 or row[2] < 0:
+        return None
+    return _Correction(_within(row[0], _MEMORY), _within(row[1], _CORRECTION_MAX), _within(row[2], _ERROR_MAX))
 
 
 def reading(

@@ -262,6 +262,37 @@ async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
         assert isinstance(await plant.admit("x2", 400), Denied)
 
 
+async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) -> None:
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.OPEN)
+    assert isinstance(await plant.admit("x0", 0), Reservation)
+    plant.store.away = True
+    assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
+    plant.store.away = False
+    async with running(plant):
+        await until(lambda: _is(plant.held, 700))
+
+
+async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(under_test, "HANGS_S", 0.05)
+    assert isinstance(await plant.admit("x0", 0), Reservation)
+    asked = []
+
+    async def hang(hold: Hold) -> None:
+        asked.append(hold.exchange_id)
+        await asyncio.sleep(0.06)
+        raise BudgetsUnavailable("no answer")
+
+    monkeypatch.setattr(plant.admission, "_reserve", hang)
+    for name in ("x1", "x2", "x3"):
+        assert isinstance(await plant.admit(name, 1), Denied)
+    assert asked == ["x1"]
+    await asyncio.sleep(0.06)
+    await plant.admit("x4", 1)
+    assert asked == ["x1", "x4"]
+
+
 async def test_what_is_asked_for_is_not_taken_for_a_stranger(plant: Plant) -> None:
     gate = asyncio.Event()
     plant.admission._seed = lambda _gates: _after(gate)  # type: ignore[assignment]

@@ -1,0 +1,123 @@
+"""A small regression, one for each model: tokens as a weighted sum of a few counters, learned one answer at a time.
+
+Law: pure arithmetic in a fixed order, so that the same answers in the same order give the same weights everywhere.
+Before it has seen anything it is its prior; every weight stays within its bounds; what is far off moves it little.
+It is recursive least squares (a Kalman filter whose state does not move) that forgets towards its prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+# What an answer says is off by so many tokens, and by so much of its tokens: rounding, and what no counter shows.
+_NOISE_TOKENS, _NOISE_SHARE = 0.7, 0.05
+# An answer further off than so many standard deviations counts as one that is only this far off, but less sure.
+_OUTLIER = 2.5
+# So much of what was learned is forgotten with every answer: some 300 answers are remembered.
+_FORGOTTEN = 0.003
+# Room for the last digit of what was written down.
+_ROUNDING = 1 + 1e-9
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """What is believed of one counter before anything was seen: tokens for each of it."""
+
+    prior: float
+    spread: float
+    """standard deviation: how far a model may be from the prior"""
+    least: float
+    most: float
+
+
+class Ridge:
+    """The weights of one model, and how sure they are: the upper triangle of their covariance, row by row."""
+
+    __slots__ = ("_beliefs", "_rows", "weights")
+
+    def __init__(self, beliefs: Sequence[Weight]) -> None:
+        self._beliefs = beliefs
+        self.weights = [one.prior for one in beliefs]
+        self._rows = self._unsure()
+
+    def tokens(self, counters: Sequence[float]) -> float:
+        """The weighted sum; it may be negative."""
+        return _weighted(self.weights, counters)
+
+    def learn(self, counters: Sequence[float], tokens: float) -> None:
+        """From an answer whose tokens are known."""
+        said = _weighted(self.weights, counters)
+        reach = self._reach(counters)
+        noise = _NOISE_TOKENS + _NOISE_SHARE * max(said, tokens / 2, 1.0)
+        miss = tokens - said
+        variance = max(_weighted(reach, counters), 0.0) + noise * noise
+        variance = max(variance, miss * miss / (_OUTLIER * _OUTLIER))
+        self.weights = [
+            min(max(weight + miss * far / variance, one.least), one.most)
+            for weight, far, one in zip(self.weights, reach, self._beliefs, strict=True)
+        ]
+        self._grow_surer(reach, variance)
+
+    def row(self) -> list[float]:
+        """Everything learned, for `restored`."""
+        return [*self.weights, *(value for row in self._rows for value in row)]
+
+    @classmethod
+    def restored(cls, beliefs: Sequence[Weight], row: Sequence[float]) -> Ridge | None:
+        """From `row`; None if that cannot be one. The numbers are finite."""
+        size = len(beliefs)
+        if len(row) != size + size * (size + 1) // 2:
+            return None
+        ridge = cls(beliefs)
+        ridge.weights = list(row[:size])
+        at = size
+        for index in range(size):
+            ridge._rows[index] = list(row[at : at + size - index])
+            at += size - index
+        return ridge if ridge._possible() else None
+
+    def _unsure(self) -> list[list[float]]:
+        size = len(self._beliefs)
+        return [[one.spread**2, *[0.0] * (size - index - 1)] for index, one in enumerate(self._beliefs)]
+
+    def _reach(self, counters: Sequence[float]) -> list[float]:
+        """Covariance × counters: how far each weight may move. Most counters of an answer are 0."""
+        rows = self._rows
+        reach = [0.0] * len(rows)
+        for at, count in enumerate(counters):
+            if count:
+                for index in range(at):
+                    reach[index] += rows[index][at - index] * count
+                for index, value in enumerate(rows[at], at):
+                    reach[index] += value * count
+        return reach
+
+    def _grow_surer(self, reach: list[float], variance: float) -> None:
+        kept = 1 - _FORGOTTEN
+        for index, row in enumerate(self._rows):
+            gain = reach[index] / variance
+            row[:] = [(value - gain * far) * kept for value, far in zip(row, reach[index:], strict=True)]
+            row[0] += _FORGOTTEN * self._beliefs[index].spread ** 2
+        if not all(row[0] > 0 for row in self._rows):  # rounding: begin to be unsure again
+            self._rows = self._unsure()
+
+    def _possible(self) -> bool:
+        for weight, row, one in zip(self.weights, self._rows, self._beliefs, strict=True):
+            if not (one.least <= weight <= one.most and 0 < row[0] <= one.spread**2 * _ROUNDING):
+                return False
+        widths = [math.sqrt(row[0]) for row in self._rows]
+        return all(
+            abs(value) <= widths[index] * widths[index + step] * _ROUNDING
+            for index, row in enumerate(self._rows)
+            for step, value in enumerate(row)
+        )
+
+
+def _weighted(weights: Sequence[float], counters: Sequence[float]) -> float:
+    total = 0.0
+    for weight, count in zip(weights, counters, strict=True):
+        if count:
+            total += weight * count
+    return total
