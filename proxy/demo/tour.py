@@ -25,6 +25,8 @@ SYSTEMS = ("tera", "tensorloop", "siliconstorm", "electron")
 # Slow enough to watch, quick enough to wait for.
 PACE_MS = 20
 START_S_MAX = 30.0
+# Fits four answers of sixteen tokens.
+BUDGET_USD, CROWD = "0.0001", 10
 
 _CONFIG = """\
 listen: {host: 127.0.0.1, port: 0}
@@ -184,7 +186,16 @@ async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider
     crashed = [entry for entry in entries if entry["outcome"] == "crashed"]
     _line(f"{len(crashed)} exchange recovered from its journal: {crashed[0]['events']} events had been recorded.")
 
-    _say("4. The ledger, and why each number is what it is")
+    _say(f"4. A budget, and {CROWD} requests at once")
+    limits = ("--budget", BUDGET_USD, "--budget-window", "none")
+    small = json.loads(await deployment.command("keys", "create", "--alias", "small", *limits))["key"]
+    served, refused = await Client(session, deployment, small).crowd("tera")
+    _line(f"of {BUDGET_USD} USD: {served} fit and are served, {refused} are refused (402 insufficient_quota).")
+    entries = await deployment.settled(7 + served)
+    for line in (await deployment.command("budgets", "show")).rstrip().split("\n"):
+        _line(line)
+
+    _say("5. The ledger, and why each number is what it is")
     for line in (await deployment.command("ledger")).rstrip().split("\n"):
         _line(line)
     return await _compare(session, provider_url, entries)
@@ -214,6 +225,29 @@ class Client:
                     break
         print(f"  [{'left after ' if leave_after else ''}{events} events]")
 
+    async def crowd(self, system: str) -> tuple[int, int]:
+        """Ask for CROWD short answers at once: how many are served, how many refused for want of money."""
+        body = {"model": system, "max_tokens": 16, "messages": [{"role": "user", "content": "What does a weir do?"}]}
+        url = f"{self._deployment.url}/v1/chat/completions"
+
+        async def status() -> int:
+            async with self._session.post(url, json=body, headers=self._headers) as answer:
+                await answer.read()
+                return answer.status
+
+        await self._known()
+        found = await asyncio.gather(*(status() for _ in range(CROWD)))
+        return found.count(200), found.count(402)
+
+    async def _known(self) -> None:
+        """A proxy that runs learns of a new key within a second."""
+        async with asyncio.timeout(START_S_MAX):
+            while True:
+                async with self._session.get(f"{self._deployment.url}/v1/models", headers=self._headers) as answer:
+                    if answer.status == 200:
+                        return
+                await asyncio.sleep(0.1)
+
     @asynccontextmanager
     async def _stream(self, system: str) -> AsyncIterator[AsyncIterator[str]]:
         request = {
@@ -240,7 +274,7 @@ async def _texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
 
 async def _compare(session: aiohttp.ClientSession, provider_url: str, entries: list[dict[str, Any]]) -> bool:
     """Our ledger beside the provider's own log, in the order of the requests."""
-    _say("5. The provider's own books beside ours: output tokens")
+    _say("6. The provider's own books beside ours: output tokens")
     async with session.get(f"{provider_url}/_control/log") as answer:
         truth = (await answer.json())["exchanges"]
     agreed = True
