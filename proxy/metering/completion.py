@@ -16,13 +16,13 @@ from proxy.metering.usage import Evidence, Usage
 _LATIN_PER_TOKEN, _OTHER_PER_TOKEN, _TOOL_PER_TOKEN, _WIDE_TOKENS = 4.4, 2.2, 3.4, 0.8
 # Tokens per event, by the characters: up to the first it is one, and from the second the characters tell.
 _TEXT_SINGLE, _TEXT_JOINED = 1.35, 1.85
-_TOOL_SINGLE, _TOOL_JOINED = 0.9, 2.5
+_TOOL_SINGLE, _TOOL_JOINED = 1.0, 2.5
 
-# One for each counter, from 508 recorded streams of 90 models without hidden reasoning; rounded.
+# One for each counter, from 508 recorded streams of 62 models without hidden reasoning; rounded.
 BELIEFS = (
     Weight(1.0, 2.6, least=0.0, most=100.0),  # the answer: role, stop and template tokens
     Weight(1.0, 0.13, least=0.5, most=4.0),  # text events of one token
-    Weight(1.25, 0.4, least=0.3, most=4.0),  # tokens of text by its characters, where events hold several
+    Weight(1.25, 0.4, least=0.3, most=5.0),  # tokens of text by its characters, where events hold several
     Weight(1.0, 0.15, least=0.5, most=4.0),  # tool events of one token
     Weight(1.0, 0.4, least=0.3, most=4.0),  # tokens of tool calls by their characters
     Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the frame around each, and its name in one event
@@ -42,7 +42,7 @@ _TELLING_TOKENS = 20
 _HIDDEN_FACTOR, _HIDDEN_MIN = 1.5, 8.0
 # An answer shorter than usual has at least this share of the usual hidden reasoning, which comes first; a longer one
 # has more in proportion, up to the second.
-_HIDDEN_LEAST, _HIDDEN_MOST = 0.7, 20.0
+_HIDDEN_LEAST, _HIDDEN_MOST = 0.8, 20.0
 # One answer counts with no more hidden tokens than this many times the usual ones and this many.
 _HIDDEN_STEP, _HIDDEN_FIRST = 10.0, 1000.0
 # Models of this name, whoever provides them, count as much as this many answers of the model itself.
@@ -53,19 +53,18 @@ _HIDDEN_ERROR = 0.5
 
 def counters(evidence: Evidence) -> list[float]:
     """What BELIEFS are about, in their order."""
-    events, calls, tool_events = evidence.text_events, evidence.tool_calls, evidence.tool_events
-    by_chars = (
-        evidence.chars_latin / _LATIN_PER_TOKEN
-        + evidence.chars_wide * _WIDE_TOKENS
-        + evidence.chars_other / _OTHER_PER_TOKEN
-    )
+    latin, wide, other = evidence.chars_latin, evidence.chars_wide, evidence.chars_other
+    chars, tool_chars, calls = latin + wide + other, evidence.tool_chars, evidence.tool_calls
+    # An event that repeats what was before it is no token: there are no more tokens of one event than characters.
+    events = chars if evidence.text_events > chars else evidence.text_events
+    tool_events = tool_chars if evidence.tool_events > tool_chars else evidence.tool_events
+    by_chars = latin / _LATIN_PER_TOKEN + wide * _WIDE_TOKENS + other / _OTHER_PER_TOKEN
     joined = _joined(by_chars, events, _TEXT_SINGLE, _TEXT_JOINED)
     single_text, joined_text = events * (1 - joined), by_chars * joined
-    tool_by_chars = evidence.tool_chars / _TOOL_PER_TOKEN
+    tool_by_chars = tool_chars / _TOOL_PER_TOKEN
     tool_joined = _joined(tool_by_chars, tool_events, _TOOL_SINGLE, _TOOL_JOINED)
     reasoning = 0.0
     if evidence.reasoning_chars:
-        chars = evidence.chars - evidence.tool_chars
         reasoning = (single_text + joined_text) * min(evidence.reasoning_chars / max(chars, 1), 1.0)
     return [
         1.0, single_text, joined_text, tool_events * (1 - tool_joined), tool_by_chars * tool_joined,
@@ -130,9 +129,8 @@ def hidden_of(evidence: Evidence, usage: Usage) -> float:
     seen = evidence.reasoning_chars / _LATIN_PER_TOKEN
     if reasoning <= _HIDDEN_FACTOR * seen + _HIDDEN_MIN or reasoning > completion:
         return 0.0
-    if usage.total_tokens is not None and usage.prompt_tokens is not None:
-        if usage.total_tokens >= usage.prompt_tokens + completion + reasoning:
-            return 0.0  # it counts reasoning beside completion, not in it
+    if (usage.total_tokens or 0) >= (usage.prompt_tokens or 0) + completion + reasoning:
+        return 0.0  # it counts reasoning beside completion, not in it
     return min(reasoning - seen, completion - 1.0)
 
 

@@ -62,7 +62,7 @@ def _prompt_prior(prompt: PromptEvidence) -> float:
 
 @dataclass(slots=True)
 class _Correction:
-    """What the streams of one model say about the prior of prompts: weight of what was seen, mean log ratio, mean error.
+    """What the streams of one model say about the prior of prompts: weight of what was seen, mean log ratio and error.
 
     `trust` and `factor`, which follow from them, are worked out when they change: they are asked for more often.
     """
@@ -127,16 +127,12 @@ class Estimator:
         visible = model.visible(counters(evidence))
         named = self._named.get(_name(model_key), _NO_NAMESAKES)
         hidden = round(hidden_tokens(model.hidden, named, visible)) if named.hidden or model.hidden.hidden else 0
-        tokens = round(visible) + hidden
-        possible = max(bytes_seen, 1) + hidden
-        if completion_tokens_max is not None and completion_tokens_max < possible:
-            possible = max(completion_tokens_max, 1)
-        return Estimate(
-            min(tokens, possible),
-            model.expected_error(hidden / tokens),
-            capped=tokens > possible,
-            hidden=max(hidden - max(tokens - possible, 0), 0),
-        )
+        likely = round(visible) + hidden
+        tokens = min(likely, max(bytes_seen, 1) + hidden)
+        if completion_tokens_max is not None and completion_tokens_max < tokens:
+            hidden = max(hidden - tokens + completion_tokens_max, 0)
+            tokens = max(completion_tokens_max, 1)
+        return Estimate(tokens, model.expected_error(hidden / tokens), capped=tokens < likely, hidden=hidden)
 
     def prompt(self, model_key: str, prompt: PromptEvidence) -> Estimate:
         """Tokens of the prompt, at least one."""

@@ -35,10 +35,11 @@ class Weight(msgspec.Struct, frozen=True):
 class Ridge:
     """The weights of one model, and how sure they are: the upper triangle of their covariance, row by row."""
 
-    __slots__ = ("_beliefs", "_rows", "weights")
+    __slots__ = ("_beliefs", "_faded", "_rows", "weights")
 
     def __init__(self, beliefs: Sequence[Weight]) -> None:
         self._beliefs = beliefs
+        self._faded = [_FORGOTTEN * one.spread**2 for one in beliefs]
         self.weights = [one.prior for one in beliefs]
         self._rows = self._unsure()
 
@@ -54,10 +55,9 @@ class Ridge:
         miss = tokens - said
         variance = max(_weighted(reach, counters), 0.0) + noise * noise
         variance = max(variance, miss * miss / (_OUTLIER * _OUTLIER))
-        self.weights = [
-            min(max(weight + miss * far / variance, one.least), one.most)
-            for weight, far, one in zip(self.weights, reach, self._beliefs, strict=True)
-        ]
+        for index, far in enumerate(reach):
+            if far:
+                self._move(index, far * miss / variance)
         self._grow_surer(reach, variance)
 
     def row(self) -> list[float]:
@@ -94,12 +94,19 @@ class Ridge:
                     reach[index] += value * count
         return reach
 
+    def _move(self, index: int, step: float) -> None:
+        one, weight = self._beliefs[index], self.weights[index] + step
+        self.weights[index] = one.least if weight < one.least else one.most if weight > one.most else weight
+
     def _grow_surer(self, reach: list[float], variance: float) -> None:
         kept = 1 - _FORGOTTEN
         for index, row in enumerate(self._rows):
             gain = reach[index] / variance
-            row[:] = [(value - gain * far) * kept for value, far in zip(row, reach[index:], strict=True)]
-            row[0] += _FORGOTTEN * self._beliefs[index].spread ** 2
+            if gain:
+                row[:] = [(value - gain * far) * kept for value, far in zip(row, reach[index:], strict=True)]
+            else:
+                row[:] = [value * kept for value in row]
+            row[0] += self._faded[index]
         if not all(row[0] > 0 for row in self._rows):  # rounding: begin to be unsure again
             self._rows = self._unsure()
 
@@ -116,7 +123,7 @@ class Ridge:
 
 
 def _weighted(weights: Sequence[float], counters: Sequence[float]) -> float:
-    total = 0.0
+    total = 0.0  # added up here: what `sum` rounds differs between versions of Python
     for weight, count in zip(weights, counters, strict=True):
         if count:
             total += weight * count

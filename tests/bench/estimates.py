@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from proxy.metering.completion import hidden_of
 from proxy.metering.estimate import VERSION, Estimator
 from proxy.metering.meter import StreamMeter
 from proxy.metering.usage import Evidence, Usage
@@ -169,7 +170,9 @@ def fresh(streams: Sequence[Stream], teach: Teach) -> Figures:
     return Figures.of((ask(one), one.tokens) for one in streams)
 
 
-def left_out(streams: Sequence[Stream], known: Sequence[Stream], teach: Teach, *, by: Callable[[Stream], str]) -> Figures:
+def left_out(
+    streams: Sequence[Stream], known: Sequence[Stream], teach: Teach, *, by: Callable[[Stream], str]
+) -> Figures:
     """Each after all the others of its group among the `known`."""
     groups = {key: list(group) for key, group in groupby(sorted(known, key=by), key=by)}
     return Figures.of((teach(others(one, groups.get(by(one), [])))(one), one.tokens) for one in streams)
@@ -201,21 +204,40 @@ class Row:
     """what it must reach"""
 
 
-def rows() -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The streams of the corpus that are counted."""
+
+    seen: Sequence[Stream]
+    """without hidden reasoning"""
+    unseen: Sequence[Stream]
+    """with"""
+    cuts: Sequence[Stream]
+    """of those without"""
+
+    @classmethod
+    def read(cls) -> Recorded:
+        """From the files."""
+        found = [(record, one) for record in records() if (one := whole(record)) is not None]
+        return cls(
+            seen=[one for _, one in found if not one.hidden],
+            unseen=[one for _, one in found if one.hidden],
+            cuts=[part for record, one in found if not one.hidden for part in cut(record, one)],
+        )
+
+
+def rows(recorded: Recorded) -> list[Row]:
     """The table, not measured yet."""
-    read = [(record, one) for record in records() if (one := whole(record)) is not None]
-    seen = [one for _, one in read if not one.hidden]
-    unseen = [one for _, one in read if one.hidden]
+    seen, unseen, cuts = recorded.seen, recorded.unseen, recorded.cuts
     many = grouped(seen, GROUP_MIN)
     ids = {one.id for one in many}
-    cuts = [part for record, one in read if not one.hidden for part in cut(record, one)]
-    text = [one for one in cuts if not one.evidence.tool_calls]
+    talks = {one.id for one in seen if not one.evidence.tool_calls}
+    text = [one for one in cuts if one.id in talks]
     everything = [*seen, *unseen]
-    most_bias = "bias 0.95–1.05"
     return [
         Row("whole, after the others of its group", lambda t: left_out(many, many, t, by=by_key),
             "≤ 6 %, ≤ 9 %, bias 0.98–1.02"),
-        Row("whole, nothing learned", lambda t: fresh(seen, t), f"≤ 14 %, {most_bias}"),
+        Row("whole, nothing learned", lambda t: fresh(seen, t), "≤ 14 %, bias 0.95–1.05"),
         Row("hidden reasoning, after the others of its model", lambda t: left_out(unseen, everything, t, by=by_name),
             "bias 0.9–1.1"),
         Row("hidden reasoning, without the longest stream",
@@ -227,6 +249,22 @@ def rows() -> list[Row]:
             lambda t: left_out([one for one in text if one.id in ids], many, t, by=by_key), ""),
         Row("cut, text only, nothing learned", lambda t: fresh(text, t), ""),
     ]  # fmt: skip
+
+
+def flagged(recorded: Recorded) -> str:
+    """Of the streams that hid a part that can be told: how many estimates said so, after all others of that name."""
+    hiding = [one for one in recorded.unseen if hidden_of(one.evidence, one.usage)]
+    everything = [*recorded.seen, *recorded.unseen]
+    said, alone = 0, 0
+    for stream in hiding:
+        estimator = Estimator()
+        namesakes = [one for one in others(stream, everything) if by_name(one) == by_name(stream)]
+        for one in namesakes:
+            estimator.learn(one.key, evidence=one.evidence, prompt=None, usage=one.usage)
+        estimate = estimator.completion(stream.key, stream.evidence, completion_tokens_max=None, bytes_seen=stream.size)
+        said += estimate.hidden > 0
+        alone += not any(hidden_of(one.evidence, one.usage) for one in namesakes)
+    return f"{said} of {len(hiding)} estimates say that reasoning is hidden; {alone} models never hid any before"
 
 
 def _shown(figures: Figures) -> str:
@@ -242,7 +280,9 @@ def costs() -> tuple[float, float]:
         began = time.perf_counter()
         for index in range(times):
             evidence = tools if index % 3 == 0 else text
-            estimator.learn("p/m", evidence=evidence, prompt=None, usage=Usage(1, None, 103 if evidence is text else 29))
+            estimator.learn(
+                "p/m", evidence=evidence, prompt=None, usage=Usage(1, None, 103 if evidence is text else 29)
+            )
         learned.append(time.perf_counter() - began)
         began = time.perf_counter()
         for _ in range(times):
@@ -258,10 +298,12 @@ def main() -> int:
         return 0
     print(f"{'':49}{'streams':>8} | {'linear-1, before':^30} | {VERSION:^30} | must reach")
     print(f"{'':57} | {'median   95 % weighted   bias':>30} | {'median   95 % weighted   bias':>30} |")
-    for row in rows():
+    recorded = Recorded.read()
+    for row in rows(recorded):
         before, now = row.measure(linear), row.measure(ridge)
         assert before.streams == now.streams
         print(f"{row.title:49}{now.streams:8} |  {_shown(before)} |  {_shown(now)} | {row.most}", flush=True)
+    print(flagged(recorded))
     asked, learned = costs()
     print(f"an estimate takes {asked:.1f} µs, learning {learned:.1f} µs")
     return 0

@@ -72,7 +72,7 @@ async def test_siliconstorm_full_text_mode_can_be_said_or_denied(stand: Stand) -
     look_alike = ["ha" * count for count in range(1, 9)]  # "ha", "haha", …: repetition, or a long laugh?
     repeated = await _estimated(stand, "siliconstorm-fulltext", look_alike)
     laughed = await _estimated(stand, "siliconstorm-fragments", look_alike)
-    assert repeated == await _estimated(stand, "siliconstorm-fragments", look_alike[-1:])
+    assert repeated == await _estimated(stand, "siliconstorm-fragments", ["ha"] * len(look_alike))
     assert laughed == await _estimated(stand, "siliconstorm-fragments", ["ha" * sum(range(1, 9))])
     assert repeated < laughed
 

@@ -167,7 +167,7 @@ async def test_a_node_that_is_silent_for_a_lease_is_settled_from_its_last_progre
     assert {record.outcome for record in ledger.inserted} == {Outcome.CRASHED}
     assert (nothing.bills, nothing.details) == (Bills.NOTHING, {"swept": True})
     assert (estimated.bills, estimated.events, estimated.bytes) == (Bills.EVERYTHING, 10, 3_000)
-    assert estimated.reading.usage == Usage(17, None, 101, None, 118)
+    assert estimated.reading.usage == Usage(17, None, 120, None, 137)
     assert (estimated.reading.source, estimated.reading.estimator) == (UsageSource.ESTIMATED, VERSION)
     assert (reported.reading.source, reported.reading.usage) == (UsageSource.REPORTED, Usage(9, None, 40, None, 49))
     assert (await board.nodes(), await board.ids("a")) == ({}, set())
