@@ -32,7 +32,7 @@ from proxy.secret import Secret
 TYPE = "budget.threshold"
 
 # How often it is looked for alerts whose time has come, and how many go out at once.
-LOOK_S = 5.0
+LOOK_S = 2.0
 AT_ONCE = 10
 # Well below CLAIM_S, so that nobody else takes the alert meanwhile.
 ANSWER_S = 10.0

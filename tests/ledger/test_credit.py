@@ -240,7 +240,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_balances_are_sums_of_all_entries_and_days_of_those_that_are_no_credit(
     engine: Engine, steps: list[tuple[str, str, int]]
