@@ -34,6 +34,8 @@ def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
             return Outcome.SHUT_DOWN
         case End.BUDGET_CUT:
             return Outcome.BUDGET_CUT
+        case End.BUG:
+            return Outcome.CRASHED
 
 
 def read_anyway(relay: Relay | None) -> Metered | None:
@@ -71,6 +73,8 @@ class Closing:
         """longest JSON answer to be kept, in bytes"""
         self.kept: bytes | None = None
         """that answer"""
+        self.sent: tuple[Metered, int] | None = None
+        """a plain answer that went, and how many bytes of it"""
         self.slot = slot
         self.closed = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
@@ -123,6 +127,12 @@ class Closing:
         """A whole JSON answer, in case that it is asked for again."""
         if content_type == JSON_TYPE and len(body) <= self.keeps:
             self.kept = body
+
+    def sending(self, metered: Metered, size: int) -> None:
+        """A plain answer is about to go to the client, so many bytes of it."""
+        self.slot.note(metered.evidence, metered.usage, 0)
+        self.slot.deliver(0, size)
+        self.sent = metered, size
 
     def _read(self, outcome: Outcome, metered: Metered | None, size: int) -> Reading:
         if metered is None or outcome is Outcome.REFUSED_UPSTREAM:

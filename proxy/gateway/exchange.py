@@ -105,7 +105,8 @@ class Exchange:
             self._watch.stop()
             self._connection.listener = None
             if not self._closing.closed:  # our own bug broke the exchange: it still ends, and says so
-                self._close(Outcome.CRASHED, failed="proxy_bug", metered=read_anyway(self._relay), relay=self._relay)
+                read, size = self._closing.sent or (read_anyway(self._relay), 0)
+                self._close(Outcome.CRASHED, failed="proxy_bug", metered=read, relay=self._relay, size=size)
             if self._relay is not None:  # it knows us: a cycle would keep both until a garbage collection
                 self._relay.on_fold = None
             self._relay = None
@@ -228,8 +229,7 @@ class Exchange:
         metered = meter.close()
         left = self._left_at is not None
         delivered = 0 if left else len(body)
-        self._closing.slot.note(metered.evidence, metered.usage, 0)
-        self._closing.slot.deliver(0, delivered)
+        self._closing.sending(metered, delivered)
         reply = Reply(self._request)
         try:
             if not left:

@@ -40,6 +40,8 @@ class End(Enum):
     CLIENT_LEFT = auto()
     SHUT_DOWN = auto()
     BUDGET_CUT = auto()
+    BUG = auto()
+    """ours: some of it may be missing"""
 
 
 class Slot(Protocol):
@@ -324,6 +326,10 @@ class Relay:
         """The provider's connection or its framing broke. After [DONE] nothing is missing."""
         self._fold()
         self.finish(End.COMPLETE if self.meter.done else End.BROKEN)
+
+    def failed(self) -> None:
+        """A bug of ours struck while a piece was on its way: whatever the meter has read, the client may lack it."""
+        self.finish(End.BUG)
 
     def finish(self, end: End) -> None:
         """The body ended; the first word counts."""

@@ -174,6 +174,10 @@ class _Collector:
     def complete(self) -> None:
         self._end(b"".join(self._pieces))
 
+    def failed(self) -> None:
+        """A bug of ours: nothing that came is believed."""
+        self.broken()
+
     def broken(self) -> None:
         if not self.done.done():
             self.done.set_exception(UpstreamFailedError("broke off"))

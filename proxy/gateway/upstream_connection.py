@@ -44,6 +44,9 @@ class Sink(Protocol):
     def broken(self) -> None:
         """The connection or its framing broke before the body's end."""
 
+    def failed(self) -> None:
+        """A bug of ours struck while a piece was on its way: it may be missing."""
+
 
 class UpstreamConnection(asyncio.Protocol):
     """Made by the pool. `ask`, then `relay_to`, then it is back in the pool or closed."""
@@ -124,6 +127,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the provider."""
+        try:
+            self._received(data)
+        except Exception:
+            if self._sink is not None:
+                self._sink.failed()
+            raise  # the event loop says where, and closes the connection
+
+    def _received(self, data: bytes) -> None:
         sink = self._sink
         chunks = self._chunks
         if sink is not None and chunks is not None and not chunks.within_chunk:

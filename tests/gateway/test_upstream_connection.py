@@ -47,6 +47,9 @@ class Heard:
     def complete(self) -> None:
         self.ended.append("complete")
 
+    def failed(self) -> None:
+        self.ended.append("failed")
+
     def broken(self) -> None:
         self.ended.append("broken")
 
@@ -233,6 +236,23 @@ async def test_bad_framing_breaks_the_relay_and_the_connection() -> None:
     connection.data_received(b"zz\r\n")
     assert (heard.payload, heard.ended, transport.closed) == (BODY, ["broken"], True)
     assert pool.rested == []
+
+
+async def test_a_bug_of_the_sink_s_own_ends_the_body_there() -> None:
+    """Whatever comes after it, the client may lack a piece: that is no complete body."""
+
+    class Buggy(Heard):
+        def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+            raise RuntimeError("a bug")
+
+    heard = Buggy()
+    connection, _ = Pool().connected()
+    asked = connection.ask(b"request")
+    connection.data_received(CHUNKED)
+    Answer(head_of(asked), connection).relay_to(heard)
+    with pytest.raises(RuntimeError):
+        connection.data_received(framed(b"data: a\n\n"))
+    assert heard.ended == ["failed"]
 
 
 async def test_what_comes_before_the_relay_is_bounded() -> None:
