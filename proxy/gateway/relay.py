@@ -303,7 +303,9 @@ class Relay:
         """Make `events` exact: whole events passed on, the stripped one not counted."""
         if self._transport is not None:
             self._fold()
-            self.events = self.meter.events - (0 if self._strip is None else self._strip.stripped)
+            exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
+            struck = self.done.done() and self.done.result() is End.BUG  # the meter may lack what was passed on
+            self.events = max(self.events, exact) if struck else exact
 
     def flush(self) -> None:
         """The provider's body is over: let go of what was held, unless it is the usage event."""
