@@ -16,6 +16,8 @@ from proxy.metering.estimate import reading
 from proxy.metering.meter import Metered, OpaqueMeter
 from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage
 
+_UNSEEN = Evidence()
+
 
 def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
     """How an exchange whose body had begun ended."""
@@ -149,12 +151,12 @@ class Closing:
         )
 
     def _learn(self, metered: Metered | None) -> float | None:
-        """Teach the estimator from what was reported; the error its own estimate would have had."""
+        """Teach the estimator from what was reported; the error its own estimate would have had. A plain answer says
+        nothing of how a model's streams come: only of its prompts."""
         if metered is None or metered.usage is None or metered.failed is not None or not metered.complete:
             return None
-        return self._ports.estimator.learn(
-            self._model_key, evidence=metered.evidence, prompt=self._prompt, usage=metered.usage
-        )
+        evidence = metered.evidence if self.opened.streamed else _UNSEEN
+        return self._ports.estimator.learn(self._model_key, evidence=evidence, prompt=self._prompt, usage=metered.usage)
 
 
 def _tokens(usage: Usage) -> int:
