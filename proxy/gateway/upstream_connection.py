@@ -134,22 +134,22 @@ class UpstreamConnection(asyncio.Protocol):
                 self._sink.failed()
             raise  # the event loop says where, and closes the connection
 
-    def _received(self, data: bytes) -> None:
+    def _received(self, wire: bytes) -> None:
         sink = self._sink
         chunks = self._chunks
         if sink is not None and chunks is not None and not chunks.within_chunk:
-            if sink.run_on(data):
+            if sink.run_on(wire):
                 return
-            payload = whole_chunks(data)
+            payload = whole_chunks(wire)
             if payload is not None:
-                sink.piece(payload, data)
+                sink.piece(payload, wire)
                 return
         if sink is not None:
-            self._feed(data)
+            self._feed(wire)
         elif self._reader is not None:
-            self._keep_early(data)
+            self._keep_early(wire)
         elif self._asked is not None:
-            self._read_head(data)
+            self._read_head(wire)
         else:
             self._abort()  # it speaks without being asked
 
