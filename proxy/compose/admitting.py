@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from sqlalchemy import Engine
@@ -33,9 +33,6 @@ from proxy.metrics import Metrics
 from proxy.pipeline.frames import UndecodableError, decode_record
 from proxy.pipeline.journal import Journal
 from proxy.settings import Settings
-
-# Later than every entry, and still in the calendar (the year 9000): which exchanges the ledger has at all.
-_EVER_US = 221_845_219_200_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -72,10 +69,9 @@ class Admitting:
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node)
         self._following = Following(settings, self.store, engine, metrics)
-        self._ledger = LedgerFollowed(engine)
         seen = AdmissionSeen(metrics.budgets)
         self.admission = Admission(
-            self.store, seed=self._following.follower.seed, settled=self._settled,
+            self.store, seed=self._following.follower.seed, settled=LedgerFollowed(engine).settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
             when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
         )  # fmt: skip
@@ -109,9 +105,6 @@ class Admitting:
             await self.store.abandon(journal.node.node_id, on_its_way)
         except OSError as error:
             _log.error("budgets: %s", error)
-
-    async def _settled(self, exchange_ids: Sequence[str]) -> Collection[str]:
-        return await self._ledger.settled(exchange_ids, _EVER_US)
 
     def _unsettled(self, journal: Journal) -> Iterator[Hold]:
         """What earlier runs closed, and the ledger may not have."""

@@ -33,6 +33,8 @@ from proxy.gateway.routing import Models
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_request import InvalidField, RequestFacts
 
+NOTHING_HELD = Quote(0, 0)
+
 
 class Authenticator(Protocol):
     """Who may: the keyring, as the gateway sees it."""
@@ -53,7 +55,6 @@ class Terms:
     price: Price | None
     cost: Price | None
     prompt_tokens: int
-    quote: Quote
 
 
 class Chat:
@@ -150,21 +151,14 @@ class Chat:
         now = self._ports.unix_time()
         price, cost = route.prices(now)
         prompt = self._ports.estimator.prompt(f"{route.provider.settings.name}/{route.upstream_model}", facts.prompt)
-        completion = completion_tokens(
-            asked=facts.completion_tokens_max,
-            n=facts.n,
-            default=self._reserve.completion_tokens,
-            model_max=route.completion_tokens_max,
-        )
-        held = quote(price, prompt_tokens=prompt.tokens, completion_tokens=completion, nusd_max=self._reserve.nusd_max)
-        return Terms(now, price, cost, prompt.tokens, held)
+        return Terms(now, price, cost, prompt.tokens)
 
     async def _admitted(
         self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
     ) -> tuple[Closing, asyncio.Future[None] | None]:
         """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
         terms = self._terms(facts, route)
-        reservation = await self._reserved(made, key, facts, terms)
+        reservation = await self._reserved(made, key, facts, route, terms)
         try:
             opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
         except ApiError:
@@ -175,16 +169,27 @@ class Chat:
         )
         return closing, durable
 
-    async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, terms: Terms) -> Reservation:
+    async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:
         """Raises ApiError: a limit is reached."""
         scopes = self._keys.scopes(key)
         if terms.price is None and any(scope.limits.spends for scope in scopes):
             raise errors.model_unpriced(facts.model)
-        found = await self._ports.admission.admit(key, scopes, made, nusd=terms.quote.nusd, tokens=terms.quote.tokens)
+        held = self._quote(facts, route, terms) if scopes else NOTHING_HELD
+        found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
             limits = tuple(gate for scope in scopes for gate in gates(scope, terms.at))
             raise refusal(found, limits, spent_status=self._reserve.spent_status)
         return found
+
+    def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:
+        completion = completion_tokens(
+            asked=facts.completion_tokens_max,
+            n=facts.n,
+            default=self._reserve.completion_tokens,
+            model_max=route.completion_tokens_max,
+        )
+        nusd_max = self._reserve.nusd_max
+        return quote(terms.price, prompt_tokens=terms.prompt_tokens, completion_tokens=completion, nusd_max=nusd_max)
 
     def _open(
         self,

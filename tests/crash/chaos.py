@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum, auto
@@ -35,6 +35,8 @@ STREAMS = 50
 # Beside the streams: answers that are no streams, and clients that leave, under both policies.
 OTHERS: tuple[Kind, ...] = ("plain", "plain", "leaves", "leaves", "drains", "drains")
 LANGUAGES = ("tera", "tensorloop", "siliconstorm", "electron", "openai")
+# How an exchange can end where only the proxy is struck.
+ENDS = frozenset({"served", "client_left", "crashed", "shut_down"})
 # How long anything may take that takes milliseconds on an idle machine.
 PATIENCE_S = 20.0
 
@@ -92,8 +94,11 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
     )
 
 
-def wrong_in(calls: Iterable[Call], seen: Mapping[str, Entry], entries: Iterable[Entry]) -> list[str]:
-    """What the three books of one round disagree on. `seen`: the provider's log by name. Empty: nothing."""
+def wrong_in(
+    calls: Iterable[Call], seen: Mapping[str, Entry], entries: Iterable[Entry], *, ends: Collection[str] = ENDS
+) -> list[str]:
+    """What the three books of one round disagree on. `seen`: the provider's log by name; `ends`: the outcomes that
+    there can be. Empty: nothing."""
     by_name = {call.name: call for call in calls}
     entries = list(entries)
     found = Counter(entry["upstream_model"] for entry in entries)
@@ -109,17 +114,17 @@ def wrong_in(calls: Iterable[Call], seen: Mapping[str, Entry], entries: Iterable
         if (call := by_name.get(entry["upstream_model"])) is not None:
             wrong += [
                 f"{call.name} ({call.kind}, {entry['outcome']}): {what}"
-                for what in _wrong_with(entry, call, seen.get(call.name))
+                for what in _wrong_with(entry, call, seen.get(call.name), ends)
             ]
     return wrong
 
 
-def _wrong_with(entry: Entry, call: Call, truth: Entry | None) -> Iterable[str]:
+def _wrong_with(entry: Entry, call: Call, truth: Entry | None, ends: Collection[str]) -> Iterable[str]:
     if call.exchange_id is not None and call.exchange_id != entry["exchange_id"]:
         yield f"the client was told another id: {call.exchange_id}"
     if entry["events"] < call.events or entry["bytes"] < len(call.body):
         yield f"{call.events} events, {len(call.body)} bytes delivered; {entry['events']}, {entry['bytes']} recorded"
-    if entry["outcome"] not in {"served", "client_left", "crashed", "shut_down"}:
+    if entry["outcome"] not in ends:
         yield "no such end was made"
     if truth is None:
         if Decimal(entry["charge_usd"]) or entry["usage_source"] != "none":

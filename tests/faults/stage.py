@@ -23,7 +23,7 @@ from proxy.demo.script import Shape
 from proxy.ledger.database import open_engine
 from proxy.ledger.reports import Balance, read_balances
 from proxy.settings import load
-from tests.crash.chaos import Call, deployment, settle, wrong_in
+from tests.crash.chaos import ENDS, Call, deployment, settle, wrong_in
 from tests.crash.stage import quick_key
 from tests.faults.points import Fault, Point
 from tests.support.net import ask
@@ -81,7 +81,9 @@ class Swept:
         if point is None:
             await asyncio.to_thread(settle, self.proxy)
         await asyncio.to_thread(self._heal)
-        return self._wrong(calls)
+        # A connection to the provider that cannot be made is the provider's failure, whoever made it fail.
+        connecting = point is not None and fault is Fault.FAIL and point.file == "gateway/upstream.py"
+        return self._wrong(calls, ENDS | {"upstream_failed"} if connecting else ENDS)
 
     @property
     def seen(self) -> Path:
@@ -157,12 +159,12 @@ class Swept:
             if (one.held, one.open, one.closed) != (0, 0, 0) or one.spent not in (None, balance.charged_usd)
         ]
 
-    def _wrong(self, calls: list[Call]) -> list[str]:
+    def _wrong(self, calls: list[Call], ends: frozenset[str]) -> list[str]:
         entries = self.proxy.read_ledger()
         new = entries[self.before :]
         self.before = len(entries)
         seen: Mapping[str, Any] = {one["body"]["model"]: one for one in self.provider.log()}
-        return wrong_in(calls, seen, new)
+        return wrong_in(calls, seen, new, ends=ends)
 
 
 def reached(swept: Swept) -> Iterator[Point]:
