@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from sqlalchemy import Engine
@@ -40,10 +40,21 @@ _log = logging.getLogger(__name__)
 class Following:
     """One process's part in keeping budgets at what the ledger says, and in telling when they are spent."""
 
-    def __init__(self, settings: Settings, store: BudgetStore, engine: Engine, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: BudgetStore,
+        engine: Engine,
+        metrics: Metrics,
+        *,
+        on_settled: Callable[[Iterable[str]], None] | None = None,
+    ) -> None:
+        """`on_settled`: the ledger has these exchanges."""
         thresholds = Thresholds(engine, unix_time=time.time, observer=ThresholdsSeen(metrics.budgets))
         seen = FollowerSeen(metrics.budgets)
-        self.follower = Follower(store, LedgerFollowed(engine), on_spent=thresholds.look, observer=seen)
+        self.follower = Follower(
+            store, LedgerFollowed(engine), on_spent=thresholds.look, on_settled=on_settled, observer=seen
+        )
         self._webhook = None
         if settings.alerts.url is not None and settings.alerts.secret is not None:
             self._webhook = Webhook(
@@ -68,7 +79,9 @@ class Admitting:
         self._keyring = keyring
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node)
-        self._following = Following(settings, self.store, engine, metrics)
+        self._following = Following(
+            settings, self.store, engine, metrics, on_settled=lambda settled: self.admission.forget(settled)
+        )
         seen = AdmissionSeen(metrics.budgets)
         self.admission = Admission(
             self.store, seed=self._following.follower.seed, settled=LedgerFollowed(engine).settled,

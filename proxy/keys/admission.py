@@ -27,8 +27,9 @@ from proxy.keys.budgets import BudgetStore, BudgetsUnavailable, Own
 LOOK_S = 0.5
 # Ends of exchanges that are told in one go.
 ENDED_MAX = 500
-# So many of those that ended are looked for in the ledger at once.
-FORGET_MAX = 1_000
+# So many of those that ended are looked for in the ledger at once; and no sooner after they began, because whoever
+# follows the ledger mostly says by then that it has them.
+FORGET_MAX, FORGET_S = 1_000, 5.0
 # A store that took so long to fail is left alone as long again: nobody waits for it in vain.
 HANGS_S = 1.0
 # A gate that cannot be seeded in so many tries is moving faster than the ledger can be read: it is taken for down.
@@ -172,6 +173,9 @@ class Admission:
             self._failed(error)
         except OSError:  # the ledger is away, which others say; a TimeoutError is one, too
             pass
+        except asyncio.CancelledError:  # it may be held all the same
+            self._tell([_nothing(hold)])
+            raise
         else:
             self._works()
             return verdict
@@ -197,7 +201,7 @@ class Admission:
             self._unannounced = True
             return Granted(())
         # An answer may have been lost, and not the reservation: what is held for nobody is let go.
-        self._tell(structs.replace(hold, nusd=0, tokens=0))
+        self._tell([_nothing(hold)])
         return Denied(Why.UNKNOWN, hold.gates[0].gate_id, None, ())
 
     # -- while it runs, and after
@@ -227,19 +231,19 @@ class Admission:
         if ended.nusd:
             self._closed[hold.exchange_id] = ended
         self._ending.append(ended)
-        if len(self._ending) == 1:  # those that end in the same turn are told together, before any next request is read
+        if len(self._ending) == 1:  # those that end in the same turn are told together
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
         ending, self._ending = self._ending, []
-        if ending and not self._store.close_at_once(ending):
-            self._tell(*ending)
+        if ending:
+            self._store.close_soon(ending, self._tell)
 
     def remember(self, ended: Iterable[Hold]) -> None:
         """What earlier runs of this node ended, and the ledger is not known to have."""
         self._closed.update((hold.exchange_id, hold) for hold in ended)
 
-    def _tell(self, *ended: Hold) -> None:
+    def _tell(self, ended: Iterable[Hold]) -> None:
         self._ended += ended
         self._wakeup.set()
 
@@ -285,18 +289,26 @@ class Admission:
             await self.announce()
         await self._forget()
 
+    def forget(self, exchange_ids: Iterable[str]) -> None:
+        """The ledger has these."""
+        for exchange_id in exchange_ids:
+            self._closed.pop(exchange_id, None)
+
     async def _forget(self) -> None:
         """Those of the oldest that the ledger has, page after page as long as it has all of one."""
         known = True
-        while known and self._closed:
-            oldest = list(islice(self._closed, FORGET_MAX))
+        while known and (oldest := self._overdue()):
             try:
                 settled = await self._settled(oldest)
             except OSError:  # the ledger is away, which others say
                 return
-            for exchange_id in settled:
-                self._closed.pop(exchange_id, None)
+            self.forget(settled)
             known = len(settled) == len(oldest)
+
+    def _overdue(self) -> list[str]:
+        now = self._unix_time()
+        oldest = islice(self._closed.values(), FORGET_MAX)
+        return [one.exchange_id for one in oldest if abs(now - one.at) >= FORGET_S]  # also if the clock was put back
 
     async def _tell_ended(self) -> None:
         self._wakeup.clear()
@@ -327,3 +339,8 @@ class Admission:
         if self._down and not self._ended:
             self._down = False
             self._observer.store_works()
+
+
+def _nothing(hold: Hold) -> Hold:
+    """It ended, and is charged nothing."""
+    return structs.replace(hold, nusd=0, tokens=0)

@@ -9,23 +9,21 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 import msgspec
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
 from proxy.keys.budget_file import BudgetFile, Damaged
-from proxy.keys.rates import Window
+from proxy.keys.budget_gates import COUNTED, Gates, Moves
 from proxy.keys.readings import Readings
-from proxy.keys.verdicts import State, bounds_holds, bounds_rate, levels, verdict
+from proxy.keys.verdicts import bounds_holds, bounds_rate, levels, verdict
 
-_SELECT_GATES = "SELECT gate_id, since, spent, held, open, counted FROM gates WHERE gate_id IN (?*)"
-_MOVE = "UPDATE gates SET held = held + ?, open = open + ?, closed = closed + ? WHERE gate_id IN (?*)"
-_NEW_GATE = "INSERT OR IGNORE INTO gates VALUES (?, NULL, NULL, NULL, 0, 0, 0, NULL)"
-_COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
 _NEW_HOLD = "INSERT OR IGNORE INTO holds VALUES (?, ?, ?, ?, ?, NULL, ?)"
-_SELECT_HOLD = "SELECT exchange_id, node, nusd, tokens, second, closed_at, gates FROM holds WHERE exchange_id = ?"
+_SELECT_HOLD = "SELECT * FROM holds WHERE exchange_id = ?"
+_TAKE_HOLD = "DELETE FROM holds WHERE exchange_id = ? RETURNING *"
+_TAKE_OPEN_HOLD = "DELETE FROM holds WHERE exchange_id = ? AND closed_at IS NULL RETURNING *"
 _STANDINGS = (
     "SELECT gate_id, since, spent, held, open, closed FROM gates WHERE (spent IS NOT NULL OR open + closed > 0)"
 )
@@ -43,7 +41,7 @@ _decode = msgspec.msgpack.Decoder(tuple[Gate, ...]).decode
 
 
 class _Kept(msgspec.Struct, frozen=True, gc=False):
-    """A hold, as it is in the file."""
+    """A hold: a row of the file."""
 
     exchange_id: str
     node: str
@@ -63,7 +61,7 @@ class _Kept(msgspec.Struct, frozen=True, gc=False):
     def gates(self) -> tuple[Gate, ...]:
         """Raises Damaged."""
         try:
-            return _decode(self.packed)
+            return _gates(self.packed)
         except msgspec.DecodeError as error:
             raise Damaged(str(error)) from None
 
@@ -87,10 +85,16 @@ class BudgetTables:
 
     # -- one exchange
 
-    def reserve(self, hold: Hold) -> Verdict | None:
-        """None: what other processes hold matters here, and is not known yet."""
+    def reserve(self, holds: Iterable[Hold]) -> list[Verdict | None]:
+        """One after the other. None: what other processes hold matters here, and is not known yet."""
         now = self._unix_time()
-        states = self._states(hold.gates, now)
+        gates = Gates(self._file, now)
+        answers = [self._reserve(hold, gates, now) for hold in holds]
+        gates.write()
+        return answers
+
+    def _reserve(self, hold: Hold, gates: Gates, now: float) -> Verdict | None:
+        states = gates.states(hold.gates)
         answer: Verdict | None = verdict(hold, states, now)
         if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.gates):
             answer = None
@@ -101,7 +105,7 @@ class BudgetTables:
                 self._readings.begin(answer.gates, self._file.generation)
             return answer
         if self._hold(hold, int(now)):
-            self._count_in(hold, states, int(now))
+            gates.count_in(hold, states, int(now))
         return Granted(levels(states, now))
 
     def grow(self, exchange_id: str, nusd: int) -> bool:
@@ -111,17 +115,18 @@ class BudgetTables:
             return True
         if nusd > kept.nusd:
             self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
-            self._move(kept.gates, nusd - kept.nusd, 0, 0)
+            self._move(kept, nusd - kept.nusd, 0, 0)
         return all(
             state.gate.nusd_max is None or state.spent is None or state.spent + state.held <= state.gate.nusd_max
-            for state in self._states(kept.gates, self._unix_time())
+            for state in Gates(self._file, self._unix_time()).states(kept.gates)
         )
 
     def close(self, ended: Iterable[Hold]) -> None:
         """See BudgetStore."""
-        for one in ended:
-            if (kept := self._kept(one.exchange_id)) is not None:
-                self._end(kept, one)
+        with Moves(self._file) as moves:
+            for one in ended:
+                if (kept := self._kept(one.exchange_id)) is not None:
+                    self._end(kept, one, moves)
 
     def end(self, exchange_ids: Iterable[str]) -> None:
         """Those of them that run have ended, at what they hold."""
@@ -129,82 +134,63 @@ class BudgetTables:
             if (kept := self._kept(one)) is not None and kept.open:
                 asked = self._unix_time(), one
                 self._file.execute("UPDATE holds SET closed_at = ? WHERE exchange_id = ?", asked)
-                self._move(kept.gates, 0, -1, 1)
+                self._move(kept, 0, -1, 1)
 
     def release(self, exchange_ids: Iterable[str]) -> None:
         """See BudgetStore."""
-        self._forget(kept for one in exchange_ids if (kept := self._kept(one)) is not None)
+        with Moves(self._file) as moves:
+            self._forget(_TAKE_HOLD, exchange_ids, moves)
 
     def release_open(self, exchange_ids: Iterable[str]) -> int:
         """Those of them that still run; how many that were."""
-        return self._forget(kept for one in exchange_ids if (kept := self._kept(one)) is not None and kept.open)
+        with Moves(self._file) as moves:
+            return self._forget(_TAKE_OPEN_HOLD, exchange_ids, moves)
 
     @property
     def _warming(self) -> bool:
         return self._file.warm_until > 0.0 and self._file.warm_until > time.monotonic()
-
-    def _states(self, gates: Sequence[Gate], now: float) -> list[State]:
-        gate_ids = [gate.gate_id for gate in gates]
-        rows = {row[0]: row for row in self._file.execute(_sql(_SELECT_GATES, len(gate_ids)), gate_ids)}
-        return [_state(gate, rows.get(gate.gate_id), now) for gate in gates]
 
     def _hold(self, hold: Hold, second: int) -> bool:
         """Keep it, as one that runs; False if it is there already."""
         row = hold.exchange_id, self._node, hold.nusd, hold.tokens, second, _encode(hold.gates)
         return self._file.execute(_NEW_HOLD, row).rowcount == 1
 
-    def _count_in(self, hold: Hold, states: Iterable[State], second: int) -> None:
-        for state in states:
-            if not state.known:
-                self._file.execute(_NEW_GATE, (state.gate.gate_id,))
-            if state.window is not None:
-                state.window.add(second, 1, hold.tokens)
-                self._file.execute(_COUNTED, (state.window.packed(), state.gate.gate_id))
-            state.held += hold.nusd
-            state.running += 1
-        self._move(hold.gates, hold.nusd, 1, 0)
-
-    def _move(self, gates: Sequence[Gate], nusd: int, running: int, closed: int) -> None:
-        """So much more is held at these, for so many more exchanges."""
-        asked = nusd, running, closed, *[gate.gate_id for gate in gates]
-        self._file.execute(_sql(_MOVE, len(gates)), asked)
-
     def _kept(self, exchange_id: str) -> _Kept | None:
         row = self._file.execute(_SELECT_HOLD, (exchange_id,)).fetchone()
         return None if row is None else _Kept(*row)
 
-    def _end(self, kept: _Kept, ended: Hold) -> None:
+    def _end(self, kept: _Kept, ended: Hold, moves: Moves) -> None:
         if ended.tokens != kept.tokens and (rated := [gate for gate in kept.gates if bounds_rate(gate)]):
             self._correct(kept, rated, ended.tokens - kept.tokens)
         if ended.nusd == 0:
-            self._forget([kept])
+            self._forget(_TAKE_HOLD, [kept.exchange_id], moves)
             return
         self._file.execute(
             "UPDATE holds SET nusd = ?, tokens = ?, closed_at = coalesce(closed_at, ?) WHERE exchange_id = ?",
             (ended.nusd, ended.tokens, self._unix_time(), kept.exchange_id),
         )
-        self._move(kept.gates, ended.nusd - kept.nusd, -kept.open, kept.open)
+        moves.add(kept.gates, ended.nusd - kept.nusd, -kept.open, kept.open)
 
     def _correct(self, kept: _Kept, rated: Sequence[Gate], tokens: int) -> None:
-        for state in self._states(rated, self._unix_time()):
+        for state in Gates(self._file, self._unix_time()).states(rated):
             if state.window is not None:
                 state.window.correct(kept.second, tokens)
-                self._file.execute(_COUNTED, (state.window.packed(), state.gate.gate_id))
+                self._file.execute(COUNTED, (state.window.packed(), state.gate.gate_id))
 
-    def _forget(self, holds: Iterable[_Kept]) -> int:
-        """They are held no longer; how many that were. A gate is written once for all of them."""
-        moves: dict[str, list[int]] = {}
+    def _forget(self, take: str, exchange_ids: Iterable[str], moves: Moves) -> int:
+        """They are held no longer; how many that were."""
         count = 0
-        for count, kept in enumerate(holds, 1):  # noqa: B007  it is the answer
-            self._file.execute("DELETE FROM holds WHERE exchange_id = ?", (kept.exchange_id,))
-            for gate in kept.gates:
-                move = moves.setdefault(gate.gate_id, [0, 0, 0])
-                move[0] -= kept.nusd
-                move[1] -= kept.open
-                move[2] -= 1 - kept.open
-        for gate_id, move in moves.items():
-            self._file.execute(_sql(_MOVE, 1), (*move, gate_id))
+        for exchange_id in exchange_ids:
+            row = self._file.execute(take, (exchange_id,)).fetchone()
+            if row is not None:
+                kept = _Kept(*row)
+                moves.add(kept.gates, -kept.nusd, -kept.open, kept.open - 1)
+                count += 1
         return count
+
+    def _move(self, kept: _Kept, nusd: int, running: int, closed: int) -> None:
+        with Moves(self._file) as moves:
+            moves.add(kept.gates, nusd, running, closed)
 
     # -- all of a node
 
@@ -228,7 +214,7 @@ class BudgetTables:
                     "UPDATE holds SET node = ?, nusd = ?, closed_at = NULL WHERE exchange_id = ?",
                     (self._node, one.nusd, kept.exchange_id),
                 )
-                self._move(kept.gates, one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
+                self._move(kept, one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
             elif not self._released_since(one, looked):
                 self._restore(one, counts=True)
 
@@ -237,7 +223,8 @@ class BudgetTables:
         for one in told:
             if (kept := self._kept(one.exchange_id)) is not None:
                 self._file.execute("UPDATE holds SET node = ? WHERE exchange_id = ?", (self._node, one.exchange_id))
-                self._end(kept, one)
+                with Moves(self._file) as moves:
+                    self._end(kept, one, moves)
             elif one.nusd and not self._released_since(one, looked):
                 self._restore(one, counts=False)
                 self.close([one])
@@ -256,12 +243,14 @@ class BudgetTables:
         """Hold what was lost. `counts`: in the last 60 s too; one that has ended may have done so all the time."""
         now = self._unix_time()
         second = int(min(told.at or now, now))
-        states = self._states(told.gates, now)
+        gates = Gates(self._file, now)
+        states = gates.states(told.gates)
         if not counts:
             for state in states:
                 state.window = None
         self._hold(told, second)
-        self._count_in(told, states, second)
+        gates.count_in(told, states, second)
+        gates.write()
 
     # -- sums
 
@@ -339,15 +328,6 @@ class BudgetTables:
         return [Standing(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
 
 
-def _state(gate: Gate, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float) -> State:
-    _, since, spent, held, running, counted = row or ("", None, None, 0, 0, None)
-    window = Window(counted, now) if gate.rpm is not None or gate.tpm is not None else None
-    return State(
-        gate, spent=spent if since == gate.since else None, held=held, running=running, window=window, known=bool(row)
-    )
-
-
-@cache
-def _sql(statement: str, count: int) -> str:
-    """For so many gates."""
-    return statement.replace("?*", ",".join("?" * count))
+@lru_cache(maxsize=4_096)  # those of a key are alike, from one exchange to the next
+def _gates(packed: bytes) -> tuple[Gate, ...]:
+    return _decode(packed)

@@ -49,8 +49,9 @@ class BudgetStore(Protocol):
         """These exchanges of this node run no more: each is held at its charge, and its tokens count as they were,
         until `absorb` brings its entry; at once no longer if its `nusd` is 0. What is not known here is passed over."""
 
-    def close_at_once(self, ended: Sequence[Hold]) -> bool:
-        """The same for a few, without waiting for anything; False: that is not possible here, or now. Never raises."""
+    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+        """The same for a few, with whatever else is done next, before any later `reserve`; where that is not possible,
+        here or now, `otherwise` is called with them, now or soon. Never raises."""
 
     async def whole(self) -> bool:
         """False if the store may have lost something this node told it, since the node last announced: then `announce`

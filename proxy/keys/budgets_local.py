@@ -1,7 +1,9 @@
 """Holds and sums on one machine: one SQLite file for all its processes. See BudgetStore, and `budget_file.py`.
 
 Law: each call is one transaction, run on the event loop: 20 to 30 µs, less than the way to a thread and back; what is
-longer comes in slices. Nothing waits within SQLite: while another process is in its transaction the streams go on.
+longer comes in slices. Exchanges that end, and requests that come, in the same turn of the loop share one: those that
+end let go first, and each request is decided after the one before.
+Nothing waits within SQLite: while another process is in its transaction the streams go on.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
 from proxy.keys.budget_file import BudgetFile, Busy
@@ -19,6 +21,9 @@ from proxy.keys.budget_tables import BudgetTables
 from proxy.keys.budgets import BudgetsUnavailable, Own
 
 _T = TypeVar("_T")
+
+_Asked: TypeAlias = "tuple[Hold, asyncio.Future[Verdict | None]]"
+_Ending: TypeAlias = "tuple[Sequence[Hold], Callable[[Sequence[Hold]], None]]"
 
 # Other processes' transactions take microseconds; where one takes so long, its process or the disk stands still.
 BUSY_S_MAX = 1.0
@@ -40,19 +45,71 @@ class LocalBudgets:
         """what this node says of its holds, in the order in which it happened"""
         self._announced = ""
         """the word of this handle's last announcement"""
+        self._asked: list[_Asked] = []
+        """to be decided in this turn of the event loop"""
+        self._ending: list[_Ending] = []
+        """to be closed in it"""
 
     # -- this node's exchanges
 
     async def reserve(self, hold: Hold) -> Verdict:
         """See BudgetStore."""
         deadline = 0.0
-        while (answer := await self._turn(self._tables.reserve, hold)) is None:
+        while (answer := await self._decision(hold)) is None:
             now = time.monotonic()
             deadline = deadline or now + WARM_S_MAX
             if now >= deadline:
                 raise BudgetsUnavailable("what other processes hold is not known yet")
             await asyncio.sleep(min(max(self._file.warm_until - now, _AGAIN_S_MAX), deadline - now))
         return answer
+
+    def _decision(self, hold: Hold) -> asyncio.Future[Verdict | None]:
+        self._begin_turn()
+        decided: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+        self._asked.append((hold, decided))
+        return decided
+
+    # -- the turn that exchanges share
+
+    def _begin_turn(self) -> None:
+        if not self._asked and not self._ending:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _end_turn(self, deadline: float = 0.0) -> None:
+        """`deadline`: where another process was in its transaction; of `time.monotonic`."""
+        asked = [one for one in self._asked if not one[1].done()]  # nobody waits for what was cancelled
+        asked, self._asked = asked[:AT_ONCE], asked[AT_ONCE:]
+        ending, self._ending = self._ending, []
+        if self._telling.locked():  # what is being told may be older
+            _hand_back(ending)
+            ending = []
+        if not asked and not ending:
+            return
+        try:
+            answers = self._file.transaction(self._shared, [one for ended, _ in ending for one in ended], asked)
+        except Busy:
+            now = time.monotonic()
+            deadline = deadline or now + BUSY_S_MAX
+            if now < deadline:
+                self._asked, self._ending = asked + self._asked, ending + self._ending
+                again_s = random.uniform(_AGAIN_S_MIN, _AGAIN_S_MAX)  # noqa: S311  to fall out of step
+                asyncio.get_running_loop().call_later(again_s, self._end_turn, deadline)
+                return
+            _fail(asked, BudgetsUnavailable("the budgets' file is in use all the time"))
+            _hand_back(ending)
+        except Exception as error:  # noqa: BLE001  it is for those who wait
+            _fail(asked, error)
+            _hand_back(ending)
+        else:
+            for (_, decided), answer in zip(asked, answers, strict=True):
+                decided.set_result(answer)
+        if self._asked:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+
+    def _shared(self, ended: Sequence[Hold], asked: Sequence[_Asked]) -> list[Verdict | None]:
+        if ended:
+            self._tables.close(ended)
+        return self._tables.reserve([hold for hold, _ in asked]) if asked else []
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
         """See BudgetStore."""
@@ -64,15 +121,10 @@ class LocalBudgets:
         async with self._telling:
             await self._sliced(self._tables.close, ended)
 
-    def close_at_once(self, ended: Sequence[Hold]) -> bool:
+    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
         """See BudgetStore."""
-        if self._telling.locked():
-            return False
-        try:
-            self._file.transaction(self._tables.close, ended)
-        except (Busy, BudgetsUnavailable):
-            return False
-        return True
+        self._begin_turn()
+        self._ending.append((ended, otherwise))
 
     async def whole(self) -> bool:
         """See BudgetStore."""
@@ -129,6 +181,9 @@ class LocalBudgets:
 
     async def aclose(self) -> None:
         """See BudgetStore."""
+        self._end_turn()
+        _fail(self._asked, BudgetsUnavailable("it is being shut down"))
+        self._asked.clear()
         self._file.close()
 
     # -- transactions
@@ -154,3 +209,14 @@ class LocalBudgets:
                 await asyncio.sleep(0)
             answers.append(await self._turn(work, listed[at : at + AT_ONCE], *asked))
         return answers
+
+
+def _hand_back(ending: Sequence[_Ending]) -> None:
+    for ended, otherwise in ending:
+        otherwise(ended)
+
+
+def _fail(asked: Sequence[_Asked], error: Exception) -> None:
+    for _, decided in asked:
+        if not decided.done():
+            decided.set_exception(error)

@@ -120,9 +120,9 @@ class RedisBudgets:
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.gate_ids)
 
-    def close_at_once(self, ended: Sequence[Hold]) -> bool:
-        """See BudgetStore. Over a network nothing is."""
-        return False
+    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+        """See BudgetStore. Over a network it is not possible."""
+        otherwise(ended)
 
     async def whole(self) -> bool:
         """See BudgetStore."""

@@ -83,11 +83,14 @@ class Follower:
         *,
         on_spent: Callable[[Sequence[Standing]], Awaitable[None]],
         observer: Observer,
+        on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
-        """`on_spent`: more was spent at these gates (again is fine); what raises OSError is told again."""
+        """`on_spent`: more was spent at these gates (again is fine); what raises OSError is told again. `on_settled`:
+        the ledger has these exchanges; where others follow, too, not all are told here."""
         self._store = store
         self._ledger = ledger
         self._on_spent = on_spent
+        self._on_settled = on_settled
         self._observer = observer
         self._failing: dict[str, Exception] = {}
         """step → what its outage began with"""
@@ -120,6 +123,8 @@ class Follower:
         """Bring all sums up to what the ledger says now, and tell where more was spent. Raises OSError."""
         while (cursor := await self._store.cursor()) is not None:
             changes, until_us, ledger_us = await self._ledger.changes(cursor, CHANGES_MAX)
+            if self._on_settled is not None:
+                self._on_settled([one.exchange_id for one in changes])
             if until_us < cursor or ledger_us - until_us > BEHIND_US_MAX:  # before: the ledger was put back
                 await self._forget(cursor)
             elif until_us > cursor and await self._store.absorb(cursor, changes, until_us):

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Row, Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
 from proxy.billing.correction import TERMINAL
 from proxy.billing.keys import AccountKind
@@ -68,13 +68,13 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], in
         every = _entries(connection.dialect)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
         if len(rows) <= limit:
-            return [_change(row) for row in rows], clock_us, clock_us
+            return [_change(*row) for row in rows], clock_us, clock_us
         last = rows[-1].settled_at
         if last == rows[0].settled_at:
             rows = connection.execute(every.where(_ENTRIES.settled_at == last)).all()
         else:
             rows = [row for row in rows if row.settled_at < last]
-        return [_change(row) for row in rows], _us(rows[-1].settled_at), clock_us
+        return [_change(*row) for row in rows], _us(rows[-1].settled_at), clock_us
 
 
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
@@ -210,14 +210,19 @@ def _entries(dialect: Dialect) -> Select[Any]:
     )
 
 
-def _change(row: Row[Any]) -> Change:
-    return Change(
-        exchange_id=row.exchange_id,
-        settled_at_us=_us(row.settled_at),
-        started_at=row.started_at,
-        nusd=int(row.nusd or 0),  # what nobody can price is free
-        gate_ids=_gates(row.kind == CREDIT, row.key_id, row.project_id, row.parent_id),
-    )
+def _change(
+    exchange_id: str,
+    kind: str,
+    key_id: str,
+    settled_at: float,
+    started_at: float,
+    nusd: int | None,
+    project_id: str | None,
+    organization_id: str | None,
+) -> Change:
+    """Of a row of `_entries`."""
+    gate_ids = _gates(kind == CREDIT, key_id, project_id, organization_id)
+    return Change(exchange_id, _us(settled_at), started_at, int(nusd or 0), gate_ids)  # what nobody can price is free
 
 
 @lru_cache(maxsize=4_096)

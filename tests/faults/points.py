@@ -28,7 +28,7 @@ WORKER_FILES = (
 )  # fmt: skip
 # What a call is named that reads, writes, waits, or changes what is durable.
 _IO = frozenset({
-    "abort", "add", "announce", "append", "ask", "begin", "begin_nested", "bury", "claim", "close", "close_at_once",
+    "abort", "add", "announce", "append", "ask", "begin", "begin_nested", "bury", "claim", "close", "close_soon",
     "connect", "cut", "deliver", "drop", "ended", "exec_driver_sql", "execute", "fdatasync", "finish", "fsync",
     "ftruncate", "hold", "missing", "note", "open", "opened", "pipeline", "pread", "pwrite", "receipts", "relay_to",
     "release", "remove", "renew", "reserve", "retry", "roll", "run_in_executor", "settle", "settled", "start",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Gate, Limits, Scope, WhenDown
 from proxy.billing.reservation import Denied, Hold, Sum, Why
 from proxy.keys import admission as under_test
-from proxy.keys.admission import Admission, Reservation
+from proxy.keys.admission import FORGET_S, Admission, Reservation
 from proxy.keys.budgets import BudgetStore, BudgetsUnavailable, Own
 from proxy.keys.budgets_local import LocalBudgets
 
@@ -34,8 +34,11 @@ class Flaky:
         self.lost = False
         self.announced: list[Own] = []
 
-    def close_at_once(self, ended: Sequence[Hold]) -> bool:
-        return not self.away and self._store.close_at_once(ended)
+    def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
+        if self.away:
+            otherwise(ended)
+        else:
+            self._store.close_soon(ended, otherwise)
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self._store, name)
@@ -80,9 +83,10 @@ class Plant:
         self.seen = Seen()
         self.spent = 0
         self.settled: set[str] = set()
+        self.now = NOW
         self.ledger_away = False
         self.admission = Admission(
-            self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: NOW,
+            self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: self.now,
             when_down=when_down, allowance_nusd=ALLOWANCE, observer=self.seen,
         )  # fmt: skip
 
@@ -172,12 +176,40 @@ async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
         await until(lambda: _answer(bool(plant.store.announced)))
         assert [hold.nusd for hold in plant.store.announced[-1].closed] == [500]
         plant.settled.add("x1")
+        plant.now += FORGET_S
 
         async def forgotten() -> bool:
             plant.store.lost = True
             return plant.store.announced[-1].closed == []
 
         await until(forgotten)
+
+
+async def test_who_follows_the_ledger_says_at_once_what_it_has(plant: Plant) -> None:
+    async with running(plant):
+        for name in ("x1", "x2"):
+            one = await plant.admit(name, 300)
+            assert isinstance(one, Reservation)
+            one.close(250, 10)
+        await until(lambda: _is(plant.held, 500))
+        plant.admission.forget(["x1", "of another node"])
+        plant.store.lost = True
+        await until(lambda: _answer(bool(plant.store.announced)))
+        assert [hold.exchange_id for hold in plant.store.announced[-1].closed] == ["x2"]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_request_that_is_given_up_while_it_is_being_held_holds_nothing(plant: Plant, turns: int) -> None:
+    async with running(plant):
+        await plant.admit("seeds", 1)
+        asked = asyncio.get_running_loop().create_task(plant.admit("x1", 600))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if not asked.cancel():
+            asked.result().close(0, 0)
+        with suppress(asyncio.CancelledError):
+            await asked
+        await until(lambda: _is(plant.held, 1))
 
 
 async def _answer(value: bool) -> bool:

@@ -97,6 +97,20 @@ async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: Budg
     assert await held(one) == (700, 2, 0)
 
 
+async def test_requests_of_one_moment_are_decided_one_after_the_other(one: BudgetStore) -> None:
+    await seeded(one, KEY, ORG)
+    rated = Gate("proj_a", rpm=4, parallel=5)
+    holds = [hold(f"x{number}", KEY, rated, ORG, nusd=300, tokens=1) for number in range(6)]
+    verdicts = await asyncio.gather(*(one.reserve(each) for each in holds))
+    assert sum(map(granted, verdicts)) == 3
+    assert [await held(one, gate) for gate in (KEY, rated, ORG)] == [(900, 3, 0)] * 3
+    verdicts += await asyncio.gather(*(one.reserve(hold(name, rated)) for name in "yz"))
+    assert sum(map(granted, verdicts[6:])) == 1
+    assert await held(one, rated) == (900, 4, 0)
+    assert all(map(granted, await asyncio.gather(*(one.reserve(holds[0]) for _ in range(3))))) is granted(verdicts[0])
+    assert await held(one) == (900, 3, 0)
+
+
 async def test_what_does_not_pass_every_gate_is_held_at_none(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG, spent=0)
     rated = Gate("proj_a", rpm=1, tpm=100)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.billing.limits import Gate
-from proxy.billing.reservation import Denied, Granted, Hold, Standing, Sum, Why
+from proxy.billing.reservation import Denied, Granted, Hold, Standing, Sum, Unseeded, Why
 from proxy.keys import budget_file
 from proxy.keys.budgets import BudgetsUnavailable, Own
 from proxy.keys.budgets_local import BUSY_S_MAX, LocalBudgets
@@ -254,6 +255,18 @@ async def test_what_is_held_outlives_the_processes(file: File) -> None:
     await one.aclose()
     assert [found.held for found in await file("two").standings()] == [999]
     assert [found.held for found in await one.standings()] == [999], "it opens again when it is used"
+
+
+async def test_bounds_that_change_within_one_moment(file: File) -> None:
+    store = file("one")
+    await seed(store)
+    tighter, later = structs.replace(KEY, nusd_max=500), structs.replace(KEY, since=1.0)
+    asked = [(KEY, 400), (tighter, 101), (KEY, 300), (tighter, 1), (later, 1), (KEY, 300)]
+    holds = [hold(f"x{at}", nusd, gate) for at, (gate, nusd) in enumerate(asked)]
+    verdicts = await asyncio.gather(*(store.reserve(each) for each in holds))
+    assert [type(one) for one in verdicts] == [Granted, Denied, Granted, Denied, Unseeded, Granted]
+    [found] = await store.standings()
+    assert (found.held, found.open) == (1_000, 3)
 
 
 async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
