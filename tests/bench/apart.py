@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 
 from tests.bench import dashboards
 from tests.bench.calm import CONDITIONS, CONTROL, WELL, calm
-from tests.bench.fleet import EVENTS, PROCESSES, cpu_per_exchange
+from tests.bench.fleet import CONNECTIONS, EVENTS, FLEETS, cpu_per_exchange
 from tests.bench.history import fill
 from tests.bench.lines import Line, at_least, at_most, table
 from tests.bench.load import Rig, RigError, build
@@ -138,13 +138,13 @@ def streams(stores: Stores, size: Size, rig: Rig) -> Lines:
 def processes(stores: Stores, size: Size, rig: Rig) -> Lines:
     """Proxies side by side."""
     found = cpu_per_exchange(stores, rig, rounds=size.rounds, seconds=2 * size.seconds)
-    one_us = found[PROCESSES[0]].exchange_us
-    for number in PROCESSES:
-        title = f"CPU per exchange of {EVENTS} events, proxies and worker, {number} busy proxy processes"
-        ratio = found[number].exchange_us / one_us
-        rest = f"{found[number].rest_ms_per_s:.0f} ms/s at rest"
-        shown = f"{found[number].exchange_us:,.0f} µs ({ratio:.2f} ×; {rest})"
-        yield Line(title, shown) if number == 1 else at_most(title, ratio, CPU_FLAT, shown, " × of one")
+    one_us = found[FLEETS[0]].exchange_us
+    for (number, clients), cost in found.items():
+        title = f"CPU per exchange of {EVENTS} events, proxies and worker: {number} busy, {clients} clients"
+        ratio = cost.exchange_us / one_us
+        shown = f"{cost.exchange_us:,.0f} µs ({ratio:.2f} ×; {cost.rest_ms_per_s:.0f} ms/s at rest)"
+        flat = number > 1 and clients == number * CONNECTIONS
+        yield at_most(title, ratio, CPU_FLAT, shown, " × of one") if flat else Line(title, shown)
 
 
 PARTS: Mapping[str, Callable[[Stores, Size, Rig], Lines]] = {

@@ -1,8 +1,10 @@
 """CPU time per exchange, proxies and worker together, with one, two and four proxy processes that have all they can do.
 
-Law: clients wait for an answer and ask again at once, so that every process is busy: one that is not finds less at hand
-at each look, and pays three times as much for it; here is to be seen what they cost one another. The time is their own
-clocks. What they take at rest (beats, looks, questions) is in it, and said beside it.
+Law: clients wait for an answer and ask again at once, so that every process is busy. One that has little to do finds
+less at hand at each look, and pays up to three times as much for it. So there are two readings: each process with as
+many clients as one alone has, which shows what processes cost one another; and those clients shared out among more
+processes, which shows what that habit costs. The time is their own clocks. What they take at rest (beats, looks,
+questions) is in it, and said beside it.
 """
 
 from __future__ import annotations
@@ -23,8 +25,15 @@ PROCESSES = (1, 2, 4)
 EVENTS, GAP_MS = 20, 5
 REQUESTS_PER_S = 500
 """about as many as one process can serve: says how long it takes"""
-CONNECTIONS = 100
+CONNECTIONS = 50
 REST_S = 3
+
+Fleet = tuple[int, int]
+"""proxy processes, and clients in all"""
+FLEETS: tuple[Fleet, ...] = (
+    *((number, number * CONNECTIONS) for number in PROCESSES),
+    *((number, CONNECTIONS) for number in PROCESSES if number > 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +45,21 @@ class Cost:
     """while nothing is asked of them"""
 
 
-def cpu_per_exchange(stores: Stores, rig: Rig, *, rounds: int, seconds: float) -> dict[int, Cost]:
-    """Proxy processes → what they take: the medians of the rounds."""
-    found: dict[int, list[Cost]] = {number: [] for number in PROCESSES}
+def cpu_per_exchange(stores: Stores, rig: Rig, *, rounds: int, seconds: float) -> dict[Fleet, Cost]:
+    """What they take: the medians of the rounds."""
+    found: dict[Fleet, list[Cost]] = {fleet: [] for fleet in FLEETS}
     with rig.provided() as provider_port:
         for _ in range(rounds):
-            for number in random.sample(PROCESSES, len(PROCESSES)):
-                found[number].append(_cost(stores, rig, provider_port, number, seconds))
+            for fleet in random.sample(FLEETS, len(FLEETS)):
+                found[fleet].append(_cost(stores, rig, provider_port, fleet, seconds))
     return {
-        number: Cost(median(one.exchange_us for one in costs), median(one.rest_ms_per_s for one in costs))
-        for number, costs in found.items()
+        fleet: Cost(median(one.exchange_us for one in costs), median(one.rest_ms_per_s for one in costs))
+        for fleet, costs in found.items()
     }
 
 
-def _cost(stores: Stores, rig: Rig, provider_port: int, number: int, seconds: float) -> Cost:
+def _cost(stores: Stores, rig: Rig, provider_port: int, fleet: Fleet, seconds: float) -> Cost:
+    number, clients = fleet
     with stores.ledger() as ledger, TemporaryDirectory(dir=stores.folder) as folder:
         options = ("--workers", str(number)) if number > 1 else ()
         proxy = deployment(Path(folder), ledger.url, stores.valkey.url, provider_port=provider_port, options=options)
@@ -62,12 +72,12 @@ def _cost(stores: Stores, rig: Rig, provider_port: int, number: int, seconds: fl
             assert worker.child is not None
             pids = (*family(proxy.child.pid), worker.child.pid)
             target = Target(proxy.port, (f"Authorization: Bearer {key}",), pids)
-            rig.requests(target, requests=400, connections=CONNECTIONS, stream=True)  # they load their code
+            rig.requests(target, requests=400 * number, connections=clients, stream=True)  # they load their code
             began_s = cpu_s(pids)
             time.sleep(REST_S)
             rest_ms_per_s = (cpu_s(pids) - began_s) * 1e3 / REST_S
             load = rig.requests(
-                target, requests=int(seconds * REQUESTS_PER_S), connections=CONNECTIONS, stream=True,
+                target, requests=int(seconds * REQUESTS_PER_S), connections=clients, stream=True,
                 length=EVENTS, gap_ms=GAP_MS,
             )  # fmt: skip
             return Cost(load.cpu_us_per_unit, rest_ms_per_s)
