@@ -1,0 +1,218 @@
+"""What a provider says that it served and what it wants for it: the values that its exports are read into.
+
+Law: what a provider says is added up, never guessed; a result that cannot be read is refused by its place in the file,
+and none is left out. What is not compared with our ledger (projects, keys, tiers) is read over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from enum import StrEnum
+from typing import Any
+
+DAY_S = 86_400
+
+# More than a provider with many models says in some years; a larger file is not an export.
+ROWS_MAX = 100_000
+
+# What no organization uses in a minute, an hour or a day: a larger number is a broken file.
+_COUNT_MAX = 10**15
+_USD_MAX = 10**9
+_NUMBER_CHARS_MAX = 100
+_NOTHING = Decimal("NaN")
+_LAST_S = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
+_NAME_CHARS_MAX = 500
+
+
+class BillError(ValueError):
+    """An export that cannot be read. The text begins with the place in the file; it quotes nothing of it."""
+
+
+class Kind(StrEnum):
+    """What is compared; named as in the ledger."""
+
+    REQUESTS = "requests"
+    PROMPT = "prompt_tokens"
+    CACHED = "cached_tokens"
+    COMPLETION = "completion_tokens"
+    COST = "cost_usd"
+
+
+class Subject(StrEnum):
+    """What a page of an export is about."""
+
+    USAGE = "usage"
+    COST = "cost"
+
+
+KINDS: Mapping[Subject, tuple[Kind, ...]] = {
+    Subject.USAGE: (Kind.REQUESTS, Kind.PROMPT, Kind.CACHED, Kind.COMPLETION),
+    Subject.COST: (Kind.COST,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of a bucket."""
+
+    subject: Subject
+    model: str | None
+    """as the provider names it, or what else it wants money for; None: it did not say which"""
+    amounts: Mapping[Kind, Decimal | int]
+    """requests, tokens; cost in USD"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A time within one day (UTC), and what was used in it. Unix seconds; `end_s` is not part of it."""
+
+    begin_s: int
+    end_s: int
+    results: tuple[Result, ...]
+
+    @property
+    def day(self) -> date:
+        """In UTC."""
+        return datetime.fromtimestamp(self.begin_s, UTC).date()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A value of the file and where it stands there: `data[3].results[0].input_tokens`."""
+
+    value: Any
+    path: str = ""
+
+    def wrong(self, why: str) -> BillError:
+        """The refusal of what stands here."""
+        return BillError(f"{self.path.removesuffix(': ')}: {why}" if self.path else why)
+
+    def has(self, name: str) -> bool:
+        """True if there is such a field, and it is not null."""
+        return isinstance(self.value, dict) and self.value.get(name) is not None
+
+    def field(self, name: str) -> Place:
+        """The field of this name. Raises BillError if there is none."""
+        if not isinstance(self.value, dict):
+            raise self.wrong("must be an object")
+        place = Place(self.value.get(name), f"{self.path}{'' if self.path[-1:] in ('', ' ') else '.'}{name}")
+        if name not in self.value:
+            raise place.wrong("is missing")
+        return place
+
+    def items(self) -> Iterator[Place]:
+        """What is in the list. Raises BillError if this is none."""
+        if not isinstance(self.value, list):
+            raise self.wrong("must be a list")
+        return (Place(value, f"{self.path}[{index}]") for index, value in enumerate(self.value))
+
+    def count(self) -> int:
+        """Raises BillError if this is no count."""
+        if type(self.value) is not int or not 0 <= self.value <= _COUNT_MAX:
+            raise self.wrong(f"must be a whole number from 0 to {_COUNT_MAX}")
+        return self.value
+
+    def count_or_zero(self, name: str) -> int:
+        """The count in the field of this name; 0 where there is none, or null."""
+        if not isinstance(self.value, dict):
+            raise self.wrong("must be an object")
+        return self.field(name).count() if self.has(name) else 0
+
+    def text(self) -> str:
+        """Raises BillError if this is no short text."""
+        if not isinstance(self.value, str) or not 0 < len(self.value) <= _NAME_CHARS_MAX:
+            raise self.wrong(f"must be a text of 1 to {_NAME_CHARS_MAX} characters")
+        return self.value
+
+    def text_or_none(self, name: str) -> str | None:
+        """The text in the field of this name; None where there is none, or null."""
+        return self.field(name).text() if self.has(name) else None
+
+    def amount(self) -> Decimal:
+        """A number, or a text that is one: exact, and below 0 if it is paid back. Raises BillError."""
+        value = self.value
+        if isinstance(value, str) and len(value) <= _NUMBER_CHARS_MAX:
+            try:
+                value = Decimal(value)
+            except InvalidOperation:
+                value = None
+        amount = Decimal(value) if type(value) in (int, Decimal) else _NOTHING
+        if not amount.is_finite() or abs(amount) > _USD_MAX:
+            raise self.wrong(f"must be a decimal number up to {_USD_MAX}")
+        return amount
+
+    def day_of(self, begin_s: int, end_s: int) -> tuple[int, int]:
+        """The two, Unix seconds, if they are a time within one day (UTC); here stands the end. Raises BillError."""
+        if not 0 <= begin_s < end_s <= min(begin_s - begin_s % DAY_S + DAY_S, _LAST_S):
+            raise self.wrong("must be on the day (UTC) of the beginning, and after it: export with bucket_width=1d")
+        return begin_s, end_s
+
+
+class Bill:
+    """All that an export says, by day (UTC) and model."""
+
+    def __init__(self) -> None:
+        self.goes_on = False
+        """its last page says that there are more"""
+        self._said: dict[Subject, dict[tuple[date, str | None], Counter[Kind]]] = defaultdict(dict)
+        self._lines: dict[tuple[date, str | None], int] = Counter()
+        self._covered: dict[Subject | None, set[tuple[int, int]]] = defaultdict(set)
+
+    def add(self, buckets: Iterable[Bucket]) -> None:
+        """Add a page. Raises BillError if there are too many."""
+        buckets = list(buckets)
+        # A bucket in which nothing was used does not say what it is about: its page does.
+        subjects: set[Subject | None] = {result.subject for bucket in buckets for result in bucket.results}
+        for bucket in buckets:
+            for subject in subjects or {None}:
+                self._covered[subject].add((bucket.begin_s, bucket.end_s))
+            for result in bucket.results:
+                self._add(bucket.day, result)
+
+    def _add(self, day: date, result: Result) -> None:
+        row = (day, result.model)
+        sums = self._said[result.subject].setdefault(row, Counter())
+        for kind, amount in result.amounts.items():
+            sums[kind] += amount  # type: ignore[assignment]  # an int or a Decimal
+        if result.subject is Subject.COST:
+            self._lines[row] += 1
+        if len(self._said[result.subject]) > ROWS_MAX:
+            raise BillError(f"more than {ROWS_MAX} days and models: ask the provider for a shorter time")
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What it is about; an export in which nothing was used is one of usage."""
+        return tuple(subject for subject in Subject if subject in self._said) or (Subject.USAGE,)
+
+    def spans(self, subject: Subject) -> list[tuple[int, int]]:
+        """The times that it speaks of, in order, as long as they can be: Unix seconds, the second one not part of it.
+
+        Raises BillError if a time is counted in two buckets.
+        """
+        spans: list[tuple[int, int]] = []
+        for begin, end in sorted(self._covered[subject] | self._covered[None]):
+            if spans and begin < spans[-1][1]:
+                when = datetime.fromtimestamp(begin, UTC).isoformat()
+                raise BillError(f"two buckets of {subject} overlap at {when}: export each time once")
+            if spans and begin == spans[-1][1]:
+                spans[-1] = (spans[-1][0], end)
+            else:
+                spans.append((begin, end))
+        return spans
+
+    def kinds(self, subject: Subject) -> tuple[Kind, ...]:
+        """What it counts; where nothing was used, what every export counts."""
+        said = {kind for sums in self._said[subject].values() for kind in sums}
+        return tuple(kind for kind in KINDS[subject] if kind in said) or (Kind.PROMPT, Kind.COMPLETION)
+
+    def amounts(self, subject: Subject) -> Mapping[tuple[date, str | None], Mapping[Kind, Decimal | int]]:
+        """(day, model) → what was used; cost in USD."""
+        return self._said[subject]
+
+    def lines(self, day: date, model: str | None) -> int:
+        """How many amounts of money this one is the sum of."""
+        return self._lines.get((day, model), 0)
