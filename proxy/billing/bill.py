@@ -124,9 +124,10 @@ class Place:
 
     def text(self) -> str:
         """Raises BillError if this is no short text."""
-        if not isinstance(self.value, str) or not 0 < len(self.value) <= _NAME_CHARS_MAX:
-            raise self.wrong(f"must be a text of 1 to {_NAME_CHARS_MAX} characters")
-        return self.value
+        text = self.value
+        if not isinstance(text, str) or not 0 < len(text) <= _NAME_CHARS_MAX or not text.isprintable():
+            raise self.wrong(f"must be a text of 1 to {_NAME_CHARS_MAX} printable characters")
+        return text
 
     def text_or_none(self, name: str) -> str | None:
         """The text in the field of this name; None where there is none, or null."""

@@ -4,8 +4,8 @@ Law: the sum of all entries of each exchange, corrections included, with the day
 our client; where an exchange's usage comes from is the best that any of its entries says. The database adds it up:
 what comes out grows with days and models. No top-up is in it.
 
-Cost: one reading of the entries that were settled since (by the index on `settled_at`): on two cores a few seconds per
-million.
+Cost: one reading of the entries that were settled since, by the index on `settled_at`: on two cores 5 s per million
+exchanges that are added up on Postgres, 10 s on SQLite; a day of a month, a twentieth of it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from sqlalchemy import (
 from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.bill import DAY_S, Kind
 from proxy.billing.bill_check import Ours
-from proxy.billing.correction import CORRECTED, TERMINAL
+from proxy.billing.correction import CORRECTED
+from proxy.billing.limits import CREDIT
 from proxy.billing.record import Outcome
 from proxy.ledger.audit import nusd_sum
-from proxy.ledger.database import reading
+from proxy.ledger.reconcile import snapshot
 from proxy.ledger.tables import ledger_entries
 from proxy.metering.usage import UsageSource
 
@@ -65,7 +66,7 @@ def read_ours(engine: Engine, provider: str, spans: list[tuple[int, int]]) -> li
 
     Raises LedgerUnavailable.
     """
-    with reading(engine) as connection:
+    with snapshot(engine) as connection:
         return [ours for begin, end in spans for ours in _read(connection, provider, begin, end)]
 
 
@@ -131,14 +132,14 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
             func.max(source).label("source"),
             # One that does not say how good it is may be as wrong as it is large.
             func.coalesce(func.max(expected), 1.0).label("error"),
-            func.sum(case((_COLUMNS.kind == TERMINAL, 1), else_=0)).label("requests"),
+            func.sum(case((_COLUMNS.kind == ADJUSTMENT, 0), else_=1)).label("requests"),
             func.max(case((_COLUMNS.outcome == Outcome.REFUSED_UPSTREAM.value, 1), else_=0)).label("refused"),
             *(func.sum(_COLUMNS[kind]).label(kind) for kind in _TOKENS),
             nusd_sum(Kind.COST, dialect).label(Kind.COST),
         )
         .where(
             _COLUMNS.provider == provider,
-            _COLUMNS.kind.in_((TERMINAL, ADJUSTMENT)),
+            _COLUMNS.kind != CREDIT,
             _COLUMNS.started_at >= earliest,
             _COLUMNS.started_at < end,
             _COLUMNS.settled_at >= earliest - _CLOCKS_DIFFER_S_MAX,

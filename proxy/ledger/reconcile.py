@@ -58,7 +58,7 @@ def reconcile(
     `clock`: Unix seconds, where the database has no clock of its own. `since`: Unix seconds; only what was settled then
     or later. `outside`: what is known of the queue; read before this is called.
     """
-    with _snapshot(engine) as connection:
+    with snapshot(engine) as connection:
         scope = Scope(_now(connection, clock), since, grace_s)
         return [
             Finding(name, means, found.differences, tuple(found.examples), found.in_flight)
@@ -92,7 +92,7 @@ def _findings(connection: Connection, scope: Scope, outside: Outside) -> Iterato
 
 
 @contextmanager
-def _snapshot(engine: Engine) -> Iterator[Connection]:
+def snapshot(engine: Engine) -> Iterator[Connection]:
     """A transaction that sees one state of the database, for as long as it takes."""
     with reading(engine) as connection:
         if is_shared(connection):

@@ -32,6 +32,9 @@ def prompts(count: int) -> dict[Kind, int]:
     return {**NONE, Kind.PROMPT: count}
 
 
+SEVEN = ours(amounts=prompts(7))
+
+
 def against(document: Any, *mine: Ours) -> Compared:
     """Compare them."""
     bill = read(document)
@@ -80,6 +83,11 @@ def test_estimates_explain_three_times_their_error(said: int, verdict: Verdict) 
     done = against(page(openai(completions(NAME, input_tokens=said))), ours(estimated=True, error=10.0))
     assert verdicts(done.rows) == {(1, NAME, Kind.PROMPT): verdict}
     assert done.rows[1].estimated == 1_000
+    with_known = against(
+        page(openai(completions(NAME, input_tokens=said + 7))), ours(estimated=True, error=10.0), SEVEN
+    )
+    assert verdicts(with_known.rows) == verdicts(done.rows)
+    assert with_known.rows[1].estimated == 1_000
     assert done.explained is (verdict is Verdict.ESTIMATES)
 
 
@@ -157,6 +165,13 @@ def test_money_is_equal_to_what_both_round(value: Any, verdict: Verdict | None) 
     """Five exchanges of ours, one amount of theirs."""
     done = against(page(openai(costs(value, f"{NAME}-2024-08-06, input"))), ours())
     assert verdicts(done.rows) == ({} if verdict is None else {(1, NAME, Kind.COST): verdict})
+
+
+@pytest.mark.parametrize(("less", "verdict"), [(135, Verdict.ESTIMATES), (136, Verdict.DIFFERS)])
+def test_rounding_comes_on_top_of_estimates(less: int, verdict: Verdict) -> None:
+    document = page(openai(costs(f"{(10**9 - less) / 10**9:.9f}", f"{NAME}, input")))
+    done = against(document, ours(estimated=True, error=10.0))
+    assert verdicts(done.rows) == {(1, NAME, Kind.COST): verdict}
 
 
 def test_usage_and_money_are_each_compared_with_what_they_speak_of() -> None:

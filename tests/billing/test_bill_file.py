@@ -68,6 +68,7 @@ def test_openai_costs() -> None:
         costs("0.000004500000000000000000000000000000000", "gpt-4o-2024-08-06, cached input"),
         costs(2, "web search tool calls"),
         costs("-0.5", "evals | gpt-4o-2024-08-06, input"),
+        costs(3, "tuning, training, o3, input"),
         costs(1e-07),
     ]
     bill = read(page(openai(*results)))
@@ -75,6 +76,7 @@ def test_openai_costs() -> None:
         (1, "gpt-4o-2024-08-06"): Decimal("0.1000045"),
         (1, "web search tool calls"): 2,
         (1, "evals | gpt-4o-2024-08-06"): Decimal("-0.5"),
+        (1, "tuning, training, o3"): 3,
         (1, None): Decimal("1e-7"),
     }
     assert (bill.subjects, bill.kinds(Subject.COST)) == ((Subject.COST,), (Kind.COST,))
@@ -155,6 +157,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "audio": (third(input_audio_tokens="much"), "data[3].results[0].input_audio_tokens: must be"),
     "null": (third(input_tokens=None), "data[3].results[0].input_tokens: must be a whole number"),
     "a model that is none": (third(model=7), "data[3].results[0].model: must be a text"),
+    "a model that does things to a terminal": (third(model="\x1b[2J"), "data[3].results[0].model: must be a text"),
     "a missing field": (page(openai(without(completions(), "input_tokens"))), "data[0].results[0].input_tokens: is"),
     "no requests": (page(openai(without(completions(), "num_model_requests"))), "data[0].results[0].num_model_req"),
     "no object": (page(openai(without(completions(), "object"))), "data[0].results[0].object: is missing"),

@@ -71,6 +71,8 @@ def test_what_goes_over_midnight_is_told_apart(engine: Engine, store: LedgerStor
     assert sums(read_ours(engine, "tera", WHOLE)) == {
         (None, 1, False): one, (1, 2, False): (2, 200, 40, 100), (3, None, False): one,
     }  # fmt: skip
+    Corrections(engine, store).adjust(an_entry(2).exchange_id, Wanted(completion_tokens=60), "as on the bill")
+    assert sums(read_ours(engine, "tera", WHOLE))[1, 2, False] == (2, 200, 40, 110)
     just_before = at(24 - 1e-6 / HOUR_S, 5, duration_ms=0.0)
     store.settle(arriving(just_before))
     assert sums(read_ours(engine, "tera", WHOLE))[1, 1, False] == one
