@@ -1,5 +1,5 @@
 """`tokenweir reconcile`: is the ledger right? Law: it only reads; exit code 0 means that every check was made and none
-found a difference."""
+found a difference. With `--provider` it is compared with that provider's own bill: see provider_bill.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli import provider_bill
+from proxy.cli.words import Failure, json_line, store_of, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -20,16 +21,30 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    reconcile = with_config(commands, "reconcile", "check every invariant of the ledger, also while it is written to")
-    reconcile.add_argument("--json", action="store_true", help="one object per check")
-    reconcile.add_argument("--since", metavar="T", help="only what was settled since: 24h, 2026-11-01, … (quicker)")
+    reconcile = with_config(
+        commands, "reconcile", "check every invariant of the ledger, or compare it with a provider's bill"
+    )
+    form = reconcile.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one object per check, or per number compared")
+    form.add_argument("--csv", action="store_true", help="with --provider: one line per number compared")
+    since = "only what was settled since: 24h, 2026-11-01, … (quicker); with --provider: used since"
+    reconcile.add_argument("--since", metavar="T", help=since)
     reconcile.add_argument(
         "--grace", default="5m", metavar="5m", help="how long a record may be on its way (default 5m)"
     )
+    provider_bill.add_options(reconcile)
     reconcile.set_defaults(run=_reconcile)
 
 
 def _reconcile(options: argparse.Namespace) -> int:
+    if options.provider is not None:
+        return provider_bill.run(options)
+    if options.file is not None or options.until is not None or options.csv:
+        raise Failure("--file, --until and --csv go with --provider: whose export is it?")
+    return _with_itself(options)
+
+
+def _with_itself(options: argparse.Namespace) -> int:
     from proxy.billing.durations import seconds_from
     from proxy.ledger.reconcile import reconcile
     from proxy.ledger.reports import since_from
