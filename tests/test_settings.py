@@ -46,7 +46,7 @@ providers:
   electron:
     base_url: https://${HOST}/waves/v1/
     api_key: ${ELECTRON_API_KEY}
-    dialect: openai.chat
+    dialects: [openai.chat]
     on_client_leave: drain
     drain: {seconds: 60, tokens: 4096}
     timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 3.5, total_s: 4}
@@ -102,7 +102,7 @@ def test_every_field_of_the_file_arrives() -> None:
     assert provider.name == "electron"
     assert provider.base_url == "https://host.example/waves/v1"
     assert provider.api_key == Secret(CANARY)
-    assert (provider.dialect, provider.on_client_leave, provider.inject_usage) == ("openai.chat", "drain", "never")
+    assert (provider.dialects, provider.on_client_leave, provider.inject_usage) == (("openai.chat",), "drain", "never")
     assert (provider.drain.seconds, provider.drain.tokens) == (60, 4096)
     assert asdict(provider.timeouts) == {"connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4}
     assert (provider.heartbeat_s, provider.cumulative) == (15, True)
@@ -177,7 +177,10 @@ WRONG: list[tuple[str, object, str]] = [
     (f"{P}/on_client_leave", "wait", "providers.electron.on_client_leave: must be `cancel` or `drain`"),
     (f"{P}/inject_usage", True, "providers.electron.inject_usage: must be"),
     (f"{P}/cumulative", "maybe", "providers.electron.cumulative: must be"),
-    (f"{P}/dialect", "latin", "providers.electron.dialect: must be `openai.chat`"),
+    (f"{P}/dialects", ["latin"], "providers.electron.dialects: must be a list of at least one of `openai`"),
+    (f"{P}/dialects", [], "providers.electron.dialects: must be a list"),
+    (f"{P}/dialects", "openai", "providers.electron.dialects: must be a list"),
+    (f"{P}/key_header", "cookie", "providers.electron.key_header: must be `authorization` or `x-api-key`"),
     (f"{P}/bill", {"on_sundays": "nothing"}, "providers.electron.bill.on_sundays: unknown situation"),
     (f"{P}/bill", {"client_left": "half"}, "providers.electron.bill.client_left: must be"),
     (f"{P}/bill", "nothing", "providers.electron.bill: must be a mapping"),

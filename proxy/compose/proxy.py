@@ -38,8 +38,8 @@ from proxy.ledger.database import open_engine
 from proxy.ledger.key_store import KeyStore
 from proxy.ledger.migrate import migrate
 from proxy.ledger.store import LedgerStore
-from proxy.metering.dialect import OPENAI_CHAT
 from proxy.metering.estimate import Estimator
+from proxy.metering.languages import DIALECTS
 from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.pipeline.log import JournalInUse
 from proxy.settings import ModelSettings, ProviderSettings, Settings, require_prices
@@ -218,7 +218,8 @@ class Proxy:
 
     def _routes(self) -> Routes:
         routes = Routes()
-        routes.metered(OPENAI_CHAT, self._chat.serve)
+        for dialect in DIALECTS:
+            routes.metered(dialect, self._chat.serve)
         routes.local("GET", "/v1/models", self._chat.models)
         routes.local("GET", "/healthz", self._healthz)
         routes.local("GET", "/readyz", self._readyz)

@@ -17,11 +17,12 @@ from aiohttp import web
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, gates
 from proxy.billing.quote import Quote, completion_tokens, quote
-from proxy.billing.record import Opened, Price
+from proxy.billing.record import Opened, Price, Rates
 from proxy.billing.reservation import Denied
 from proxy.gateway import errors
 from proxy.gateway.closing import Closing
 from proxy.gateway.connection import ClientConnection
+from proxy.gateway.credentials import presented
 from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.exchange import Exchange
 from proxy.gateway.ids import exchange_id
@@ -31,9 +32,11 @@ from proxy.gateway.repeats import claimed
 from proxy.gateway.request_body import parse_object, read_body
 from proxy.gateway.routing import Models
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_request import InvalidField, RequestFacts
+from proxy.metering.request import InvalidField, RequestFacts
 
 NOTHING_HELD = Quote(0, 0)
+FREE = Price("free", (Rates(0, 0, 0),))
+"""of what providers bill nothing for"""
 
 
 class Authenticator(Protocol):
@@ -80,17 +83,17 @@ class Chat:
         self.live: set[Exchange] = set()
 
     async def serve(
-        self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect
+        self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
     ) -> web.StreamResponse:
-        """One exchange, to its end. Raises ApiError if it is not admitted."""
+        """One exchange, to its end; `named`: the model in its path. Raises ApiError if it is not admitted."""
         received_at = monotonic()
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
         body = await self._body(request)
         document = parse_object(body)
-        facts = _facts(dialect, document)
-        route = self._routed(facts.model, key)
+        facts = _facts(dialect, document, named)
+        route = self._routed(facts.model, key, dialect)
         made = exchange_id()
         claim = await claimed(request, key, body, made, self._ports.claims)
         if isinstance(claim, web.Response):
@@ -124,10 +127,7 @@ class Chat:
         return web.Response(body=body, content_type=JSON_TYPE)
 
     async def _authenticated(self, request: web.BaseRequest) -> ApiKey:
-        presented = request.headers.getall("Authorization", ())
-        if len(presented) > 1:
-            raise errors.bad_request("More than one Authorization header.", param="Authorization")
-        key = await self._keys.key(_bearer(presented[0]) if presented else None, request.remote)
+        key = await self._keys.key(presented(request), request.remote)
         if isinstance(key, str):
             raise errors.key_refused(key)
         return key
@@ -138,17 +138,21 @@ class Chat:
         except (web.RequestPayloadError, ConnectionError):
             raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
 
-    def _routed(self, model: str, key: ApiKey) -> Route:
+    def _routed(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
         route = self._models.route(model)
         if route is None:
             raise errors.unknown_model(model)
         if not key.allows(model):
             raise errors.model_not_allowed(model)
+        if not route.provider.speaks(dialect):
+            raise errors.other_language(model, dialect.endpoint)
         return route
 
-    def _terms(self, facts: RequestFacts, route: Route) -> Terms:
+    def _terms(self, dialect: Dialect, facts: RequestFacts, route: Route) -> Terms:
         """What it may come to, at today's prices."""
         now = self._ports.unix_time()
+        if dialect.free:
+            return Terms(now, FREE, FREE, 0)
         price, cost = route.prices(now)
         prompt = self._ports.estimator.prompt(f"{route.provider.settings.name}/{route.upstream_model}", facts.prompt)
         return Terms(now, price, cost, prompt.tokens)
@@ -157,7 +161,7 @@ class Chat:
         self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
     ) -> tuple[Closing, asyncio.Future[None] | None]:
         """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
-        terms = self._terms(facts, route)
+        terms = self._terms(dialect, facts, route)
         reservation = await self._reserved(made, key, facts, route, terms)
         try:
             opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
@@ -174,7 +178,7 @@ class Chat:
         scopes = self._keys.scopes(key)
         if terms.price is None and any(scope.limits.spends for scope in scopes):
             raise errors.model_unpriced(facts.model)
-        held = self._quote(facts, route, terms) if scopes else NOTHING_HELD
+        held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
             limits = tuple(gate for scope in scopes for gate in gates(scope, terms.at))
@@ -213,7 +217,7 @@ class Chat:
                 provider=route.provider.settings.name,
                 model=facts.model,
                 upstream_model=route.upstream_model,
-                endpoint=dialect.path,
+                endpoint=dialect.endpoint,
                 streamed=facts.streamed,
                 started_at=terms.at,
                 price=terms.price,
@@ -233,14 +237,8 @@ class Chat:
             raise errors.overloaded(str(full), code="not_accepting") from None
 
 
-def _facts(dialect: Dialect, document: dict[str, Any]) -> RequestFacts:
+def _facts(dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
     try:
-        return dialect.facts(document)
+        return dialect.facts(document, named)
     except InvalidField as refusal:
         raise errors.bad_request(refusal.message, param=refusal.param, code="invalid_value") from None
-
-
-def _bearer(header: str) -> str:
-    """The credential of an Authorization header; a bare key is accepted as some clients send it."""
-    scheme, _, credential = header.partition(" ")
-    return credential.strip() if scheme.lower() == "bearer" else header

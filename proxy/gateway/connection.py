@@ -17,6 +17,7 @@ from aiohttp.web_protocol import RequestHandler
 from proxy.gateway import errors
 from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.headers import SERVER
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
 # A new connection must bring its first request head within this time: sockets that say nothing cost nothing.
 FIRST_HEAD_S = 10.0
@@ -103,10 +104,10 @@ class ClientServer(web.Server):
         return ClientConnection(self, loop=self._loop, **self._kwargs)
 
 
-def refused_response(refusal: ApiError) -> web.Response:
+def refused_response(refusal: ApiError, shape: ErrorShape = OPENAI_ERRORS) -> web.Response:
     """An ApiError as HTTP."""
     headers = dict((SERVER,))
     headers.update(refusal.headers)
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s)
-    return web.Response(status=refusal.status, body=refusal.body(), content_type=JSON_TYPE, headers=headers)
+    return web.Response(status=refusal.status, body=refusal.body(shape), content_type=JSON_TYPE, headers=headers)

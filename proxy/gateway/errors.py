@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+from proxy.metering.framing import SSE, Framing
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
+
 JSON_TYPE = "application/json"
 # Within a minute a guesser's count begins anew.
 GUESS_AGAIN_S = 60
@@ -18,7 +21,7 @@ NO_RETRY = ("x-should-retry", "false")
 
 
 class ApiError(Exception):
-    """An expected "no" on its way to the client: HTTP status and OpenAI's error object."""
+    """An expected "no" on its way to the client: HTTP status, and OpenAI's words for it."""
 
     def __init__(
         self,
@@ -40,14 +43,13 @@ class ApiError(Exception):
         self.headers: tuple[tuple[str, str], ...] = ()
         """further ones of the answer"""
 
-    def body(self) -> bytes:
-        """The JSON body: {"error": {"message", "type", "param", "code"}}."""
-        fields = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
-        return msgspec.json.encode({"error": fields})
+    def body(self, shape: ErrorShape = OPENAI_ERRORS) -> bytes:
+        """The JSON body, as the client's language has it."""
+        return msgspec.json.encode(shape.answer(self))
 
-    def event(self) -> bytes:
-        """The same as one SSE event, for a stream that has already begun."""
-        return b"data: " + self.body() + b"\n\n"
+    def event(self, shape: ErrorShape = OPENAI_ERRORS, framing: Framing = SSE) -> bytes:
+        """The same as one event, for a stream that has already begun."""
+        return framing.event(msgspec.json.encode(shape.said(self)), shape.event)
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
@@ -76,6 +78,12 @@ def unknown_model(model: str) -> ApiError:
     return ApiError(404, f"The model '{model}' does not exist.", param="model", code="model_not_found")
 
 
+def other_language(model: str, endpoint: str) -> ApiError:
+    """400: the model exists, but its provider does not speak the language that it was asked in."""
+    message = f"The model '{model}' is not served at {endpoint}: its provider does not speak this API."
+    return bad_request(message, param="model", code="endpoint_not_supported")
+
+
 def model_not_allowed(model: str) -> ApiError:
     """403: the model exists, but not for this key."""
     message = f"This key may not use the model '{model}'."
@@ -90,6 +98,7 @@ def model_unpriced(model: str) -> ApiError:
 
 _KEY_REFUSALS = {
     "missing": "You didn't provide an API key: send it as 'Authorization: Bearer tw-…'.",
+    "in_url": "An API key does not belong in a URL: send it as a header, 'x-goog-api-key' or 'Authorization'.",
     "malformed": "Incorrect API key provided.",
     "unknown": "Incorrect API key provided.",
     "expired": "This API key has expired.",
@@ -103,7 +112,7 @@ def key_refused(reason: str) -> ApiError:
     if reason == "too_many":
         message = "Too many requests with keys that do not exist came from this address."
         return ApiError(429, message, kind="requests", code="too_many_guesses", retry_after_s=GUESS_AGAIN_S)
-    code = "invalid_api_key" if reason in ("missing", "malformed", "unknown") else f"{reason}_api_key"
+    code = "invalid_api_key" if reason in ("missing", "in_url", "malformed", "unknown") else f"{reason}_api_key"
     return ApiError(401, _KEY_REFUSALS[reason], kind="authentication_error", code=code)
 
 

@@ -16,31 +16,36 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.billing.record import Outcome
-from proxy.gateway import errors, request_body
+from proxy.gateway import errors
+from proxy.gateway.asking import ERROR_BYTES_MAX, Asking
 from proxy.gateway.closing import Closing, outcome_of, read_anyway
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.errors import JSON_TYPE, ApiError
-from proxy.gateway.headers import EXCHANGE_HEADER, SERVER, downward, upward
+from proxy.gateway.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.gateway.ports import Ports, Route
 from proxy.gateway.rate_limits import headers as limit_headers
-from proxy.gateway.relay import BodyMeter, End, Relay
+from proxy.gateway.relay import End, Relay
 from proxy.gateway.reply import Reply
 from proxy.gateway.spending import Spending
 from proxy.gateway.upstream import Answer
 from proxy.gateway.upstream_connection import UpstreamFailedError
 from proxy.gateway.watch import Due, Moments, Watch
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_request import RequestFacts
-from proxy.metering.meter import Metered, OpaqueMeter
+from proxy.metering.framing import SSE, Framing
+from proxy.metering.meter import BodyMeter, Metered, OpaqueMeter
+from proxy.metering.request import RequestFacts
 from proxy.metering.strip import UsageStripper
 
-EVENT_STREAM = "text/event-stream"
 # A JSON answer up to this size is read whole and sent in one write; a longer one is passed on as it comes.
 PLAIN_BYTES_MAX = 256 * 1024
-# An error answer is read whole before it is passed on; a longer one is replaced by our own.
-ERROR_BYTES_MAX = 256 * 1024
-# A provider that says [DONE] and then keeps the connection open is not waited for longer than this.
+# A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
+# Why a stream ends, where the client is told.
+_BROKEN_OFF = {
+    Outcome.UPSTREAM_STALLED: errors.upstream_stalled,
+    Outcome.SHUT_DOWN: errors.shutting_down,
+    Outcome.BUDGET_CUT: errors.budget_cut,
+}
 
 
 class Exchange:
@@ -65,7 +70,7 @@ class Exchange:
         self._request = request
         self._connection = connection
         self._facts = facts
-        self._document = document
+        self._asking = Asking(request, dialect, facts, document, route)
         self._route = route
         self._closing = closing
         self._ports = ports
@@ -79,8 +84,7 @@ class Exchange:
         self._stopping = False
         self._last_beat_at = 0.0
         self._details: dict[str, Any] = {}
-        self._injected = False
-        self._refusal: bytes | None = None
+        self._framing = SSE
         self._limit_headers = limit_headers(closing.reservation.hold.gates, closing.reservation.levels)
         self._spending = Spending(closing.opened, closing.reservation, ports.estimator, cuts=cuts)
         self._watch = Watch(self._loop, route.provider.limits, self._moments, self._found)
@@ -124,10 +128,9 @@ class Exchange:
             self._closing.accepted = True
             if answer.encoded:
                 return await self._relayed(answer, OpaqueMeter(), None, streamed=self._facts.streamed)
-            if answer.content_type == EVENT_STREAM or (self._facts.streamed and answer.content_type != JSON_TYPE):
-                strip = UsageStripper() if self._injected else None
-                meter = self._dialect.stream_meter(self._route.provider.settings.cumulative)
-                return await self._relayed(answer, meter, strip, streamed=True)
+            framing = self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
+            if framing is not None:
+                return await self._stream(answer, framing)
             if answer.head.length is not None and answer.head.length <= PLAIN_BYTES_MAX:
                 return await self._plain(answer)
             return await self._relayed(answer, self._dialect.plain_meter(), None, streamed=False)
@@ -135,31 +138,20 @@ class Exchange:
             answer.close()  # nothing to do if the body was read to its end: the connection is back in the pool
 
     async def _ask(self) -> Answer:
-        """Send the request; ask for usage if the client did not, and take it back where a provider cannot."""
-        provider = self._route.provider
-        model = self._route.upstream_model
-        self._injected = self._facts.streamed and not self._facts.usage_asked and provider.injects(model)
-        request = self._upstream_request(inject=self._injected)
+        """Send the request."""
+        wire = self._asking.wire()
         self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
-        answer = await self._ports.upstream.ask(provider, request)
-        if answer.status == 400 and self._injected and provider.settings.inject_usage == "auto":
-            self._refusal = await answer.read(ERROR_BYTES_MAX)
-            answer.close()
-            if self._refusal is not None and b"stream_options" in self._refusal:
-                provider.without_usage.add(model)
-                self._injected = False
-                self._refusal = None
-                answer = await self._ports.upstream.ask(provider, self._upstream_request(inject=False))
-        return answer
-
-    def _upstream_request(self, *, inject: bool) -> bytes:
-        document = self._dialect.upstream_document(
-            self._document, upstream_model=self._route.upstream_model, inject_usage=inject
-        )
-        body = request_body.serialise(document)
-        return self._route.provider.request(self._dialect.upstream_path, body, upward(self._request.headers))
+        return await self._asking.answer(self._ports.upstream, wire)
 
     # -- three kinds of answer
+
+    async def _stream(self, answer: Answer, framing: Framing) -> web.StreamResponse:
+        """Events, passed on as they come."""
+        self._framing = framing
+        stripper = self._dialect.stripper
+        strip = stripper() if stripper is not None and self._asking.injected else None
+        meter = self._dialect.stream_meter(framing, self._route.provider.settings.cumulative)
+        return await self._relayed(answer, meter, strip, streamed=True)
 
     async def _relayed(
         self, answer: Answer, meter: BodyMeter, strip: UsageStripper | None, *, streamed: bool
@@ -172,6 +164,7 @@ class Exchange:
             loop=self._loop,
             gaps=self._ports.meters.gaps,
             on_fold=self._on_fold,
+            framing=self._framing,
         )
         reply = Reply(self._request)
         length, headers = None if streamed else answer.head.length, self._headers(answer, streamed=streamed)
@@ -188,7 +181,8 @@ class Exchange:
 
     def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
         """Of the answer to the client."""
-        return [*downward(answer.head, self.exchange_id, streamed=streamed), *self._limit_headers]
+        more = self._dialect.headers_down
+        return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._limit_headers]
 
     def _end_body(self, end: End, relay: Relay, reply: Reply, *, sized: bool) -> None:
         left = self._left_at is not None
@@ -209,12 +203,9 @@ class Exchange:
 
     def _break_off(self, outcome: Outcome, relay: Relay) -> None:
         """Tell the client why its stream ends, where the provider did not break it off under its eyes."""
-        if outcome is Outcome.UPSTREAM_STALLED:
-            relay.say(errors.upstream_stalled().event())
-        elif outcome is Outcome.SHUT_DOWN:
-            relay.say(errors.shutting_down().event())
-        elif outcome is Outcome.BUDGET_CUT:
-            relay.say(errors.budget_cut().event())
+        refusal = _BROKEN_OFF.get(outcome)
+        if refusal is not None:
+            relay.say(refusal().event(self._dialect.errors, self._framing))
 
     async def _plain(self, answer: Answer) -> web.StreamResponse:
         """A short JSON answer: read whole, sent in one write."""
@@ -246,7 +237,7 @@ class Exchange:
         status = answer.status
         outcome = Outcome.REFUSED_UPSTREAM if 400 <= status < 500 else Outcome.UPSTREAM_FAILED
         self._details["upstream_status"] = status
-        body = self._refusal
+        body = self._asking.refusal
         if body is None and status >= 400:
             with suppress(UpstreamFailedError):
                 body = await answer.read(ERROR_BYTES_MAX)
@@ -266,7 +257,8 @@ class Exchange:
     def error_response(self, refusal: ApiError) -> web.Response:
         """An error before any byte of an answer was passed on."""
         headers = dict((SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._limit_headers))
-        return web.Response(status=refusal.status, body=refusal.body(), content_type=JSON_TYPE, headers=headers)
+        body = refusal.body(self._dialect.errors)
+        return web.Response(status=refusal.status, body=body, content_type=JSON_TYPE, headers=headers)
 
     # -- what happens to it from outside
 
@@ -290,7 +282,7 @@ class Exchange:
         self._watch.look()
 
     def _got_everything(self, relay: Relay) -> bool:
-        """SDKs close as soon as they have read [DONE]: that client was served."""
+        """SDKs close as soon as they have read the last event: that client was served."""
         relay.settle_counts()
         return relay.meter.done
 

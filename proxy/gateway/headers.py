@@ -16,7 +16,7 @@ from proxy.gateway.framing import Head
 EXCHANGE_HEADER = "x-tokenweir-exchange"
 SERVER = ("Server", "tokenweir")
 
-# Up: what an OpenAI-compatible provider may use of a request. Everything that names the client stays here.
+# Up: what a provider may use of a request, in every language. Everything that names the client stays here.
 _UP = ("OpenAI-Beta", "X-Stainless-Retry-Count", "traceparent", "tracestate")
 # Down: what an SDK reads. Rate limits of the provider describe our account there, not the client's key: not passed.
 _DOWN = {
@@ -30,19 +30,25 @@ _DOWN = {
 _STREAM = (("Cache-Control", "no-cache, no-transform"), ("X-Accel-Buffering", "no"))
 
 
-def upward(client: CIMultiDictProxy[str]) -> str:
-    """The header lines that a client adds to a request, each with its CRLF."""
+def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = ()) -> str:
+    """The header lines that a client adds to a request, each with its CRLF. `more`: names that its language has."""
     lines = ""
-    for name in _UP:
+    for name in (*_UP, *more):
         value = client.get(name)
+        if value is not None and name in more:  # a list may come in several lines
+            value = ", ".join(client.getall(name))
         if value is not None and _plain(value):
             lines += f"{name}: {value}\r\n"
     return lines
 
 
-def downward(upstream: Head, exchange_id: str, *, streamed: bool) -> list[tuple[str, str]]:
-    """Headers of the response to the client."""
-    headers = [(_DOWN[name], value) for name, value in upstream.headers if name in _DOWN and _plain(value)]
+def downward(upstream: Head, exchange_id: str, *, streamed: bool, more: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """Headers of the response to the client. `more`: names that its language has, in lower case."""
+    headers = [
+        (_DOWN.get(name, name), value)
+        for name, value in upstream.headers
+        if (name in _DOWN or name in more) and _plain(value)
+    ]
     if streamed:
         headers.extend(_STREAM)
     headers.append((EXCHANGE_HEADER, exchange_id))
@@ -58,7 +64,7 @@ def _plain(value: str) -> bool:
 # A second one of these could be read by the next parser instead of the first.
 _ONCE = (
     "Authorization", "Host", "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Expect",
-    "Upgrade", "Idempotency-Key",
+    "Upgrade", "Idempotency-Key", "x-api-key", "x-goog-api-key", "api-key",
 )  # fmt: skip
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _VERSIONS = (HttpVersion11, HttpVersion10)

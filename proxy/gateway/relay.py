@@ -16,7 +16,8 @@ from time import monotonic
 from typing import Protocol
 
 from proxy.gateway.framing import EACH_A_CHUNK
-from proxy.metering.meter import Metered
+from proxy.metering.framing import SSE, Framing
+from proxy.metering.meter import BodyMeter
 from proxy.metering.run import RunReader, RunText
 from proxy.metering.strip import UsageStripper, is_quiet
 from proxy.metering.usage import Evidence, Usage
@@ -54,31 +55,6 @@ class Slot(Protocol):
         """Record what the meter has read so far."""
 
 
-class BodyMeter(Protocol):
-    """Who reads a body: a stream's meter, or a plain answer's. Exact after `fold`."""
-
-    @property
-    def bytes_seen(self) -> int: ...
-    @property
-    def events(self) -> int: ...
-    @property
-    def done(self) -> bool: ...
-    @property
-    def at_boundary(self) -> bool:
-        """The bytes so far end between two events."""
-
-    @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def usage(self) -> Usage | None: ...
-    @property
-    def run(self) -> RunReader | None: ...
-    def take(self, found: RunText) -> None: ...
-    def feed(self, payload: bytes) -> None: ...
-    def fold(self) -> None: ...
-    def close(self) -> Metered: ...
-
-
 class Upward(Protocol):
     """The provider's side of a relay, as far as the relay steers it."""
 
@@ -90,6 +66,7 @@ class Relay:
     """One stream. `run_on` is the hot path, then `piece`; all else happens a few times per stream."""
 
     __slots__ = (
+        "_beat",
         "_chunked",
         "_gaps",
         "_note_after",
@@ -120,7 +97,9 @@ class Relay:
         loop: asyncio.AbstractEventLoop,
         gaps: Gaps,
         on_fold: Callable[[BodyMeter], None] | None = None,
+        framing: Framing = SSE,
     ) -> None:
+        """`framing`: of the body, if it is a stream."""
         self.meter = meter
         self.events = 0
         self.bytes = 0
@@ -129,6 +108,7 @@ class Relay:
         self.paused_at: float | None = None
         self.done: asyncio.Future[End] = loop.create_future()
         self.on_fold = on_fold
+        self._beat = framing.beat
         self._strip = strip
         self._slot = slot
         self._gaps = gaps
@@ -289,8 +269,8 @@ class Relay:
 
     def heartbeat(self) -> None:
         """A comment to a waiting client, only between two whole events. It is ours: not counted, not metered."""
-        if self._transport is not None and self._whole and (self._strip is None or self._strip.idle):
-            beat = b": keep-alive\n\n"
+        beat = self._beat
+        if beat and self._transport is not None and self._whole and (self._strip is None or self._strip.idle):
             self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
 
     def detach(self) -> None:

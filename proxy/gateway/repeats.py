@@ -1,8 +1,9 @@
 """`Idempotency-Key`: a request that comes twice is billed once.
 
-Law: only the key that sent a request can meet it again. While the first one runs, or if its answer is not kept, the
-second is told its exchange (409); with another body under the same token it is refused (422); a kept answer is given
-again as it was. A request for which nothing was billed may be tried again under the same token.
+Law: only the key that sent a request can meet it again, where it sent it. While the first one runs, or if its answer
+is not kept, the second is told its exchange (409); with another body or another path under the same token it is
+refused (422); a kept answer is given again as it was. A request for which nothing was billed may be tried again under
+the same token.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ async def claimed(
         message = f"An {HEADER} has 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
         raise errors.bad_request(message, param=HEADER, code="invalid_header")
     try:
-        earlier = await claims.claim(key.key_id, token, body, exchange_id)
+        earlier = await claims.claim(key.key_id, token, request.raw_path.encode() + b"\n" + body, exchange_id)
     except OSError:
         message = "Whether this request came before cannot be found out now. Please try again later."
         raise errors.overloaded(message, code="idempotency_unknown") from None

@@ -1,12 +1,14 @@
-"""What can be asked of the proxy: a closed table of routes. Everything else is a 404 in OpenAI's error shape.
+"""What can be asked of the proxy: a closed table of routes. Everything else is a 404.
 
-Law: a path is matched exactly as it came, undecoded, so that route, meter and upstream can never read it differently.
+Law: a path is matched exactly as it came, undecoded, so that route, meter and upstream can never read it differently;
+where a model's name stands in it, that is all that varies. A refusal has the shape of the language it was asked in.
 A route to a provider cannot be registered without the dialect that meters its answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -16,7 +18,8 @@ from proxy.gateway import errors
 from proxy.gateway.connection import ClientConnection, ClientServer, refused_response
 from proxy.gateway.errors import ApiError
 from proxy.gateway.headers import refuse_ambiguous
-from proxy.metering.dialect import Dialect
+from proxy.metering.dialect import NAME, Dialect
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
 # How long an idle connection is kept; a later request's head must be whole by then, too.
 KEEP_ALIVE_S = 75.0
@@ -24,15 +27,20 @@ KEEP_ALIVE_S = 75.0
 BACKLOG = 4096
 
 Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
-ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect], Awaitable[web.StreamResponse]]
+ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None], Awaitable[web.StreamResponse]]
+
+# A model's name in a path: as settings spell names, and nothing that another parser could take for a way up or out.
+_NAMED = re.compile(r"(?![^?]*(?://|/\.{0,2}/|/\.{0,2}$))[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,255}", re.ASCII)
 
 
 class Routes:
-    """Method and exact path → who serves it."""
+    """Method and path → who serves it."""
 
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], Serve] = {}
         self._paths: set[str] = set()
+        self._templates: dict[tuple[str, str], Callable[[str], Serve]] = {}  # by what stands around the name
+        self._shapes: dict[str, ErrorShape] = {}
 
     def local(self, method: str, path: str, serve: Serve) -> None:
         """A route that this proxy answers by itself: nothing goes to a provider."""
@@ -40,13 +48,24 @@ class Routes:
 
     def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
         """A route to providers. Raises TypeError for a dialect that could not meter what comes back."""
-        if not isinstance(dialect, Dialect) or not callable(dialect.stream_meter) or not callable(dialect.plain_meter):
+        if not isinstance(dialect, Dialect) or not callable(dialect.tally) or not dialect.framings:
             raise TypeError("a route to a provider needs a dialect with a meter")
 
-        async def serve_dialect(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
-            return await serve(request, connection, dialect)
+        def of(named: str | None) -> Serve:
+            async def serve_dialect(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
+                return await serve(request, connection, dialect, named)
 
-        self._add("POST", dialect.path, serve_dialect)
+            return serve_dialect
+
+        for path in dialect.paths:
+            before, found, after = path.partition(NAME)
+            if not found:
+                self._add("POST", path, of(None))
+            elif (before, after) in self._templates:
+                raise ValueError(f"POST {path} is registered twice")
+            else:
+                self._templates[before, after] = of
+        self._shapes[dialect.errors.prefix] = dialect.errors
 
     def _add(self, method: str, path: str, serve: Serve) -> None:
         if (method, path) in self._table:
@@ -60,9 +79,25 @@ class Routes:
         serve = self._table.get((method, path))
         if serve is not None:
             return serve
-        if path in self._paths:
+        of, named = self._named(path)
+        if of is not None and method == "POST":
+            return of(named)
+        if of is not None or path in self._paths:
             raise ApiError(405, f"{method} is not allowed here.", code="method_not_allowed")
         raise errors.unknown_route(method, path)
+
+    def _named(self, path: str) -> tuple[Callable[[str], Serve] | None, str]:
+        """The template that `path` fits, and the name in it."""
+        for (before, after), of in self._templates.items():
+            name = path[len(before) : len(path) - len(after)]
+            if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
+                return of, name
+        return None, ""
+
+    def shape(self, raw_path: str) -> ErrorShape:
+        """How a refusal of `raw_path` looks: the longest prefix tells, whether or not the path leads anywhere."""
+        fitting = [prefix for prefix in self._shapes if raw_path.startswith(prefix)]
+        return self._shapes[max(fitting, key=len)] if fitting else OPENAI_ERRORS
 
 
 class Server:
@@ -110,19 +145,19 @@ class Server:
         try:
             closes = refuse_ambiguous(request)
         except ApiError as refusal:
-            return self._refuse(refusal, closes=True)
+            return self._refuse(refusal, request, closes=True)
         try:
             serve = self._routes.find(request.method, request.raw_path)
             response = await serve(request, connection)
         except ApiError as refusal:
-            return self._refuse(refusal, closes=closes)
+            return self._refuse(refusal, request, closes=closes)
         if closes:
             response.force_close()
         return response
 
-    def _refuse(self, refusal: ApiError, *, closes: bool) -> web.Response:
+    def _refuse(self, refusal: ApiError, request: web.BaseRequest, *, closes: bool) -> web.Response:
         self._refused(refusal.status, refusal.code)
-        response = refused_response(refusal)
+        response = refused_response(refusal, self._routes.shape(request.raw_path))
         if closes:
             response.force_close()
         return response

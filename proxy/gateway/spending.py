@@ -13,8 +13,9 @@ from msgspec import structs
 from proxy.billing.prices import charge
 from proxy.billing.record import Bills, Opened
 from proxy.gateway.ports import Reservation
-from proxy.gateway.relay import BodyMeter, End, Relay
+from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import Estimator
+from proxy.metering.meter import BodyMeter
 from proxy.metering.usage import Usage
 
 

@@ -20,11 +20,15 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 from proxy.gateway.framing import Head
 from proxy.gateway.upstream_connection import Sink, UpstreamConnection, UpstreamFailedError
 from proxy.gateway.watch import Limits
+from proxy.metering import languages
+from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.settings import ProviderSettings
 
 # Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
 # no more, and a stream holds one read that its client has not taken: never more than 256 KiB here.
 RECEIVE_BYTES_MAX = 64 * 1024
+# Heads that are kept ready, per provider: a path that holds a model's name can be any of many.
+HEADS_MAX = 256
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
@@ -50,7 +54,7 @@ class Provider:
     secret: bytes
     _base_path: str
     _fields: str
-    _heads: dict[str, bytes] = field(default_factory=dict)
+    _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
     without_usage: set[str] = field(default_factory=set)
     """upstream models that answered 400 to stream_options: not injected again (`inject_usage: auto`)"""
 
@@ -67,7 +71,6 @@ class Provider:
             "Accept: text/event-stream, application/json",
             "Accept-Encoding: identity",
             "User-Agent: tokenweir",
-            *([f"Authorization: Bearer {secret}"] if secret else []),
         ]
         limits = Limits(
             first_byte_s=settings.timeouts.connect_s + settings.timeouts.first_byte_s,
@@ -79,18 +82,34 @@ class Provider:
         )
         return cls(settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields))
 
-    def request(self, path: str, body: bytes, more: str) -> bytes:
-        """A request's bytes. `path` is the dialect's; `more`: further header lines, each with its CRLF."""
-        head = self._heads.get(path)
+    def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
+        """A request's bytes. `path` after the base URL; `more`: further header lines, each with its CRLF."""
+        head = self._heads.get((dialect.name, path))
         if head is None:
-            text = f"POST {self._base_path}{path} HTTP/1.1\r\n{self._fields}\r\n"
-            head = self._heads[path] = text.encode("latin-1")
+            head = self._head(dialect, path)
+            if len(self._heads) < HEADS_MAX:
+                self._heads[dialect.name, path] = head
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
+
+    def _head(self, dialect: Dialect, path: str) -> bytes:
+        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields]
+        if self.secret:
+            header = self.settings.key_header or dialect.key_header
+            lines.append(_key_line(header, self.secret.decode()))
+        return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+
+    def speaks(self, dialect: Dialect) -> bool:
+        """Whether requests in this language can go there."""
+        return languages.speaks(self.settings.dialects, dialect)
 
     def injects(self, upstream_model: str) -> bool:
         """Whether usage is asked for in streams whose client did not."""
         mode = self.settings.inject_usage
         return mode == "always" or (mode == "auto" and upstream_model not in self.without_usage)
+
+
+def _key_line(header: KeyHeader, secret: str) -> str:
+    return f"Authorization: Bearer {secret}" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}"
 
 
 class Answer:

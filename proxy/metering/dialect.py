@@ -1,14 +1,31 @@
-"""A wire language as a route sees it. Law: what cannot be metered is not a dialect, and cannot be a route."""
+"""A wire language as a route sees it. Law: what cannot be metered is not a dialect, and cannot be a route.
+
+To add one: a file in `dialects/` with its `Tally` and its `Dialect`, and its line in `languages.DIALECTS`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
-from proxy.metering.dialects import openai_request
-from proxy.metering.dialects.openai_request import RequestFacts
-from proxy.metering.meter import JsonMeter, StreamMeter
+from proxy.metering.framing import SSE, Framing
+from proxy.metering.meter import BodyMeter, JsonMeter, StreamMeter
+from proxy.metering.refusal import ErrorShape
+from proxy.metering.request import RequestFacts
+from proxy.metering.strip import UsageStripper
+from proxy.metering.tally import Tally
+
+NAME = "{model}"
+"""In a path: where the model's name stands."""
+
+
+class Facts(Protocol):
+    """Reads a request."""
+
+    def __call__(self, document: dict[str, Any], named: str | None = None) -> RequestFacts:
+        """`named`: the model that the path names. Raises InvalidField."""
 
 
 class Rewrite(Protocol):
@@ -17,28 +34,77 @@ class Rewrite(Protocol):
     def __call__(self, document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]: ...
 
 
+class KeyHeader(StrEnum):
+    """The header that takes a provider's key."""
+
+    AUTHORIZATION = "authorization"
+    """as a bearer's"""
+    X_API_KEY = "x-api-key"
+    X_GOOG_API_KEY = "x-goog-api-key"
+    API_KEY = "api-key"
+
+
+class RequestBody(StrEnum):
+    """How a request's body is written, and so how it becomes a document and goes up again."""
+
+    JSON = "json"
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One endpoint's language: where it is asked, what a request says, how answers are metered."""
+    """One endpoint's language: where it is asked, what a request says, how answers are metered, how it says no."""
 
     name: str
-    path: str
-    """the client's path; also the entry's `endpoint`"""
+    """family and endpoint: `openai.chat`"""
+    paths: tuple[str, ...]
+    """the client's paths, with NAME where the model stands; the first is the entry's `endpoint`"""
     upstream_path: str
-    """what is appended to a provider's base URL"""
-    facts: Callable[[dict[str, Any]], RequestFacts]
-    """raises InvalidField"""
+    """what is appended to a provider's base URL, with NAME where the upstream model is to stand"""
+    facts: Facts
     upstream_document: Rewrite
-    stream_meter: Callable[[bool | None], StreamMeter]
-    plain_meter: Callable[[], JsonMeter]
+    tally: Callable[[bool | None], Tally]
+    """`cumulative`: whether each text repeats all before it; None: found out, or never"""
+    errors: ErrorShape
+    framings: tuple[Framing, ...] = (SSE,)
+    """of its streams; an answer's content type says which, the first if it is none of them"""
+    stripper: Callable[[], UsageStripper] | None = None
+    """takes out what was asked for in the client's stead; None: usage is never asked for"""
+    key_header: KeyHeader = KeyHeader.AUTHORIZATION
+    """where providers want their key, unless their settings say otherwise"""
+    request_body: RequestBody = RequestBody.JSON
+    plain: Callable[[], BodyMeter] | None = None
+    """meters answers that are no stream; None: they are JSON, for `tally`"""
+    headers_up: tuple[str, ...] = ()
+    """of the client's request, beside those that every language passes on"""
+    headers_down: tuple[str, ...] = ()
+    """of the provider's answer, likewise"""
+    query: tuple[str, ...] = ()
+    """names of the query that go up"""
+    free: bool = False
+    """nobody bills anything for it: its exchanges are in the ledger with a price of zero"""
+
+    @property
+    def endpoint(self) -> str:
+        """Its name in an entry: as many as there are dialects, whatever models are asked for."""
+        return self.paths[0]
+
+    def framing(self, content_type: str, *, streamed: bool) -> Framing | None:
+        """How an answer of that type (lower case, bare) is to be read as a stream; None: it is none.
+
+        `streamed`: a stream was asked for.
+        """
+        for framing in self.framings:
+            if content_type == framing.content_type and (streamed or content_type != _JSON_TYPE):
+                return framing
+        return self.framings[0] if streamed and content_type != _JSON_TYPE else None
+
+    def stream_meter(self, framing: Framing = SSE, cumulative: bool | None = None) -> StreamMeter:
+        """For one stream."""
+        return StreamMeter(self.tally, framing.framer(), cumulative)
+
+    def plain_meter(self) -> BodyMeter:
+        """For one answer that is no stream."""
+        return JsonMeter(self.tally) if self.plain is None else self.plain()
 
 
-OPENAI_CHAT = Dialect(
-    name="openai.chat",
-    path="/v1/chat/completions",
-    upstream_path="/chat/completions",
-    facts=openai_request.facts,
-    upstream_document=openai_request.upstream_document,
-    stream_meter=StreamMeter,
-    plain_meter=JsonMeter,
-)
+_JSON_TYPE = "application/json"

@@ -6,15 +6,15 @@ it cannot read, it says so in a flag. Errors are told by words of our own, never
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 
-from proxy.metering.dialects.openai_chat import ChatTally
 from proxy.metering.dialects.openai_usage import plain, timings
-from proxy.metering.dialects.openai_wire import Chunk, chunk_of
+from proxy.metering.framing import Framer
 from proxy.metering.run import RunReader, RunText
-from proxy.metering.sse import EventFramer
+from proxy.metering.tally import Tally
 from proxy.metering.usage import Evidence, Usage
 
 # Reading many pieces at once costs a third less than reading each; 32 events are under half a second of a stream.
@@ -39,17 +39,44 @@ class Metered(msgspec.Struct, frozen=True):
     finish_reason: str | None
     response_id: str | None
     complete: bool
-    """the provider said that it was finished: `[DONE]` or a finish reason; or a whole JSON answer"""
+    """the provider said that it was finished: the language's last event or a finish reason; or a whole JSON answer"""
     failed: str | None
     """`error_event`, `error_body`, `err_msg`: the provider said that it failed; or None"""
     events: int
-    """whole events that carried something, `[DONE]` included; 0 for a JSON answer"""
+    """whole events that carried something, the last one included; 0 for a JSON answer"""
     flags: tuple[str, ...]
     """what was odd, sorted"""
     timings: dict[str, float]
 
 
-def _metered(tally: ChatTally, *, complete: bool, events: int, flags: set[str]) -> Metered:
+class BodyMeter(Protocol):
+    """Who reads a body: a stream's meter, or a plain answer's. Exact after `fold`."""
+
+    @property
+    def bytes_seen(self) -> int: ...
+    @property
+    def events(self) -> int: ...
+    @property
+    def done(self) -> bool:
+        """The provider said that nothing more will come."""
+
+    @property
+    def at_boundary(self) -> bool:
+        """The bytes so far end between two events."""
+
+    @property
+    def evidence(self) -> Evidence: ...
+    @property
+    def usage(self) -> Usage | None: ...
+    @property
+    def run(self) -> RunReader | None: ...
+    def take(self, found: RunText) -> None: ...
+    def feed(self, payload: bytes) -> None: ...
+    def fold(self) -> None: ...
+    def close(self) -> Metered: ...
+
+
+def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> Metered:
     tally.settle()
     raw = tally.usage_raw
     kept = None if raw is None else plain(raw)
@@ -78,11 +105,11 @@ class JsonMeter:
     """there are no events"""
     run = None
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Callable[[bool | None], Tally]) -> None:
         self.events = 0
         self.done = False
         self._kept = bytearray()
-        self._tally = ChatTally()
+        self._tally = tally(None)
         self._metered: Metered | None = None
         self.bytes_seen = 0
 
@@ -121,12 +148,10 @@ class JsonMeter:
         if self.bytes_seen > JSON_BYTES_MAX:
             return _metered(self._tally, complete=False, events=0, flags={"body_too_long"})
         body = bytes(self._kept.strip(_BLANK))
-        chunk = chunk_of(body) if body else None
-        if chunk is None:
+        if not body or not self._tally.read_answer(body):
             flags = {"unparsable_body"} if body else set[str]()
             return _metered(self._tally, complete=False, events=0, flags=flags)
-        self._tally.read_answer(chunk)
-        complete = chunk.choices is not None and self._tally.failed is None
+        complete = self._tally.done and self._tally.failed is None
         return _metered(self._tally, complete=complete, events=0, flags=set())
 
 
@@ -169,19 +194,20 @@ class OpaqueMeter:
 
 
 class StreamMeter:
-    """Meters one stream of server-sent events. Everything but `bytes_seen` is exact after `fold`.
+    """Meters one stream of events. Everything but `bytes_seen` is exact after `fold`.
 
     `cumulative`: whether each text of the stream repeats all before it; None: found out from the stream itself.
     """
 
     __slots__ = (
-        "_folded", "_framer", "_json", "_metered", "_pieces", "_read_events", "_run", "_tally", "_undecided",
-        "_waiting", "done",
+        "_folded", "_framer", "_json", "_metered", "_new_tally", "_pieces", "_read_events", "_run", "_tally",
+        "_undecided", "_waiting",
     )  # fmt: skip
 
-    def __init__(self, cumulative: bool | None = None) -> None:
-        self._framer = EventFramer()
-        self._tally = ChatTally(cumulative)
+    def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
+        self._framer = framer
+        self._new_tally = tally
+        self._tally = tally(cumulative)
         self._pieces: list[bytes] = []
         self._waiting = 0  # bytes in _pieces
         self._undecided = True  # nothing visible yet: it may turn out to be one JSON document
@@ -190,8 +216,6 @@ class StreamMeter:
         self._run: RunReader | None = None  # of what the events to come may be more of
         self._folded = 0  # bytes read so far
         self._read_events = 0
-        self.done = False
-        """`[DONE]` was seen"""
 
     def feed(self, payload: bytes) -> None:
         """More bytes: kept, and read every FOLD_PIECES pieces or FOLD_BYTES bytes."""
@@ -217,10 +241,10 @@ class StreamMeter:
         events = self._framer.feed(payload)
         if self._read_events == 0 and (self._undecided or self._json is not None):
             self._keep_json(payload, is_stream=bool(events))
-        chunk = None
+        read = None
         for event, name in events:
-            chunk = self._read(event, name)
-        run = None if chunk is None or events[-1][1] else self._tally.run(chunk, events[-1][0])
+            read = self._read(event, name)
+        run = None if read is None or events[-1][1] else self._tally.run(read, events[-1][0])
         self._run = None if run is None else RunReader(run)
         self._read_events += len(events)
         self._tally.flush()
@@ -249,13 +273,18 @@ class StreamMeter:
         return self._metered
 
     @property
+    def done(self) -> bool:
+        """The provider said that nothing more will come."""
+        return self._tally.done
+
+    @property
     def bytes_seen(self) -> int:
         """Bytes fed; exact at any time."""
         return self._folded + self._waiting
 
     @property
     def events(self) -> int:
-        """Whole events with data, `[DONE]` included."""
+        """Whole events with data, the last one included."""
         return self._read_events + self._framer.too_long
 
     @property
@@ -296,25 +325,21 @@ class StreamMeter:
     def _keep_json(self, payload: bytes, *, is_stream: bool) -> None:
         if self._undecided and (head := payload.lstrip(_BLANK)):
             self._undecided = False
-            self._json = JsonMeter() if head.startswith(b"{") else None
+            self._json = JsonMeter(self._new_tally) if head.startswith(b"{") else None
         if is_stream:
             self._json = None
         if self._json is not None:
             self._json.feed(payload)
 
-    def _read(self, event: bytes, name: bytes) -> Chunk | None:
-        chunk = chunk_of(event)
-        if chunk is None:
+    def _read(self, event: bytes, name: bytes) -> object | None:
+        read = self._tally.read(event, name)
+        if read is None:
             self._read_odd(event, name)
-            return None
-        if name == b"error":
-            chunk.error = True
-        self._tally.read(chunk)
-        return chunk
+        return read
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
-        if event.strip() == _DONE:
-            self.done = True
+        if event.strip() == _DONE:  # OpenAI's own last event, which gateways put behind every language
+            self._tally.done = True
         elif name == b"error":
             self._tally.fail("error_event")
         elif b"\n" in event:  # several data lines that are no one document: events whose blank line was forgotten
@@ -325,8 +350,10 @@ class StreamMeter:
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
         # It counts for the meter if it is all there; half an event is no fault of the provider.
-        if event.strip() == _DONE or chunk_of(event) is not None:
-            self._read(event, name)
+        if event.strip() == _DONE:
+            self._tally.done = True
+        else:
+            self._tally.read(event, name)
 
     def _result(self) -> Metered:
         flags = self.flags

@@ -6,7 +6,6 @@ from proxy.settings.kinds import SettingsError
 from proxy.settings.reading import Lookup, load, parse, require_prices, route
 from proxy.settings.reference import reference
 from proxy.settings.values import (
-    Dialect,
     Drain,
     Durability,
     InjectUsage,
@@ -21,7 +20,6 @@ from proxy.settings.values import (
 )
 
 __all__ = [
-    "Dialect",
     "Drain",
     "Durability",
     "InjectUsage",

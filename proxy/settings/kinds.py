@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from proxy.billing.durations import seconds_from
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
@@ -24,7 +23,7 @@ from proxy.billing.settlement import Situation
 from proxy.secret import Secret
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
-_VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
+VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
 # "user:password@host" with something between the colon and the @; a variable there was taken out before.
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
@@ -151,6 +150,18 @@ def choice(options: type[StrEnum]) -> Kind:
     return Kind(words, read)
 
 
+def words(options: tuple[str, ...]) -> Kind:
+    """Some of a closed set of words: a list, at least one."""
+    shown = ", ".join(f"`{option}`" for option in options)
+
+    def read(raw: object, at: At) -> tuple[str, ...]:
+        if not isinstance(raw, list) or not raw or any(one not in options for one in raw):
+            raise at.wrong(f"must be a list of at least one of {shown}")
+        return tuple(raw)
+
+    return Kind(f"list of {shown}", read)
+
+
 def place(here: str, *schemes: str) -> Kind:
     """The word for this machine (None), or the URL of servers elsewhere, as a Secret: a password may stand in it."""
     words = f"`{here}`, or a URL: {', '.join(f'`{scheme}://…`' for scheme in schemes)}"
@@ -160,7 +171,7 @@ def place(here: str, *schemes: str) -> Kind:
         if value == here:
             return None
         scheme, found, rest = value.partition("://")
-        if scheme not in schemes or not found or not rest.strip("/") or not _VISIBLE.fullmatch(value):
+        if scheme not in schemes or not found or not rest.strip("/") or not VISIBLE.fullmatch(value):
             raise at.wrong(f"must be {words}")
         if not at.literal_secrets and _PASSWORD.search(_VARIABLE.sub("", str(raw))):
             raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
@@ -329,46 +340,11 @@ def secret() -> Kind:
         value = at.filled(raw)
         if not value:
             raise at.wrong(f"the secret is empty{f' ({raw})' if _VARIABLE.fullmatch(raw) else ''}")
-        if len(value) > SECRET_CHARS_MAX or not _VISIBLE.fullmatch(value):
+        if len(value) > SECRET_CHARS_MAX or not VISIBLE.fullmatch(value):
             raise at.wrong("the secret has blanks, line ends or characters beyond ASCII in it, or is too long")
         return Secret(value)
 
     return Kind("`${VAR}`", read)
-
-
-def url() -> Kind:
-    """The base URL of a provider, without the slash at its end."""
-
-    def read(raw: object, at: At) -> str:
-        value = at.filled(raw) if isinstance(raw, str) else ""
-        refused = _refused_url(value)
-        if refused:
-            raise at.wrong(refused)
-        return value.rstrip("/")
-
-    return Kind("URL", read)
-
-
-def _refused_url(value: str) -> str | None:
-    """Why this is no base URL; None if it is one."""
-    if not _VISIBLE.fullmatch(value) or "\\" in value:
-        return "must be a URL of visible ASCII characters"
-    try:
-        parts = urlsplit(value)
-        usable = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or parts.scheme not in ("http", "https"):
-        return "must be a URL, http://host… or https://host…"
-    if "@" in parts.netloc:
-        return "must hold no user name or password"
-    if "?" in value or "#" in value:
-        return "must have no query and no fragment"
-    if {"..", "."} & set(parts.path.split("/")) or "//" in parts.path or "%" in parts.path:
-        return "its path must be plain: no '..', no '//', no '%'"
-    if parts.path.rstrip("/").endswith("/chat/completions"):
-        return "must be the part before /chat/completions"
-    return None
 
 
 def policy() -> Kind:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from proxy.billing.limits import WhenDown
 from proxy.billing.money import NUSD_PER_USD
 from proxy.secret import Secret
-from proxy.settings.kinds import about, choice, number, seconds, secret, size, url, usd, whole
+from proxy.settings.kinds import about, choice, number, seconds, secret, size, usd, whole
+from proxy.settings.urls import url
 
 # Twice the output limit of any model of 2026.
 COMPLETION_TOKENS_MAX = 1_000_000

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from proxy.billing.prices import configured
 from proxy.billing.record import Price, Rates
+from proxy.metering.dialect import KeyHeader
+from proxy.metering.languages import WORDS
 from proxy.secret import Secret
 from proxy.settings.kinds import (
     At,
@@ -36,8 +38,8 @@ from proxy.settings.kinds import (
     sections,
     size,
     text,
-    url,
     whole,
+    words,
 )
 from proxy.settings.spending import (
     COMPLETION_TOKENS_MAX,
@@ -46,6 +48,7 @@ from proxy.settings.spending import (
     IdempotencySettings,
     ReserveSettings,
 )
+from proxy.settings.urls import url
 
 LEDGER_SCHEMES = ("postgresql",)
 # As redis-py takes them; of several addresses, for Sentinel and Cluster, the list stands where the host does.
@@ -94,12 +97,6 @@ class Durability(StrEnum):
 
     PROCESS = "process"
     POWER = "power"
-
-
-class Dialect(StrEnum):
-    """The wire language of a provider."""
-
-    OPENAI_CHAT = "openai.chat"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,14 +162,19 @@ class ProviderSettings:
 
     name: str
     base_url: str = field(
-        metadata=about(url(), "what comes before `/chat/completions`; a path prefix is kept"),
+        metadata=about(url(), "what comes before `/chat/completions`, `/messages` and the like; a path prefix is kept"),
     )
     api_key: Secret | None = field(
         default=None,
-        metadata=about(secret(), "the provider's key; without one, no Authorization is sent", default="none"),
+        metadata=about(secret(), "the provider's key; without one, none is sent", default="none"),
     )
-    dialect: Dialect = field(
-        default=Dialect.OPENAI_CHAT, metadata=about(choice(Dialect), "the language the provider speaks")
+    dialects: tuple[str, ...] = field(
+        default=("openai",),
+        metadata=about(words(WORDS), "the wire languages it speaks: families, or single ones", default="`[openai]`"),
+    )
+    key_header: KeyHeader | None = field(
+        default=None,
+        metadata=about(choice(KeyHeader), "the header that takes the key", default="as the language has it"),
     )
     on_client_leave: OnClientLeave = field(
         default=OnClientLeave.CANCEL,

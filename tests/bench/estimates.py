@@ -20,8 +20,8 @@ from statistics import median
 from typing import Any
 
 from proxy.metering.completion import hidden_of
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.estimate import VERSION, Estimator
-from proxy.metering.meter import StreamMeter
 from proxy.metering.usage import Evidence, Usage
 from tests.bench.linear import Linear
 
@@ -151,7 +151,7 @@ def cut(record: dict[str, Any], stream: Stream) -> list[Stream]:
 
 
 def _read(body: bytes) -> tuple[Evidence, Usage, int]:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(body)
     metered = meter.close()
     return metered.evidence, metered.usage or Usage(), len(body)

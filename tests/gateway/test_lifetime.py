@@ -20,7 +20,7 @@ from proxy.gateway.ports import Ports, Reserve, Route
 from proxy.gateway.routing import Models
 from proxy.gateway.server import Routes, Server, wait_until
 from proxy.gateway.upstream import Provider, UpstreamClient
-from proxy.metering.dialect import OPENAI_CHAT
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.estimate import Estimator
 from proxy.metrics import Metrics
 from proxy.outbox import LocalOutbox

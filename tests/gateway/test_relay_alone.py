@@ -11,7 +11,8 @@ import pytest
 
 from proxy.gateway.relay import EVENTS_PER_NOTE, End, Relay
 from proxy.gateway.upstream_connection import UpstreamConnection
-from proxy.metering.meter import Metered, StreamMeter
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.meter import Metered
 from proxy.metering.strip import UsageStripper
 from proxy.metering.usage import Evidence, Usage
 from tests.gateway.streams import inside_utf8, told
@@ -92,7 +93,7 @@ class CountingRelay(Relay):
 
 def relay(recorder: Recorder, *, strip: bool, chunked: bool = True) -> CountingRelay:
     made = CountingRelay(
-        meter=StreamMeter(),
+        meter=OPENAI_CHAT.stream_meter(),
         strip=UsageStripper() if strip else None,
         slot=recorder,
         loop=asyncio.get_running_loop(),
@@ -160,7 +161,7 @@ def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple
 
 def parsed(body: bytes) -> Metered:
     """Every event parsed."""
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(body)
     return meter.close()
 

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from proxy.billing.keys import ApiKey
 from proxy.gateway import routing
+from proxy.gateway.asking import target
 from proxy.gateway.errors import ApiError
 from proxy.gateway.ports import Route
 from proxy.gateway.routing import Models
 from proxy.gateway.server import Routes
 from proxy.gateway.upstream import Origin, Provider
-from proxy.metering.dialect import OPENAI_CHAT, Dialect
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
 
 CHAT = "/v1/chat/completions"
@@ -41,11 +43,11 @@ def routes() -> Routes:
         None,
         "openai.chat",
         object(),
-        dataclasses.replace(OPENAI_CHAT, stream_meter=None),
-        dataclasses.replace(OPENAI_CHAT, plain_meter=None),
-        dataclasses.replace(OPENAI_CHAT, plain_meter="later"),
+        dataclasses.replace(OPENAI_CHAT, tally=None),
+        dataclasses.replace(OPENAI_CHAT, tally="later"),
+        dataclasses.replace(OPENAI_CHAT, framings=()),
     ],
-    ids=["none", "name", "object", "no stream meter", "no plain meter", "not callable"],
+    ids=["none", "name", "object", "no tally", "not callable", "no framing"],
 )
 def test_BE5_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
     made = Routes()
@@ -57,7 +59,7 @@ def test_BE5_a_route_without_a_meter_cannot_be_registered(dialect: Any) -> None:
 
 def test_BE5_every_field_of_a_dialect_must_be_given() -> None:
     required = [one.name for one in dataclasses.fields(Dialect) if one.default is dataclasses.MISSING]
-    assert {"stream_meter", "plain_meter", "facts"} <= set(required)
+    assert {"tally", "facts", "errors"} <= set(required)
 
 
 def test_no_route_is_registered_twice() -> None:
@@ -149,7 +151,7 @@ def test_SC1_no_name_is_an_address() -> None:
     found = models.route("http://evil.test/v1")
     assert found is not None
     assert found.provider.origin == Origin("provider.test", 80, tls=False)
-    wire = found.provider.request(OPENAI_CHAT.upstream_path, b"{}", "")
+    wire = found.provider.request(OPENAI_CHAT, target(OPENAI_CHAT, found.upstream_model, "/"), b"{}", "")
     assert wire.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nHost: provider.test\r\n")
     assert b"evil" not in wire
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.dialects.openai_chat import is_usage_event
-from proxy.metering.meter import JsonMeter, Metered, StreamMeter
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai_usage_event import is_usage_event
+from proxy.metering.meter import Metered
 from proxy.metering.sse import EventFramer
 from proxy.metering.strip import UsageStripper, is_quiet
 from proxy.metering.usage import Usage
@@ -35,7 +36,7 @@ def recorded(name: str) -> list[dict[str, Any]]:
 
 
 def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
-    meter = StreamMeter() if record["streamed"] else JsonMeter()
+    meter = OPENAI_CHAT.stream_meter() if record["streamed"] else OPENAI_CHAT.plain_meter()
     for piece in pieces:
         meter.feed(piece)
     return meter.close()

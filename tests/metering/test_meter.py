@@ -11,21 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.metering import meter as meter_module
-from proxy.metering.meter import FOLD_PIECES, JsonMeter, Metered, StreamMeter
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.meter import FOLD_PIECES, Metered
 from proxy.metering.sse import EVENT_BYTES_MAX
 from proxy.metering.usage import Usage
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
 
 
 def metered(pieces: list[bytes]) -> Metered:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     for piece in pieces:
         meter.feed(piece)
     return meter.close()
 
 
 def test_everything_is_exact_after_a_fold() -> None:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(sse(*say("one", " two")))
     meter.feed(b"data: {")
     meter.fold()
@@ -44,7 +45,7 @@ def test_everything_is_exact_after_a_fold() -> None:
 
 
 def test_folds_by_itself() -> None:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     event = sse(chunk({"content": "ab"}))
     for _ in range(FOLD_PIECES):
         meter.feed(event)
@@ -54,7 +55,7 @@ def test_folds_by_itself() -> None:
 
 
 def test_evidence_only_grows_and_close_is_idempotent() -> None:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     before = copy.copy(meter.evidence)
     for event in [*say("1", "11", "111", "1111", "x", "水"), chunk(call(0, "{}", name="f", id="1"))]:
         meter.feed(sse(event))
@@ -99,7 +100,7 @@ def test_one_json_document_instead_of_a_stream() -> None:
 
 
 def test_a_stream_that_begins_like_json_is_not_kept() -> None:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(b"{}\n\n")
     meter.fold()
     assert meter._json is not None
@@ -113,7 +114,7 @@ def test_a_stream_that_begins_like_json_is_not_kept() -> None:
     "body", [b"", b"   \n", b"<html>busy</html>", b"null", b"[1]", b"\xff\xfe", b'{"a":' * 100_000]
 )
 def test_json_meter_takes_anything(body: bytes) -> None:
-    meter = JsonMeter()
+    meter = OPENAI_CHAT.plain_meter()
     meter.feed(body)
     result = meter.close()
     assert (result.usage, result.complete, result.evidence.empty) == (None, False, True)
@@ -122,7 +123,7 @@ def test_json_meter_takes_anything(body: bytes) -> None:
 
 def test_json_meter_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter_module, "JSON_BYTES_MAX", 1000)
-    meter = JsonMeter()
+    meter = OPENAI_CHAT.plain_meter()
     for _ in range(20):
         meter.feed(b" " * 100)
         assert len(meter._kept) <= 1000
@@ -255,7 +256,7 @@ def test_any_json_is_survived_streamed_and_whole(document: dict[str, object]) ->
     text = json.dumps(document).encode()
     streamed = metered([b"data: " + text + b"\n\n"])
     assert streamed.events == 1
-    whole = JsonMeter()
+    whole = OPENAI_CHAT.plain_meter()
     whole.feed(text)
     assert whole.close().usage == streamed.usage
 
@@ -264,7 +265,7 @@ def test_electron_usage_and_done_without_a_blank_line_between_are_both_read() ->
     """As its page shows them. One event for a client, but nothing of the bill is lost."""
     body = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}\ndata: [DONE]\n\n'
     for cut in (1, 40, len(body)):
-        meter = StreamMeter()
+        meter = OPENAI_CHAT.stream_meter()
         for at in range(0, len(body), cut):
             meter.feed(body[at : at + cut])
         result = meter.close()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.meter import JsonMeter, Metered, StreamMeter
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.meter import Metered
 from proxy.metering.usage import TOKENS_MAX, Usage
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
 
@@ -15,7 +16,7 @@ def metered(body: bytes, cumulative: bool | None = None) -> Metered:
     """What the meter reads; the same for every cut, or the test fails."""
     results = []
     for pieces in cuts(body):
-        meter = StreamMeter(cumulative)
+        meter = OPENAI_CHAT.stream_meter(cumulative=cumulative)
         for piece in pieces:
             meter.feed(piece)
         results.append(meter.close())
@@ -26,7 +27,7 @@ def metered(body: bytes, cumulative: bool | None = None) -> Metered:
 def answered(**top: Any) -> Metered:
     import json
 
-    meter = JsonMeter()
+    meter = OPENAI_CHAT.plain_meter()
     meter.feed(json.dumps({"id": "chatcmpl-8", "object": "chat.completion", **top}).encode())
     return meter.close()
 

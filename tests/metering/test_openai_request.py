@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.dialects.openai_chat import InvalidField, RequestFacts, facts, upstream_document
+from proxy.metering.dialects.openai_request import facts, upstream_document
+from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.usage import PromptEvidence
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.gateway.framing import EACH_A_CHUNK
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.meter import Metered, StreamMeter
 from proxy.metering.run import BARE, RunReader, RunText, TextRun, Wrap, run_of
 from proxy.metering.sse import EVENT_BYTES_MAX
@@ -41,14 +42,14 @@ def in_chunks(*events: bytes) -> bytes:
 
 def parsed(body: bytes) -> Metered:
     """Every event parsed: a run is only looked for after a first fold."""
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(body)
     return meter.close()
 
 
 def folded(pieces: list[bytes]) -> Metered:
     """Each piece read by itself, as a run where it is one."""
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     for piece in pieces:
         meter.feed(piece)
         meter.fold()
@@ -57,7 +58,7 @@ def folded(pieces: list[bytes]) -> Metered:
 
 def taken(begun: bytes, wire: bytes, wrap: Wrap) -> tuple[RunText | None, StreamMeter]:
     """What a reader found in `wire`, and the meter that has taken it."""
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(begun)
     meter.fold()
     assert meter.run is not None
@@ -142,7 +143,7 @@ def test_framing_that_is_not_a_plain_chunk_for_each_event_is_left_to_others(wire
     ],
 )
 def test_what_begins_no_run(event: dict[str, Any] | str) -> None:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(BEGUN + compact(event))
     meter.fold()
     assert meter.run is None
@@ -156,7 +157,7 @@ def test_no_run_begins_with_data_of_several_lines() -> None:
 
 
 def test_no_run_goes_on_within_an_event_or_past_what_is_not_read() -> None:
-    meter = StreamMeter()
+    meter = OPENAI_CHAT.stream_meter()
     meter.feed(BEGUN)
     assert meter.run is None
     meter.fold()

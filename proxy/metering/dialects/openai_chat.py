@@ -6,39 +6,19 @@ event with a usage says, never a sum. Requests: `openai_request`; shapes: `opena
 
 from __future__ import annotations
 
-from typing import Any
-
-from proxy.metering.dialects.openai_request import (
-    InvalidField,
-    RequestFacts,
-    facts,
-    upstream_document,
-)
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai_request import facts, upstream_document
 from proxy.metering.dialects.openai_usage import later, usage_of, violations
-from proxy.metering.dialects.openai_usage_event import is_usage_event
-from proxy.metering.dialects.openai_wire import Choice, Chunk, Part, ToolCall
-from proxy.metering.run import RunText, TextRun, run_of
-from proxy.metering.text import Chars, GrowingText, chars_of
-from proxy.metering.usage import Evidence, PromptEvidence, Usage
-
-__all__ = [
-    "ChatTally",
-    "InvalidField",
-    "PromptEvidence",
-    "RequestFacts",
-    "facts",
-    "is_usage_event",
-    "upstream_document",
-]
+from proxy.metering.dialects.openai_wire import Choice, Chunk, Part, ToolCall, chunk_of
+from proxy.metering.refusal import OPENAI_ERRORS
+from proxy.metering.run import TextRun, run_of
+from proxy.metering.strip import UsageStripper
+from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.text import GrowingText, chars_of
+from proxy.metering.usage import Usage
 
 # OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
 CHOICES_MAX = 128
-# More tool calls than any answer has; beyond it their characters still count, their number does not.
-TOOL_CALLS_MAX = 4096
-# Finish reasons are words; ids are under 100 characters everywhere. What is longer is not kept.
-_WORD_CHARS_MAX = 64
-_ID_CHARS_MAX = 256
-
 # What one choice of an event carried.
 _TEXT, _CALL = 1, 2
 
@@ -46,39 +26,35 @@ _TEXT, _CALL = 1, 2
 _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
 
 
-class ChatTally:
-    """What the chunks of one exchange add up to. `evidence` is exact after `flush`, final after `settle`.
+class ChatTally(Counting):
+    """What the chunks of one exchange add up to.
 
     `cumulative`: whether each text repeats all before it; None: found out from the texts themselves.
     """
 
-    __slots__ = (
-        "_calls", "_cumulative", "_growing", "_plain", "_plain_reasoning", "_reasonings", "_texts", "evidence",
-        "failed", "finish_reason", "flags", "response_id", "usage", "usage_raw",
-    )  # fmt: skip
+    __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
 
     def __init__(self, cumulative: bool | None = None) -> None:
-        self.evidence = Evidence()
-        self.usage: Usage | None = None
-        self.usage_raw: dict[str, Any] | None = None  # as it came; `plain` makes it fit for a ledger
-        self.finish_reason: str | None = None
-        self.response_id: str | None = None
-        self.failed: str | None = None
-        self.flags: set[str] = set()
+        super().__init__()
         self._cumulative = cumulative
         self._growing: dict[tuple[int, bool], GrowingText] = {}
         self._plain: set[int] = set()  # choices whose texts are known to be fragments
         self._plain_reasoning: set[int] = set()
-        self._texts: list[str] = []  # fragments not counted yet
-        self._reasonings: list[str] = []
-        self._calls: set[tuple[int, int | str]] = set()
 
-    def read(self, chunk: Chunk) -> None:
+    def read(self, event: bytes, name: bytes) -> Chunk | None:
         """One event of a stream."""
+        chunk = chunk_of(event)
+        if chunk is not None:
+            if name == b"error":
+                chunk.error = True
+            self._read_chunk(chunk)
+        return chunk
+
+    def _read_chunk(self, chunk: Chunk) -> None:
         if chunk.usage is not None or chunk.x_groq is not None:
             self._read_usage(chunk)
         if self.response_id is None:
-            self.response_id = _identifier(chunk.id)
+            self.response_id = identifier(chunk.id)
         if chunk.error:
             self.fail("error_event")
             return
@@ -92,9 +68,9 @@ class ChatTally:
         if chunk.err_msg and not kinds:
             self.fail("err_msg")
 
-    def run(self, chunk: Chunk, event: bytes) -> TextRun | None:
+    def run(self, read: Chunk, event: bytes) -> TextRun | None:
         """The run that this event of a stream may begin: nothing in it but one fragment of text."""
-        choices = chunk.choices
+        chunk, choices = read, read.choices
         if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
             return None
         if not choices or len(choices) > 1:
@@ -113,31 +89,18 @@ class ChatTally:
             return None
         return run_of(event, name.encode(), text, reasoning=reasoning)
 
-    def read_run(self, found: RunText) -> None:
-        """Events of a run: what `read` would have made of each."""
-        self.evidence.text_events += found.spoken
-        self._count(found.chars, reasoning=found.reasoning)
-
-    def read_answer(self, chunk: Chunk) -> None:
+    def read_answer(self, body: bytes) -> bool:
         """One whole answer: where a choice has both a message and a delta, the message is the answer."""
+        chunk = chunk_of(body)
+        if chunk is None:
+            return False
         if chunk.error:
             self.fail("error_body")
         for choice in chunk.choices or ():
             choice.delta = choice.message or choice.delta
-        self.read(chunk)
-
-    def fail(self, word: str) -> None:
-        """The provider said that it failed. The first word stays."""
-        self.failed = self.failed or word
-
-    def flush(self) -> None:
-        """Counts the fragments that `read` put aside: joined, because counting many at once is cheaper."""
-        if self._texts:
-            self._count(chars_of("".join(self._texts)), reasoning=False)
-            self._texts.clear()
-        if self._reasonings:
-            self._count(chars_of("".join(self._reasonings)), reasoning=True)
-            self._reasonings.clear()
+        self._read_chunk(chunk)
+        self.done = chunk.choices is not None
+        return True
 
     def settle(self) -> None:
         """The stream is over: decides what was still open. Idempotent."""
@@ -194,7 +157,7 @@ class ChatTally:
     def _finish(self, reason: str) -> None:
         if not reason:
             return
-        self.finish_reason = _word(reason)
+        self.finish_reason = word(reason)
         if reason == "error":
             self.fail("error_event")
 
@@ -266,27 +229,14 @@ class ChatTally:
             chars += len(call.custom.name or "") + len(call.custom.input or "")
         return chars
 
-    def _begin(self, call: tuple[int, int | str]) -> None:
-        if call not in self._calls and len(self._calls) < 2 * TOOL_CALLS_MAX:
-            self._calls.add(call)
-            self.evidence.tool_calls += 1
 
-    def _count(self, chars: Chars, *, reasoning: bool) -> None:
-        evidence = self.evidence
-        evidence.chars_latin += chars[0]
-        evidence.chars_wide += chars[1]
-        evidence.chars_other += chars[2]
-        if reasoning:
-            evidence.reasoning_chars += sum(chars)
-
-
-def _word(text: str) -> str:
-    """A provider's word, fit for a ledger and a metric; "other" if it is none."""
-    bare = text.replace("_", "").replace("-", "").replace(" ", "")
-    return text if len(text) <= _WORD_CHARS_MAX and bare.isascii() and bare.isalnum() else "other"
-
-
-def _identifier(text: str | None) -> str | None:
-    """An id in one word: what has blanks is a text, and texts are not kept."""
-    good = text and len(text) <= _ID_CHARS_MAX and text.isascii() and text.isprintable() and " " not in text
-    return text if good else None
+OPENAI_CHAT = Dialect(
+    name="openai.chat",
+    paths=("/v1/chat/completions",),
+    upstream_path="/chat/completions",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=ChatTally,
+    errors=OPENAI_ERRORS,
+    stripper=UsageStripper,
+)

@@ -27,13 +27,13 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
     prompt_details, completion_details = _details(raw, "prompt"), _details(raw, "completion")
     try:
         return Usage(
-            prompt_tokens=_count(raw.get("prompt_tokens")),
+            prompt_tokens=count(raw.get("prompt_tokens")),
             cached_tokens=_first(
                 prompt_details.get("cached_tokens"), raw.get("prompt_cache_hit_tokens"), raw.get("cached_tokens")
             ),
-            completion_tokens=_count(raw.get("completion_tokens")),
+            completion_tokens=count(raw.get("completion_tokens")),
             reasoning_tokens=_first(completion_details.get("reasoning_tokens"), raw.get("reasoning_tokens")),
-            total_tokens=_count(raw.get("total_tokens")),
+            total_tokens=count(raw.get("total_tokens")),
         )
     except ValueError:
         return None
@@ -47,11 +47,11 @@ def _details(raw: Mapping[str, Any], side: str) -> Mapping[str, Any]:
 def _first(*values: object) -> int | None:
     for value in values:
         if value is not None:
-            return _count(value)
+            return count(value)
     return None
 
 
-def _count(value: object) -> int | None:
+def count(value: object) -> int | None:
     """An exact integer, or a float that is one (9.0 → 9). Raises ValueError for anything else but None."""
     if value is None:
         return None

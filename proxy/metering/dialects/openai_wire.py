@@ -7,13 +7,11 @@ fit is decoded again, tolerantly, and what is well-typed in it is kept.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import msgspec
 
-# More digits than any count has; beyond 4,300 Python refuses to read an integer at all.
-_DIGITS_MAX = 400
+from proxy.metering.wire import document_of
 
 
 class Function(msgspec.Struct, gc=False):
@@ -103,19 +101,8 @@ def chunk_of(text: bytes) -> Chunk | None:
     try:
         return _ORDINARY.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        document = _document(text)
+        document = document_of(text)
         return _chunk(document) if isinstance(document, dict) else None
-
-
-def _document(text: bytes) -> Any:
-    try:
-        return json.loads(text.decode("utf-8", "replace"), parse_int=_int)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _int(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _DIGITS_MAX else math.inf
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:

@@ -1,0 +1,50 @@
+"""How the events of a stream stand on the wire: which answers are such streams, who finds their events, how one of our
+own is added.
+
+Law: a framer gives the same events for every way of cutting the bytes, in linear time and bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from proxy.metering.sse import Event, EventFramer
+
+
+class Framer(Protocol):
+    """Bytes in any cut → whole events."""
+
+    too_long: int
+    """events that were skipped because of their length"""
+
+    @property
+    def at_boundary(self) -> bool:
+        """The bytes so far end between two events."""
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that `piece` completes, in order."""
+
+    def close(self) -> Event | None:
+        """What an unterminated last event holds. The framer is empty afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """One way to write a stream."""
+
+    content_type: str
+    """of the answers that are written so; a JSON document's, where a stream is one long array"""
+    framer: Callable[[], Framer]
+    event: Callable[[bytes, str], bytes]
+    """one document and the event's name (empty: none) → an event of our own, to stand between two others"""
+    beat: bytes
+    """what a waiting client may get between two events, to see that we live; empty: nothing"""
+
+
+def _sse_event(document: bytes, name: str) -> bytes:
+    return b"%bdata: %b\n\n" % (f"event: {name}\n".encode() if name else b"", document)
+
+
+SSE = Framing("text/event-stream", EventFramer, _sse_event, b": keep-alive\n\n")

@@ -1,0 +1,19 @@
+"""Every wire language that is spoken here. Law: a closed list; what is not on it is refused."""
+
+from __future__ import annotations
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+
+DIALECTS: tuple[Dialect, ...] = (OPENAI_CHAT,)
+
+FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))
+"""What all dialects of one API are called together."""
+
+WORDS = (*FAMILIES, *(dialect.name for dialect in DIALECTS))
+"""What can be said of a provider: that it speaks a family, or one dialect."""
+
+
+def speaks(words: tuple[str, ...], dialect: Dialect) -> bool:
+    """Whether one of `words` means `dialect`."""
+    return dialect.name in words or dialect.name.partition(".")[0] in words

@@ -1,0 +1,67 @@
+"""JSON of the wire → typed values. Law: nothing a provider sends raises; what is well-typed in it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+# More digits than any count has; beyond 4,300 Python refuses to read an integer at all.
+_DIGITS_MAX = 400
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+def reader(kind: type[_T]) -> Callable[[bytes], _T | None]:
+    """Reads one JSON object as `kind`, whose fields all have a default; None if the text is none.
+
+    The ordinary shape is decoded straight into typed values; in whatever does not fit, each field that does is kept.
+    """
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(text: bytes) -> _T | None:
+        try:
+            return decode(text)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            document = document_of(text)
+            return _struct(kind, document) if isinstance(document, dict) else None
+
+    return read
+
+
+def document_of(text: bytes) -> Any:
+    """Any JSON value, also with broken UTF-8 or endless numbers in it; None if it is none."""
+    try:
+        return json.loads(text.decode("utf-8", "replace"), parse_int=_int)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _int(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _DIGITS_MAX else math.inf
+
+
+def _struct(kind: type[_T], document: dict[str, Any]) -> _T:
+    given = {field.name: field for field in msgspec.structs.fields(kind) if field.encode_name in document}
+    return kind(**{name: _fitting(field.type, document[field.encode_name]) for name, field in given.items()})
+
+
+def _fitting(kind: Any, value: Any) -> Any:
+    """`value`, or as much of it as is of `kind`; None if nothing is."""
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    for option in options:
+        origin = get_origin(option) or option
+        if option is Any:
+            return value
+        if isinstance(value, dict) and isinstance(origin, type) and issubclass(origin, msgspec.Struct):
+            return _struct(origin, value)
+        if origin is list and isinstance(value, list):
+            fitting = (_fitting(get_args(option)[0], one) for one in value)
+            return [one for one in fitting if one is not None]
+        if type(value) is origin:
+            return value
+    return None
