@@ -5,6 +5,7 @@ Law: what a script says is what the wire gets, byte for byte, cut for cut; and t
     python -m proxy.demo.provider --port 0      prints {"port": N}; ends on SIGTERM or with its parent
 
 POST …/chat/completions     answered by the request's `model`: a registered plan, or one of `answers.BUILT_IN`
+POST …                      in any other language: answered by a registered script of that name
 POST /_control/scripts      {"name": …, "plan": Script | Shape} registers a plan
 GET  /_control/log          {"exchanges": […]}, the oldest first; `?since=N`: only those numbered above N
 POST /_control/reset        forgets plans and log
@@ -132,6 +133,8 @@ class Provider:
 
     def _reply(self, request: Request, body: Any, exchange: Exchange) -> Reply:
         if request.method != "POST" or not request.path.endswith("/chat/completions"):
+            if (script := self._script(body)) is not None:
+                return Reply(script)
             return Reply(json_script(error_object(f"no such endpoint: {request.method} {request.path}"), 404))
         # The process id keeps ids apart between two providers of one test run.
         response_id = f"chatcmpl-{os.getpid()}-{exchange.exchange}"
@@ -141,6 +144,11 @@ class Provider:
             response_id=response_id,
             created=int(exchange.started_at),
         )
+
+    def _script(self, body: Any) -> Script | None:
+        """The registered script that a body's `model` names: what it says is said at any path."""
+        plan = self.scripts.get(str(body.get("model"))) if isinstance(body, dict) else None
+        return plan if isinstance(plan, Script) else None
 
     def control(self, request: Request) -> Script:
         """Answer a request to /_control/…"""

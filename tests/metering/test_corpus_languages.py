@@ -1,0 +1,111 @@
+"""Recorded answers in the languages beside chat: usage equal to the truth that was told beside them.
+
+Exceptions, each by its shape: a body that holds several answers, one after the other (a recorder joined them), whose
+truth is the last one's alone; and a compaction, whose tokens the truth leaves out and the provider bills.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
+from proxy.metering.meter import Metered
+from proxy.metering.usage import Usage
+
+CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
+FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+# How many records there are of each, plain and streamed, and the exceptions among them.
+LANGUAGES = (
+    (ANTHROPIC_MESSAGES, 544, {"several": 3, "compaction": 1}),
+    (ANTHROPIC_COUNT_TOKENS, 7, {}),
+    (OPENAI_RESPONSES, 571, {"several": 2}),
+)
+SEVERAL = (b'"type":"message_start"', b'"type":"response.created"')
+
+pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+
+
+@functools.cache
+def recorded() -> dict[str, list[dict[str, Any]]]:
+    """All records, by dialect."""
+    found: dict[str, list[dict[str, Any]]] = {dialect.name: [] for dialect, *_ in LANGUAGES}
+    names = [f'"dialect": "{name}"'.encode() for name in found] + [f'"dialect":"{name}"'.encode() for name in found]
+    packed = gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
+    for line in (CORPUS / "open.jsonl").read_bytes().split(b"\n") + packed.split(b"\n"):
+        if any(name in line for name in names):
+            record = json.loads(line)
+            found[record["dialect"]].append(record)
+    return found
+
+
+def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
+    yield [body]
+    rng = Random(seed)
+    at = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(40))})
+    yield [body[a:b] for a, b in pairwise(at)]
+    yield body.splitlines(keepends=True)
+
+
+def metered(dialect: Dialect, record: dict[str, Any], pieces: list[bytes]) -> Metered:
+    meter = dialect.stream_meter() if record["streamed"] else dialect.plain_meter()
+    for piece in pieces:
+        meter.feed(piece)
+    return meter.close()
+
+
+def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
+    if dialect.free:
+        return Usage(0, None, 0, None, 0) if record["status"] == 200 else None
+    truth = record["truth"]
+    return truth and Usage(**{name: truth[name] for name in FIELDS})
+
+
+def exception(record: dict[str, Any]) -> str | None:
+    """Why the truth of a record is not what it used."""
+    body = record["body"].encode()
+    if any(body.count(one) > 1 for one in SEVERAL):
+        return "several"
+    steps = (record["truth"] or {}).get("usage_raw", {}).get("iterations", ())
+    return "compaction" if any(step["type"] == "compaction" for step in steps) else None
+
+
+@pytest.mark.parametrize(("dialect", "count", "known"), LANGUAGES, ids=[dialect.name for dialect, *_ in LANGUAGES])
+def test_usage_is_the_truth_at_every_cut(dialect: Dialect, count: int, known: dict[str, int]) -> None:
+    records = recorded()[dialect.name]
+    assert len(records) == count
+    exceptions: Counter[str] = Counter()
+    for record in records:
+        results = [metered(dialect, record, pieces) for pieces in cuts(record["body"].encode(), record["id"])]
+        assert all(result == results[0] for result in results), record["id"]
+        if results[0].usage != expected(dialect, record):
+            why = exception(record)
+            assert why is not None, record["id"]
+            exceptions[why] += 1
+        assert results[0].complete or record["status"] != 200 or record["truth"] is None, record["id"]
+    assert exceptions == known
+
+
+@pytest.mark.parametrize("dialect", [ANTHROPIC_MESSAGES, OPENAI_RESPONSES], ids=lambda one: one.name)
+def test_whatever_was_generated_is_evidence_and_errors_are_not(dialect: Dialect) -> None:
+    unseen = 0
+    for record in recorded()[dialect.name]:
+        result = metered(dialect, record, [record["body"].encode()])
+        if record["status"] >= 400:
+            assert result.evidence.empty, record["id"]
+            assert result.failed == "error_body" or not result.complete, record["id"]
+        truth = record["truth"]
+        visible = truth and (truth["completion_tokens"] or 0) - (truth["reasoning_tokens"] or 0)
+        unseen += bool(visible and visible > 5 and result.evidence.empty)
+    assert unseen == 0
