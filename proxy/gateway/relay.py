@@ -293,8 +293,8 @@ class Relay:
             self._write_payload(self._strip.close())
 
     def say(self, event: bytes) -> bool:
-        """Add an event of our own (an error) between two whole events. False if an event is unfinished."""
-        if self._transport is None or not self._whole:
+        """Add an event of our own (an error) between two whole events. False if it has no place."""
+        if self._transport is None or not self._whole or not event:
             return False
         self.events += 1
         self._write_payload(event)

@@ -38,7 +38,8 @@ class Framing:
     """of the answers that are written so; a JSON document's, where a stream is one long array"""
     framer: Callable[[], Framer]
     event: Callable[[bytes, str], bytes]
-    """one document and the event's name (empty: none) → an event of our own, to stand between two others"""
+    """one document and the event's name (empty: none) → an event of our own, to stand between two others; empty: there
+    is no place for one"""
     beat: bytes
     """what a waiting client may get between two events, to see that we live; empty: nothing"""
 

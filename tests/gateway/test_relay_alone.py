@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from proxy.gateway.relay import EVENTS_PER_NOTE, End, Relay
 from proxy.gateway.upstream_connection import UpstreamConnection
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.framing import SSE, Framing
 from proxy.metering.meter import Metered
 from proxy.metering.strip import UsageStripper
 from proxy.metering.usage import Evidence, Usage
@@ -91,13 +93,14 @@ class CountingRelay(Relay):
         return taken
 
 
-def relay(recorder: Recorder, *, strip: bool, chunked: bool = True) -> CountingRelay:
+def relay(recorder: Recorder, *, strip: bool, chunked: bool = True, framing: Framing = SSE) -> CountingRelay:
     made = CountingRelay(
         meter=OPENAI_CHAT.stream_meter(),
         strip=UsageStripper() if strip else None,
         slot=recorder,
         loop=asyncio.get_running_loop(),
         gaps=NoGaps(),  # type: ignore[arg-type]
+        framing=framing,
     )
     made.attach(Client(recorder, chunked=chunked), chunked=chunked)
     return made
@@ -111,6 +114,16 @@ def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True)
     made.flush()
     made.settle_counts()
     return recorder, made
+
+
+async def test_a_stream_without_comments_gets_none_and_nothing_is_said_where_nothing_fits() -> None:
+    recorder = Recorder()
+    made = relay(recorder, strip=False, framing=replace(SSE, beat=b""))
+    made.heartbeat()
+    assert not made.say(b"")
+    assert (made.events, recorder.recorded, recorder.sent) == (0, (0, 0), b"")
+    assert made.say(b"data: {}\n\n")
+    assert (made.events, recorder.sent) == (1, b"data: {}\n\n")
 
 
 def cut(body: bytes, at: list[int]) -> list[bytes]:
