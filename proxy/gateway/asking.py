@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from aiohttp import web
 
-from proxy.gateway import request_body
 from proxy.gateway.headers import upward
 from proxy.gateway.ports import Route
+from proxy.gateway.request_body import WRITINGS
 from proxy.gateway.upstream import Answer, UpstreamClient
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.request import RequestFacts
@@ -49,10 +49,10 @@ class Asking:
         """The request's bytes."""
         model = self._route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
-        body = request_body.serialise(document)
-        headers = self._request.headers
+        content_type, body = WRITINGS[self._dialect.request_body].write(document)
+        more = f"Content-Type: {content_type}\r\n{upward(self._request.headers, self._dialect.headers_up)}"
         path = target(self._dialect, model, self._request.raw_path)
-        return self._route.provider.request(self._dialect, path, body, upward(headers, self._dialect.headers_up))
+        return self._route.provider.request(self._dialect, path, body, more)
 
     async def answer(self, upstream: UpstreamClient, wire: bytes) -> Answer:
         """Send `wire`; take back the question for usage where the provider refuses it. Raises UpstreamFailedError."""

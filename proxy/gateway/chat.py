@@ -29,7 +29,7 @@ from proxy.gateway.ids import exchange_id
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve, Route
 from proxy.gateway.rate_limits import refusal
 from proxy.gateway.repeats import claimed
-from proxy.gateway.request_body import parse_object, read_body
+from proxy.gateway.request_body import WRITINGS, read_body
 from proxy.gateway.routing import Models
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
@@ -91,7 +91,7 @@ class Chat:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
         body = await self._body(request)
-        document = parse_object(body)
+        document = WRITINGS[dialect.request_body].parse(body, request.headers.get("Content-Type", ""))
         facts = _facts(dialect, document, named)
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()

@@ -1,4 +1,4 @@
-"""A client's JSON body: read within limits, parsed so that what was checked is what goes up.
+"""A client's body: read within limits, parsed so that what was checked is what goes up.
 
 Law: what is forwarded is the parsed object re-serialised, never the bytes that were inspected, because parsers
 disagree about duplicate keys and odd numbers, and whoever is billed must not choose between two readings.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite, isinf
 from typing import Any, NoReturn
 
 import msgspec
 from aiohttp import HttpVersion11, web
 
-from proxy.gateway.errors import ApiError, bad_request
+from proxy.gateway.errors import JSON_TYPE, ApiError, bad_request
+from proxy.metering.dialect import RequestBody
 
 # Deeper than any request of the known SDKs (tool schemas nest about 20), far below the parser's own recursion limit.
 DEPTH_MAX = 64
@@ -182,3 +185,24 @@ def serialise(document: dict[str, Any]) -> bytes:
     except UnicodeEncodeError:
         # A lone surrogate, legal as an escape in JSON: keep it an escape.
         return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One way to write a document."""
+
+    parse: Callable[[bytes, str], dict[str, Any]]
+    """the body and its Content-Type as the client sent it → the document. Raises ApiError"""
+    write: Callable[[dict[str, Any]], tuple[str, bytes]]
+    """the document → the Content-Type and the body that go up"""
+
+
+def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
+    return parse_object(body)  # whatever it is called: some clients say nothing, or text/plain
+
+
+def _write_json(document: dict[str, Any]) -> tuple[str, bytes]:
+    return JSON_TYPE, serialise(document)
+
+
+WRITINGS = {RequestBody.JSON: Writing(_parse_json, _write_json)}

@@ -67,7 +67,6 @@ class Provider:
         secret = settings.api_key.reveal() if settings.api_key is not None else ""
         fields = [
             f"Host: {parts.netloc}",
-            "Content-Type: application/json",
             "Accept: text/event-stream, application/json",
             "Accept-Encoding: identity",
             "User-Agent: tokenweir",

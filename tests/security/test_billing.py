@@ -179,9 +179,9 @@ async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
         for method, path in (
             ("POST", "/v1/completions"),
             ("POST", "/v1/embeddings"),
-            ("POST", "/v1/responses"),
-            ("POST", "/v1/messages"),
-            ("POST", "/v1/messages/count_tokens"),
+            ("GET", "/v1/responses/resp_1"),
+            ("POST", "/v1/responses/resp_1/cancel"),
+            ("POST", "/v1/responses/compact"),
             ("POST", "/v1/images/generations"),
             ("POST", "/v1/audio/speech"),
             ("POST", "/v1/files"),
