@@ -12,14 +12,15 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import UNITS, LedgerEntry, usage_of
 from proxy.billing.settlement import ENTRIES
 
 KIND = "adjustment"
 LATE, SWEPT_AGAIN = "late record", "swept again"
 """why an exchange was restated"""
 
-# What is added up. Everything else of an adjustment is as the better statement says it.
+# What is added up, beside the units among the details. Everything else of an adjustment is as the better statement
+# says it.
 NUMBERS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens",
     "events", "bytes", "cost_usd", "charge_usd",
@@ -64,14 +65,24 @@ def restated(
     first = next(entry for entry in statements if entry.kind != KIND)
     seq = 1 + max((entry.seq for entry in changes), default=0)
     why = SWEPT_AGAIN if is_swept(said) else LATE
+    details = {**said.details, "adjusts": first.entry_id, "why": why, _RESTATES: mark}
+    if units := _units(statements, said):
+        details["units"] = units
     return structs.replace(
         said,
         entry_id=str(uuid5(ENTRIES, f"{said.exchange_id}/{KIND}/{seq}")),
         kind=KIND,
         seq=seq,
-        details={**said.details, "adjusts": first.entry_id, "why": why, _RESTATES: mark},
+        details=details,
         **{name: _difference((getattr(one, name) for one in statements), getattr(said, name)) for name in NUMBERS},
     )
+
+
+def _units(there: Iterable[LedgerEntry], said: LedgerEntry) -> dict[str, int]:
+    """The differences of what stands among the details; none where neither side counts it."""
+    old, new = [usage_of(one) for one in there], usage_of(said)
+    found = {name: _difference((getattr(one, name) for one in old), getattr(new, name)) for name in UNITS}
+    return {name: count for name, count in found.items() if count is not None}
 
 
 def _difference(old: Iterable[int | None], new: int | None) -> int | None:

@@ -15,15 +15,14 @@ from msgspec import structs
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.adjustment import is_statement
-from proxy.billing.entries import LedgerEntry
-from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
-from proxy.billing.prices import price_text
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.entries import COUNTS, TOKENS, UNITS, LedgerEntry, usage_of
+from proxy.billing.money import NUSD_PER_USD, usd_text
+from proxy.billing.prices import pinned, price_text
+from proxy.billing.record import Bills, Price
 from proxy.billing.settlement import ENTRIES, amount, incurred
-from proxy.metering.usage import TOKENS_MAX, Usage
+from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
 TERMINAL = "usage"
-TOKENS = Usage.__struct_fields__
 MONEY = ("charge_usd", "cost_usd")
 
 # What the longest exchange costs at the highest price that can be configured; a larger amount is a typing error.
@@ -42,12 +41,20 @@ class CorrectionError(ValueError):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exchange shall come to. Tokens: integers; money: nUSD. None: as it is."""
+    """What an exchange shall come to. Counts: integers; money: nUSD. None: as it is."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    audio_prompt_tokens: int | None = None
+    audio_completion_tokens: int | None = None
+    images: int | None = None
+    audio_ms: int | None = None
+    characters: int | None = None
+    searches: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -67,6 +74,8 @@ class Standing(msgspec.Struct, frozen=True):
     cost_usd: int | None
     bills: Bills
     source: str
+    service_tier: str | None
+    """by which the last statement of it says that it was served"""
     price: Mapping[str, Any] | None
     """the tier that its charge was made with last, as the entries show it; None: no price is known"""
     cost: Mapping[str, Any] | None
@@ -76,7 +85,8 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standing(entries: Iterable[LedgerEntry]) -> Standing:
-    """What the entries of one exchange, in any order, come to. Raises CorrectionError if none of them is terminal."""
+    """What the entries of one exchange, in any order, come to. Raises CorrectionError if none of them is terminal, and
+    ValueError if one has no counts where they should be."""
     ordered = sorted(entries, key=lambda one: (one.kind != TERMINAL, one.seq))
     if not ordered or ordered[0].kind != TERMINAL:
         raise CorrectionError("no entry of this exchange is in the ledger")
@@ -85,11 +95,12 @@ def standing(entries: Iterable[LedgerEntry]) -> Standing:
     said = statements[-1]
     return Standing(
         terminal=ordered[0],
-        usage=Usage(**{name: _sum(ordered, name) for name in TOKENS}),
+        usage=_all(ordered),
         charge_usd=_sum(ordered, "charge_usd"),
         cost_usd=_sum(ordered, "cost_usd"),
         bills=Bills(said.details.get("billed", Bills.EVERYTHING)),
         source=said.usage_source,
+        service_tier=said.details.get("service_tier"),
         price=_last([*statements, *corrections], "price"),
         cost=_last([*statements, *corrections], "cost"),
         by_hand=frozenset(
@@ -108,7 +119,7 @@ def corrected(now: Standing, wanted: Wanted, why: str) -> LedgerEntry | None:
     _check(wanted, why)
     usage = _usage(now.usage, wanted)
     charge_usd, cost_usd = now.charge_usd, now.cost_usd
-    counted = any(name in TOKENS for name in wanted.given)
+    counted = any(name in COUNTS for name in wanted.given)
     if counted and wanted.charge_usd is None:
         charge_usd = _priced(now.price, usage, now.bills, charge_usd)
     if counted and wanted.cost_usd is None:
@@ -126,31 +137,24 @@ def corrected(now: Standing, wanted: Wanted, why: str) -> LedgerEntry | None:
 def rerated(now: Standing, price: Price | None, cost: Price | None) -> LedgerEntry | None:
     """The adjustment that makes an exchange's charge what it is at `price`, and its cost what it is at `cost`.
 
-    A price that is None, and money set by hand, leave things as they are. None if no money differs.
+    A price that is None or has none for what was used, and money set by hand, leave things as they are. None if no
+    money differs.
     """
     charge_usd, cost_usd = now.charge_usd, now.cost_usd
     details: dict[str, Any] = {"why": "rerated", "by": BY_RERATE}
-    if price is not None and "charge_usd" not in now.by_hand:
-        charge_usd = amount(price, now.usage, now.bills)
-        details["price"] = price_text(price, now.usage.prompt_tokens)
-    if cost is not None and "cost_usd" not in now.by_hand:
-        cost_usd = amount(cost, now.usage, incurred(now.source, now.bills))
-        details["cost"] = price_text(cost, now.usage.prompt_tokens)
+    made = None if "charge_usd" in now.by_hand else _at(price, now, now.bills)
+    if price is not None and made is not None:
+        charge_usd = made
+        details["price"] = price_text(price, now.usage.prompt_tokens, now.service_tier)
+    made = None if "cost_usd" in now.by_hand else _at(cost, now, incurred(now.source, now.bills))
+    if cost is not None and made is not None:
+        cost_usd = made
+        details["cost"] = price_text(cost, now.usage.prompt_tokens, now.service_tier)
     return _adjustment(now, now.usage, charge_usd, cost_usd, details)
 
 
-def pinned(shown: Mapping[str, Any]) -> Price:
-    """The price as `price_text` has written it into an entry: one tier. Raises ValueError."""
-    try:
-        rates = Rates(
-            nusd_from_usd(shown["input"]),
-            nusd_from_usd(shown["cached_input"]),
-            nusd_from_usd(shown["output"]),
-            int(shown.get("above_prompt_tokens", 0)),
-        )
-        return Price(str(shown["version"]), (rates,))
-    except (KeyError, TypeError) as wrong:
-        raise ValueError(f"not a price: {type(wrong).__name__}") from None
+def _at(price: Price | None, now: Standing, bills: Bills) -> int | None:
+    return None if price is None else amount(price, now.usage, bills, now.service_tier)
 
 
 def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -176,7 +180,7 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
 
 
 def _shown(after: Standing, name: str) -> int | str | None:
-    if name in TOKENS:
+    if name in COUNTS:
         count: int | None = getattr(after.usage, name)
         return count
     nusd = getattr(after, name)
@@ -193,6 +197,8 @@ def _adjustment(
     counts = {name: _difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
     set_by_hand = {"usage_source": CORRECTED, "estimator": None} if usage != now.usage else {}
     priced = {"price_version": details["price"]["version"]} if "price" in details else {}
+    if units := _units(now.usage, usage):
+        details = {**details, "units": units}
     return structs.replace(
         terminal,
         entry_id=str(uuid5(ENTRIES, f"{terminal.exchange_id}/{ADJUSTMENT}/{seq}")),
@@ -211,6 +217,19 @@ def _adjustment(
     )
 
 
+def _units(old: Usage, new: Usage) -> dict[str, int]:
+    """What changes of the counts that stand among the details, if only from unknown to 0."""
+    found = {name: _difference(getattr(old, name), getattr(new, name)) for name in UNITS}
+    return {name: count for name, count in found.items() if count or (count == 0 and getattr(old, name) is None)}
+
+
+def _all(entries: Sequence[LedgerEntry]) -> Usage:
+    """What they count, added up; None only where no entry knows."""
+    counted = [structs.astuple(usage_of(one)) for one in entries]
+    known = ([count for count in counts if count is not None] for counts in zip(*counted, strict=True))
+    return Usage(*(sum(counts) if counts else None for counts in known))
+
+
 def _sum(entries: Sequence[LedgerEntry], name: str) -> int | None:
     """None only if no entry knows."""
     known = [value for one in entries if (value := getattr(one, name)) is not None]
@@ -227,24 +246,38 @@ def _difference(old: int | None, new: int | None) -> int | None:
 
 
 def _priced(shown: Mapping[str, Any] | None, usage: Usage, bills: Bills, otherwise: int | None) -> int | None:
-    """Money at the pinned price; as it was where none is pinned. Raises CorrectionError outside the pinned tier."""
+    """Money at the pinned price; as it was where none is pinned. Raises CorrectionError where that price does not hold
+    or prices nothing."""
     if shown is None:
         return otherwise
     price = pinned(shown)
     above = price.tiers[0].above_prompt_tokens
     if above and (usage.prompt_tokens or 0) <= above:
         raise CorrectionError(f"the pinned price holds above {above} prompt tokens: say the money too")
-    return amount(price, usage, bills)
+    money = amount(price, usage, bills)
+    if money is None:
+        raise CorrectionError("the pinned price has none for what is counted then: say the money too")
+    return money
+
+
+_PARTS = (
+    ("cached_tokens", "prompt_tokens"),
+    ("cache_write_tokens", "prompt_tokens"),
+    ("audio_prompt_tokens", "prompt_tokens"),
+    ("cache_write_1h_tokens", "cache_write_tokens"),
+    ("reasoning_tokens", "completion_tokens"),
+    ("audio_completion_tokens", "completion_tokens"),
+)
 
 
 def _usage(usage: Usage, wanted: Wanted) -> Usage:
-    counts = {name: value for name, value in wanted.given.items() if name in TOKENS}
+    counts = {name: value for name, value in wanted.given.items() if name in COUNTS}
     after = structs.replace(usage, **counts)
     parts = (after.prompt_tokens, after.completion_tokens)
     if counts.keys() & {"prompt_tokens", "completion_tokens"} and parts[0] is not None and parts[1] is not None:
         after = structs.replace(after, total_tokens=parts[0] + parts[1])
-    _require_part(after, "cached_tokens", "prompt_tokens", counts)
-    _require_part(after, "reasoning_tokens", "completion_tokens", counts)
+    for part, whole in _PARTS:
+        _require_part(after, part, whole, counts)
     return after
 
 
@@ -255,11 +288,14 @@ def _require_part(usage: Usage, part: str, whole: str, given: Mapping[str, int])
         raise CorrectionError(f"{part} ({count}) would be more than {whole} ({of or 0}), of which they are a part")
 
 
+_MOST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), "images": UNITS_MAX, "searches": UNITS_MAX}
+
+
 def _check(wanted: Wanted, why: str) -> None:
     if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
         raise CorrectionError(f"a reason has 1 to {REASON_CHARS_MAX} printable characters")
     if not wanted.given:
         raise CorrectionError("nothing is set: give at least one number")
     for name, value in wanted.given.items():
-        if not 0 <= value <= (AMOUNT_NUSD_MAX if name in MONEY else TOKENS_MAX):
+        if not 0 <= value <= _MOST.get(name, TOKENS_MAX):
             raise CorrectionError(f"{name}: no exchange comes to that")

@@ -6,9 +6,12 @@ Law: same record → same entry, byte for byte, wherever and however often it is
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
+
+from proxy.metering.usage import Usage
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
@@ -52,3 +55,25 @@ class LedgerEntry(msgspec.Struct, frozen=True):
 
 
 ENTRY_FIELDS: tuple[str, ...] = LedgerEntry.__struct_fields__
+
+COUNTS: tuple[str, ...] = Usage.__struct_fields__
+TOKENS = tuple(name for name in COUNTS if name in ENTRY_FIELDS)
+"""counts that are fields of an entry, and summed for dashboards"""
+UNITS = tuple(name for name in COUNTS if name not in ENTRY_FIELDS)
+"""the other counts: in the detail `units`, where they are not 0 (what was reported as 0 is in the detail `usage`)"""
+
+_TOKENS_OF = attrgetter(*TOKENS)
+
+
+def usage_of(entry: LedgerEntry) -> Usage:
+    """What an entry counts; of an adjustment, the differences. Raises ValueError, TypeError if they are no counts."""
+    units = entry.details.get("units")
+    return Usage(*_TOKENS_OF(entry), **({} if units is None else units_from(units)))
+
+
+def units_from(units: object) -> dict[str, int]:
+    """The detail `units`. Raises ValueError."""
+    counts = msgspec.convert(units, dict[str, int])
+    if not counts.keys() <= set(UNITS):
+        raise ValueError("counts of unknown units")
+    return counts

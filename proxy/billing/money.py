@@ -8,7 +8,12 @@ from __future__ import annotations
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 NUSD_PER_USD = 1_000_000_000
-TOKENS_PER_MILLION = 1_000_000
+
+# The coarsest in which one token at 1 nUSD a million (18 parts) and a millisecond at 1 nUSD an hour (5) are both whole.
+PARTS_PER_NUSD = 18_000_000
+PER_MILLION = PARTS_PER_NUSD // 1_000_000
+PER_THOUSAND = PARTS_PER_NUSD // 1_000
+PER_HOUR_OF_MS = PARTS_PER_NUSD // 3_600_000
 
 
 def nusd_from_usd(usd: Decimal | str | int) -> int:
@@ -32,9 +37,9 @@ def usd_text(nusd: int) -> str:
     return f"{sign}{whole}.{part:09d}".rstrip("0") if part else f"{sign}{whole}"
 
 
-def nusd_rounded_half_up(token_prices: int) -> int:
-    """Σ tokens × (nUSD per million tokens), all ≥ 0 → nUSD. Rounded once, for the whole sum, half up."""
-    return (2 * token_prices + TOKENS_PER_MILLION) // (2 * TOKENS_PER_MILLION)
+def nusd_rounded_half_up(parts: int) -> int:
+    """Σ counts × prices, all ≥ 0, in PARTS_PER_NUSD → nUSD. Rounded once, for the whole sum, half up."""
+    return (2 * parts + PARTS_PER_NUSD) // (2 * PARTS_PER_NUSD)
 
 
 def nusd_from_usd_rounded_half_up(usd: Decimal) -> int:

@@ -1,7 +1,9 @@
 """Price lists, and what usage costs at them.
 
-Law: a price is a whole number of nUSD per million tokens, or it is not known (None, never 0). One charge is
-rounded once. The tier is chosen by the whole prompt, and holds for every token of the exchange.
+Law: a price is a whole number of nUSD for so many units, or it is not known (None, never 0). One charge is rounded
+once. The tier is chosen by the whole prompt, and holds for every token of the exchange; among a list's variants, by
+what the answer says of how it was served. What was asked chooses nothing: an answer that is silent costs the list's
+own prices, as a provider that serves a request otherwise than asked charges.
 """
 
 from __future__ import annotations
@@ -13,9 +15,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proxy.billing.money import (
+    PARTS_PER_NUSD,
+    PER_HOUR_OF_MS,
+    PER_MILLION,
+    PER_THOUSAND,
     nusd_from_usd,
     nusd_from_usd_rounded_half_up,
     nusd_rounded_half_up,
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
 
 # The dearest model of the built-in book costs 600; above this somebody wrote a price per token, or in cents.
 USD_PER_MILLION_MAX = 10_000
+# Per image or request, and per hour of audio: some hundred times what the dearest costs.
+USD_EACH_MAX, USD_PER_HOUR_MAX = 100, 1_000
 # Looked-up prices that are kept, misses too: any client may ask for any name where "*" is configured.
 PRICES_KEPT = 4096
 # No model is named longer; a miss reads through every pattern of the book, so longer names are not looked up.
@@ -36,75 +45,225 @@ MODEL_CHARS_MAX = 200
 _MINUTE_S = 60
 
 
-def rates_for(price: Price, prompt_tokens: int | None) -> Rates:
-    """The tier that holds for a prompt of this length; the first where the length is not known."""
+def rates_for(price: Price, prompt_tokens: int | None, service_tier: str | None = None) -> Rates:
+    """The tier that holds for a prompt of this length; the first where the length is not known. Of the variant of this
+    service tier, where there is one."""
     tiers = price.tiers
+    if service_tier is not None:
+        tiers = price.service_tiers.get(service_tier, tiers)
     if len(tiers) == 1:
         return tiers[0]
     reached = [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]
     return reached[-1] if reached else tiers[0]
 
 
-def charge(price: Price, usage: Usage, bills: Bills) -> int:
-    """What `usage` costs, in nUSD, of the tokens that `bills` names. A count nobody reported adds nothing."""
-    rates = rates_for(price, usage.prompt_tokens)
+def charge(price: Price, usage: Usage, bills: Bills, service_tier: str | None = None) -> int:
+    """What `usage` costs, in nUSD, of what `bills` names. A count nobody reported, or nobody priced, adds nothing."""
+    rates = rates_for(price, usage.prompt_tokens, service_tier)
     match bills:
         case Bills.EVERYTHING:
-            token_prices = _prompt(rates, usage) + _output(rates, usage)
+            parts = _prompt(rates, usage) + _output(rates, usage)
         case Bills.PROMPT:
-            token_prices = _prompt(rates, usage)
+            parts = _prompt(rates, usage)
         case Bills.OUTPUT:
-            token_prices = _output(rates, usage)
+            parts = _output(rates, usage)
         case Bills.NOTHING:
-            token_prices = 0
-    # Audio, images, cache writes, searches: new dimensions of `Usage` and `Rates` become new addends here.
-    return nusd_rounded_half_up(token_prices)
+            parts = 0
+    return nusd_rounded_half_up(parts)
 
 
 def _prompt(rates: Rates, usage: Usage) -> int:
-    prompt = usage.prompt_tokens or 0
-    # Cached tokens are a part of the prompt: a provider that reports more of them than that is not believed.
-    cached = min(usage.cached_tokens or 0, prompt)
-    return (prompt - cached) * rates.input + cached * rates.cached_input
+    """The prompt and what went up with it, in PARTS_PER_NUSD, as everything below."""
+    fresh, cached, written, hour, audio = _prompt_tokens(usage)
+    tokens = fresh * rates.input + cached * rates.cached_input
+    if written or hour:
+        write = _or(rates.cache_write, rates.input)
+        tokens += written * write + hour * _or(rates.cache_write_1h, write)
+    if audio:
+        tokens += audio * _or(rates.audio_input, rates.input)
+    parts = tokens * PER_MILLION
+    if usage.audio_ms:
+        parts += usage.audio_ms * (rates.audio_hour or 0) * PER_HOUR_OF_MS
+    if usage.characters:
+        parts += usage.characters * (rates.characters or 0) * PER_MILLION
+    return parts + rates.request * PARTS_PER_NUSD if rates.request else parts
 
 
 def _output(rates: Rates, usage: Usage) -> int:
-    return (usage.completion_tokens or 0) * rates.output
+    """What the provider made and did."""
+    plain, reasoning, audio = _output_tokens(usage)
+    tokens = plain * rates.output
+    if reasoning:
+        tokens += reasoning * _or(rates.reasoning, rates.output)
+    if audio:
+        tokens += audio * _or(rates.audio_output, rates.output)
+    parts = tokens * PER_MILLION
+    if usage.images:
+        parts += usage.images * (rates.image or 0) * PARTS_PER_NUSD
+    return parts + usage.searches * (rates.searches or 0) * PER_THOUSAND if usage.searches else parts
 
 
-def rate_from_usd(usd: object) -> int:
-    """A price as a person wrote it, in USD per million tokens → nUSD per million tokens, exact.
+def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int]:
+    """Neither cached nor written nor audio, cached, written to the cache, for an hour, audio: their sum is the prompt.
+
+    No token is two things, and parts are never more than their whole: cached goes before written, that before audio.
+    A provider that reports more parts than tokens is not believed.
+    """
+    prompt = usage.prompt_tokens or 0
+    cached = min(usage.cached_tokens or 0, prompt)
+    if not usage.cache_write_tokens and not usage.audio_prompt_tokens:
+        return prompt - cached, cached, 0, 0, 0
+    written = min(usage.cache_write_tokens or 0, prompt - cached)
+    hour = min(usage.cache_write_1h_tokens or 0, written)
+    audio = min(usage.audio_prompt_tokens or 0, prompt - cached - written)
+    return prompt - cached - written - audio, cached, written - hour, hour, audio
+
+
+def _output_tokens(usage: Usage) -> tuple[int, int, int]:
+    """Neither reasoning nor audio, reasoning, audio: as above."""
+    completion = usage.completion_tokens or 0
+    reasoning = min(usage.reasoning_tokens or 0, completion)
+    audio = min(usage.audio_completion_tokens or 0, completion - reasoning)
+    return completion - reasoning - audio, reasoning, audio
+
+
+class Addend(NamedTuple):
+    """One product of a charge."""
+
+    name: str
+    """of the price, as in `Rates` and in the configuration"""
+    units: int
+    rate: int
+    scale: int
+    """parts of PARTS_PER_NUSD that one unit at a rate of 1 is"""
+
+    @property
+    def parts(self) -> int:
+        """In PARTS_PER_NUSD."""
+        return self.units * self.rate * self.scale
+
+
+def addends(rates: Rates, usage: Usage, bills: Bills) -> list[Addend]:
+    """What `charge` adds up, for whoever wants to see it: all that was used and has a price."""
+    fresh, cached, written, hour, audio = _prompt_tokens(usage)
+    plain, reasoning, spoken = _output_tokens(usage)
+    write = _or(rates.cache_write, rates.input)
+    prompt = (
+        ("input", fresh, rates.input, PER_MILLION),
+        ("cached_input", cached, rates.cached_input, PER_MILLION),
+        ("cache_write", written, write, PER_MILLION),
+        ("cache_write_1h", hour, _or(rates.cache_write_1h, write), PER_MILLION),
+        ("audio_input", audio, _or(rates.audio_input, rates.input), PER_MILLION),
+        ("audio_hour", usage.audio_ms, rates.audio_hour, PER_HOUR_OF_MS),
+        ("characters", usage.characters, rates.characters, PER_MILLION),
+        ("request", 1, rates.request, PARTS_PER_NUSD),
+    )
+    output = (
+        ("output", plain, rates.output, PER_MILLION),
+        ("reasoning", reasoning, _or(rates.reasoning, rates.output), PER_MILLION),
+        ("audio_output", spoken, _or(rates.audio_output, rates.output), PER_MILLION),
+        ("image", usage.images, rates.image, PARTS_PER_NUSD),
+        ("searches", usage.searches, rates.searches, PER_THOUSAND),
+    )
+    billed = (*(prompt if bills in _OF_PROMPT else ()), *(output if bills in _OF_OUTPUT else ()))
+    return [Addend(name, units, rate, scale) for name, units, rate, scale in billed if units and rate is not None]
+
+
+_OF_PROMPT = (Bills.EVERYTHING, Bills.PROMPT)
+_OF_OUTPUT = (Bills.EVERYTHING, Bills.OUTPUT)
+
+
+def _or(rate: int | None, otherwise: int) -> int:
+    return otherwise if rate is None else rate
+
+
+def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, units: Usage) -> int:
+    """So many tokens, each the dearest that it may turn out to be, and `units`, which are none; in PARTS_PER_NUSD."""
+    prompt = max(
+        rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0
+    )
+    output = max(rates.output, rates.reasoning or 0, rates.audio_output or 0)
+    of_tokens = (prompt_tokens * prompt + completion_tokens * output) * PER_MILLION
+    return of_tokens + _prompt(rates, units) + _output(rates, units)
+
+
+# What an exchange that reports no tokens may be priced by: count → the price that is for it.
+_INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
+
+
+def unpriced(rates: Rates, usage: Usage) -> list[str]:
+    """The counts that nothing in the list is a price for: searches always need their own; images, audio and characters
+    need one of them (or a fee) where there are no tokens."""
+    missing = ["searches"] if usage.searches and rates.searches is None else []
+    if not usage.in_other_units or rates.request is not None:
+        return missing
+    used = {count: price for count, price in _INSTEAD_OF_TOKENS.items() if getattr(usage, count)}
+    priced = any(getattr(rates, price) is not None for price in used.values())
+    return missing if priced else [*used, *missing]
+
+
+def rate_from_usd(usd: object, high: int = USD_PER_MILLION_MAX) -> int:
+    """A price as a person wrote it, in USD for so many units, from 0 to `high` → nUSD for as many, exact.
 
     A float counts as the shortest decimal that means it: 0.1 is a tenth. Raises ValueError; names no field.
     """
     if isinstance(usd, bool) or not isinstance(usd, int | float | str | Decimal):
-        raise ValueError("must be a number of USD per million tokens")  # noqa: TRY004 - one error for all of it
+        raise ValueError("must be a number of USD")  # noqa: TRY004 - one error for all of it
     rate = nusd_from_usd(str(usd))
-    if not 0 <= rate <= nusd_from_usd(USD_PER_MILLION_MAX):
-        raise ValueError(f"must be from 0 to {USD_PER_MILLION_MAX} USD per million tokens")
+    if not 0 <= rate <= nusd_from_usd(high):
+        raise ValueError(f"must be from 0 to {high} USD")
     return rate
 
 
-def configured(rates: Rates) -> Price:
-    """A price list from the configuration. The same numbers have the same version on every machine."""
-    numbers = f"{rates.input}/{rates.cached_input}/{rates.output}/{rates.above_prompt_tokens}"
-    return Price(f"config-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}", (rates,))
+# What a list need not price.
+OPTIONAL = Rates.__struct_fields__[4:]
 
 
-def price_text(price: Price, prompt_tokens: int | None) -> dict[str, str | int]:
-    """The tier that held, to be kept with what it made: USD per million tokens, as decimal strings."""
-    return dict(_shown(price.version, rates_for(price, prompt_tokens)))
+def configured(rates: Rates, service_tiers: Mapping[str, Rates] = MappingProxyType({})) -> Price:
+    """A price list from the configuration. The same numbers have the same version on every machine and for ever."""
+    numbers = _numbers(rates) + "".join(f";{word}:{_numbers(own)}" for word, own in sorted(service_tiers.items()))
+    version = f"config-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}"
+    return Price(version, (rates,), {word: (own,) for word, own in service_tiers.items()})
+
+
+def _numbers(rates: Rates) -> str:
+    """All that is set, as a text. What is not set is not in it: lists made before it could be keep their version."""
+    more = (f"/{name}={rate}" for name in OPTIONAL if (rate := getattr(rates, name)) is not None)
+    return f"{rates.input}/{rates.cached_input}/{rates.output}/{rates.above_prompt_tokens}" + "".join(more)
+
+
+def price_text(price: Price, prompt_tokens: int | None, service_tier: str | None = None) -> dict[str, str | int]:
+    """The tier that held, to be kept with what it made: USD for so many units as in `Rates`, as decimal strings."""
+    word = service_tier if service_tier in price.service_tiers else None
+    return dict(_shown(price.version, rates_for(price, prompt_tokens, word), word))
 
 
 @lru_cache(maxsize=PRICES_KEPT)
-def _shown(version: str, rates: Rates) -> Mapping[str, str | int]:
+def _shown(version: str, rates: Rates, service_tier: str | None) -> Mapping[str, str | int]:
     shown: dict[str, str | int] = {
         "version": version,
         "input": usd_text(rates.input),
         "cached_input": usd_text(rates.cached_input),
         "output": usd_text(rates.output),
     }
-    return shown | ({"above_prompt_tokens": rates.above_prompt_tokens} if rates.above_prompt_tokens else {})
+    shown |= {name: usd_text(rate) for name in OPTIONAL if (rate := getattr(rates, name)) is not None}
+    shown |= {"above_prompt_tokens": rates.above_prompt_tokens} if rates.above_prompt_tokens else {}
+    return shown | ({"service_tier": service_tier} if service_tier is not None else {})
+
+
+def pinned(shown: Mapping[str, Any]) -> Price:
+    """The price as `price_text` has written it into an entry: one tier, no variants. Raises ValueError."""
+    try:
+        rates = Rates(
+            nusd_from_usd(shown["input"]),
+            nusd_from_usd(shown["cached_input"]),
+            nusd_from_usd(shown["output"]),
+            int(shown.get("above_prompt_tokens", 0)),
+            **{name: nusd_from_usd(shown[name]) for name in OPTIONAL if name in shown},
+        )
+        return Price(str(shown["version"]), (rates,))
+    except (KeyError, TypeError) as wrong:
+        raise ValueError(f"not a price: {type(wrong).__name__}") from None
 
 
 class PriceBook:
@@ -146,13 +305,31 @@ class PriceBook:
         return find_provider_by_id(list(self._providers), name) or next(by_model, None)
 
 
+# Price of the book, in USD → ours, and how many of the book's units ours is for. The later of two goes first.
+_LISTED: Sequence[tuple[str, str, int]] = (
+    ("cache_write_mtok", "cache_write", 1),
+    ("cache_write_1h_mtok", "cache_write_1h", 1),
+    ("input_audio_mtok", "audio_input", 1),
+    ("output_audio_mtok", "audio_output", 1),
+    ("output_reasoning_mtok", "reasoning", 1),
+    ("audio_hours", "audio_hour", 1),
+    ("input_audio_hours", "audio_hour", 1),
+    ("input_mchars", "characters", 1),
+    ("web_searches_kcount", "searches", 1),
+    ("requests_kcount", "request", 1_000),
+)
+
+
 def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
     """The book's tiers in ours; none where it prices no input or no output tokens (speech, embeddings)."""
     if listed.input_mtok is None or listed.output_mtok is None:
         return ()
     # Where the book has no price for cached tokens, they cost what others do; a price of 0 is a price.
     cached = listed.input_mtok if listed.cache_read_mtok is None else listed.cache_read_mtok
-    columns = (listed.input_mtok, cached, listed.output_mtok)
+    more = {
+        ours: (column, per) for theirs, ours, per in _LISTED if (column := getattr(listed, theirs, None)) is not None
+    }
+    columns = (listed.input_mtok, cached, listed.output_mtok, *(column for column, _ in more.values()))
     starts = {0, *(tier.start for column in columns for tier in getattr(column, "tiers", ()))}
     return tuple(
         Rates(
@@ -160,14 +337,15 @@ def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
             cached_input=_at(cached, start),
             output=_at(listed.output_mtok, start),
             above_prompt_tokens=start,
+            **{name: _at(column, start, per) for name, (column, per) in more.items()},
         )
         for start in sorted(starts)
     )
 
 
-def _at(column: Decimal | TieredPrices, start: int) -> int:
-    """A column's price, in nUSD per million, for prompts longer than `start`."""
+def _at(column: Decimal | TieredPrices, start: int, per: int = 1) -> int:
+    """A column's price for prompts longer than `start`, in nUSD for one `per`-th of the column's unit."""
     if isinstance(column, Decimal):
-        return nusd_from_usd_rounded_half_up(column)
+        return nusd_from_usd_rounded_half_up(column / per)
     reached = [tier.price for tier in column.tiers if tier.start <= start]
-    return nusd_from_usd_rounded_half_up(reached[-1] if reached else column.base)
+    return nusd_from_usd_rounded_half_up((reached[-1] if reached else column.base) / per)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from proxy.billing.money import nusd_rounded_half_up
-from proxy.billing.prices import rates_for
+from proxy.billing.prices import parts_at_most
 from proxy.billing.record import Price
+from proxy.metering.usage import Usage
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
@@ -29,12 +30,25 @@ def completion_tokens(*, asked: int | None, n: int, default: int, model_max: int
     return n * (each if model_max is None else min(each, model_max))
 
 
-def quote(price: Price | None, *, prompt_tokens: int, completion_tokens: int, nusd_max: int) -> Quote:
-    """At most `nusd_max`. Without a price there is no money to hold."""
+_NO_UNITS = Usage()
+
+
+def quote(
+    price: Price | None, *, prompt_tokens: int, completion_tokens: int, nusd_max: int, units: Usage = _NO_UNITS
+) -> Quote:
+    """At most `nusd_max`. Without a price there is no money to hold.
+
+    Every token counts as the dearest that it may turn out to be (written to a cache, audio, reasoning), in the dearest
+    way of serving: how, the answer says. `units`: at most so much of what is not tokens, as far as a request tells;
+    searches are the model's own idea, and only known at the end.
+    """
     tokens = prompt_tokens + completion_tokens
     if price is None:
         return Quote(0, tokens)
-    rates = rates_for(price, prompt_tokens)
-    dearest = max(rates.input, rates.cached_input)  # a cached token may be dearer, by a slip of the configuration
-    nusd = nusd_rounded_half_up(prompt_tokens * dearest + completion_tokens * rates.output)
-    return Quote(min(nusd, nusd_max), tokens)
+    most = max(
+        parts_at_most(rates, prompt_tokens, completion_tokens, units)
+        for tiers in (price.tiers, *price.service_tiers.values())
+        for place, rates in enumerate(tiers)
+        if place == 0 or prompt_tokens > rates.above_prompt_tokens
+    )
+    return Quote(min(nusd_rounded_half_up(most), nusd_max), tokens)

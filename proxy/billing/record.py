@@ -47,20 +47,42 @@ class Bills(StrEnum):
     NOTHING = "nothing"
 
 
-class Rates(msgspec.Struct, frozen=True, gc=False):
-    """Prices in nUSD per million tokens. `above_prompt_tokens`: they hold when the prompt is longer than that."""
+class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Prices of tokens in nUSD per million. `above_prompt_tokens`: they hold when the prompt is longer than that.
+
+    A part of the tokens that has no price of its own (None) costs what the rest of them does; what is not tokens and
+    has no price is not priced. A price of 0 is a price.
+    """
 
     input: int
     cached_input: int
     output: int
     above_prompt_tokens: int = 0
+    cache_write: int | None = None
+    cache_write_1h: int | None = None
+    """None: as cache_write"""
+    audio_input: int | None = None
+    audio_output: int | None = None
+    reasoning: int | None = None
+    image: int | None = None
+    """nUSD per image made"""
+    audio_hour: int | None = None
+    """nUSD per hour: what anybody lists by the second or the minute is whole in it"""
+    characters: int | None = None
+    """nUSD per million characters"""
+    searches: int | None = None
+    """nUSD per 1,000 searches"""
+    request: int | None = None
+    """nUSD for each request of which the prompt is billed, whatever it used"""
 
 
-class Price(msgspec.Struct, frozen=True):
+class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     """One price list for one model, with the name of its version. Tiers in rising order of `above_prompt_tokens`."""
 
     version: str
     tiers: tuple[Rates, ...]
+    service_tiers: Mapping[str, tuple[Rates, ...]] = msgspec.field(default_factory=dict)
+    """the provider's word for a way of serving (`priority`, `flex`, `batch`) → the tiers that hold for it instead"""
 
 
 class Opened(msgspec.Struct, frozen=True):

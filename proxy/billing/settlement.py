@@ -16,9 +16,9 @@ from uuid import UUID
 
 import msgspec
 
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry
 from proxy.billing.money import usd_text
-from proxy.billing.prices import charge, price_text
+from proxy.billing.prices import charge, price_text, rates_for, unpriced
 from proxy.billing.record import Bills, Outcome, Price, UsageRecord
 from proxy.metering.usage import Usage, UsageSource
 
@@ -27,6 +27,7 @@ ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
 _ENTRIES_BYTES = ENTRIES.bytes
 
 _SAID = attrgetter(*ENTRY_FIELDS)
+_UNITS = attrgetter(*UNITS)
 
 
 class Situation(StrEnum):
@@ -127,8 +128,8 @@ def entry(record: UsageRecord) -> LedgerEntry:
     """The ledger line of an ended exchange. Total: every record has one."""
     opened, reading = record.opened, record.reading
     usage = reading.usage
-    charge_nusd = amount(opened.price, usage, record.bills)
-    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills))
+    charge_nusd = amount(opened.price, usage, record.bills, reading.service_tier)
+    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills), reading.service_tier)
     return LedgerEntry(
         entry_id=_entry_id(f"{opened.exchange_id}/{record.kind}/{record.seq}"),
         exchange_id=opened.exchange_id,
@@ -170,11 +171,13 @@ def _entry_id(name: str) -> str:
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
-def amount(price: Price | None, usage: Usage, billed: Bills) -> int | None:
-    """nUSD; None: no price is known, and something is billed."""
+def amount(price: Price | None, usage: Usage, billed: Bills, service_tier: str | None = None) -> int | None:
+    """nUSD; None: something is billed, and no price is known for it, or for nothing of it."""
     if billed is Bills.NOTHING:
         return 0
-    return None if price is None else charge(price, usage, billed)
+    if price is None or (usage.in_other_units and unpriced(rates_for(price, None, service_tier), usage)):
+        return None
+    return charge(price, usage, billed, service_tier)
 
 
 def incurred(source: str, billed: Bills) -> Bills:
@@ -186,19 +189,26 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     """What explains the numbers of the entry: the record's own details, and how the money was made."""
     opened, reading = record.opened, record.reading
     details: dict[str, Any] = {**record.details, "billed": record.bills.value}
+    usage, tier = reading.usage, reading.service_tier
+    if any(counts := _UNITS(usage)):
+        details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
+    if tier is not None:
+        details["service_tier"] = tier
     if reading.expected_error is not None:
         details["expected_error"] = float(reading.expected_error)
     if opened.price is not None:
-        details["price"] = price_text(opened.price, reading.usage.prompt_tokens)
+        details["price"] = price_text(opened.price, usage.prompt_tokens, tier)
+        if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, tier), usage):
+            details["unpriced_units"] = missing
     if opened.cost is not None:
-        details["cost"] = price_text(opened.cost, reading.usage.prompt_tokens)
+        details["cost"] = price_text(opened.cost, usage.prompt_tokens, tier)
     if opened.held_usd is not None:
         details["held_usd"] = usd_text(opened.held_usd)
     if charge_nusd is None:
         details["unpriced"] = True
     if cost_nusd is None:
         details["cost_unknown"] = True
-    if record.bills is not Bills.NOTHING and reading.usage.reported_nothing:
+    if record.bills is not Bills.NOTHING and usage.reported_nothing:
         details["uncounted"] = True
     if record.bills is Bills.OUTPUT and reading.source is not UsageSource.REPORTED and _failing(record.outcome):
         details["delivered_only"] = True

@@ -15,9 +15,10 @@ import msgspec
 from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
-from proxy.billing.correction import MONEY, TERMINAL, TOKENS, pinned, unexplained
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.correction import MONEY, TERMINAL, unexplained
+from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, LedgerEntry, units_from, usage_of
 from proxy.billing.limits import CREDIT
+from proxy.billing.prices import pinned
 from proxy.billing.record import Bills, Price
 from proxy.billing.settlement import amount, incurred
 from proxy.ledger.audit import Found, Scope, nusd, rows_of, settled
@@ -108,6 +109,7 @@ def counts(connection: Connection, scope: Scope) -> Found:
             column.cached_tokens > column.prompt_tokens,
             column.reasoning_tokens > column.completion_tokens,
             column.total_tokens != column.prompt_tokens + column.completion_tokens,
+            column.details["units"].as_string().is_not(None),
         ),
     )
     found = Found()
@@ -123,13 +125,17 @@ def counts(connection: Connection, scope: Scope) -> Found:
 
 def _miscounted(entry: LedgerEntry, none_negative: Iterable[str]) -> str:
     """What is wrong with its counts and not said by the meter; empty: nothing."""
+    try:
+        usage = usage_of(entry)
+    except (ValueError, AttributeError):
+        return "its units are no counts"
     wrong = [f"{name} is negative" for name in none_negative if (getattr(entry, name) or 0) < 0]
+    wrong += [f"{name} is negative" for name in UNITS if (getattr(usage, name) or 0) < 0]
     details = entry.details if isinstance(entry.details, dict) else {}
     # The meter did not live to see what was recovered; what is partly reported and partly estimated need not agree.
     if entry.outcome == "crashed" or (entry.usage_source == "estimated" and "usage" in details):
         return "; ".join(wrong)
     flags = details.get("flags") or ()
-    usage = Usage(*(getattr(entry, name) for name in TOKENS))
     return "; ".join([*wrong, *(one for one in violations(usage) if one not in flags)])
 
 
@@ -139,19 +145,20 @@ def prices(connection: Connection, scope: Scope) -> Found:
     query = select(
         _COLUMNS.exchange_id,
         *(nusd(name, connection.dialect) for name in MONEY),
-        *(_COLUMNS[name] for name in TOKENS[:3]),  # prompt, cached, completion: those that have a price
+        *(_COLUMNS[name] for name in TOKENS),
+        details["units"].as_string(),
         cast(details["price"], Text),
         cast(details["cost"], Text),
         details["billed"].as_string(),
         _COLUMNS.usage_source,
     ).where(_COLUMNS.kind == TERMINAL)
     found = Found()
-    for exchange_id, charge_usd, cost_usd, *counts, price, cost, billed, source in rows_of(
+    for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, billed, source in rows_of(
         connection, settled(query, scope)
     ):
         try:
             terms = _terms(price, cost, billed, source)
-            usage = Usage(*counts)
+            usage = Usage(*counts) if units is None else Usage(*counts, **units_from(msgspec.json.decode(units)))
             recomputed = amount(terms.price, usage, terms.bills), amount(terms.cost, usage, terms.incurs)
         except (ValueError, TypeError) as wrong:
             found.differs(exchange_id=exchange_id, wrong=f"cannot be recomputed: {type(wrong).__name__}")

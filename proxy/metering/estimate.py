@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from proxy.metering.completion import Completions, Hidden, counters, hidden_tokens
 from proxy.metering.meter import Metered
@@ -226,8 +227,8 @@ def reading(
     no usage and no evidence is NOTHING.
     """
     usage = metered.usage or Usage()
-    if usage.prompt_tokens is not None and usage.completion_tokens is not None:
-        return Reading(usage, UsageSource.REPORTED)
+    if usage.in_other_units or (usage.prompt_tokens is not None and usage.completion_tokens is not None):
+        return Reading(usage, UsageSource.REPORTED, service_tier=metered.service_tier)
     if usage.reported_nothing and metered.evidence.empty and not accepted:
         return NOTHING
     estimate = estimator.completion(
@@ -236,14 +237,14 @@ def reading(
     prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
     completion_tokens = estimate.tokens if usage.completion_tokens is None else usage.completion_tokens
     return Reading(
-        Usage(
+        structs.replace(
+            usage,
             prompt_tokens=prompt_tokens,
-            cached_tokens=usage.cached_tokens,
             completion_tokens=completion_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
             total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
         ),
         UsageSource.ESTIMATED,
         estimator=VERSION,
         expected_error=estimate.expected_error,
+        service_tier=metered.service_tier,
     )

@@ -47,6 +47,8 @@ class Metered(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
     """what was odd, sorted"""
     timings: dict[str, float]
+    service_tier: str | None = None
+    """by which the answer says it was served (`service_tier_of`); None: it does not say"""
 
 
 class BodyMeter(Protocol):

@@ -1,11 +1,13 @@
-"""Token counts and where they come from.
+"""What was used, in every unit that has a price, and where the counts come from.
 
-Law: None is "not reported", 0 is "reported zero"; the two are never mixed. Subsets are subsets:
-`cached_tokens` are part of `prompt_tokens`, `reasoning_tokens` are part of `completion_tokens`.
+Law: None is "not reported", 0 is "reported zero"; the two are never mixed. Subsets are subsets: `cached_tokens`,
+`cache_write_tokens` and `audio_prompt_tokens` are part of `prompt_tokens`, `cache_write_1h_tokens` of
+`cache_write_tokens`, `reasoning_tokens` and `audio_completion_tokens` of `completion_tokens`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +15,10 @@ import msgspec
 
 # No model known in 2026 has a context above 10 million tokens; a count beyond this is a broken provider.
 TOKENS_MAX = 100_000_000
+# So it is with images made for one request, and with searches: each is dearer than ten thousand tokens.
+UNITS_MAX = 10_000
+
+_SERVICE_TIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
 class UsageSource(StrEnum):
@@ -26,19 +32,49 @@ class UsageSource(StrEnum):
     """Nothing was generated, or nothing is known: counts are None."""
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts of one exchange, in tokens; None where nobody said so."""
+class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Counts of one exchange; None where nobody said so. Fields are only added, at the end."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     reasoning_tokens: int | None = None
     total_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    """prompt tokens that the provider put into its cache"""
+    cache_write_1h_tokens: int | None = None
+    """the part of them that stays there for an hour"""
+    audio_prompt_tokens: int | None = None
+    audio_completion_tokens: int | None = None
+    images: int | None = None
+    """images made; images in a prompt are tokens"""
+    audio_ms: int | None = None
+    """milliseconds of audio, heard or spoken"""
+    characters: int | None = None
+    """Unicode code points of text to be spoken, or whatever else is charged by them"""
+    searches: int | None = None
+    """web searches and the like that the provider made"""
 
     @property
     def reported_nothing(self) -> bool:
-        """True if neither prompt nor completion tokens are known."""
-        return self.prompt_tokens is None and self.completion_tokens is None
+        """True if nothing is known that a price alone could be for."""
+        return self.prompt_tokens is None and self.completion_tokens is None and not self.in_other_units
+
+    @property
+    def in_other_units(self) -> bool:
+        """True if it is counted in images, audio or characters, and not in tokens."""
+        if self.prompt_tokens is not None or self.completion_tokens is not None:
+            return False
+        return self.images is not None or self.audio_ms is not None or self.characters is not None
+
+
+def service_tier_of(value: object) -> str | None:
+    """The tier by which an answer says it was served, in small letters; None where it says none.
+
+    What is not one short word is none, and neither is "auto": that is what was asked, not what was done.
+    """
+    word = value.strip().lower() if isinstance(value, str) else ""
+    return word if _SERVICE_TIER.fullmatch(word) and word != "auto" else None
 
 
 @dataclass(slots=True)
@@ -94,7 +130,7 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     """audio, files and whatever else is neither text nor an image"""
 
 
-class Reading(msgspec.Struct, frozen=True, gc=False):
+class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Usage, and where it comes from."""
 
     usage: Usage
@@ -103,6 +139,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     """version of the estimator, when it made any of the numbers"""
     expected_error: float | None = None
     """typical relative error of such an estimate, 0.1 = 10 %"""
+    service_tier: str | None = None
+    """the provider's word for how it was served (`service_tier_of`); None: it did not say"""
 
 
 NOTHING = Reading(Usage(), UsageSource.NONE)

@@ -30,7 +30,8 @@ SLOTS: Final = 16_384
 _LAYOUT: Final = 1
 
 _EVIDENCE_NAMES: Final = tuple(field.name for field in fields(Evidence))
-_USAGE_NAMES: Final = Usage.__struct_fields__
+_TOKEN_NAMES: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+_UNIT_NAMES: Final = tuple(name for name in Usage.__struct_fields__ if name not in _TOKEN_NAMES)
 
 _ID_HIGH: Final = 0
 """0 = free"""
@@ -42,8 +43,12 @@ _NOTED_AT_MS: Final = 5
 _EVIDENCE: Final = 6
 _USAGE: Final = _EVIDENCE + len(_EVIDENCE_NAMES)
 """each +1, so that 0 is None"""
-_USAGE_KNOWN: Final = _USAGE + len(_USAGE_NAMES)
+_USAGE_KNOWN: Final = _USAGE + len(_TOKEN_NAMES)
+_UNITS: Final = _USAGE_KNOWN + 1
+"""as in _USAGE. Words that were always 0 before they had this meaning: what an older version wrote reads the same"""
+_PLACES: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
+assert _UNITS + len(_UNIT_NAMES) <= _LAYOUT_AT, "a slot is too short"
 _LOW_WORD: Final = (1 << 64) - 1
 
 Words = memoryview  # of format "Q"
@@ -101,9 +106,9 @@ class Slot:
         words[_NOTED_AT_MS] = int(self._table.unix_time() * 1000)
         if usage is not None:
             words[_USAGE_KNOWN] = 0
-            for index, name in enumerate(_USAGE_NAMES, _USAGE):
-                tokens = getattr(usage, name)
-                words[index] = 0 if tokens is None else tokens + 1
+            for index, name in _PLACES:
+                count = getattr(usage, name)
+                words[index] = 0 if count is None else count + 1
             words[_USAGE_KNOWN] = 1
 
     def release(self) -> None:
@@ -227,7 +232,7 @@ def decoded(raw: bytes) -> Progress:
 
 
 def _said(words: list[int]) -> Progress:
-    counts = words[_USAGE:_USAGE_KNOWN]
+    counts = {name: words[index] - 1 for index, name in _PLACES if words[index]}
     return Progress(
         exchange_id=str(UUID(int=words[_ID_HIGH] << 64 | words[_ID_LOW])),
         events=words[_EVENTS],
@@ -235,5 +240,5 @@ def _said(words: list[int]) -> Progress:
         noted_events=words[_NOTED_EVENTS],
         noted_at=words[_NOTED_AT_MS] / 1000,
         evidence=Evidence(*words[_EVIDENCE:_USAGE]),
-        usage=Usage(*(count - 1 if count else None for count in counts)) if words[_USAGE_KNOWN] else None,
+        usage=Usage(**counts) if words[_USAGE_KNOWN] else None,
     )

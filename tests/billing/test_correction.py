@@ -13,21 +13,19 @@ from msgspec.structs import replace
 from proxy.billing.adjustment import restated
 from proxy.billing.correction import (
     AMOUNT_NUSD_MAX,
-    MONEY,
-    TOKENS,
     CorrectionError,
     Wanted,
     corrected,
-    pinned,
     rerated,
     standing,
     unexplained,
 )
-from proxy.billing.entries import LedgerEntry
-from proxy.billing.prices import charge, configured, price_text
+from proxy.billing.entries import TOKENS, LedgerEntry
+from proxy.billing.prices import charge, configured, pinned, price_text
 from proxy.billing.record import Bills, Price, Rates
 from proxy.billing.settlement import content_hash, entry
 from proxy.metering.usage import Reading, Usage, UsageSource
+from tests.billing.pricing import WORDS, prices
 from tests.billing.test_settlement import COST, ESTIMATED, OPENED, PRICE, RECORD, REPORTED
 
 TERMINAL = entry(RECORD)
@@ -138,6 +136,7 @@ def test_a_record_that_comes_after_a_correction_counts_beside_it() -> None:
         ({"cost_usd": AMOUNT_NUSD_MAX + 1}, "cost_usd"),
         ({"prompt_tokens": -1}, "prompt_tokens"),
         ({"completion_tokens": 10**9}, "completion_tokens"),
+        ({"images": 10_001}, "images"),
         ({"prompt_tokens": 399}, "cached_tokens"),
         ({"cached_tokens": 1001}, "cached_tokens"),
         ({"reasoning_tokens": 251}, "reasoning_tokens"),
@@ -211,20 +210,71 @@ def test_what_is_no_price_is_refused(shown: dict[str, str]) -> None:
         pinned(shown)
 
 
+def test_units_are_set_right_and_priced_like_tokens() -> None:
+    price = configured(replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), {"flex": PRICE.tiers[0]})
+    usage = replace(REPORTED.usage, cache_write_tokens=500, searches=2)
+    record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
+    entries = [entry(record)]
+    assert standing(entries).usage == usage
+    line = made(entries, searches=5, cache_write_tokens=0)
+    assert line.details["units"] == {"searches": 3, "cache_write_tokens": -500}
+    now = standing(entries)
+    assert now.usage == replace(usage, searches=5, cache_write_tokens=0)
+    assert now.charge_usd == charge(price, now.usage, Bills.EVERYTHING)
+    with pytest.raises(CorrectionError, match="cache_write_1h_tokens"):
+        corrected(now, Wanted(cache_write_1h_tokens=1), "nothing was written")
+    assert corrected(now, Wanted(cache_write_tokens=0), "again") is None
+
+
+def test_a_new_price_goes_by_how_the_exchange_was_served() -> None:
+    record = replace(RECORD, reading=replace(REPORTED, service_tier="priority"))
+    price = configured(PRICE.tiers[0], {"priority": DEARER.tiers[0]})
+    entries = [entry(record)]
+    assert entries[0].charge_usd == charge(PRICE, REPORTED.usage, Bills.EVERYTHING), "this list has no variants"
+    line = rerated(standing(entries), price, None)
+    assert line is not None
+    entries.append(line)
+    assert standing(entries).charge_usd == charge(DEARER, REPORTED.usage, Bills.EVERYTHING)
+    assert (line.details["price"]["service_tier"], line.price_version) == ("priority", price.version)
+    assert rerated(standing(entries), price, None) is None
+    assert unexplained(entries) == []
+
+
+def test_a_late_record_s_units_are_a_difference_too() -> None:
+    usage = replace(REPORTED.usage, cache_write_tokens=500, searches=2)
+    old = entry(replace(RECORD, reading=replace(ESTIMATED, usage=replace(usage, searches=3)), details={"swept": True}))
+    line = restated([old], entry(replace(RECORD, reading=replace(REPORTED, usage=usage))), content_hash)
+    assert line is not None
+    assert line.details["units"] == {"cache_write_tokens": 0, "searches": -1}
+    assert standing([old, line]).usage == usage
+    nothing = restated([entry(replace(RECORD, details={"swept": True}))], TERMINAL, content_hash)
+    assert nothing is not None
+    assert "units" not in nothing.details
+
+
+@pytest.mark.parametrize("units", [7, {"searches": "2"}, {"searches": None}, {"prompt_tokens": 1}, {"apples": 1}])
+def test_units_that_are_no_counts_are_not_summed(units: Any) -> None:
+    with pytest.raises(ValueError):
+        standing([replace(TERMINAL, details={**TERMINAL.details, "units": units})])
+
+
 COUNTS = st.integers(0, 10**8)
-RATES = st.integers(0, 10**13)
-PRICES = st.builds(Rates, input=RATES, cached_input=RATES, output=RATES).map(configured)
-USAGES = st.builds(Usage, *[st.none() | COUNTS] * 5)
+PRICES = prices()
+USAGES = st.builds(Usage, *[st.none() | COUNTS] * len(Usage.__struct_fields__))
 RECORDS = st.builds(
-    lambda usage, source, bills, price: replace(
-        RECORD, reading=Reading(usage, source), bills=bills, opened=replace(OPENED, price=price)
+    lambda usage, source, tier, bills, price: replace(
+        RECORD,
+        reading=Reading(usage, source, service_tier=tier),
+        bills=bills,
+        opened=replace(OPENED, price=price),
     ),
     USAGES,
     st.sampled_from(UsageSource),
+    st.none() | WORDS,
     st.sampled_from(Bills),
     st.none() | PRICES,
 )
-WANTED = st.builds(Wanted, **{name: st.none() | COUNTS for name in (*TOKENS[:4], *MONEY)})
+WANTED = st.builds(Wanted, **{name: st.none() | COUNTS for name in Wanted.__struct_fields__})
 STEPS = st.lists(WANTED | st.tuples(st.none() | PRICES, PRICES), max_size=6)
 
 

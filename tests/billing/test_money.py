@@ -10,6 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.money import (
+    PARTS_PER_NUSD,
+    PER_HOUR_OF_MS,
+    PER_MILLION,
+    PER_THOUSAND,
     nusd_from_usd,
     nusd_from_usd_rounded_half_up,
     nusd_rounded_half_up,
@@ -37,9 +41,15 @@ def test_what_is_no_exact_amount_is_refused(usd: str) -> None:
 
 
 @given(st.integers(0, 10**24))
-def test_rounding_is_to_the_nearest_and_halves_go_up(token_prices: int) -> None:
-    exact = Fraction(token_prices, 1_000_000)
-    assert -Fraction(1, 2) < nusd_rounded_half_up(token_prices) - exact <= Fraction(1, 2)
+def test_rounding_is_to_the_nearest_and_halves_go_up(parts: int) -> None:
+    exact = Fraction(parts, PARTS_PER_NUSD)
+    assert -Fraction(1, 2) < nusd_rounded_half_up(parts) - exact <= Fraction(1, 2)
+
+
+def test_every_unit_that_is_priced_is_whole_in_parts() -> None:
+    assert [Fraction(PARTS_PER_NUSD, scale) for scale in (PER_MILLION, PER_THOUSAND, PER_HOUR_OF_MS)] == [
+        1_000_000, 1_000, 3_600_000,
+    ]  # fmt: skip
 
 
 def test_noise_of_binary_fractions_is_rounded_away() -> None:

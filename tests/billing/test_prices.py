@@ -182,28 +182,39 @@ def test_the_price_is_that_of_the_time(book: PriceBook) -> None:
     pytest.skip("this version of the book has no dated price to test with")
 
 
-def _their_price(listed: book_types.ModelPrice, prompt: int, cached: int, output: int) -> Decimal:
+def _their_price(listed: book_types.ModelPrice, usage: Usage) -> Decimal:
     """The book's own computation, in USD."""
-    usage = book_types.Usage(input_tokens=prompt, cache_read_tokens=cached, output_tokens=output)
-    return listed.calc_price(usage)["total_price"]
+    theirs = {
+        "input_tokens": usage.prompt_tokens, "cache_read_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens, "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+        "output_tokens": usage.completion_tokens, "output_reasoning_tokens": usage.reasoning_tokens,
+        "web_searches": usage.searches,  # and the one request that it is
+    }  # fmt: skip
+    return listed.calc_price(book_types.Usage(**theirs))["total_price"]
 
 
 def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -> None:
-    plain = {"input_mtok", "cache_read_mtok", "output_mtok"}
+    known = {
+        "input_mtok", "cache_read_mtok", "cache_write_mtok", "cache_write_1h_mtok", "output_mtok",
+        "output_reasoning_mtok", "web_searches_kcount", "requests_kcount",
+    }  # fmt: skip
     compared = 0
     for provider in book_providers:
-        if provider.id not in ("openai", "anthropic", "google", "x-ai", "deepseek", "groq", "mistral"):
+        if provider.id not in ("openai", "anthropic", "google", "x-ai", "deepseek", "groq", "mistral", "perplexity"):
             continue
         for model in provider.models:
             listed = model.get_prices(datetime.fromtimestamp(AT, UTC))
             ours = book.price(provider=provider.id, base_url="", model=model.id, at=AT)
-            if ours is None or {name for name, value in vars(listed).items() if value is not None} - plain:
+            if ours is None or {name for name, value in vars(listed).items() if value is not None} - known:
                 continue
             if provider.find_model(model.id) is not model:
                 continue
             for prompt in (7, 128_000, 300_000):
-                usage = Usage(prompt_tokens=prompt, cached_tokens=prompt // 3, completion_tokens=1234)
-                exact = _their_price(listed, prompt, prompt // 3, 1234) * 1_000_000_000
+                usage = Usage(
+                    prompt_tokens=prompt, cached_tokens=prompt // 3, completion_tokens=1234, reasoning_tokens=321,
+                    cache_write_tokens=prompt // 4, cache_write_1h_tokens=prompt // 8, searches=2,
+                )  # fmt: skip
+                exact = _their_price(listed, usage) * 1_000_000_000
                 assert abs(charge(ours, usage, Bills.EVERYTHING) - exact) <= Decimal("0.5"), model.id
             compared += 1
     assert compared > 50

@@ -188,6 +188,39 @@ def test_an_id_is_the_uuid_of_its_name(exchange_id: str, seq: int) -> None:
     assert entry(record).entry_id == str(uuid5(ENTRIES, f"{exchange_id}/usage/{seq}"))
 
 
+def test_a_record_of_the_version_before_makes_the_entry_of_before() -> None:
+    """As it stands in journals and queues, which know neither units nor ways of serving."""
+    written = msgspec.json.decode(msgspec.json.encode(RECORD))
+    written["reading"] |= {"estimator": None, "expected_error": None}
+    for name in ("price", "cost"):
+        written["opened"][name]["tiers"][0]["above_prompt_tokens"] = 0
+    again = msgspec.convert(written, UsageRecord)
+    assert again == RECORD
+    # Pinned: what was settled by the version before must not look like something else when it is delivered again.
+    assert content_hash(entry(again)) == "830ac798666071535c3371c221561ee3b10625168fb50ac226bdaefb1f7f7f1f"
+
+
+def test_units_stand_among_the_details_and_are_charged() -> None:
+    price = configured(replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), {"priority": COST.tiers[0]})
+    usage = replace(REPORTED.usage, cache_write_tokens=100, audio_prompt_tokens=0, searches=2)
+    record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
+    line = entry(record)
+    assert line.details["units"] == {"cache_write_tokens": 100, "searches": 2}
+    assert line.charge_usd == 180_000 + 100 * 900 + 2 * 10_000_000
+    assert (line.details["price"]["cache_write"], line.details["price"]["searches"]) == ("1", "10")
+    flat = entry(replace(record, reading=replace(record.reading, service_tier="priority")))
+    assert (flat.charge_usd, flat.details["service_tier"]) == (144_000, "priority")
+    assert flat.details["unpriced_units"] == ["searches"]
+    assert "unpriced_units" not in line.details
+
+
+def test_units_that_nothing_prices_are_unpriced_not_free() -> None:
+    line = entry(replace(RECORD, reading=Reading(Usage(images=2), UsageSource.REPORTED)))
+    assert (line.charge_usd, line.cost_usd) == (None, None)
+    assert (line.details["unpriced"], line.details["unpriced_units"]) == (True, ["images"])
+    assert "uncounted" not in line.details
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_the_journal_does_not_change_an_entry(outcome: Outcome) -> None:
     record = replace(RECORD, outcome=outcome, duration_ms=812, first_token_ms=120, details={"a": [1, {"b": None}]})
@@ -218,7 +251,7 @@ counts = st.none() | st.integers(0, 10**8)
 @given(
     st.sampled_from(Outcome),
     st.sampled_from(Bills),
-    st.builds(Usage, counts, counts, counts, counts, counts),
+    st.builds(Usage, *[counts] * len(Usage.__struct_fields__)),
     st.sampled_from(UsageSource),
     st.booleans(),
 )
@@ -228,6 +261,7 @@ def test_every_record_has_an_entry_whose_money_fits_the_ledger(
     opened = replace(OPENED, price=PRICE if priced else None)
     record = replace(RECORD, opened=opened, outcome=outcome, bills=what, reading=Reading(usage, source))
     line: LedgerEntry = entry(record)
-    assert (line.charge_usd is None) == (not priced and what is not Bills.NOTHING)
+    only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters))
+    assert (line.charge_usd is None) == (what is not Bills.NOTHING and (not priced or only_units))
     assert 0 <= (line.charge_usd or 0) < 2**63
     assert json.loads(json.dumps(line.details)) == line.details

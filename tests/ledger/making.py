@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 from sqlalchemy import Engine, Table, delete, func, insert, select
 
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
 from proxy.ledger.database import open_engine, reading, sqlite_url, writing
@@ -170,7 +170,7 @@ def days_of(entries: Iterable[LedgerEntry]) -> list[DailyUsage]:
 
 
 def _sums(entries: Iterable[LedgerEntry], group_of: Callable[[LedgerEntry], Any]) -> list[tuple[Any, list[int]]]:
-    names = ("charge_usd", "cost_usd", *Usage.__struct_fields__)
+    names = ("charge_usd", "cost_usd", *TOKENS)
     sums: dict[Any, list[int]] = {}
     for entry in entries:
         total = sums.setdefault(group_of(entry), [0] * (len(names) + 1))

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sqlalchemy import Engine, Table, delete, event, insert, select, update
 
 from proxy.billing.correction import Wanted
+from proxy.billing.prices import charge, configured
 from proxy.billing.record import Bills
+from proxy.billing.settlement import entry
 from proxy.ledger.audit import EXAMPLES_MAX, Outside
 from proxy.ledger.check_receipts import EPOCH_BITS
 from proxy.ledger.corrections import Corrections
@@ -24,7 +27,7 @@ from proxy.ledger.store import Arrival, DeadLetter
 from proxy.ledger.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
 from proxy.metering.usage import Usage
 from tests.ledger.making import a_ledger, emptied
-from tests.ledger.real import DEARER, FIRST, NODE, a_real_entry, a_real_store, settle
+from tests.ledger.real import DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_record, a_real_store, settle
 
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
@@ -116,6 +119,29 @@ def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
         assert all(one.means for one in findings)
 
 
+def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: Engine) -> None:
+    list_price = replace(PRICE.tiers[0], cache_write=10**9, reasoning=7 * 10**8, searches=10**10, request=10**6)
+    price = configured(list_price, {"priority": DEARER.tiers[0]})
+    usage = Usage(1_000, 100, 50, 5, 1_050, cache_write_tokens=600, searches=2)
+    record = a_real_record(1, price=price, cost=price, usage=usage)
+    record = replace(record, reading=replace(record.reading, service_tier="batch"))
+    fast = a_real_record(2, price=price, cost=price, usage=usage)
+    fast = replace(fast, reading=replace(fast.reading, service_tier="priority"))
+    settle(engine, entry(record), entry(fast))
+    assert wrong(engine) == {}
+    at_work = Corrections(engine, a_real_store(engine))
+    line = at_work.adjust(record.opened.exchange_id, Wanted(searches=3), "one was not counted")
+    assert line is not None
+    assert line.charge_usd == 10**7
+    dearer = configured(replace(list_price, searches=2 * 10**10), {"priority": PRICE.tiers[0]})
+    done = at_work.rerate("tera-large", lambda _: (dearer, None), since=0.0, until=2e9)
+    assert done.total.charge_usd == 3 * 10**7 + charge(PRICE, usage, Bills.EVERYTHING) - entry(fast).charge_usd
+    assert wrong(engine) == {}
+    forged = {**entry(record).details, "units": {"cache_write_tokens": 600, "searches": 3}}
+    by_hand(engine, change(1, details=forged))
+    assert wrong(engine) == {"adjustments": 2, "prices": 1}  # both build upon what it counts
+
+
 def test_nothing_is_wrong_with_an_empty_ledger(engine: Engine) -> None:
     assert wrong(engine) == wrong(engine, since=0.0) == {}
 
@@ -174,6 +200,15 @@ BREAKS: dict[str, tuple[Callable[[Engine], Any], dict[str, int]]] = {
     ),
     "more reasoning than output": (lambda _: change(1, reasoning_tokens=1_000), {"counts": 1, "days": 1}),
     "a total that is none": (lambda _: change(1, total_tokens=1), {"counts": 1, "days": 1}),
+    "a negative unit": (lambda _: change(1, details=details(1, units={"searches": -1})), {"counts": 1}),
+    "more written to a cache than asked": (
+        lambda _: change(1, details=details(1, units={"cache_write_tokens": 1_000})),
+        {"counts": 1},
+    ),
+    "units that are no counts": (
+        lambda _: change(1, details=details(1, units={"searches": "2"})),
+        {"counts": 1, "prices": 1},
+    ),
     "a clock that was set back": (lambda _: update(ledger_clock).values(settled_at=LONG_AGO - 1), {"clock": 8}),
     "no clock": (lambda _: delete(ledger_clock), {"clock": 1}),
     "a lost entry": (

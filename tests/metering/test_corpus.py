@@ -44,8 +44,27 @@ def metered(record: dict[str, Any], pieces: list[bytes]) -> Metered:
 
 def check(record: dict[str, Any], result: Metered) -> None:
     truth = record["truth"]
-    assert result.usage == (truth and Usage(**{name: truth[name] for name in FIELDS})), record["id"]
+    units = {name: result.usage and getattr(result.usage, name) for name in Usage.__struct_fields__[len(FIELDS) :]}
+    assert result.usage == (truth and Usage(**{name: truth[name] for name in FIELDS}, **units)), record["id"]
+    assert truth is None or units == {**dict.fromkeys(units), **told(truth["usage_raw"])}, record["id"]
     assert (truth and truth["usage_raw"]) == result.usage_raw, record["id"]
+
+
+def told(raw: dict[str, Any]) -> dict[str, int | None]:
+    """What the recorded providers say of cache writes, audio and searches, where each of them says it."""
+    prompt, completion, tools, written = (
+        raw.get(name) or {}
+        for name in (
+            "prompt_tokens_details", "completion_tokens_details", "server_tool_use_details", "cache_creation",
+        )
+    )  # fmt: skip
+    return {
+        "cache_write_tokens": prompt.get("cache_write_tokens", raw.get("cache_creation_input_tokens")),
+        "cache_write_1h_tokens": written.get("ephemeral_1h_input_tokens"),
+        "audio_prompt_tokens": prompt.get("audio_tokens"),
+        "audio_completion_tokens": completion.get("audio_tokens"),
+        "searches": tools.get("web_search_requests", raw.get("num_sources_used")),
+    }
 
 
 def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:

@@ -136,7 +136,7 @@ def test_siliconstorm_one_token_more_than_allowed_is_recorded() -> None:
         (usage(prompt_tokens_details={"cached_tokens": 4}), 4, None),
         (usage(prompt_tokens_details={"cached_tokens": 0}, completion_tokens_details={"reasoning_tokens": 2}), 0, 2),
         (usage(prompt_tokens_details=None, completion_tokens_details=None), None, None),
-        (usage(prompt_tokens_details={"audio_tokens": 1}), None, None),
+        (usage(prompt_tokens_details={"text_tokens": 1}), None, None),
         (usage(prompt_cache_hit_tokens=5, prompt_cache_miss_tokens=4), 5, None),
         (usage(cached_tokens=6, reasoning_tokens=1), 6, 1),
         (usage(prompt_tokens_details={"cached_tokens": 4}, prompt_cache_hit_tokens=5), 4, None),

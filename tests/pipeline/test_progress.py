@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -32,7 +34,7 @@ def test_a_slot_is_read_back_by_the_next_process(tmp_path: Path) -> None:
     assert (progress.evidence, progress.usage) == (evidence, Usage(10, None, 0, 3, 13))
 
 
-@given(st.lists(COUNT, min_size=8, max_size=8), st.lists(TOKENS, min_size=5, max_size=5), COUNT, COUNT)
+@given(st.lists(COUNT, min_size=8, max_size=8), st.lists(TOKENS, min_size=13, max_size=13), COUNT, COUNT)
 def test_every_value_comes_back(
     one_table: ProgressTable, counts: list[int], tokens: list[int | None], events: int, size: int
 ) -> None:
@@ -70,6 +72,19 @@ def test_usage_none_is_not_usage_zero(tmp_path: Path) -> None:
         slot.note(Evidence(), usage, 1)
     read = [table.read(slot.index) for slot in slots]
     assert [progress.usage for progress in read if progress] == [None, Usage(), Usage(0, 0, 0, 0, 0)]
+
+
+def test_a_slot_of_the_version_before_says_what_it_said_then(tmp_path: Path) -> None:
+    """Word by word as that version wrote it: id, 31 events, 4,096 bytes, 30 noted, evidence, usage, its flag."""
+    number = UUID(exchange_id(5)).int
+    told = [number >> 64, number & (1 << 64) - 1, 31, 4_096, 30, 1_790_000_000_125, *range(1, 9), 11, 0, 1, 4, 14, 1]
+    raw = array("Q", [*told, *[0] * (31 - len(told)), 1]).tobytes()
+    progress = decoded(raw)
+    assert (progress.evidence, progress.usage) == (Evidence(1, 2, 3, 4, 5, 6, 7, 8), Usage(10, None, 0, 3, 13))
+    slot = make(tmp_path / "p").claim(exchange_id(5))
+    slot.note(Evidence(1, 2, 3, 4, 5, 6, 7, 8), Usage(10, None, 0, 3, 13), 30)
+    slot.deliver(31, 4_096)
+    assert make(tmp_path / "p").raw(slot.index) == raw
 
 
 def test_a_usage_that_was_half_written_does_not_count(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 Rule: prompt = `prompt_tokens`; completion = `completion_tokens`; total = `total_tokens`; cached =
 `prompt_tokens_details.cached_tokens`, else `prompt_cache_hit_tokens` (DeepSeek), else `cached_tokens` (Moonshot);
-reasoning = `completion_tokens_details.reasoning_tokens`, else `reasoning_tokens`. Numbers are taken as reported:
-never clamped, never altered, never added up. A usage with one impossible count is not used at all.
+reasoning = `completion_tokens_details.reasoning_tokens`, else `reasoning_tokens`; cache write =
+`prompt_tokens_details.cache_write_tokens` (OpenRouter, Bedrock), else `cache_creation_input_tokens` (gateways to
+Anthropic), for an hour `cache_creation.ephemeral_1h_input_tokens`; audio = `audio_tokens` of either details; searches =
+`server_tool_use_details.web_search_requests` (OpenRouter), else `num_search_queries` (Perplexity), else
+`num_sources_used` (xAI). Numbers are taken as reported: never clamped, never altered, never added up. A usage with
+one impossible count is not used at all.
 """
 
 from __future__ import annotations
@@ -14,17 +18,21 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.usage import TOKENS_MAX, Usage
+from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
 # Ten times the largest recorded one without its array of times; what is larger has no place in a ledger entry.
 RAW_BYTES_MAX = 16 << 10
 # One time for each token: summarised in `timings`, too long for a ledger entry.
 _TIMES = "decode_time_arr"
+_EMPTY: Mapping[str, Any] = {}
 
 
 def usage_of(raw: Mapping[str, Any]) -> Usage | None:
     """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count."""
-    prompt_details, completion_details = _details(raw, "prompt"), _details(raw, "completion")
+    prompt_details, completion_details = (
+        _object(raw, "prompt_tokens_details"),
+        _object(raw, "completion_tokens_details"),
+    )
     try:
         return Usage(
             prompt_tokens=count(raw.get("prompt_tokens")),
@@ -34,41 +42,61 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
             completion_tokens=count(raw.get("completion_tokens")),
             reasoning_tokens=_first(completion_details.get("reasoning_tokens"), raw.get("reasoning_tokens")),
             total_tokens=count(raw.get("total_tokens")),
+            cache_write_tokens=_first(prompt_details.get("cache_write_tokens"), raw.get("cache_creation_input_tokens")),
+            cache_write_1h_tokens=count(_object(raw, "cache_creation").get("ephemeral_1h_input_tokens")),
+            audio_prompt_tokens=count(prompt_details.get("audio_tokens")),
+            audio_completion_tokens=count(completion_details.get("audio_tokens")),
+            searches=_first(
+                _object(raw, "server_tool_use_details").get("web_search_requests"),
+                raw.get("num_search_queries"),
+                raw.get("num_sources_used"),
+                most=UNITS_MAX,
+            ),
         )
     except ValueError:
         return None
 
 
-def _details(raw: Mapping[str, Any], side: str) -> Mapping[str, Any]:
-    details = raw.get(f"{side}_tokens_details")
-    return details if isinstance(details, dict) else {}
+def _object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = raw.get(name)
+    return found if isinstance(found, dict) else _EMPTY
 
 
-def _first(*values: object) -> int | None:
-    for value in values:
-        if value is not None:
-            return count(value)
-    return None
+def _first(*values: object, most: int = TOKENS_MAX) -> int | None:
+    return count(next((value for value in values if value is not None), None), most)
 
 
-def count(value: object) -> int | None:
+def count(value: object, most: int = TOKENS_MAX) -> int | None:
     """An exact integer, or a float that is one (9.0 → 9). Raises ValueError for anything else but None."""
     if value is None:
         return None
     if type(value) is float and value.is_integer():
         value = int(value)
-    if type(value) is not int or not 0 <= value <= TOKENS_MAX:
-        raise ValueError("not a token count")
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError("not a count")
     return value
+
+
+# A part, and the whole that it may not be more than: word of the flag → (names of the parts, name of the whole). Cached
+# and audio tokens may be the same ones; what was read from a cache was not written to it.
+_PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "cached_exceeds_prompt": (("cached_tokens",), "prompt_tokens"),
+    "cache_write_exceeds_prompt": (("cache_write_tokens",), "prompt_tokens"),
+    "cache_exceeds_prompt": (("cached_tokens", "cache_write_tokens"), "prompt_tokens"),
+    "cache_write_1h_exceeds_cache_write": (("cache_write_1h_tokens",), "cache_write_tokens"),
+    "audio_exceeds_prompt": (("audio_prompt_tokens",), "prompt_tokens"),
+    "reasoning_exceeds_completion": (("reasoning_tokens",), "completion_tokens"),
+    "audio_exceeds_completion": (("audio_completion_tokens",), "completion_tokens"),
+}
 
 
 def violations(usage: Usage) -> Iterator[str]:
     """The identities that `usage` breaks. Some providers break them always: it is said, not corrected."""
+    for flag, (parts, name) in _PARTS.items():
+        whole, counts = getattr(usage, name), [getattr(usage, part) for part in parts]
+        if whole is not None and None not in counts and sum(counts) > whole:
+            yield flag
     prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
-    if usage.cached_tokens is not None and prompt is not None and usage.cached_tokens > prompt:
-        yield "cached_exceeds_prompt"
-    if usage.reasoning_tokens is not None and completion is not None and usage.reasoning_tokens > completion:
-        yield "reasoning_exceeds_completion"
     if total is not None and prompt is not None and completion is not None and total != prompt + completion:
         yield "total_mismatch"
 

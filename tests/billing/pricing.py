@@ -1,0 +1,75 @@
+"""Strategies for prices and usages in every unit, and what a charge is, computed slowly and exactly."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from proxy.billing.prices import OPTIONAL, configured
+from proxy.billing.record import Bills, Price, Rates
+from proxy.metering.usage import Usage
+
+COUNTS = st.none() | st.integers(0, 10**8) | st.integers(0, 20)
+RATE = st.integers(0, 10**13) | st.integers(0, 20)
+OPTIONS = {name: st.none() | RATE for name in OPTIONAL}
+RATES = st.builds(Rates, input=RATE, cached_input=RATE, output=RATE, **OPTIONS)
+USAGES = st.builds(Usage, **dict.fromkeys(Usage.__struct_fields__, COUNTS))
+WORDS = st.sampled_from(["priority", "flex", "batch"])
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> Price:
+    """A configured list with variants, or one with tiers."""
+    if draw(st.booleans()):
+        return configured(draw(RATES), draw(st.dictionaries(WORDS, RATES, max_size=2)))
+    above = [0, *sorted(draw(st.sets(st.integers(1, 50), max_size=2)))]
+    fields = Rates.__struct_fields__
+    tiers = ({name: getattr(draw(RATES), name) for name in fields} | {"above_prompt_tokens": start} for start in above)
+    return Price("tiered", tuple(Rates(**tier) for tier in tiers))
+
+
+def exact_nusd(price: Price, usage: Usage, bills: Bills, service_tier: str | None = None) -> Fraction:
+    """Not rounded. Takes the prompt apart token by token kind, from the kind that is believed first."""
+    tiers = price.service_tiers.get(service_tier or "", price.tiers)
+    rates = [tier for tier in tiers if tier is tiers[0] or (usage.prompt_tokens or 0) > tier.above_prompt_tokens][-1]
+    total = Fraction(0)
+    if bills in (Bills.EVERYTHING, Bills.PROMPT):
+        total += _prompt(rates, usage)
+    if bills in (Bills.EVERYTHING, Bills.OUTPUT):
+        total += _output(rates, usage)
+    return total
+
+
+def half_up(exact: Fraction) -> int:
+    return math.floor(exact + Fraction(1, 2))
+
+
+def _prompt(rates: Rates, usage: Usage) -> Fraction:
+    write = rates.input if rates.cache_write is None else rates.cache_write
+    write_1h = write if rates.cache_write_1h is None else rates.cache_write_1h
+    audio = rates.input if rates.audio_input is None else rates.audio_input
+    left, million = usage.prompt_tokens or 0, Fraction(1, 10**6)
+    cached = min(left, usage.cached_tokens or 0)
+    left -= cached
+    written = min(left, usage.cache_write_tokens or 0)
+    left -= written
+    heard = min(left, usage.audio_prompt_tokens or 0)
+    left -= heard
+    hour = min(written, usage.cache_write_1h_tokens or 0)
+    tokens = left * rates.input + cached * rates.cached_input
+    tokens += (written - hour) * write + hour * write_1h + heard * audio
+    spoken = Fraction(usage.audio_ms or 0, 3_600_000) * (rates.audio_hour or 0)
+    return (tokens + (usage.characters or 0) * (rates.characters or 0)) * million + spoken + (rates.request or 0)
+
+
+def _output(rates: Rates, usage: Usage) -> Fraction:
+    left, made = usage.completion_tokens or 0, Fraction((usage.images or 0) * (rates.image or 0))
+    thought = min(left, usage.reasoning_tokens or 0)
+    left -= thought
+    spoken = min(left, usage.audio_completion_tokens or 0)
+    tokens = (left - spoken) * rates.output
+    tokens += thought * (rates.output if rates.reasoning is None else rates.reasoning)
+    tokens += spoken * (rates.output if rates.audio_output is None else rates.audio_output)
+    return Fraction(tokens, 10**6) + made + Fraction((usage.searches or 0) * (rates.searches or 0), 1000)

@@ -1,0 +1,197 @@
+"""Charges in every unit that is priced: exact, rounded once, no token twice; variants by how an answer was served."""
+
+from __future__ import annotations
+
+import hashlib
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from genai_prices import types as book_types
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
+
+from proxy.billing.money import nusd_rounded_half_up, usd_text
+from proxy.billing.prices import OPTIONAL, _tiers, addends, charge, configured, pinned, price_text, rates_for, unpriced
+from proxy.billing.quote import quote
+from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.settlement import amount
+from proxy.metering.usage import Usage
+from tests.billing.pricing import COUNTS, RATE, RATES, USAGES, WORDS, exact_nusd, half_up, prices
+
+USD = 10**9
+PLAIN = Rates(input=2 * USD, cached_input=USD // 5, output=8 * USD)
+FULL = replace(
+    PLAIN, cache_write=5 * USD // 2, cache_write_1h=4 * USD, audio_input=40 * USD, audio_output=80 * USD,
+    reasoning=3 * USD, image=USD // 25, audio_hour=36 * USD // 100, characters=15 * USD, searches=10 * USD,
+    request=USD // 200,
+)  # fmt: skip
+BILLS = st.sampled_from(Bills)
+TIERS = st.none() | WORDS | st.just("default")
+# A count, and the price of one of it: what more of it adds.
+WHOLES = ("prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches")
+PARTS = {
+    "cached_tokens": ("prompt_tokens", "cached_input", "input"),
+    "cache_write_tokens": ("prompt_tokens", "cache_write", "input"),
+    "audio_prompt_tokens": ("prompt_tokens", "audio_input", "input"),
+    "cache_write_1h_tokens": ("cache_write_tokens", "cache_write_1h", "cache_write"),
+    "reasoning_tokens": ("completion_tokens", "reasoning", "output"),
+    "audio_completion_tokens": ("completion_tokens", "audio_output", "output"),
+}
+
+
+@pytest.mark.parametrize(
+    ("usage", "usd"),
+    [
+        (Usage(prompt_tokens=1_000_000), "2"),
+        (Usage(prompt_tokens=1_000_000, cache_write_tokens=400_000), "2.2"),  # 0.6 × 2 + 0.4 × 2.5
+        (Usage(prompt_tokens=1_000_000, cache_write_tokens=400_000, cache_write_1h_tokens=100_000), "2.35"),
+        (Usage(prompt_tokens=1_000_000, cached_tokens=500_000, cache_write_tokens=500_000), "1.35"),
+        (Usage(prompt_tokens=1_000_000, audio_prompt_tokens=10_000), "2.38"),
+        (Usage(completion_tokens=1_000_000, reasoning_tokens=200_000), "7"),  # 0.8 × 8 + 0.2 × 3
+        (Usage(completion_tokens=1_000_000, audio_completion_tokens=100_000), "15.2"),
+        (Usage(images=3), "0.12"),
+        (Usage(audio_ms=90_000), "0.009"),  # a minute and a half at 0.006 a minute
+        (Usage(characters=1_000), "0.015"),
+        (Usage(prompt_tokens=0, searches=2), "0.02"),
+        (Usage(), "0"),
+    ],
+    ids=str,
+)
+def test_a_charge_by_hand(usage: Usage, usd: str) -> None:
+    without_fee = configured(replace(FULL, request=None))
+    assert usd_text(charge(without_fee, usage, Bills.EVERYTHING)) == usd
+    fee = charge(configured(FULL), usage, Bills.EVERYTHING) - charge(without_fee, usage, Bills.EVERYTHING)
+    assert fee == USD // 200
+
+
+@given(prices(), USAGES, BILLS, TIERS)
+def test_it_is_the_exact_sum_rounded_once(price: Price, usage: Usage, bills: Bills, tier: str | None) -> None:
+    nusd = charge(price, usage, bills, tier)
+    assert nusd == half_up(exact_nusd(price, usage, bills, tier)) >= 0
+    shown = addends(rates_for(price, usage.prompt_tokens, tier), usage, bills)
+    assert nusd == nusd_rounded_half_up(sum(one.parts for one in shown))
+    assert all(one.units > 0 for one in shown)
+    assert len({one.name for one in shown}) == len(shown)
+
+
+@given(RATES, USAGES, st.sampled_from([Bills.EVERYTHING, Bills.PROMPT, Bills.OUTPUT]))
+def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: Bills) -> None:
+    units = {one.name: one.units for one in addends(rates, usage, bills)}
+    of_prompt = ("input", "cached_input", "cache_write", "cache_write_1h", "audio_input")
+    prompt = sum(units.get(name, 0) for name in of_prompt)
+    output = sum(units.get(name, 0) for name in ("output", "reasoning", "audio_output"))
+    assert prompt == (usage.prompt_tokens or 0 if bills is not Bills.OUTPUT else 0)
+    assert output == (usage.completion_tokens or 0 if bills is not Bills.PROMPT else 0)
+
+
+@given(RATES, USAGES, BILLS, st.sampled_from(WHOLES), st.integers(0, 10**6))
+def test_more_never_costs_less(rates: Rates, usage: Usage, bills: Bills, name: str, more: int) -> None:
+    grown = replace(usage, **{name: (getattr(usage, name) or 0) + more})
+    assert charge(configured(rates), usage, bills) <= charge(configured(rates), grown, bills)
+
+
+@given(RATES, st.sampled_from(sorted(PARTS)), st.integers(0, 1000), st.integers(0, 1000))
+def test_a_part_moves_a_charge_towards_its_own_price(rates: Rates, part: str, count: int, more: int) -> None:
+    whole, own, rest = PARTS[part]
+    wholes = dict.fromkeys((whole, "prompt_tokens"), 5_000)
+    usages = [Usage(**{**wholes, part: number}) for number in (count, count + more)]
+    before, after = (charge(configured(rates), usage, Bills.EVERYTHING) for usage in usages)
+    otherwise = _rate(rates, rest)
+    dearer = _rate(rates, own, otherwise) >= otherwise
+    assert (before <= after) if dearer else (before >= after)
+
+
+def _rate(rates: Rates, name: str, otherwise: int | None = None) -> int:
+    found: int | None = getattr(rates, name)
+    return found if found is not None else rates.input if otherwise is None else otherwise
+
+
+@given(prices(), USAGES, TIERS, st.data())
+def test_a_quote_is_an_upper_bound(price: Price, most: Usage, tier: str | None, draw: st.DataObject) -> None:
+    """Of whatever is not more than it, however its tokens are made up; searches nobody knows before."""
+    most = replace(most, searches=None)
+    tokens = {name: getattr(most, name) or 0 for name in ("prompt_tokens", "completion_tokens")}
+    used = {name: draw.draw(st.integers(0, count)) for name, count in asdict(most).items() if count is not None}
+    parts = {name: draw.draw(COUNTS) for name in PARTS}
+    units = Usage(images=most.images, audio_ms=most.audio_ms, characters=most.characters)
+    held = quote(price, **tokens, nusd_max=1 << 90, units=units)
+    assert charge(price, Usage(**{**used, **parts}), Bills.EVERYTHING, tier) <= held.nusd
+    assert held.tokens == sum(tokens.values())
+
+
+@given(prices(), USAGES, BILLS, TIERS)
+def test_what_an_entry_shows_of_a_price_makes_the_charge_again(
+    price: Price, usage: Usage, bills: Bills, tier: str | None
+) -> None:
+    again = pinned(price_text(price, usage.prompt_tokens, tier))
+    assert again.version == price.version
+    assert amount(again, usage, bills, tier) == amount(price, usage, bills, tier)
+    assert amount(again, usage, bills) == amount(again, usage, bills, tier), "the variant was chosen for good"
+
+
+def test_a_variant_holds_by_the_word_of_the_answer_alone() -> None:
+    price = configured(PLAIN, {"priority": FULL, "flex": Rates(USD, USD, 4 * USD)})
+    usage = Usage(prompt_tokens=1_000_000, completion_tokens=0)
+    costs = {word: usd_text(charge(price, usage, Bills.EVERYTHING, word)) for word in (None, "default", "flex", "x")}
+    assert costs == {None: "2", "default": "2", "flex": "1", "x": "2"}
+    assert price_text(price, 1, "priority")["service_tier"] == "priority"
+    assert "service_tier" not in price_text(price, 1, "default")
+    assert price_text(price, 1, "priority")["searches"] == "10"
+
+
+def test_a_price_list_of_before_has_the_version_of_before() -> None:
+    assert configured(PLAIN).version == "config-" + hashlib.sha256(b"2000000000/200000000/8000000000/0").hexdigest()[:8]
+    assert configured(Rates(100_000_000, 50_000_000, 400_000_000)).version == "config-8abdc940"
+
+
+@given(RATES, st.sampled_from(OPTIONAL), RATE, WORDS)
+def test_other_numbers_have_another_version(rates: Rates, name: str, rate: int, word: str) -> None:
+    other = replace(rates, **{name: rate})
+    assert (configured(other).version == configured(rates).version) == (other == rates)
+    versions = {
+        configured(rates).version,
+        configured(rates, {word: rates}).version,
+        configured(rates, {"x": rates}).version,
+    }
+    assert len(versions) == 3
+
+
+@pytest.mark.parametrize(
+    ("rates", "usage", "missing", "priced"),
+    [
+        (PLAIN, Usage(prompt_tokens=1, searches=2), ["searches"], True),
+        (PLAIN, Usage(prompt_tokens=1, completion_tokens=1, images=2, audio_ms=3), [], True),
+        (PLAIN, Usage(images=2), ["images"], False),
+        (PLAIN, Usage(images=0), [], True),
+        (PLAIN, Usage(audio_ms=3, characters=4), ["audio_ms", "characters"], False),
+        (replace(PLAIN, characters=0), Usage(audio_ms=3, characters=4), [], True),
+        (replace(PLAIN, request=1), Usage(images=2), [], True),
+        (FULL, Usage(images=2, searches=1), [], True),
+        (PLAIN, Usage(), [], True),
+    ],
+    ids=str,
+)
+def test_what_has_no_price_is_said_and_never_silently_free(
+    rates: Rates, usage: Usage, missing: list[str], priced: bool
+) -> None:
+    assert unpriced(rates, usage) == missing
+    assert (amount(configured(rates), usage, Bills.EVERYTHING) is not None) == priced
+    assert amount(configured(rates), usage, Bills.NOTHING) == 0
+
+
+def test_the_book_s_prices_in_ours() -> None:
+    tiered = book_types.TieredPrices(base=Decimal(3), tiers=[book_types.Tier(start=200_000, price=Decimal(6))])
+    listed: dict[str, Any] = {
+        "input_mtok": tiered, "output_mtok": Decimal(15), "cache_write_mtok": Decimal("3.75"),
+        "cache_write_1h_mtok": Decimal(6), "input_audio_mtok": Decimal(1), "output_audio_mtok": Decimal(2),
+        "output_reasoning_mtok": Decimal(4), "audio_hours": Decimal(9), "input_audio_hours": Decimal("0.04"),
+        "input_mchars": Decimal(22), "web_searches_kcount": Decimal(10), "requests_kcount": Decimal(12),
+    }  # fmt: skip
+    low, high = _tiers(book_types.ModelPrice(**listed))
+    assert low == Rates(
+        3 * USD, 3 * USD, 15 * USD, 0, 3_750_000_000, 6 * USD, USD, 2 * USD, 4 * USD, None, 40_000_000, 22 * USD,
+        10 * USD, 12_000_000,
+    )  # fmt: skip
+    assert high == replace(low, input=6 * USD, cached_input=6 * USD, above_prompt_tokens=200_000)

@@ -1,0 +1,117 @@
+"""OpenAI's usage object: counts that are neither prompt nor completion as a whole, and what is odd among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.metering.dialects.openai_usage import later, usage_of, violations
+from proxy.metering.estimate import Estimator, reading
+from proxy.metering.meter import Metered
+from proxy.metering.usage import NOTHING, UNITS_MAX, Evidence, Reading, Usage, UsageSource, service_tier_of
+
+PLAIN: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
+COUNTS = Usage(100, None, 50, None, 150)
+
+
+def details(prompt: dict[str, Any] | None = None, completion: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"prompt_tokens_details": prompt or {}, "completion_tokens_details": completion or {}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (details({"cache_write_tokens": 30}), {"cache_write_tokens": 30}),
+        (details({"cache_write_tokens": 0}), {"cache_write_tokens": 0}),
+        ({"cache_creation_input_tokens": 7}, {"cache_write_tokens": 7}),
+        (details({"cache_write_tokens": 3}) | {"cache_creation_input_tokens": 7}, {"cache_write_tokens": 3}),
+        (
+            {"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 2}},
+            {"cache_write_tokens": 7, "cache_write_1h_tokens": 2},
+        ),
+        (
+            details({"audio_tokens": 9}, {"audio_tokens": 8}),
+            {"audio_prompt_tokens": 9, "audio_completion_tokens": 8},
+        ),
+        ({"server_tool_use_details": {"web_search_requests": 3}}, {"searches": 3}),
+        ({"num_search_queries": 4}, {"searches": 4}),
+        ({"num_sources_used": 5}, {"searches": 5}),
+        ({"server_tool_use_details": None, "cache_creation": [], "num_sources_used": None}, {}),
+    ],
+    ids=str,
+)
+def test_where_each_count_is_told(raw: dict[str, Any], found: dict[str, int]) -> None:
+    assert usage_of(PLAIN | raw) == msgspec.structs.replace(COUNTS, **found)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        details({"cache_write_tokens": -1}),
+        details({}, {"audio_tokens": "1"}),
+        {"num_search_queries": True},
+        {"num_sources_used": UNITS_MAX + 1},
+    ],
+    ids=str,
+)
+def test_one_impossible_count_spoils_the_usage(raw: dict[str, Any]) -> None:
+    assert usage_of(PLAIN | raw) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "flags"),
+    [
+        ({"cached_tokens": 60, "cache_write_tokens": 40, "cache_write_1h_tokens": 40, "audio_prompt_tokens": 100}, []),
+        ({"cached_tokens": 60, "cache_write_tokens": 41}, ["cache_exceeds_prompt"]),
+        ({"cache_write_tokens": 101}, ["cache_write_exceeds_prompt"]),
+        ({"cache_write_tokens": 1, "cache_write_1h_tokens": 2}, ["cache_write_1h_exceeds_cache_write"]),
+        ({"audio_prompt_tokens": 101}, ["audio_exceeds_prompt"]),
+        ({"reasoning_tokens": 50, "audio_completion_tokens": 50}, []),
+        ({"audio_completion_tokens": 51}, ["audio_exceeds_completion"]),
+    ],
+    ids=str,
+)
+def test_parts_above_their_whole_are_flagged(more: dict[str, int], flags: list[str]) -> None:
+    assert list(violations(msgspec.structs.replace(COUNTS, **more))) == flags
+
+
+def test_of_two_usages_each_count_is_the_higher() -> None:
+    first, second = Usage(searches=2, cache_write_tokens=5), Usage(searches=1, audio_ms=9)
+    assert later(first, second) == (Usage(searches=2, cache_write_tokens=5, audio_ms=9), True)
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("priority", "priority"), ("Flex", "flex"), (" batch ", "batch"), ("on_demand", "on_demand"), ("auto", None),
+        ("", None), (None, None), (7, None), (["priority"], None), ("two words", None), ("x" * 33, None), ("é", None),
+    ],
+)  # fmt: skip
+def test_a_service_tier_is_one_short_word_that_says_what_was_done(said: object, word: str | None) -> None:
+    assert service_tier_of(said) == word
+
+
+def read(usage: Usage | None) -> Reading:
+    """What an exchange used whose answer came to an end and reported this."""
+    metered = Metered(
+        usage=usage, usage_raw=None, evidence=Evidence(), finish_reason=None, response_id=None, complete=True,
+        failed=None, events=1, flags=(), timings={}, service_tier="flex",
+    )  # fmt: skip
+    return reading(
+        metered, estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=8, completion_tokens_max=None,
+        bytes_seen=10, accepted=usage is not None,
+    )  # fmt: skip
+
+
+def test_what_is_counted_in_other_units_is_not_estimated_in_tokens() -> None:
+    usage = Usage(images=2)
+    assert read(usage) == Reading(usage, UsageSource.REPORTED, service_tier="flex")
+    assert read(None) == NOTHING
+
+
+def test_an_estimate_beside_reported_counts_keeps_them() -> None:
+    found = read(Usage(prompt_tokens=40, cache_write_tokens=30, searches=1))
+    assert (found.source, found.service_tier) == (UsageSource.ESTIMATED, "flex")
+    assert found.usage == Usage(40, None, 0, None, 40, cache_write_tokens=30, searches=1)
