@@ -196,8 +196,49 @@ WRONG: list[tuple[str, object, str]] = [
     (f"{M}/price/output", float("nan"), "models.electron.price.output: must be"),
     (f"{M}/price/cached_input", 10_001, "models.electron.price.cached_input: must be"),
     (f"{M}/price", {"input": 1}, "models.electron.price.output: is missing"),
+    (f"{M}/price/cache_write", "much", "models.electron.price.cache_write: must be USD per million tokens"),
+    (f"{M}/price/image", 101, "models.electron.price.image: must be USD per image, a number from 0 to 100"),
+    (f"{M}/price/audio_hour", -1, "models.electron.price.audio_hour: must be USD per hour"),
+    (f"{M}/price/characters", True, "models.electron.price.characters: must be USD per million characters"),
+    (f"{M}/price/searches", [1], "models.electron.price.searches: must be USD per 1,000 searches"),
+    (f"{M}/price/request", "1e-10", "models.electron.price.request: must be USD per request"),
+    (f"{M}/price/audio", 1, "models.electron.price.audio: unknown field; is audio_hour meant?"),
+    (f"{M}/price/service_tiers", {"Priority": {}}, "models.electron.price.service_tiers.Priority: not a name"),
+    (f"{M}/price/service_tiers", {"auto": {}}, "models.electron.price.service_tiers.auto: not a name"),
+    (
+        f"{M}/price/service_tiers",
+        {"flex": {"input": 1}},
+        "models.electron.price.service_tiers.flex.output: is missing",
+    ),
+    (
+        f"{M}/price/service_tiers",
+        {"flex": {"input": 1, "output": 1, "service_tiers": {}}},
+        "models.electron.price.service_tiers.flex.service_tiers: unknown field",
+    ),
     (f"{M}/cost", 0.5, "models.electron.cost: must be a mapping"),
 ]
+
+
+def test_a_price_list_in_every_unit_and_with_variants() -> None:
+    written = {
+        "input": 2, "cached_input": 0.2, "cache_write": 2.5, "cache_write_1h": 4, "audio_input": 40, "output": 8,
+        "audio_output": 80, "reasoning": 3, "image": 0.04, "audio_hour": 0.36, "characters": 15, "searches": 10,
+        "request": 0.005,
+        "service_tiers": {"flex": {"input": 1, "output": 4}, "priority": {"input": 4, "output": 16, "searches": 0}},
+    }  # fmt: skip
+    price = settings(changed(f"{M}/price", written)).models["electron"].price
+    usd = 10**9
+    base = Rates(
+        2 * usd, usd // 5, 8 * usd, 0, 5 * usd // 2, 4 * usd, 40 * usd, 80 * usd, 3 * usd, usd // 25, 36 * usd // 100,
+        15 * usd, 10 * usd, usd // 200,
+    )  # fmt: skip
+    units = {"image": usd // 25, "audio_hour": 36 * usd // 100, "characters": 15 * usd, "request": usd // 200}
+    flex = Rates(usd, usd, 4 * usd, **units, searches=10 * usd)
+    priority = Rates(4 * usd, 4 * usd, 16 * usd, **units, searches=0)
+    assert price == configured(base, {"flex": flex, "priority": priority})
+    plain = settings(changed(f"{M}/price", {"input": 0.1, "cached_input": 0.05, "output": 0.4})).models["electron"]
+    assert plain.price is not None
+    assert plain.price.version == "config-8abdc940"
 
 
 SHARED = {"ledger": "${DATABASE_URL}", "queue": "redis+sentinel://:${REDIS_PW}@a:1,b:2/main", "key_pepper": "${PEPPER}"}
@@ -423,6 +464,7 @@ def test_the_reference_names_every_setting_once() -> None:
         "listen.port",
         "providers.<name>.timeouts.idle_s",
         "models.<name>.price.cached_input",
+        "models.<name>.price.service_tiers.<name>.audio_hour",
         "crashed_empty",
     ):
         assert name in names

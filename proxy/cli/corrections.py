@@ -14,7 +14,7 @@ from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.cli.words import Failure, json_line, store_of, with_config
 from proxy.settings import Settings, load, route
 from proxy.settings.kinds import At
-from proxy.settings.values import PRICE
+from proxy.settings.prices import PRICE
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry

@@ -3,6 +3,7 @@
 from proxy.secret import Secret
 from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
+from proxy.settings.prices import PriceSettings
 from proxy.settings.reading import Lookup, load, parse, require_prices, route
 from proxy.settings.reference import reference
 from proxy.settings.values import (
@@ -13,7 +14,6 @@ from proxy.settings.values import (
     Listen,
     ModelSettings,
     OnClientLeave,
-    PriceSettings,
     ProviderSettings,
     Settings,
     Timeouts,

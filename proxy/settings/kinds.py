@@ -286,18 +286,17 @@ def duration() -> Kind:
     return Kind("a duration (90d, 12h, …) or `none`", read)
 
 
-def rate() -> Kind:
-    """A price, in nUSD per million tokens here; written in USD per million tokens, as an exact decimal."""
+def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> Kind:
+    """A price, in nUSD per unit here; written in USD per unit, as an exact decimal, from 0 to `high` USD."""
 
     def read(raw: object, at: At) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         try:
-            return rate_from_usd(value)
+            return rate_from_usd(value, high)
         except ValueError:
-            words = f"a number from 0 to {USD_PER_MILLION_MAX}, no finer than a nano-USD"
-            raise at.wrong(f"must be USD per million tokens, {words}") from None
+            raise at.wrong(f"must be USD per {unit}, a number from 0 to {high}, no finer than a nano-USD") from None
 
-    return Kind("USD per million tokens", read)
+    return Kind(f"USD per {unit}", read)
 
 
 def usd(high: int) -> Kind:

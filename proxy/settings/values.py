@@ -12,14 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from proxy.billing.prices import configured
-from proxy.billing.record import Price, Rates
+from proxy.billing.record import Price
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.languages import WORDS
 from proxy.secret import Secret
 from proxy.settings.kinds import (
-    At,
-    Kind,
     about,
     choice,
     duration,
@@ -30,8 +27,6 @@ from proxy.settings.kinds import (
     pepper,
     place,
     policy,
-    rate,
-    read_section,
     seconds,
     secret,
     section,
@@ -41,6 +36,7 @@ from proxy.settings.kinds import (
     whole,
     words,
 )
+from proxy.settings.prices import PRICE
 from proxy.settings.spending import (
     COMPLETION_TOKENS_MAX,
     AlertSettings,
@@ -206,28 +202,6 @@ class ProviderSettings:
         default_factory=dict,
         metadata=about(policy(), "what is billed in which situation, where it differs from the table", default="{}"),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceSettings:
-    """A price list as it is written; nUSD per million tokens here."""
-
-    input: int = field(metadata=about(rate(), "prompt tokens"))
-    output: int = field(metadata=about(rate(), "generated tokens, reasoning included"))
-    cached_input: int | None = field(
-        default=None, metadata=about(rate(), "prompt tokens the provider had cached", default="`input`")
-    )
-
-    def rates(self) -> Rates:
-        """As one tier for prompts of every length."""
-        return Rates(self.input, self.input if self.cached_input is None else self.cached_input, self.output)
-
-
-def _price(raw: object, at: At) -> Price:
-    return configured(read_section(PriceSettings, raw, at).rates())
-
-
-PRICE = Kind("fields", _price, PriceSettings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

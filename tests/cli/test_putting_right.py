@@ -143,7 +143,7 @@ def test_rerate_looks_only_at_its_time_and_its_model(run: Commands) -> None:
         (["--input", "1"], "price.output: is missing"),
         (["--input", "free", "--output", "1"], "price.input: must be USD per million tokens"),
         (["--price", "[1]"], "price: must be a mapping"),
-        (["--price", '{"input": 1, "output": 1, "image": 2}'], "price.image: unknown field"),
+        (["--price", '{"input": 1, "output": 1, "images": 2}'], "price.images: unknown field"),
         (["--price", "{}", "--input", "1"], "--price: either this"),
         (["--since", "yesterday"], "not a time"),
     ],
