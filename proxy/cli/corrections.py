@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
     from proxy.ledger.corrections import Change, Prices, Rerated
 
-_TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+_COUNTS = (
+    "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
+    "cache_write_1h_tokens", "audio_prompt_tokens", "audio_completion_tokens", "images", "audio_ms", "characters",
+    "searches",
+)  # fmt: skip
 _MONEY = {"charge_usd": "what the key's owner is billed", "cost_usd": "what the provider charges us"}
 
 # How often `rerate` says how far it is.
@@ -34,7 +38,7 @@ def add_commands(commands: Any) -> None:
     adjust.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever reads the ledger")
     for name, words in _MONEY.items():
         adjust.add_argument(_option(name), type=usd, metavar="USD", help=words)
-    for name in _TOKENS:
+    for name in _COUNTS:
         adjust.add_argument(_option(name), type=int, metavar="N", help="money follows, unless it is given")
     adjust.add_argument("--dry-run", action="store_true", help="print the entry and write nothing")
     adjust.set_defaults(run=_adjust)
@@ -71,7 +75,7 @@ def _adjust(options: argparse.Namespace) -> int:
     from proxy.ledger.corrections import Corrections
     from proxy.ledger.reports import entry_json
 
-    wanted = Wanted(**{name: getattr(options, name) for name in (*_TOKENS, *_MONEY)})
+    wanted = Wanted(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
         at_work = Corrections(store.engine, store.ledger)
         line = at_work.adjust(options.exchange_id, wanted, options.reason, dry_run=options.dry_run)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proxy.cli.words import json_line, store_of, with_config
+
+if TYPE_CHECKING:
+    from proxy.billing.entries import LedgerEntry
 
 # How often `ledger --follow` looks.
 FOLLOW_S = 0.25
@@ -19,13 +22,14 @@ def add_commands(commands: Any) -> None:
     ledger.add_argument("--key", metavar="ALIAS", help="of this key only")
     ledger.add_argument("--model", metavar="M", help="of this model only")
     ledger.add_argument("--since", metavar="T", help="2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
+    ledger.add_argument("--explain", action="store_true", help="with what each charge is the sum of")
     ledger.add_argument("--follow", action="store_true", help="go on as entries come")
     ledger.set_defaults(run=_ledger)
 
 
 def _ledger(options: argparse.Namespace) -> int:
-    from proxy.ledger.reports import EntryFilter, EntryReader, entry_json, since_from
-    from proxy.ledger.table_text import HEADER, line
+    from proxy.ledger.reports import EntryFilter, EntryReader, since_from
+    from proxy.ledger.table_text import HEADER
 
     with store_of(options) as store:
         since = None if options.since is None else since_from(options.since, time.time())
@@ -35,9 +39,20 @@ def _ledger(options: argparse.Namespace) -> int:
         try:
             while True:
                 for entry in reader.new_entries():
-                    print(json_line(entry_json(entry)) if options.json else line(entry), flush=options.follow)
+                    print(_shown(entry, as_json=options.json, explain=options.explain), flush=options.follow)
                 if not options.follow:
                     return 0
                 time.sleep(FOLLOW_S)
         except KeyboardInterrupt:
             return 0
+
+
+def _shown(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
+    from proxy.ledger.explain import addends_json, sum_text
+    from proxy.ledger.reports import entry_json
+    from proxy.ledger.table_text import line
+
+    if as_json:
+        return json_line(entry_json(entry) | ({"addends": addends_json(entry)} if explain else {}))
+    why = sum_text(entry) if explain else ""
+    return f"{line(entry)}\n    {why}" if why else line(entry)

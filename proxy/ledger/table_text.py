@@ -48,5 +48,6 @@ def why(entry: LedgerEntry) -> str:
         said = {"reported": "reported by the provider", "none": "no tokens known"}[entry.usage_source]
     parts = [said, f"bills {details.get('billed', '?')}"]
     parts += [str(details[name]) for name in ("policy", "failed") if name in details]
+    parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []
     parts += [f"upstream said {details['upstream_status']}"] if "upstream_status" in details else []
     return "; ".join(parts)

@@ -89,6 +89,16 @@ def test_adjust_prints_the_entry_that_it_wrote(run: Commands) -> None:
     assert run.out.splitlines()[-1].endswith("adjustment: goodwill")
 
 
+def test_every_count_can_be_set_and_every_charge_be_explained(run: Commands) -> None:
+    (written,) = run("adjust", NAME, "--reason", "cached", "--cache-write-tokens", "9", "--searches", "1")
+    assert written["details"]["units"] == {"cache_write_tokens": 9, "searches": 1}
+    first, *_, last = run("ledger", "--json", "--explain")
+    assert [one["price"] for one in first["addends"]] == ["input", "cached_input", "output", "reasoning"]
+    assert last["addends"] == []
+    run("ledger", "--explain")
+    assert run.out.splitlines()[2].startswith(f"    {first['charge_usd']} = ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,67 @@
+"""What a charge is the sum of, as people and programs read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from proxy.billing.money import nusd_rounded_half_up
+from proxy.billing.prices import configured
+from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.settlement import entry
+from proxy.ledger.explain import addends_json, addends_of, sum_text
+from proxy.ledger.table_text import why
+from proxy.metering.usage import Reading, Usage, UsageSource
+from tests.billing.pricing import USAGES, prices
+from tests.ledger.real import a_real_entry, a_real_record
+
+USD = 10**9
+PRICE = configured(
+    Rates(USD, USD // 10, 4 * USD, cache_write=2 * USD, searches=10 * USD, request=USD // 200, audio_hour=USD)
+)
+
+
+def test_a_charge_is_told_as_a_sum() -> None:
+    usage = Usage(1_000, 300, 50, 5, 1_050, cache_write_tokens=100, searches=2, audio_ms=60_000)
+    said = sum_text(a_real_entry(price=PRICE, usage=usage))
+    assert said == (
+        "0.042696667 = 600 input × 1 a million + 300 cached_input × 0.1 a million + 100 cache_write × 2 a million"
+        " + 60000 ms of audio × 1 an hour + 0.005 request"
+        " + 45 output × 4 a million + 5 reasoning × 4 a million + 2 searches × 10 a thousand"
+    )
+    fast = replace(a_real_record(price=configured(PRICE.tiers[0], {"flex": Rates(USD, USD, USD)})))
+    fast = replace(fast, reading=replace(fast.reading, service_tier="flex"))
+    assert sum_text(entry(fast)).endswith(", served as flex")
+
+
+@given(prices(), USAGES, st.sampled_from(Bills))
+def test_it_adds_up_to_the_charge(price: Price, usage: Usage, bills: Bills) -> None:
+    line = entry(replace(a_real_record(price=price, usage=usage), bills=bills))
+    if line.charge_usd is None:
+        assert addends_json(line) == []
+    else:
+        assert nusd_rounded_half_up(sum(one.parts for one in addends_of(line))) == line.charge_usd
+    assert bool(sum_text(line)) == bool(addends_json(line))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"kind": "adjustment"}, {"charge_usd": None}, {"details": {}}, {"details": {"price": "dear"}},
+        {"details": {"price": {"version": "v"}}},
+        {"details": {"price": {"version": "v", "input": []}, "billed": "prompt"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_has_no_sum_has_none(broken: dict[str, Any]) -> None:
+    line = replace(a_real_entry(), **broken)
+    assert (sum_text(line), addends_json(line)) == ("", [])
+
+
+def test_what_nobody_priced_is_named() -> None:
+    line = entry(replace(a_real_record(), reading=Reading(Usage(images=2), UsageSource.REPORTED)))
+    assert "no price for images" in why(line)
