@@ -121,6 +121,14 @@ def test_a_quote_is_an_upper_bound(price: Price, most: Usage, tier: str | None, 
     assert held.tokens == sum(tokens.values())
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_a_quote_holds_what_the_dearest_part_would_cost(part: str) -> None:
+    price = configured(replace(PLAIN, **{PARTS[part][1]: 100 * USD}))
+    most = {"prompt_tokens": 10, "completion_tokens": 10}
+    usage = Usage(**most | {"cache_write_tokens": 10 if "1h" in part else 0, part: 10})
+    assert quote(price, **most, nusd_max=1 << 62).nusd == charge(price, usage, Bills.EVERYTHING)
+
+
 @given(prices(), USAGES, BILLS, TIERS)
 def test_what_an_entry_shows_of_a_price_makes_the_charge_again(
     price: Price, usage: Usage, bills: Bills, tier: str | None
