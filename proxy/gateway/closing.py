@@ -121,7 +121,8 @@ class Closing:
         )
         self.billed = record.bills is not Bills.NOTHING
         self._ports.outbox.finish(record, self.slot)
-        self.reservation.close(amount(self.opened.price, read.usage, record.bills) or 0, _tokens(read.usage))
+        charged = amount(self.opened.price, read.usage, record.bills, read.service_tier)
+        self.reservation.close(charged or 0, _tokens(read.usage))
         self._ports.meters.ended(record, estimate_error=self._learn(metered))
         return record
 

@@ -15,7 +15,7 @@ from proxy.metering.dialects.openai_usage import plain, timings
 from proxy.metering.framing import Framer
 from proxy.metering.run import RunReader, RunText
 from proxy.metering.tally import Tally
-from proxy.metering.usage import Evidence, Usage
+from proxy.metering.usage import Evidence, Usage, service_tier_of
 
 # Reading many pieces at once costs a third less than reading each; 32 events are under half a second of a stream.
 FOLD_PIECES = 32
@@ -95,6 +95,7 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
         events=events,
         flags=tuple(sorted(flags | tally.flags)),
         timings={} if raw is None else timings(raw),
+        service_tier=service_tier_of(tally.service_tier),
     )
 
 

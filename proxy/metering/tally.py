@@ -30,6 +30,8 @@ class Tally(Protocol):
     """the object it came from, as it came"""
     finish_reason: str | None
     response_id: str | None
+    service_tier: str | None
+    """how the answer says it was served, as it came last; `service_tier_of` makes it a word"""
     failed: str | None
     """`error_event`, `error_body`, …: the provider said that it failed"""
     flags: set[str]
@@ -64,7 +66,7 @@ class Counting:
 
     __slots__ = (
         "_calls", "_reasonings", "_texts", "done", "evidence", "failed", "finish_reason", "flags", "response_id",
-        "usage", "usage_raw",
+        "service_tier", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,6 +75,7 @@ class Counting:
         self.usage_raw: dict[str, Any] | None = None
         self.finish_reason: str | None = None
         self.response_id: str | None = None
+        self.service_tier: str | None = None
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False

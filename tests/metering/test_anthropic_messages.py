@@ -71,7 +71,7 @@ def answered(document: Any) -> Metered:
 
 def test_a_whole_stream() -> None:
     result = metered(*TALE)
-    assert result.usage == Usage(127, 100, 41, None, 168)
+    assert result.usage == Usage(127, 100, 41, None, 168, 20)
     assert result.usage_raw == SEED | {"output_tokens": 41}
     assert (result.complete, result.failed, result.finish_reason, result.response_id) == (
         True, None, "end_turn", "msg_1",
@@ -135,7 +135,7 @@ def test_a_compaction_is_text_and_its_tokens_are_added() -> None:
         end(input_tokens=7, cache_read_input_tokens=0, output_tokens=5, iterations=steps),
         STOP,
     )
-    assert result.usage == Usage(917, 10, 55, None, 972)
+    assert result.usage == Usage(917, 10, 55, None, 972, 0)
     assert (result.evidence.chars, result.flags) == (16, ())
 
 
@@ -152,20 +152,28 @@ def test_a_compaction_is_text_and_its_tokens_are_added() -> None:
 )  # fmt: skip
 def test_steps_are_never_added_twice(steps: Any, flags: tuple[str, ...]) -> None:
     result = metered(start(), end(output_tokens=41, iterations=steps), STOP)
-    assert result.usage == Usage(127, 100, 41, None, 168)
+    assert result.usage == Usage(127, 100, 41, None, 168, 20)
     assert result.flags == flags
+
+
+def test_what_else_costs_is_counted() -> None:
+    written = {"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 3}}
+    begun = start(input_tokens=5, service_tier="priority", **written)
+    result = metered(begun, end(output_tokens=2, server_tool_use={"web_search_requests": 4}))
+    assert result.usage == Usage(112, 100, 2, None, 114, cache_write_tokens=7, cache_write_1h_tokens=3, searches=4)
+    assert result.service_tier == "priority"
 
 
 def test_counts_only_grow_and_what_is_null_says_nothing() -> None:
     result = metered(start(), end(output_tokens=41, cache_read_input_tokens=None), end(output_tokens=40), STOP)
-    assert result.usage == Usage(127, 100, 41, None, 168)
+    assert result.usage == Usage(127, 100, 41, None, 168, 20)
     assert result.flags == ("usage_decreased",)
 
 
 @pytest.mark.parametrize("count", [-1, True, "5", 5.5, TOKENS_MAX + 1])
 def test_an_impossible_count_is_not_used(count: Any) -> None:
     result = metered(start(), end(output_tokens=count), STOP)
-    assert result.usage == Usage(prompt_tokens=127, cached_tokens=100)
+    assert result.usage == Usage(prompt_tokens=127, cached_tokens=100, cache_write_tokens=20)
     assert result.flags == ("usage_invalid",)
 
 
@@ -204,7 +212,7 @@ def test_a_whole_answer() -> None:
     ]
     message = {"id": "msg_2", "type": "message", "content": content, "stop_reason": "tool_use"}
     result = answered(message | {"usage": SEED | {"output_tokens": 9}})
-    assert result.usage == Usage(127, 100, 9, None, 136)
+    assert result.usage == Usage(127, 100, 9, None, 136, 20)
     assert (result.complete, result.finish_reason, result.response_id) == (True, "tool_use", "msg_2")
     assert (result.evidence.chars_latin, result.evidence.reasoning_chars, result.evidence.tool_chars) == (8, 3, 15)
 

@@ -65,6 +65,11 @@ def metered(dialect: Dialect, record: dict[str, Any], pieces: list[bytes]) -> Me
     return meter.close()
 
 
+def in_tokens(usage: Usage | None) -> Usage | None:
+    """What the truth speaks of."""
+    return usage and Usage(**{name: getattr(usage, name) for name in FIELDS})
+
+
 def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
     if dialect.free:
         return Usage(0, None, 0, None, 0) if record["status"] == 200 else None
@@ -89,7 +94,7 @@ def test_usage_is_the_truth_at_every_cut(dialect: Dialect, count: int, known: di
     for record in records:
         results = [metered(dialect, record, pieces) for pieces in cuts(record["body"].encode(), record["id"])]
         assert all(result == results[0] for result in results), record["id"]
-        if results[0].usage != expected(dialect, record):
+        if in_tokens(results[0].usage) != expected(dialect, record):
             why = exception(record)
             assert why is not None, record["id"]
             exceptions[why] += 1

@@ -300,3 +300,12 @@ def test_whole_answer() -> None:
     assert (result.evidence.chars, result.evidence.reasoning_chars, result.finish_reason) == (6, 2, "stop")
     failed = answered(error={"message": "this is a long explanation"})
     assert (failed.failed, failed.evidence.empty, failed.complete) == ("error_body", True, False)
+
+
+def test_how_an_answer_says_it_was_served() -> None:
+    """What was asked comes first in some streams, what was done last."""
+    said = [{**chunk({"content": "x"}), "service_tier": word} for word in ("auto", "priority", "Flex")]
+    assert metered(sse(*said)).service_tier == "flex"
+    assert metered(sse(said[0])).service_tier is None
+    assert metered(sse({**chunk({"content": "x"}), "service_tier": 7})).service_tier is None
+    assert answered(choices=[], service_tier="priority", usage=usage()).service_tier == "priority"

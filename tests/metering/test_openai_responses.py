@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from proxy.gateway import errors
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
@@ -112,6 +113,29 @@ def test_every_last_event_says_how_it_ended_and_what_it_used(
     meter.feed(last(status, **more))
     meter.fold()
     assert meter.done
+
+
+def test_searches_are_counted_once_each_and_looking_at_pages_is_none() -> None:
+    kinds = ("search", "open_page", "search", None)
+    items = [
+        {"type": "web_search_call", "id": str(at)} | ({"action": {"type": k}} if k else {})
+        for at, k in enumerate(kinds)
+    ]
+    done = [event("response.output_item.done", output_index=at, item=item) for at, item in enumerate(items)]
+    assert metered(BEGUN, *done, last(output=items)).usage == structs.replace(COUNTED, searches=3)
+    assert answered(response(output=items)).usage == structs.replace(COUNTED, searches=3)
+    grok = {"server_side_tool_usage_details": {"web_search_calls": 2}}
+    assert answered(response(output=items, usage=USAGE | grok)).usage == structs.replace(COUNTED, searches=2)
+
+
+def test_what_else_costs_is_counted() -> None:
+    details = {"input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2}}
+    usage = metered(BEGUN, last(usage=USAGE | details)).usage
+    assert usage is not None
+    assert (usage.cached_tokens, usage.cache_write_tokens) == (1, 2)
+    asked = event("response.created", response={"id": "resp_1", "status": "in_progress", "service_tier": "auto"})
+    assert metered(asked, last(service_tier="flex")).service_tier == "flex"
+    assert answered(response(output=[], service_tier="priority")).service_tier == "priority"
 
 
 def test_gateways_that_end_with_done() -> None:

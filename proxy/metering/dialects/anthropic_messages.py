@@ -108,6 +108,7 @@ class MessagesTally(Counting):
             self.flags.add("usage_invalid")
             return
         self._merged = self.usage_raw = merged
+        self.service_tier = merged.get("service_tier", self.service_tier)
         if not final:
             usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
         if usage != Usage():

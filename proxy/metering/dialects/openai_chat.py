@@ -55,6 +55,8 @@ class ChatTally(Counting):
             self._read_usage(chunk)
         if self.response_id is None:
             self.response_id = identifier(chunk.id)
+        if chunk.service_tier is not None:
+            self.service_tier = chunk.service_tier
         if chunk.error:
             self.fail("error_event")
             return

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import structs
+
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_usage import count, later, violations
 from proxy.metering.dialects.responses_request import facts, upstream_document
 from proxy.metering.dialects.responses_wire import Event, Item, Response, Text, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import Usage
+from proxy.metering.usage import UNITS_MAX, Usage
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 # Deltas of what no model wrote as text: sound, pictures, what a tool printed.
@@ -26,11 +28,12 @@ _RUNNING = ("queued", "in_progress")
 class ResponsesTally(Counting):
     """What the events of one exchange add up to."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_searches", "_told")
 
     def __init__(self, _cumulative: bool | None = None) -> None:
         super().__init__()
         self._told: set[int] = set()  # items of which deltas came
+        self._searches: set[int] = set()  # items that are one each
 
     def read(self, event: bytes, name: bytes) -> Event | None:
         """One event of a stream."""
@@ -60,12 +63,13 @@ class ResponsesTally(Counting):
 
     def _read_response(self, response: Response, *, last: bool) -> None:
         self.response_id = self.response_id or identifier(response.id)
+        self.service_tier = response.service_tier or self.service_tier
+        for index, item in enumerate(response.output or ()) if last else ():
+            self._read_item(index, item, whole=True)
         self._read_usage(response.usage)
         if not last:
             return
         self.done = True
-        for index, item in enumerate(response.output or ()):
-            self._read_item(index, item, whole=True)
         if response.error or response.status == "failed":
             self.fail("error_event")
         details = response.incomplete_details
@@ -89,6 +93,8 @@ class ResponsesTally(Counting):
         calls = kind.endswith("_call") or kind == "mcp_approval_request"
         if calls:
             self._read_call(index, item)
+        if whole and kind == "web_search_call" and _searched(item.action):
+            self._searches.add(index)
         if not whole or index in self._told:
             return
         self._told.add(index)
@@ -116,6 +122,8 @@ class ResponsesTally(Counting):
         if usage is None:
             self.flags.add("usage_invalid")
         elif usage != Usage():
+            if self._searches and usage.searches is None:
+                usage = structs.replace(usage, searches=len(self._searches))
             self.flags.update(violations(usage))
             self.usage, fell = later(self.usage, usage)
             self.usage_raw = raw
@@ -127,11 +135,12 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
     """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count.
 
     Rule: prompt = `input_tokens`; completion = `output_tokens`; total = `total_tokens`; cached =
-    `input_tokens_details.cached_tokens`; reasoning = `output_tokens_details.reasoning_tokens`; all as reported.
+    `input_tokens_details.cached_tokens`; reasoning = `output_tokens_details.reasoning_tokens`; written to caches =
+    `input_tokens_details.cache_write_tokens`; searches = xAI's `server_side_tool_usage_details.web_search_calls`; all
+    as reported. OpenAI's searches are items of the output.
     """
     asked, told = _object(raw.get("input_tokens_details")), _object(raw.get("output_tokens_details"))
-    # Beside these: what was written to caches is `input_tokens_details.cache_write_tokens`; searches are xAI's
-    # `server_side_tool_usage_details.web_search_calls` (OpenAI's are the items of the output).
+    used = _object(raw.get("server_side_tool_usage_details"))
     try:
         return Usage(
             prompt_tokens=count(raw.get("input_tokens")),
@@ -139,6 +148,8 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
             completion_tokens=count(raw.get("output_tokens")),
             reasoning_tokens=count(told.get("reasoning_tokens")),
             total_tokens=count(raw.get("total_tokens")),
+            cache_write_tokens=count(asked.get("cache_write_tokens")),
+            searches=count(used.get("web_search_calls"), UNITS_MAX),
         )
     except ValueError:
         return None
@@ -146,6 +157,11 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
 
 def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _searched(action: Any) -> bool:
+    """Whether a call of the search tool is charged as one; older answers do not say what it did."""
+    return not isinstance(action, dict) or action.get("type", "search") == "search"
 
 
 def _written(parts: list[Text] | None) -> str:

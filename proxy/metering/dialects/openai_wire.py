@@ -91,6 +91,7 @@ class Chunk(msgspec.Struct, gc=False):
     error: Any = None
     err_msg: str | None = None
     full_text: Any = None
+    service_tier: str | None = None
 
 
 _ORDINARY = msgspec.json.Decoder(Chunk)
@@ -115,6 +116,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
         error=document.get("error"),
         err_msg=_str(document.get("err_msg")),
         full_text=document.get("full_text"),
+        service_tier=_str(document.get("service_tier")),
     )
 
 

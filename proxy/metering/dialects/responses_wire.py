@@ -28,6 +28,8 @@ class Item(msgspec.Struct, gc=False):
     arguments: str | None = None
     input: str | None = None
     code: str | None = None
+    action: Any = None
+    """what a search did: it searched, or it looked at a page that was found"""
 
 
 class Incomplete(msgspec.Struct, gc=False):
@@ -44,6 +46,7 @@ class Response(msgspec.Struct, gc=False):
     output: list[Item] | None = None
     usage: dict[str, Any] | None = None
     incomplete_details: Incomplete | None = None
+    service_tier: str | None = None
     error: Any = None
 
 
