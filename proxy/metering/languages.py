@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.azure_openai import AZURE
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
 
-DIALECTS: tuple[Dialect, ...] = (OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC_MESSAGES, ANTHROPIC_COUNT_TOKENS)
+DIALECTS: tuple[Dialect, ...] = (
+    OPENAI_CHAT,
+    OPENAI_RESPONSES,
+    ANTHROPIC_MESSAGES,
+    ANTHROPIC_COUNT_TOKENS,
+    *AZURE,
+)
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))
 """What all dialects of one API are called together."""

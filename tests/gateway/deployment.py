@@ -32,7 +32,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
     def section(**settings: Any) -> dict[str, Any]:
         return provider_section(base_url, **settings)
 
-    spoken = ["openai", "anthropic"]
+    spoken = ["openai", "anthropic", "azure"]
     closed = f"http://127.0.0.1:{free_port()}/v1"
     return {
         "cancel": section(on_client_leave="cancel"),
@@ -46,7 +46,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         "always": section(inject_usage="always"),
         "many": section(dialects=spoken, on_client_leave="cancel"),
         "many-briefly": section(
-            dialects=["openai", "anthropic"],
+            dialects=spoken,
             timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 0.3, "total_s": 60},
         ),
         "nowhere": provider_section("http://no-such-host.invalid/v1"),
