@@ -21,6 +21,8 @@ from proxy.metering.request import RequestFacts
 
 # An error answer is read whole before it is passed on; a longer one is replaced by our own.
 ERROR_BYTES_MAX = 256 * 1024
+# How servers refuse a field that they do not know; those that validate against a schema say 422.
+_UNKNOWN_FIELD = (400, 422)
 
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
@@ -43,7 +45,7 @@ class Asking:
         )
         """usage is asked for in the client's stead, and to be taken out of the answer"""
         self.refusal: bytes | None = None
-        """the body of a 400, if it was read here already"""
+        """the body of such a refusal, if it was read here already"""
 
     def wire(self) -> bytes:
         """The request's bytes."""
@@ -58,7 +60,7 @@ class Asking:
         """Send `wire`; take back the question for usage where the provider refuses it. Raises UpstreamFailedError."""
         provider = self._route.provider
         answer = await upstream.ask(provider, wire)
-        if answer.status == 400 and self.injected and provider.settings.inject_usage == "auto":
+        if answer.status in _UNKNOWN_FIELD and self.injected and provider.settings.inject_usage == "auto":
             self.refusal = await answer.read(ERROR_BYTES_MAX)
             answer.close()
             if self.refusal is not None and b"stream_options" in self.refusal:

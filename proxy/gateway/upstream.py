@@ -56,7 +56,7 @@ class Provider:
     _fields: str
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
     without_usage: set[str] = field(default_factory=set)
-    """upstream models that answered 400 to stream_options: not injected again (`inject_usage: auto`)"""
+    """upstream models that answered 400 or 422 to stream_options: not injected again (`inject_usage: auto`)"""
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:

@@ -185,7 +185,7 @@ class ProviderSettings:
         default=InjectUsage.AUTO,
         metadata=about(
             choice(InjectUsage),
-            "ask for usage in streams whose client did not; `auto` stops where the provider answers 400 to it",
+            "ask for usage in streams whose client did not; `auto` stops where the provider answers 400 or 422 to it",
         ),
     )
     heartbeat_s: float = field(

@@ -251,6 +251,6 @@ def long_line(line_bytes: int, after: Sequence[bytes] = ()) -> Script:
     return Script(steps=(Send(head), padding, Send(tail), *sends(after), End()))
 
 
-def refuses_stream_options(events: Sequence[bytes]) -> Script:
-    """400 until the request has no `stream_options`, then these events."""
-    return Script(steps=tuple(sends(events)), refuse_stream_options=True)
+def refuses_stream_options(events: Sequence[bytes], status: Literal[400, 422] = 400) -> Script:
+    """`status` until the request has no `stream_options`, then these events."""
+    return Script(steps=tuple(sends(events)), refuse_stream_options=status)
