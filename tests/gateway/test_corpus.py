@@ -21,6 +21,7 @@ from proxy.demo.script import AS_SENT, Cut, Script, Send
 from tests.gateway.deployment import Deployment
 from tests.gateway.streams import COUNTS, inside_utf8
 from tests.gateway.test_languages import MESSAGES, RESPONSES
+from tests.gateway.test_other_languages import ASKED as CHAT_ASKED
 from tests.metering.test_corpus_languages import exception
 from tests.support import sse
 from tests.support.net import RawClient, chat_request
@@ -36,6 +37,8 @@ ASKED = {
     "anthropic.messages": (MESSAGES.path, MESSAGES.asked),
     "anthropic.count_tokens": (MESSAGES.path + "/count_tokens", MESSAGES.asked),
     "openai.responses": (RESPONSES.path, RESPONSES.asked),
+    "mistral.chat": ("/v1/chat/completions", CHAT_ASKED),
+    "mistral.fim": ("/v1/fim/completions", {"prompt": "the water is "}),
 }
 
 
@@ -210,7 +213,7 @@ async def test_every_recorded_chat_at_every_chunking(deployment: Deployment, cor
 
 async def test_every_recorded_answer_in_other_languages(deployment: Deployment, corpus: Path) -> None:
     records = records_of(corpus, *ASKED)
-    assert len(records) == 210
+    assert len(records) == 235
     sampled = {id(record): list(replays([record])) for record in records}
     chosen = [ways[(turn + step) % len(ways)] for turn, ways in enumerate(sampled.values()) for step in (0, 2)]
     todo = [(replay, deployment.plan("many", replay.script(), "corpus")) for replay in chosen]

@@ -68,6 +68,10 @@ LANGUAGES = [
         "/v1/deployments/{model}/chat/completions?api-version=2024-10-21", key="api-key",
     ),
     chat("azure.chat_v1", "/openai/v1/chat/completions", "/v1/v1/chat/completions", key="api-key"),
+    chat(
+        "mistral.fim", "/v1/fim/completions", "/v1/fim/completions", refused=("message",),
+        asked={"prompt": "the water is ", "suffix": "."}, error={"object": "error", "message": "later"},
+    ),
 ]  # fmt: skip
 every_language = pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 

@@ -11,6 +11,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -20,17 +21,23 @@ import pytest
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+# Mistral speaks chat at OpenAI's path; the corpus names it apart.
+MISTRAL_CHAT = replace(OPENAI_CHAT, name="mistral.chat")
 # How many records there are of each, plain and streamed, and the exceptions among them.
 LANGUAGES = (
     (ANTHROPIC_MESSAGES, 544, {"several": 3, "compaction": 1}),
     (ANTHROPIC_COUNT_TOKENS, 7, {}),
     (OPENAI_RESPONSES, 571, {"several": 2}),
+    (MISTRAL_CHAT, 106, {}),
+    (MISTRAL_FIM, 3, {}),
 )
 SEVERAL = (b'"type":"message_start"', b'"type":"response.created"')
 
@@ -102,7 +109,10 @@ def test_usage_is_the_truth_at_every_cut(dialect: Dialect, count: int, known: di
     assert exceptions == known
 
 
-@pytest.mark.parametrize("dialect", [ANTHROPIC_MESSAGES, OPENAI_RESPONSES], ids=lambda one: one.name)
+SPEAKING = [dialect for dialect, *_ in LANGUAGES if not dialect.free]
+
+
+@pytest.mark.parametrize("dialect", SPEAKING, ids=lambda one: one.name)
 def test_whatever_was_generated_is_evidence_and_errors_are_not(dialect: Dialect) -> None:
     unseen = 0
     for record in recorded()[dialect.name]:
