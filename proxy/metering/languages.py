@@ -5,6 +5,7 @@ from __future__ import annotations
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.azure_openai import AZURE
+from proxy.metering.dialects.cohere_chat import COHERE_CHAT
 from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
@@ -16,6 +17,7 @@ DIALECTS: tuple[Dialect, ...] = (
     ANTHROPIC_COUNT_TOKENS,
     *AZURE,
     MISTRAL_FIM,
+    COHERE_CHAT,
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))

@@ -22,6 +22,9 @@ ANSWERED = {
     "choices": [{"index": 0, "message": {"content": "Much."}, "finish_reason": "stop"}],
     "usage": fixtures.usage(30, 20, 50),
 }
+BILLED = {"billed_units": {"input_tokens": 5}, "tokens": {"input_tokens": 30, "output_tokens": 20}}
+SPOKEN = {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Much more than before."}}}}
+ENDED = {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": BILLED}}
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,14 @@ LANGUAGES = [
     chat(
         "mistral.fim", "/v1/fim/completions", "/v1/fim/completions", refused=("message",),
         asked={"prompt": "the water is ", "suffix": "."}, error={"object": "error", "message": "later"},
+    ),
+    Language(
+        "cohere.chat", "/v2/chat", "/v1/chat", ASKED,
+        [b"event: content-delta\ndata: %b\n\n" % json.dumps(SPOKEN).encode(),
+         b"event: message-end\ndata: %b\n\n" % json.dumps(ENDED).encode()],
+        {"id": "r-1", "message": {"content": [{"type": "text", "text": "Much."}]}, "finish_reason": "COMPLETE",
+         "usage": BILLED},
+        error={"message": "later"}, refused=("message",),
     ),
 ]  # fmt: skip
 every_language = pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)

@@ -1,7 +1,8 @@
 """Recorded answers in the languages beside chat: usage equal to the truth that was told beside them.
 
 Exceptions, each by its shape: a body that holds several answers, one after the other (a recorder joined them), whose
-truth is the last one's alone; and a compaction, whose tokens the truth leaves out and the provider bills.
+truth is the last one's alone; a compaction, whose tokens the truth leaves out and the provider bills; and Cohere's
+count of reasoning, which the truth leaves out (all else of it is equal).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import pytest
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.cohere_chat import COHERE_CHAT
 from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
@@ -38,7 +40,10 @@ LANGUAGES = (
     (OPENAI_RESPONSES, 571, {"several": 2}),
     (MISTRAL_CHAT, 106, {}),
     (MISTRAL_FIM, 3, {}),
+    (COHERE_CHAT, 42, {"reasoning": 3}),
 )
+# Cohere's first version of chat is another language, which is not spoken here.
+NOT_SPOKEN = ("/v1/chat",)
 SEVERAL = (b'"type":"message_start"', b'"type":"response.created"')
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
@@ -53,7 +58,8 @@ def recorded() -> dict[str, list[dict[str, Any]]]:
     for line in (CORPUS / "open.jsonl").read_bytes().split(b"\n") + packed.split(b"\n"):
         if any(name in line for name in names):
             record = json.loads(line)
-            found[record["dialect"]].append(record)
+            if record["path"].partition("?")[0] not in NOT_SPOKEN:
+                found[record["dialect"]].append(record)
     return found
 
 
@@ -89,7 +95,10 @@ def exception(record: dict[str, Any]) -> str | None:
     body = record["body"].encode()
     if any(body.count(one) > 1 for one in SEVERAL):
         return "several"
-    steps = (record["truth"] or {}).get("usage_raw", {}).get("iterations", ())
+    raw = (record["truth"] or {}).get("usage_raw", {})
+    if record["dialect"] == "cohere.chat" and "reasoning_tokens" in raw.get("tokens", {}):
+        return "reasoning"
+    steps = raw.get("iterations", ())
     return "compaction" if any(step["type"] == "compaction" for step in steps) else None
 
 

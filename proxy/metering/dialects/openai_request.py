@@ -15,7 +15,7 @@ from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 # OpenAI's own limit.
 N_MAX = 128
 # Where a message has text that the model reads, and where calls; what of the request is read as JSON.
-_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning"})
+_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
 _STRUCTURES = ("tools", "functions", "response_format")
 
@@ -34,7 +34,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         usage_asked=streamed and asked,
         completion_tokens_max=None if limit is None else n * limit,
         n=n,
-        prompt=_prompt(messages_of(document), document),
+        prompt=prompt_of(messages_of(document), document),
     )
 
 
@@ -53,10 +53,13 @@ def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return options or {}
 
 
-def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
+def prompt_of(
+    messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = _STRUCTURES
+) -> PromptEvidence:
+    """What is asked, in every language whose messages are like these. `read_as_json`: other fields that models read."""
     texts: list[str] = []
     kinds: list[object] = []
-    structures = [document[name] for name in _STRUCTURES if name in document]
+    structures = [document[name] for name in read_as_json if name in document]
     for message in messages:
         for name, value in message.items():
             if name in _CALLS:
@@ -66,7 +69,7 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
             elif isinstance(value, str):
                 texts.append(value)
             elif isinstance(value, list):
-                _read_parts(value, texts, kinds)
+                _read_parts(value, texts, structures, kinds)
     latin, wide, other = chars_of("".join(texts))
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
     return PromptEvidence(
@@ -80,11 +83,15 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
     )
 
 
-def _read_parts(parts: list[Any], texts: list[str], kinds: list[object]) -> None:
-    """Add the texts of a message's parts to `texts`, and the types of those that are not text to `kinds`."""
+def _read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds: list[object]) -> None:
+    """Add texts of a message's parts to `texts`, documents to `structures`, the types of all else to `kinds`."""
     for part in parts:
-        text = part.get("text") if isinstance(part, dict) else part
+        text = part.get("text", part.get("thinking")) if isinstance(part, dict) else part
         if isinstance(text, str):
             texts.append(text)
+        elif isinstance(text, list):  # Mistral's thinking
+            texts += [inner["text"] for inner in text if isinstance(inner, dict) and isinstance(inner.get("text"), str)]
+        elif isinstance(part, dict) and isinstance(part.get("document"), dict):  # Cohere's
+            structures.append(part["document"])
         elif isinstance(part, dict):
             kinds.append(part.get("type"))
