@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.metering.ndjson import LineFramer
 from proxy.metering.sse import Event, EventFramer
 
 
@@ -49,3 +50,11 @@ def _sse_event(document: bytes, name: str) -> bytes:
 
 
 SSE = Framing("text/event-stream", EventFramer, _sse_event, b": keep-alive\n\n")
+
+
+def _line(document: bytes, _name: str) -> bytes:
+    return document + b"\n"
+
+
+# Its clients take every line for JSON: there is nothing to send that says nothing.
+NDJSON = Framing("application/x-ndjson", LineFramer, _line, b"")

@@ -7,6 +7,7 @@ from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, A
 from proxy.metering.dialects.azure_openai import AZURE
 from proxy.metering.dialects.cohere_chat import COHERE_CHAT
 from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
+from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
 
@@ -18,6 +19,8 @@ DIALECTS: tuple[Dialect, ...] = (
     *AZURE,
     MISTRAL_FIM,
     COHERE_CHAT,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))

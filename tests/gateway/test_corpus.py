@@ -40,6 +40,8 @@ ASKED = {
     "mistral.chat": ("/v1/chat/completions", CHAT_ASKED),
     "mistral.fim": ("/v1/fim/completions", {"prompt": "the water is "}),
     "cohere.chat": ("/v2/chat", CHAT_ASKED),
+    "ollama.chat": ("/api/chat", CHAT_ASKED),
+    "ollama.generate": ("/api/generate", {"prompt": "the water is "}),
 }
 
 
@@ -73,12 +75,27 @@ class Replay:
     def replaced(self) -> bool:
         return self.record["status"] in (401, 403)
 
+    def events(self) -> list[bytes]:
+        """What the body is made of: whole events, each as it came."""
+        if self.in_lines:
+            return [line + b"\n" for line in self.body.split(b"\n")[:-1]]
+        return [event.wire for event in sse.events(self.body)]
+
+    @property
+    def in_lines(self) -> bool:
+        return self.dialect.startswith("ollama.")
+
+    @property
+    def expected_events(self) -> int:
+        """As many events that say something must the client get."""
+        return len(self.events()) if self.in_lines else len(sse.data_events(self.expected))
+
     def script(self) -> Script:
         """The recorded answer, parted as `how` says."""
         chunking, wire = _cuts(self.how, self.body)
         headers = self.record["response_headers"]
         kind = headers.get("content-type") or (STREAM if self.record["streamed"] else PLAIN)
-        chunks = [event.wire for event in sse.events(self.body)] if self.how == "per event" else [self.body]
+        chunks = self.events() if self.how == "per event" else [self.body]
         rest = self.body[sum(map(len, chunks)) :]
         return Script(
             steps=tuple(map(Send, (*chunks, rest) if rest else chunks)),
@@ -169,7 +186,7 @@ def check(replay: Replay, entry: dict[str, Any]) -> None:
     if not replay.replaced:
         assert entry["bytes"] == len(replay.expected), where
     if replay.record["streamed"]:
-        assert entry["events"] == len(sse.data_events(replay.expected)), where
+        assert entry["events"] == replay.expected_events, where
     if truth is None:
         assert (entry["usage_source"] == "reported") is (replay.dialect == "anthropic.count_tokens"), where
         assert entry["charge_usd"] == "0" or entry["usage_source"] == "estimated", where
@@ -214,7 +231,7 @@ async def test_every_recorded_chat_at_every_chunking(deployment: Deployment, cor
 
 async def test_every_recorded_answer_in_other_languages(deployment: Deployment, corpus: Path) -> None:
     records = records_of(corpus, *ASKED)
-    assert len(records) == 253
+    assert len(records) == 274
     sampled = {id(record): list(replays([record])) for record in records}
     chosen = [ways[(turn + step) % len(ways)] for turn, ways in enumerate(sampled.values()) for step in (0, 2)]
     todo = [(replay, deployment.plan("many", replay.script(), "corpus")) for replay in chosen]

@@ -65,6 +65,15 @@ def chat(name: str, path: str, upstream: str, **more: Any) -> Language:
     return Language(name, path, upstream, more.pop("asked", ASKED), [said, last], ANSWERED, **more)
 
 
+def ollama(endpoint: str, asked: dict[str, Any], **said: Any) -> Language:
+    ended = {"done": True, "done_reason": "stop", "prompt_eval_count": 30, "eval_count": 20}
+    return Language(
+        f"ollama.{endpoint}", f"/api/{endpoint}", f"/v1/{endpoint}", asked,
+        [json.dumps(line).encode() + b"\n" for line in (said | {"done": False}, ended)], said | ended,
+        content_type="application/x-ndjson", error={"error": "later"}, refused=("error",),
+    )  # fmt: skip
+
+
 LANGUAGES = [
     chat(
         "azure.chat", "/openai/deployments/{model}/chat/completions?api-version=2024-10-21&x=1",
@@ -83,6 +92,8 @@ LANGUAGES = [
          "usage": BILLED},
         error={"message": "later"}, refused=("message",),
     ),
+    ollama("chat", ASKED, message={"content": "Much more than before."}),
+    ollama("generate", {"prompt": "the water is "}, response="Much more than before."),
 ]  # fmt: skip
 every_language = pytest.mark.parametrize("language", LANGUAGES, ids=lambda language: language.name)
 
@@ -149,3 +160,13 @@ async def test_a_client_that_leaves_pays_for_what_was_generated(deployment: Depl
     assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
     assert entry["completion_tokens"] > 1
     assert nusd(entry) == charge(entry)
+
+
+async def test_a_stall_is_told_in_a_line_and_nobody_had_to_ask_for_a_stream(deployment: Deployment) -> None:
+    language = LANGUAGES[-1]
+    model = deployment.plan("many-briefly", language.streamed(language.events[:1], Stall()))
+    response = await ask(deployment, language.path, language.request(model))
+    begun, told = response.body.splitlines()
+    assert (begun + b"\n", list(json.loads(told))) == (language.events[0], ["error"])
+    entry = await deployment.entry(model)
+    assert (entry["outcome"], entry["streamed"], entry["events"]) == ("upstream_stalled", True, 2)

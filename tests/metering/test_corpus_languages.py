@@ -24,6 +24,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.cohere_chat import COHERE_CHAT
 from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
+from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
 from proxy.metering.meter import Metered
@@ -41,6 +42,8 @@ LANGUAGES = (
     (MISTRAL_CHAT, 106, {}),
     (MISTRAL_FIM, 3, {}),
     (COHERE_CHAT, 42, {"reasoning": 3}),
+    (OLLAMA_CHAT, 31, {}),
+    (OLLAMA_GENERATE, 9, {}),
 )
 # Cohere's first version of chat is another language, which is not spoken here.
 NOT_SPOKEN = ("/v1/chat",)
@@ -72,7 +75,9 @@ def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
 
 
 def metered(dialect: Dialect, record: dict[str, Any], pieces: list[bytes]) -> Metered:
-    meter = dialect.stream_meter() if record["streamed"] else dialect.plain_meter()
+    content_type = record["response_headers"].get("content-type", "").partition(";")[0]
+    framing = dialect.framing(content_type, streamed=record["streamed"])
+    meter = dialect.plain_meter() if framing is None else dialect.stream_meter(framing)
     for piece in pieces:
         meter.feed(piece)
     return meter.close()
