@@ -95,6 +95,11 @@ def test_a_stream_reads_the_same_at_every_cut(at: tuple[int, ...]) -> None:
     assert metered(sse(*SPOKEN), at) == metered(sse(*SPOKEN))
 
 
+def test_broken_characters_lose_nothing_else() -> None:
+    broken = metered(sse(*SPOKEN).replace("水".encode(), b"\xff"))
+    assert (broken.usage, broken.evidence.chars, broken.finish_reason) == (USAGE, 13, "COMPLETE")
+
+
 def test_a_plan_is_text_and_each_tool_call_is_one() -> None:
     body = sse(
         START,

@@ -74,6 +74,12 @@ def test_a_chat_reads_the_same_at_every_cut(at: tuple[int, ...]) -> None:
     assert metered(SPOKEN, at) == metered(SPOKEN)
 
 
+def test_broken_characters_lose_nothing_else() -> None:
+    broken = metered(SPOKEN.replace("水".encode(), b"\xff"))
+    assert (broken.usage, broken.evidence.tool_calls) == (Usage(26, None, 8, None, 34), 2)
+    assert broken.evidence.chars == metered(SPOKEN).evidence.chars
+
+
 def test_a_text_ends_with_its_context_which_is_no_output() -> None:
     last = wrote(context=list(range(300)), **ENDED) | {"done": True, "done_reason": "length"}
     result = metered(lines(wrote(thinking="Hm"), wrote("Much"), last))

@@ -2,8 +2,8 @@
 
 Rule: prompt = `tokens.input_tokens`; completion = `tokens.output_tokens`; reasoning = `tokens.reasoning_tokens`;
 cached = `cached_tokens`; total = prompt + completion, for none is told. `tokens` is what the model read and wrote.
-`billed_units` leaves out of it what Cohere itself put around the prompt and the answer: it stands in where `tokens`
-does not say a count, and is otherwise kept in the raw usage; where the two differ, that is flagged.
+`billed_units` is what Cohere charges: it leaves out what Cohere itself put around the prompt and the answer. It stands
+in where `tokens` does not say a count, and is otherwise kept in the raw usage; where the two differ, that is flagged.
 """
 
 from __future__ import annotations
