@@ -55,6 +55,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     audio_ms: int | None = None
     characters: int | None = None
     searches: int | None = None
+    unbilled_prompt_tokens: int | None = None
+    unbilled_completion_tokens: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -264,9 +266,11 @@ _PARTS = (
     ("cached_tokens", "prompt_tokens"),
     ("cache_write_tokens", "prompt_tokens"),
     ("audio_prompt_tokens", "prompt_tokens"),
+    ("unbilled_prompt_tokens", "prompt_tokens"),
     ("cache_write_1h_tokens", "cache_write_tokens"),
     ("reasoning_tokens", "completion_tokens"),
     ("audio_completion_tokens", "completion_tokens"),
+    ("unbilled_completion_tokens", "completion_tokens"),
 )
 
 

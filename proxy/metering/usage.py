@@ -1,8 +1,9 @@
 """What was used, in every unit that has a price, and where the counts come from.
 
 Law: None is "not reported", 0 is "reported zero"; the two are never mixed. Subsets are subsets: `cached_tokens`,
-`cache_write_tokens` and `audio_prompt_tokens` are part of `prompt_tokens`, `cache_write_1h_tokens` of
-`cache_write_tokens`, `reasoning_tokens` and `audio_completion_tokens` of `completion_tokens`.
+`cache_write_tokens`, `audio_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
+`cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens` and
+`unbilled_completion_tokens` of `completion_tokens`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Unicode code points of text to be spoken, or whatever else is charged by them"""
     searches: int | None = None
     """web searches and the like that the provider made"""
+    unbilled_prompt_tokens: int | None = None
+    """prompt tokens that the provider put there itself, and does not bill"""
+    unbilled_completion_tokens: int | None = None
+    """completion tokens, likewise"""
 
     @property
     def reported_nothing(self) -> bool:

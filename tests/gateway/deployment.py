@@ -144,8 +144,11 @@ class Deployment:
 def charge(entry: dict[str, Any], *, prompt: bool = True, output: bool = True) -> int:
     """What `entry` must cost by the test's price, in nano-USD, from its own token counts (no cached ones)."""
     assert not entry["cached_tokens"]
-    input_nusd = round(PRICE["input"] * 1000) * (entry["prompt_tokens"] or 0) if prompt else 0
-    output_nusd = round(PRICE["output"] * 1000) * (entry["completion_tokens"] or 0) if output else 0
+    units = entry["details"].get("units", {})
+    asked = (entry["prompt_tokens"] or 0) - units.get("unbilled_prompt_tokens", 0)
+    told = (entry["completion_tokens"] or 0) - units.get("unbilled_completion_tokens", 0)
+    input_nusd = round(PRICE["input"] * 1000) * asked if prompt else 0
+    output_nusd = round(PRICE["output"] * 1000) * told if output else 0
     return input_nusd + output_nusd
 
 

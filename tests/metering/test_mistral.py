@@ -49,7 +49,8 @@ def test_content_in_chunks_is_text_and_thinking() -> None:
 def test_audio_in_the_prompt_is_in_the_total_alone_and_that_is_said() -> None:
     used = usage(11, 15, 401, prompt_audio_seconds=5, prompt_tokens_details={"audio_tokens": 375, "cached_tokens": 9})
     result = metered(OPENAI_CHAT, sse(*say("Much"), chunk(finish="stop", usage=used), DONE))
-    assert (result.usage, result.flags) == (Usage(11, 9, 15, None, 401), ("total_mismatch",))
+    assert result.usage == Usage(11, 9, 15, None, 401, audio_prompt_tokens=375)
+    assert result.flags == ("audio_exceeds_prompt", "total_mismatch")
     assert result.usage_raw == used
 
 

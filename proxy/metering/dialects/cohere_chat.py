@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.cohere_usage import BILLED_DIFFERS, billed_differs, usage_of
+from proxy.metering.dialects.cohere_usage import usage_of
 from proxy.metering.dialects.openai_request import prompt_of
 from proxy.metering.dialects.openai_usage import later, violations
 from proxy.metering.refusal import ErrorShape, Refusal
@@ -158,8 +158,6 @@ class CohereTally(Counting):
             self.usage_raw = raw
             if fell:
                 self.flags.add("usage_decreased")
-            if billed_differs(raw):
-                self.flags.add(BILLED_DIFFERS)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

@@ -1,9 +1,9 @@
 """The usage object of Cohere's chat → `Usage`, by one rule.
 
 Rule: prompt = `tokens.input_tokens`; completion = `tokens.output_tokens`; reasoning = `tokens.reasoning_tokens`;
-cached = `cached_tokens`; total = prompt + completion, for none is told. `tokens` is what the model read and wrote.
-`billed_units` is what Cohere charges: it leaves out what Cohere itself put around the prompt and the answer. It stands
-in where `tokens` does not say a count, and is otherwise kept in the raw usage; where the two differ, that is flagged.
+cached = `cached_tokens`; total = prompt + completion, for none is told. `tokens` is what the model read and wrote;
+`billed_units` is what Cohere charges: it leaves out what Cohere itself put around the prompt and the answer, which is
+therefore unbilled. It stands in where `tokens` does not say a count.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 from proxy.metering.dialects.openai_usage import count
 from proxy.metering.usage import Usage
 
-BILLED_DIFFERS = "billed_units_differ"
 _SIDES = ("input_tokens", "output_tokens")
 
 
@@ -29,15 +28,15 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
             completion_tokens=completion,
             reasoning_tokens=count(tokens.get("reasoning_tokens")),
             total_tokens=None if prompt is None or completion is None else prompt + completion,
+            unbilled_prompt_tokens=_less(prompt, count(billed.get("input_tokens"))),
+            unbilled_completion_tokens=_less(completion, count(billed.get("output_tokens"))),
         )
     except ValueError:
         return None
 
 
-def billed_differs(raw: Mapping[str, Any]) -> bool:
-    """Whether Cohere bills other counts than it used."""
-    tokens, billed = _part(raw, "tokens"), _part(raw, "billed_units")
-    return any(side in tokens and side in billed and tokens[side] != billed[side] for side in _SIDES)
+def _less(tokens: int | None, billed: int | None) -> int | None:
+    return None if tokens is None or billed is None else max(0, tokens - billed)
 
 
 def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
