@@ -85,4 +85,4 @@ def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:
 
 def _passes(part: str, names: tuple[str, ...]) -> bool:
     name, _, value = part.partition("=")
-    return name in names and _VALUE.fullmatch(value) is not None
+    return part in names or (name in names and _VALUE.fullmatch(value) is not None)

@@ -79,7 +79,7 @@ class Dialect:
     headers_down: tuple[str, ...] = ()
     """of the provider's answer, likewise"""
     query: tuple[str, ...] = ()
-    """names of the query that go up"""
+    """names of the query that go up; `name=value`: it goes up with that value only"""
     free: bool = False
     """nobody bills anything for it: its exchanges are in the ledger with a price of zero"""
 

@@ -59,13 +59,16 @@ def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bo
     return bool(value)
 
 
-def integer(document: Mapping[str, Any], name: str, *, at_most: int, at_least: int = 1) -> int | None:
-    """A whole number; None where it is absent or null. Raises InvalidField."""
+def integer(
+    document: Mapping[str, Any], name: str, param: str | None = None, *, at_most: int, at_least: int = 1
+) -> int | None:
+    """A whole number; None where it is absent or null. `param`: its path, where that is not its name. Raises
+    InvalidField."""
     value = document.get(name)
     if value is None:
         return None
     if type(value) is not int or not at_least <= value <= at_most:
-        raise InvalidField(name, f"must be an integer from {at_least} to {at_most}")
+        raise InvalidField(param or name, f"must be an integer from {at_least} to {at_most}")
     return value
 
 
