@@ -6,6 +6,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.azure_openai import AZURE
 from proxy.metering.dialects.cohere_chat import COHERE_CHAT
+from proxy.metering.dialects.gemini_generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
 from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
@@ -21,6 +22,8 @@ DIALECTS: tuple[Dialect, ...] = (
     COHERE_CHAT,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
+    GEMINI_GENERATE,
+    GEMINI_STREAM,
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))
