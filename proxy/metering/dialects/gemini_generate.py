@@ -167,9 +167,8 @@ _STATUSES = {
 
 def _error(refusal: Refusal) -> dict[str, Any]:
     """A google.rpc.Status as Google's JSON has it; the field stands in the message too, where SDKs show it."""
-    message, param = refusal.message, refusal.param
-    if param is not None and param not in message:
-        message = f"{param}: {message}"
+    param = refusal.param
+    message = refusal.message if param is None else f"{param}: {refusal.message}"
     details: list[dict[str, Any]] = []
     if refusal.code is not None:
         kind = "type.googleapis.com/google.rpc.ErrorInfo"

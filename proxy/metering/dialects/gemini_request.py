@@ -6,7 +6,7 @@ Law: nothing is read of a request but what admission needs, in either spelling t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of
@@ -15,13 +15,11 @@ from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
 # Google's own limit of candidateCount.
 N_MAX = 8
-# What is read as JSON: of the request, of generationConfig, of a part.
-_STRUCTURES = (("tools", "tools"), ("toolConfig", "tool_config"))
+# What is read as JSON: of generationConfig, of a part.
 _SCHEMAS = (
-    ("responseSchema", "response_schema"),
-    ("responseJsonSchema", "response_json_schema"),
-    ("_responseJsonSchema", "_response_json_schema"),
-)
+    "responseSchema", "response_schema", "responseJsonSchema", "response_json_schema", "_responseJsonSchema",
+    "_response_json_schema",
+)  # fmt: skip
 _CALLS = (
     "functionCall", "function_call", "functionResponse", "function_response", "toolCall", "tool_call", "toolResponse",
     "tool_response", "executableCode", "executable_code", "codeExecutionResult", "code_execution_result",
@@ -81,7 +79,7 @@ def _integer(where: str, config: Mapping[str, Any], camel: str, snake: str, *, a
 def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config: Mapping[str, Any]) -> PromptEvidence:
     texts: list[str] = []
     media: list[str] = []
-    structures = [*_given(document, _STRUCTURES), *_given(config, _SCHEMAS)]
+    structures = [document.get("tools"), *(config[name] for name in _SCHEMAS if name in config)]
     _, system = _object(document, "systemInstruction", "system_instruction")
     for content in (system, *contents):
         parts = content.get("parts")
@@ -99,10 +97,6 @@ def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config:
         images=images,
         attachments=len(media) - images,
     )
-
-
-def _given(document: Mapping[str, Any], names: Iterable[tuple[str, str]]) -> list[object]:
-    return [document[name] for both in names for name in both if name in document]
 
 
 def _read_part(part: Mapping[str, Any], texts: list[str], structures: list[object], media: list[str]) -> None:
