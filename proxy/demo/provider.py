@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -45,6 +46,8 @@ SCRIPTS_MAX = 20_000
 BACKLOG = 4096
 # A write this long at a time, so that the log's count stays near the truth when the client stops reading.
 WRITE_BYTES_MAX = 64 * 1024
+# Gemini's paths name the model.
+NAMED = re.compile(r"/models/([^/:]+):")
 # How soon an orphan ends: short enough that nobody meets it, long enough to cost nothing.
 PARENT_POLL_S = 0.25
 
@@ -133,7 +136,7 @@ class Provider:
 
     def _reply(self, request: Request, body: Any, exchange: Exchange) -> Reply:
         if request.method != "POST" or not request.path.endswith("/chat/completions"):
-            if (script := self._script(body)) is not None:
+            if (script := self._script(request.path, body)) is not None:
                 return Reply(script)
             return Reply(json_script(error_object(f"no such endpoint: {request.method} {request.path}"), 404))
         # The process id keeps ids apart between two providers of one test run.
@@ -145,9 +148,11 @@ class Provider:
             created=int(exchange.started_at),
         )
 
-    def _script(self, body: Any) -> Script | None:
-        """The registered script that a body's `model` names: what it says is said at any path."""
-        plan = self.scripts.get(str(body.get("model"))) if isinstance(body, dict) else None
+    def _script(self, path: str, body: Any) -> Script | None:
+        """The registered script that a path or a body's `model` names: what it says is said at any path."""
+        named = NAMED.search(path)
+        name = named[1] if named else str(body.get("model")) if isinstance(body, dict) else ""
+        plan = self.scripts.get(name)
         return plan if isinstance(plan, Script) else None
 
     def control(self, request: Request) -> Script:

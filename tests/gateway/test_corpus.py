@@ -22,7 +22,9 @@ from tests.gateway.deployment import Deployment
 from tests.gateway.streams import COUNTS, inside_utf8
 from tests.gateway.test_languages import MESSAGES, RESPONSES
 from tests.gateway.test_other_languages import ASKED as CHAT_ASKED
+from tests.metering.test_corpus_gemini import exception as gemini_exception
 from tests.metering.test_corpus_languages import NOT_SPOKEN, exception
+from tests.metering.test_gemini import ASKED as GEMINI_ASKED
 from tests.support import sse
 from tests.support.net import RawClient, chat_request
 
@@ -42,6 +44,7 @@ ASKED = {
     "cohere.chat": ("/v2/chat", CHAT_ASKED),
     "ollama.chat": ("/api/chat", CHAT_ASKED),
     "ollama.generate": ("/api/generate", {"prompt": "the water is "}),
+    "google.generate": ("/v1beta/models/{model}:{method}", GEMINI_ASKED),
 }
 
 
@@ -69,7 +72,8 @@ class Replay:
             return deployment.request(model, stream=self.record["streamed"], usage=usage)
         path, asked = ASKED[self.dialect]
         document = asked | {"model": model, "stream": self.record["streamed"]}
-        return chat_request(document, path=path, key=deployment.key)
+        method = "streamGenerateContent" if self.record["streamed"] else "generateContent"
+        return chat_request(document, path=path.format(model=model, method=method), key=deployment.key)
 
     @property
     def replaced(self) -> bool:
@@ -88,6 +92,8 @@ class Replay:
     @property
     def expected_events(self) -> int:
         """As many events that say something must the client get."""
+        if self.body.startswith(b"["):
+            return len(json.loads(self.body))
         return len(self.events()) if self.in_lines else len(sse.data_events(self.expected))
 
     def script(self) -> Script:
@@ -194,6 +200,11 @@ def check(replay: Replay, entry: dict[str, Any]) -> None:
     if exception(replay.record) is not None:
         assert entry["usage_source"] == "reported", where
         return
+    if (why := gemini_exception(replay.record)) is not None:
+        tools = truth["tool_use_prompt_tokens"] or 0
+        assert entry["prompt_tokens"] == truth["prompt_tokens"] + tools, where
+        assert entry["usage_source"] == ("reported" if why == "tools" else "estimated"), where
+        return
     assert entry["details"]["usage"] == truth["usage_raw"], where
     both = truth["prompt_tokens"] is not None and truth["completion_tokens"] is not None
     assert entry["usage_source"] == ("reported" if both else "estimated"), where
@@ -231,7 +242,7 @@ async def test_every_recorded_chat_at_every_chunking(deployment: Deployment, cor
 
 async def test_every_recorded_answer_in_other_languages(deployment: Deployment, corpus: Path) -> None:
     records = records_of(corpus, *ASKED)
-    assert len(records) == 274
+    assert len(records) == 340
     sampled = {id(record): list(replays([record])) for record in records}
     chosen = [ways[(turn + step) % len(ways)] for turn, ways in enumerate(sampled.values()) for step in (0, 2)]
     todo = [(replay, deployment.plan("many", replay.script(), "corpus")) for replay in chosen]

@@ -24,6 +24,13 @@ UNFINISHED = "lmnr-ai/lmnr-ts/packages/lmnr/test/recordings/google-genai-creates
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 
 
+def exception(record: dict[str, Any]) -> str | None:
+    """Why the truth of a record is not what it used."""
+    if record["id"] == UNFINISHED:
+        return "unfinished"
+    return "tools" if (record["truth"] or {}).get("tool_use_prompt_tokens") else None
+
+
 @functools.cache
 def recorded() -> list[dict[str, Any]]:
     lines = (CORPUS / "open.jsonl").read_bytes().split(b"\n")

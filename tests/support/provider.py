@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from proxy.demo.provider import NAMED
 from proxy.demo.script import (
     AS_SENT,
     AnyStep,
@@ -129,6 +130,8 @@ class ScriptedProvider:
 
 
 def _model(exchange: dict[str, Any]) -> str | None:
+    if (named := NAMED.search(exchange["path"])) is not None:
+        return named[1]
     body = exchange["body"]
     return body.get("model") if isinstance(body, dict) else None
 
