@@ -169,7 +169,7 @@ def _ms(seconds: float) -> float:
 
 
 def _details(metered: Metered | None) -> dict[str, Any]:
-    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, the evidence."""
+    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
     if metered is None:
         return {}
     details: dict[str, Any] = {}
@@ -181,7 +181,7 @@ def _details(metered: Metered | None) -> dict[str, Any]:
         details["provider_timings"] = metered.timings
     if metered.usage_raw is not None:
         details["usage"] = metered.usage_raw
-    else:
+    if metered.usage is None or metered.usage.completion_tokens is None:
         details["evidence"] = _seen(metered.evidence)
     return details
 

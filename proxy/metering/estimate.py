@@ -20,6 +20,8 @@ from proxy.metering.meter import Metered
 from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 VERSION = "ridge-1"
+# Where the provider said how much it had generated so far: its own count, of an answer that was cut.
+RUNNING_COUNT = "running-count"
 
 # Models remembered; beyond it the one learned from longest ago is forgotten. "*" routes pass any name on.
 MODELS_MAX = 1000
@@ -211,6 +213,15 @@ def _restored_correction(row: list[float]) -> _Correction | None:
     return _Correction(_within(row[0], _MEMORY), _within(row[1], _CORRECTION_MAX), _within(row[2], _ERROR_MAX))
 
 
+def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | None:
+    """What the provider had counted by the last event that came; None where it had not."""
+    so_far = metered.completion_so_far
+    if not so_far:
+        return None
+    tokens = so_far if completion_tokens_max is None else min(so_far, completion_tokens_max)
+    return Estimate(tokens, 0.0, capped=tokens < so_far)
+
+
 def reading(
     metered: Metered,
     *,
@@ -221,7 +232,8 @@ def reading(
     bytes_seen: int,
     accepted: bool = False,
 ) -> Reading:
-    """What an exchange used. Reported numbers stay as reported; what is missing beside them is estimated.
+    """What an exchange used. Reported numbers stay as reported; what is missing beside them is estimated: by the
+    provider's own count so far, where there is one, which knows hidden reasoning, too.
 
     `accepted`: the provider took the request, so that a prompt was used even if nothing was generated. Without it,
     no usage and no evidence is NOTHING.
@@ -231,7 +243,8 @@ def reading(
         return Reading(usage, UsageSource.REPORTED, service_tier=metered.service_tier)
     if usage.reported_nothing and metered.evidence.empty and not accepted:
         return NOTHING
-    estimate = estimator.completion(
+    counted = _counted(metered, completion_tokens_max) if usage.completion_tokens is None else None
+    estimate = counted or estimator.completion(
         model_key, metered.evidence, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen
     )
     prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
@@ -244,7 +257,7 @@ def reading(
             total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
         ),
         UsageSource.ESTIMATED,
-        estimator=VERSION,
+        estimator=VERSION if counted is None else RUNNING_COUNT,
         expected_error=estimate.expected_error,
         service_tier=metered.service_tier,
     )

@@ -49,6 +49,8 @@ class Metered(msgspec.Struct, frozen=True):
     timings: dict[str, float]
     service_tier: str | None = None
     """by which the answer says it was served (`service_tier_of`); None: it does not say"""
+    completion_so_far: int | None = None
+    """completion tokens by the provider's own count, where it is not final"""
 
 
 class BodyMeter(Protocol):
@@ -96,6 +98,7 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
         flags=tuple(sorted(flags | tally.flags)),
         timings={} if raw is None else timings(raw),
         service_tier=service_tier_of(tally.service_tier),
+        completion_so_far=tally.completion_so_far,
     )
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from proxy.metering import estimate as estimate_module
-from proxy.metering.estimate import VERSION, Estimate, Estimator, reading
+from proxy.metering.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator, reading
 from proxy.metering.meter import Metered
 from proxy.metering.usage import NOTHING, TOKENS_MAX, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
@@ -251,6 +252,22 @@ def test_what_a_reading_says() -> None:
     assert (estimated.estimator, estimated.expected_error) == (VERSION, 0.2)
     accepted = read(None, Evidence(), accepted=True)
     assert (accepted.usage, accepted.source) == (Usage(7, None, 0, None, 7), UsageSource.ESTIMATED)
+
+
+def test_a_providers_own_count_so_far_is_better_than_an_estimate() -> None:
+    def cut(so_far: int | None, usage: Usage, completion_tokens_max: int | None = None) -> Reading:
+        seen = structs.replace(metered(usage, TEXT), completion_so_far=so_far)
+        return reading(
+            seen, estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=7,
+            completion_tokens_max=completion_tokens_max, bytes_seen=9999,
+        )  # fmt: skip
+
+    counted = cut(500, Usage(9))
+    assert (counted.usage, counted.source) == (Usage(9, None, 500, None, 509), UsageSource.ESTIMATED)
+    assert (counted.estimator, counted.expected_error) == (RUNNING_COUNT, 0.0)
+    assert cut(500, Usage(9), 300).usage.completion_tokens == 300
+    assert cut(0, Usage(9)).usage.completion_tokens == 101, "something was generated"
+    assert cut(500, Usage(9, None, 20, None, 29)).source is UsageSource.REPORTED
 
 
 def test_a_half_reported_usage_keeps_its_half() -> None:

@@ -91,6 +91,7 @@ def test_what_a_cut_leaves_of_what_was_generated_is_not_final(kept: int, written
     result = metered(whole[:-2] if written is array else whole)
     assert result.usage == (Usage(prompt_tokens=9) if kept else None)
     assert (result.usage_raw, result.complete) == (STORY[kept - 1]["usageMetadata"] if kept else None, False)
+    assert result.completion_so_far == [None, 40, 42][kept]
 
 
 def test_running_counts_may_fall_and_final_ones_may_not() -> None:
