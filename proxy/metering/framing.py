@@ -7,7 +7,8 @@ Law: a framer gives the same events for every way of cutting the bytes, in linea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from proxy.metering.json_array import JsonArrayFramer
@@ -66,4 +67,7 @@ def _array_event(document: bytes, _name: str) -> bytes:
     return b",\r\n%b\n]" % document
 
 
-JSON_ARRAY = Framing("application/json", JsonArrayFramer, _array_event, b"")
+# For events that can be an image or a recording: as long as a plain answer may be.
+LONG_EVENT_BYTES_MAX = 16 << 20
+LONG_SSE = replace(SSE, framer=partial(EventFramer, LONG_EVENT_BYTES_MAX))
+JSON_ARRAY = Framing("application/json", partial(JsonArrayFramer, LONG_EVENT_BYTES_MAX), _array_event, b"")

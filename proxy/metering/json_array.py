@@ -1,8 +1,8 @@
 """Bytes in any cut → the objects of one long JSON array, each as soon as its last byte is there.
 
 Law: an element is an object or array that stands directly in the outermost array; what is in a string is never a
-bracket. The elements are the same for every way of cutting the bytes. Memory is bounded by EVENT_BYTES_MAX, time is
-linear, also for one-byte pieces. What does not begin as an array has no elements.
+bracket. The elements are the same for every way of cutting the bytes. Memory is bounded by the longest that is read,
+time is linear, also for one-byte pieces. What does not begin as an array has no elements.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ _STRING_REST = re.compile(rb'(?:[^"\\]++|\\.)*+("|\\?\Z)', re.DOTALL)
 
 
 class JsonArrayFramer:
-    """Finds whole elements. One longer than EVENT_BYTES_MAX is skipped and counted in `too_long`."""
+    """Finds whole elements. One longer than `bytes_max` is skipped and counted in `too_long`."""
 
-    __slots__ = ("_after_element", "_begun", "_depth", "_escaped", "_held", "_in_string", "_skipping", "too_long")
+    __slots__ = (
+        "_after_element", "_begun", "_bytes_max", "_depth", "_escaped", "_held", "_in_string", "_skipping", "too_long",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._held = bytearray()  # the unfinished element
         self._depth = 0  # open brackets, the outermost one included
         self._begun: bool | None = None  # as an array; None: only blanks so far
@@ -97,7 +100,7 @@ class JsonArrayFramer:
     def _take(self, last: bytes, found: list[Event]) -> None:
         """An element is complete."""
         whole = bytes(self._held) + last
-        if not self._skipping and len(whole) <= EVENT_BYTES_MAX:
+        if not self._skipping and len(whole) <= self._bytes_max:
             found.append((whole, b""))
         elif not self._skipping:
             self.too_long += 1
@@ -108,7 +111,7 @@ class JsonArrayFramer:
         if self._skipping:
             return
         self._held += part
-        if len(self._held) > EVENT_BYTES_MAX:
+        if len(self._held) > self._bytes_max:
             self._held.clear()
             self._skipping = True
             self.too_long += 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.dialects.gemini_generate import GEMINI_ERRORS, GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.framing import JSON_ARRAY, SSE
+from proxy.metering.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
@@ -55,7 +55,7 @@ def array(*events: Any) -> bytes:
 
 
 def metered(body: bytes, *, framing: Any = None, size: int | None = None) -> Metered:
-    meter = GEMINI_STREAM.stream_meter(framing or (JSON_ARRAY if body.startswith(b"[") else SSE))
+    meter = GEMINI_STREAM.stream_meter(framing or (JSON_ARRAY if body.startswith(b"[") else LONG_SSE))
     for at in range(0, len(body), size or len(body) or 1):
         meter.feed(body[at : at + (size or len(body))])
     return meter.close()
@@ -118,6 +118,14 @@ def test_an_answer_that_goes_on_after_its_finish_reason_was_not_finished() -> No
     ]  # fmt: skip
     result = meter.close()
     assert (result.flags, result.evidence.chars_latin) == (("tool_prompt",), 8 + 4)
+
+
+@pytest.mark.parametrize("written", [sse, array])
+def test_an_image_in_one_event_does_not_hide_its_usage(written: Any) -> None:
+    image = {"inlineData": {"mimeType": "image/png", "data": "QUJD" * 700_000}}
+    result = metered(written(said(image, used=counts(9, 1290), finish="STOP")), size=65_536)
+    assert (result.usage, result.flags) == (Usage(9, None, 1290, None, 1299), ())
+    assert not result.evidence.empty
 
 
 def test_it_is_done_when_every_candidate_is() -> None:

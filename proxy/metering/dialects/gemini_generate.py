@@ -22,7 +22,7 @@ from proxy.metering.dialects.gemini_request import plain_facts, stream_facts, up
 from proxy.metering.dialects.gemini_usage import oddities, running, usage_of
 from proxy.metering.dialects.gemini_wire import Candidate, FunctionCall, Generated, Part, generated_of
 from proxy.metering.dialects.openai_usage import later
-from proxy.metering.framing import JSON_ARRAY, SSE
+from proxy.metering.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import Usage
@@ -193,6 +193,7 @@ GEMINI_GENERATE = Dialect(
     upstream_document=upstream_document,
     tally=GeminiTally,
     errors=GEMINI_ERRORS,
+    framings=(LONG_SSE,),
     key_header=KeyHeader.X_GOOG_API_KEY,
 )
 
@@ -204,7 +205,7 @@ GEMINI_STREAM = Dialect(
     upstream_document=upstream_document,
     tally=GeminiTally,
     errors=GEMINI_ERRORS,
-    framings=(SSE, JSON_ARRAY),
+    framings=(LONG_SSE, JSON_ARRAY),
     key_header=KeyHeader.X_GOOG_API_KEY,
     query=_ALT,
 )
