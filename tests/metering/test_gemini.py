@@ -143,6 +143,13 @@ def test_it_is_done_when_every_candidate_is() -> None:
 @pytest.mark.parametrize(
     ("used", "usage", "flags"),
     [
+        (
+            counts(9, 5)
+            | {"promptTokensDetails": [{"modality": "TEXT", "tokenCount": 2}, {"modality": "AUDIO", "tokenCount": 7}]}
+            | {"candidatesTokensDetails": [{"modality": "AUDIO", "tokenCount": 4}, {"modality": "AUDIO"}]},
+            Usage(9, None, 5, None, 14, audio_prompt_tokens=7, audio_completion_tokens=4),
+            (),
+        ),
         (counts(9, 5), Usage(9, None, 5, None, 14), ()),
         (counts(9, None, 7), Usage(9, None, 7, 7, 16), ()),
         (counts(9), Usage(9, None, None, None, 9), ()),
