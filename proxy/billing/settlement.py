@@ -20,7 +20,7 @@ from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, price_text, rates_for, unpriced
 from proxy.billing.record import Bills, Outcome, Price, UsageRecord
-from proxy.metering.usage import Usage, UsageSource
+from proxy.metering.usage import Reading, Usage, UsageSource
 
 ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
 """namespace of entry ids; changing it would let everything be charged again"""
@@ -188,14 +188,8 @@ def incurred(source: str, billed: Bills) -> Bills:
 def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
     """What explains the numbers of the entry: the record's own details, and how the money was made."""
     opened, reading = record.opened, record.reading
-    details: dict[str, Any] = {**record.details, "billed": record.bills.value}
     usage, tier = reading.usage, reading.service_tier
-    if any(counts := _UNITS(usage)):
-        details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
-    if tier is not None:
-        details["service_tier"] = tier
-    if reading.expected_error is not None:
-        details["expected_error"] = float(reading.expected_error)
+    details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_of_reading(reading)}
     if opened.price is not None:
         details["price"] = price_text(opened.price, usage.prompt_tokens, tier)
         if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, tier), usage):
@@ -212,6 +206,21 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
         details["uncounted"] = True
     if record.bills is Bills.OUTPUT and reading.source is not UsageSource.REPORTED and _failing(record.outcome):
         details["delivered_only"] = True
+    return details
+
+
+def _of_reading(reading: Reading) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if any(counts := _UNITS(reading.usage)):
+        details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
+    if reading.service_tier is not None:
+        details["service_tier"] = reading.service_tier
+    if reading.expected_error is not None:
+        details["expected_error"] = float(reading.expected_error)
+    if reading.capped:
+        details["capped"] = True
+    if reading.hidden_tokens is not None:
+        details["hidden_reasoning"] = reading.hidden_tokens
     return details
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, gates
-from proxy.billing.quote import Quote, completion_tokens, quote
+from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.record import Opened, Price, Rates
 from proxy.billing.reservation import Denied
 from proxy.gateway import errors
@@ -223,7 +223,9 @@ class Chat:
                 price=terms.price,
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,
-                completion_tokens_max=facts.completion_tokens_max,
+                completion_tokens_max=completion_tokens_bound(
+                    asked=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
+                ),
                 slot=slot.index,
                 bill=route.provider.settings.bill,
                 held_usd=reservation.hold.nusd if spends else None,

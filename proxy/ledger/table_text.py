@@ -46,6 +46,9 @@ def why(entry: LedgerEntry) -> str:
         said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
     else:
         said = {"reported": "reported by the provider", "none": "no tokens known"}[entry.usage_source]
+    hidden = details.get("hidden_reasoning")
+    if hidden is not None:
+        said += f", {hidden} of it hidden reasoning" if hidden else ", and hidden reasoning may be missing"
     parts = [said, f"bills {details.get('billed', '?')}"]
     parts += [str(details[name]) for name in ("policy", "failed") if name in details]
     parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []

@@ -119,12 +119,7 @@ class Counting:
             self.evidence.tool_calls += 1
 
     def _count(self, chars: Chars, *, reasoning: bool) -> None:
-        evidence = self.evidence
-        evidence.chars_latin += chars[0]
-        evidence.chars_wide += chars[1]
-        evidence.chars_other += chars[2]
-        if reasoning:
-            evidence.reasoning_chars += sum(chars)
+        self.evidence.count(chars, reasoning=reasoning)
 
 
 def word(text: str) -> str:

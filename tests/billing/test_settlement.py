@@ -128,6 +128,14 @@ def test_an_estimate_says_by_whom_and_how_good() -> None:
     line = entry(replace(RECORD, reading=ESTIMATED))
     assert (line.usage_source, line.estimator) == ("estimated", "chars-1")
     assert line.details["expected_error"] == 0.12
+    assert not {"capped", "hidden_reasoning"} & line.details.keys()
+
+
+@pytest.mark.parametrize("hidden", [0, 200])
+def test_an_estimate_says_what_it_takes_for_hidden_reasoning(hidden: int) -> None:
+    reading = Reading(ESTIMATED.usage, UsageSource.ESTIMATED, "chars-1", 0.5, capped=True, hidden_tokens=hidden)
+    line = entry(replace(RECORD, reading=reading))
+    assert (line.details["hidden_reasoning"], line.details["capped"]) == (hidden, True)
 
 
 def test_no_price_is_no_charge_and_says_so() -> None:

@@ -23,6 +23,9 @@ SOON_S = 20.0
 # What a slow client may cost a test; long enough that a client that reads is never taken for one that does not.
 WRITE_STALL_S = 1.5
 
+# The longest answer that the models of the provider section `small` can give.
+SMALL_TOKENS = 2
+
 _numbers = itertools.count()
 
 
@@ -51,6 +54,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         ),
         "nowhere": provider_section("http://no-such-host.invalid/v1"),
         "refusing": provider_section(closed),
+        "small": section(),
     }
 
 
@@ -59,7 +63,10 @@ class Deployment:
 
     def __init__(self, folder: Path, provider: ScriptedProvider) -> None:
         sections = policies(provider.base_url)
-        models = {f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections}
+        models: dict[str, dict[str, Any]] = {
+            f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections
+        }
+        models["small/*"]["completion_tokens_max"] = SMALL_TOKENS
         self.provider = provider
         self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)
         try:

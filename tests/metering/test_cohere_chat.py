@@ -221,6 +221,11 @@ def test_what_a_request_says() -> None:
         messages=4,
         chars_latin=12,
         chars_wide=1,
+        blanks=1,
+        marks=1,
+        calls=1,
+        results=1,
+        call_chars=len('[{"function":{"name":"a"}}]'),
         tool_chars=len('["abc"][{"function":{"name":"a"}}]{"data":"1"}'),
         images=1,
     )

@@ -264,7 +264,9 @@ def test_facts_of_a_request() -> None:
     assert (facts.model, facts.streamed, facts.usage_asked) == ("weir", True, False)
     assert (facts.completion_tokens_max, facts.n) == (150, 3)
     tool_chars = len('[{"functionDeclarations":[{"name":"gauge"}]}]')
-    assert facts.prompt == PromptEvidence(messages=2, chars_latin=15, chars_wide=1, tool_chars=tool_chars)
+    assert facts.prompt == PromptEvidence(
+        messages=2, chars_latin=15, chars_wide=1, tool_chars=tool_chars, blanks=2, marks=2
+    )
     assert GEMINI_GENERATE.facts(ASKED, "weir").completion_tokens_max is None
     assert not GEMINI_GENERATE.facts(ASKED, "weir").streamed
 

@@ -64,7 +64,7 @@ def test_fim_is_answered_in_the_shapes_of_chat() -> None:
 def test_what_a_fim_request_says() -> None:
     said = MISTRAL_FIM.facts({**ASK, "max_tokens": 24, "stream": True})
     assert (said.model, said.streamed, said.completion_tokens_max, said.n) == ("codestral", True, 24, 1)
-    assert said.prompt == PromptEvidence(messages=1, chars_latin=10)
+    assert said.prompt == PromptEvidence(messages=1, chars_latin=10, blanks=1, marks=2)
     assert MISTRAL_FIM.facts({"model": "m", "prompt": "水"}).prompt == PromptEvidence(messages=1, chars_wide=1)
     sent = MISTRAL_FIM.upstream_document(ASK, upstream_model="up", inject_usage=False)
     assert sent == {**ASK, "model": "up"}

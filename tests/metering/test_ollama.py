@@ -175,10 +175,12 @@ def test_what_a_request_says() -> None:
     said = OLLAMA_CHAT.facts({"model": "weir:4b", "messages": messages, "format": {"type": "object"}})
     assert (said.model, said.n) == ("weir:4b", 1)
     told = len('{"type":"object"}[{"function":{"name":"a"}}]')
-    assert said.prompt == PromptEvidence(messages=2, chars_latin=4, chars_wide=1, tool_chars=told, images=2)
+    assert said.prompt == PromptEvidence(
+        messages=2, chars_latin=4, chars_wide=1, tool_chars=told, images=2, calls=1, call_chars=27
+    )
     text = TEXT | {"system": "Be brief", "suffix": "!", "images": ["aGk="], "context": [1, 22]}
     prompt = OLLAMA_GENERATE.facts(text).prompt
-    assert prompt == PromptEvidence(messages=2, chars_latin=18, tool_chars=len("[1,22]"), images=1)
+    assert prompt == PromptEvidence(messages=2, chars_latin=18, tool_chars=len("[1,22]"), images=1, blanks=2, marks=2)
     assert OLLAMA_CHAT.upstream_document(CHAT, upstream_model="up", inject_usage=True) == {**CHAT, "model": "up"}
 
 

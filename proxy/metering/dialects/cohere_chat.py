@@ -22,7 +22,7 @@ from proxy.metering.usage import TOKENS_MAX, Usage
 from proxy.metering.wire import reader
 
 # The models read these, too.
-_READ_AS_JSON = ("tools", "documents", "response_format")
+_READ_AS_JSON = ("documents",)
 # Finish reasons of answers that did not come about.
 _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 

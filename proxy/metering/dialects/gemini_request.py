@@ -86,13 +86,15 @@ def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config:
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 _read_part(part, texts, structures, media)
-    latin, wide, other = chars_of("".join(texts))
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     images = sum(kind.startswith("image/") for kind in media)
     return PromptEvidence(
         messages=len(contents) + bool(system),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
+        blanks=blanks,
+        marks=marks,
         tool_chars=sum([json_bytes(value) for value in structures if value]),
         images=images,
         attachments=len(media) - images,

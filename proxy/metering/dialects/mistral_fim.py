@@ -39,8 +39,8 @@ def _prompt(document: dict[str, Any]) -> PromptEvidence:
         raise InvalidField("prompt", "must be a non-empty string")
     if suffix is not None and not isinstance(suffix, str):
         raise InvalidField("suffix", "must be a string")
-    latin, wide, other = chars_of(prompt + (suffix or ""))
-    return PromptEvidence(messages=1, chars_latin=latin, chars_wide=wide, chars_other=other)
+    latin, wide, other, blanks, marks, *_ = chars_of(prompt + (suffix or ""))
+    return PromptEvidence(messages=1, chars_latin=latin, chars_wide=wide, chars_other=other, blanks=blanks, marks=marks)
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from proxy.metering.text import chars_of
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 
 # Read by the model beside the text; an earlier answer's `context` is numbers, a token each.
-_CHAT_AS_JSON = ("tools", "format")
+_CHAT_AS_JSON = ("format",)
 _GENERATE_AS_JSON = ("context", "format")
 _TEXTS = ("system", "prompt", "suffix")
 
@@ -36,12 +36,14 @@ def generate_facts(document: dict[str, Any], named: str | None = None) -> Reques
     if not document.get("prompt"):
         raise InvalidField("prompt", "must be a non-empty string")
     texts = [text for name in _TEXTS if (text := document.get(name))]
-    latin, wide, other = chars_of("".join(texts))
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     prompt = PromptEvidence(
         messages=2 if document.get("system") else 1,
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
+        blanks=blanks,
+        marks=marks,
         tool_chars=sum(json_bytes(document[name]) for name in _GENERATE_AS_JSON if document.get(name)),
         images=_images(document),
     )

@@ -17,7 +17,8 @@ N_MAX = 128
 # Where a message has text that the model reads, and where calls; what of the request is read as JSON.
 _SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
-_STRUCTURES = ("tools", "functions", "response_format")
+_TOOLS = ("tools", "functions")
+_RESULTS = ("tool", "function")
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -54,32 +55,43 @@ def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def prompt_of(
-    messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = _STRUCTURES
+    messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = ()
 ) -> PromptEvidence:
-    """What is asked, in every language whose messages are like these. `read_as_json`: other fields that models read."""
+    """What is asked, in every language whose messages are like these. `read_as_json`: fields that models read, beside
+    tools and the response's format."""
     texts: list[str] = []
     kinds: list[object] = []
+    calls: list[object] = []
     structures = [document[name] for name in read_as_json if name in document]
     for message in messages:
         for name, value in message.items():
             if name in _CALLS:
-                structures.append(value)
+                calls.append(value)
             elif name not in _SPOKEN:
                 continue
             elif isinstance(value, str):
                 texts.append(value)
             elif isinstance(value, list):
                 _read_parts(value, texts, structures, kinds)
-    latin, wide, other = chars_of("".join(texts))
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
+    tools = [value for name in _TOOLS if (value := document.get(name))]
+    call_chars, schema_chars = _json_chars(calls), _json_chars([document.get("response_format")])
     return PromptEvidence(
         messages=len(messages),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
-        tool_chars=sum([json_bytes(value) for value in structures if value]),
+        tool_chars=_json_chars(tools) + call_chars + schema_chars + _json_chars(structures),
         images=images,
         attachments=len(kinds) - images,
+        blanks=blanks,
+        marks=marks,
+        tools=sum(len(value) for value in tools if isinstance(value, list)),
+        calls=sum(len(value) if isinstance(value, list) else 1 for value in calls if value),
+        results=sum(message.get("role") in _RESULTS for message in messages),
+        call_chars=call_chars,
+        schema_chars=schema_chars,
     )
 
 
@@ -95,3 +107,7 @@ def _read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds
             structures.append(part["document"])
         elif isinstance(part, dict):
             kinds.append(part.get("type"))
+
+
+def _json_chars(values: list[Any]) -> int:
+    return sum([json_bytes(value) for value in values if value])
