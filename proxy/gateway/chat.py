@@ -154,6 +154,8 @@ class Chat:
         if dialect.free:
             return Terms(now, FREE, FREE, 0)
         price, cost = route.prices(now)
+        if dialect.free_unpriced:
+            price, cost = price or FREE, cost or FREE
         prompt = self._ports.estimator.prompt(f"{route.provider.settings.name}/{route.upstream_model}", facts.prompt)
         return Terms(now, price, cost, prompt.tokens)
 

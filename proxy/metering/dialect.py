@@ -82,6 +82,8 @@ class Dialect:
     """names of the query that go up; `name=value`: it goes up with that value only"""
     free: bool = False
     """nobody bills anything for it: its exchanges are in the ledger with a price of zero"""
+    free_unpriced: bool = False
+    """likewise where no price is known"""
 
     @property
     def endpoint(self) -> str:
@@ -91,12 +93,13 @@ class Dialect:
     def framing(self, content_type: str, *, streamed: bool) -> Framing | None:
         """How an answer of that type (lower case, bare) is to be read as a stream; None: it is none.
 
-        `streamed`: a stream was asked for.
+        `streamed`: a stream was asked for. Where other answers need not be JSON either, only their type tells.
         """
         for framing in self.framings:
             if content_type == framing.content_type and (streamed or content_type != _JSON_TYPE):
                 return framing
-        return self.framings[0] if streamed and content_type != _JSON_TYPE else None
+        guessed = streamed and self.plain is None and content_type != _JSON_TYPE
+        return self.framings[0] if guessed else None
 
     def stream_meter(self, framing: Framing = SSE, cumulative: bool | None = None) -> StreamMeter:
         """For one stream."""

@@ -10,11 +10,19 @@ from proxy.metering.dialects.gemini_generate import GEMINI_GENERATE, GEMINI_STRE
 from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
 from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai_completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai_embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai_moderations import OPENAI_MODERATIONS
+from proxy.metering.dialects.openai_rerank import OPENAI_RERANK
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
 
 DIALECTS: tuple[Dialect, ...] = (
     OPENAI_CHAT,
     OPENAI_RESPONSES,
+    OPENAI_COMPLETIONS,
+    OPENAI_EMBEDDINGS,
+    OPENAI_MODERATIONS,
+    OPENAI_RERANK,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     *AZURE,

@@ -67,10 +67,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def in_other_units(self) -> bool:
-        """True if it is counted in images, audio or characters, and not in tokens."""
+        """True if it is counted in images, audio, characters or searches, and not in tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
-        return self.images is not None or self.audio_ms is not None or self.characters is not None
+        return any(count is not None for count in (self.images, self.audio_ms, self.characters, self.searches))
 
 
 def service_tier_of(value: object) -> str | None:

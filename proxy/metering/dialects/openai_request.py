@@ -27,12 +27,11 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     # Which of the two a provider obeys differs: the larger one bounds both.
     limits = [integer(document, name, at_most=TOKENS_MAX) for name in ("max_tokens", "max_completion_tokens")]
     limit = max([limit for limit in limits if limit is not None], default=None)
-    streamed = flag(document, "stream")
-    asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
+    streamed, asked = usage_asked(document)
     return RequestFacts(
         model=named or model_of(document),
         streamed=streamed,
-        usage_asked=streamed and asked,
+        usage_asked=asked,
         completion_tokens_max=None if limit is None else n * limit,
         n=n,
         prompt=prompt_of(messages_of(document), document),
@@ -45,6 +44,13 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
     if inject_usage and document.get("stream") is True:
         sent["stream_options"] = {**(document.get("stream_options") or {}), "include_usage": True}
     return sent
+
+
+def usage_asked(document: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a stream is asked for, and usage with it. Raises InvalidField."""
+    streamed = flag(document, "stream")
+    asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
+    return streamed, streamed and asked
 
 
 def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -72,7 +78,7 @@ def prompt_of(
             elif isinstance(value, str):
                 texts.append(value)
             elif isinstance(value, list):
-                _read_parts(value, texts, structures, kinds)
+                read_parts(value, texts, structures, kinds)
     latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
     tools = [value for name in _TOOLS if (value := document.get(name))]
@@ -95,7 +101,7 @@ def prompt_of(
     )
 
 
-def _read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds: list[object]) -> None:
+def read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds: list[object]) -> None:
     """Add texts of a message's parts to `texts`, documents to `structures`, the types of all else to `kinds`."""
     for part in parts:
         text = part.get("text", part.get("thinking")) if isinstance(part, dict) else part
