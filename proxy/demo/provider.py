@@ -44,10 +44,11 @@ LOG_EXCHANGES_MAX = 10_000
 SCRIPTS_MAX = 20_000
 # Ten thousand open streams arrive in one burst; the kernel lowers this to its own limit.
 BACKLOG = 4096
+_FORM_MODEL = re.compile(r'name="model"\r\n\r\n(.*)\r\n')
 # A write this long at a time, so that the log's count stays near the truth when the client stops reading.
 WRITE_BYTES_MAX = 64 * 1024
 # Gemini's paths name the model.
-NAMED = re.compile(r"/models/([^/:]+):")
+_NAMED = re.compile(r"/models/([^/:]+):")
 # How soon an orphan ends: short enough that nobody meets it, long enough to cost nothing.
 PARENT_POLL_S = 0.25
 
@@ -64,7 +65,7 @@ class Exchange:
     headers: list[tuple[str, str]]
     """as sent"""
     body: Any
-    """the parsed JSON, else the text, else None"""
+    """the parsed JSON, else the text (of a form: a character for each byte), else None"""
     started_at: float
     """Unix seconds, UTC"""
     response_id: str | None = None
@@ -118,7 +119,7 @@ class Provider:
     def open(self, request: Request, connection: int) -> tuple[Exchange, Reply]:
         """Begin the log line of a request and decide its answer."""
         self.exchanges += 1
-        body = _parsed(request.body)
+        body = _parsed(request)
         exchange = Exchange(
             self.exchanges,
             connection,
@@ -149,10 +150,8 @@ class Provider:
         )
 
     def _script(self, path: str, body: Any) -> Script | None:
-        """The registered script that a path or a body's `model` names: what it says is said at any path."""
-        named = NAMED.search(path)
-        name = named[1] if named else str(body.get("model")) if isinstance(body, dict) else ""
-        plan = self.scripts.get(name)
+        """The registered script that a path or a body names: what it says is said at any path."""
+        plan = self.scripts.get(named(path, body) or "")
         return plan if isinstance(plan, Script) else None
 
     def control(self, request: Request) -> Script:
@@ -333,11 +332,23 @@ def _bounded(body_bytes: int) -> int:
     return body_bytes
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(request: Request) -> Any:
+    if any(value.startswith("multipart/") for _, value in request.headers):
+        return request.body.decode("latin-1")
     try:
-        return json.loads(body) if body else None
+        return json.loads(request.body) if request.body else None
     except ValueError:
-        return body.decode("utf-8", "replace")
+        return request.body.decode("utf-8", "replace")
+
+
+def named(path: str, body: Any) -> str | None:
+    """The model that a logged request names."""
+    if (found := _NAMED.search(path)) is not None:
+        return found[1]
+    if isinstance(body, str):
+        found = _FORM_MODEL.search(body)
+        return None if found is None else found[1]
+    return str(body["model"]) if isinstance(body, dict) and "model" in body else None
 
 
 async def serve(host: str, port: int, *, pace_ms: float, parent: int) -> None:

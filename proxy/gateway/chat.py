@@ -91,11 +91,12 @@ class Chat:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
         body = await self._body(request)
-        document = WRITINGS[dialect.request_body].parse(body, request.headers.get("Content-Type", ""))
+        writing, content_type = WRITINGS[dialect.request_body], request.headers.get("Content-Type", "")
+        document = writing.parse(body, content_type)
         facts = _facts(dialect, document, named)
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()
-        claim = await claimed(request, key, body, made, self._ports.claims)
+        claim = await claimed(request, key, writing.said(body, content_type), made, self._ports.claims)
         if isinstance(claim, web.Response):
             return claim
         closing: Closing | None = None
@@ -170,9 +171,7 @@ class Chat:
         except ApiError:
             reservation.close(0, 0)
             raise
-        closing = Closing(
-            opened, slot, self._ports, prompt=facts.prompt, started_at=received_at, reservation=reservation
-        )
+        closing = Closing(opened, slot, self._ports, facts=facts, started_at=received_at, reservation=reservation)
         return closing, durable
 
     async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:
@@ -195,7 +194,13 @@ class Chat:
             model_max=route.completion_tokens_max,
         )
         nusd_max = self._reserve.nusd_max
-        return quote(terms.price, prompt_tokens=terms.prompt_tokens, completion_tokens=completion, nusd_max=nusd_max)
+        return quote(
+            terms.price,
+            prompt_tokens=terms.prompt_tokens,
+            completion_tokens=completion,
+            nusd_max=nusd_max,
+            units=facts.asked,
+        )
 
     def _open(
         self,

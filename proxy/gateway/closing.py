@@ -14,7 +14,8 @@ from proxy.gateway.ports import LeasedSlot, Ports, Reservation
 from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import reading
 from proxy.metering.meter import Metered, OpaqueMeter
-from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
+from proxy.metering.request import RequestFacts
+from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
 
 _UNSEEN = Evidence()
 
@@ -63,7 +64,7 @@ class Closing:
         slot: LeasedSlot,
         ports: Ports,
         *,
-        prompt: PromptEvidence,
+        facts: RequestFacts,
         started_at: float,
         reservation: Reservation,
     ) -> None:
@@ -81,7 +82,7 @@ class Closing:
         self.closed = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
         self._ports = ports
-        self._prompt = prompt
+        self._facts = facts
         self._started_at = started_at  # by time.monotonic
         self._model_key = f"{opened.provider}/{opened.upstream_model}"
 
@@ -149,6 +150,7 @@ class Closing:
             completion_tokens_max=self.opened.completion_tokens_max,
             bytes_seen=size,
             accepted=self.accepted and not failed,
+            asked=self._facts.asked,
         )
 
     def _learn(self, metered: Metered | None) -> float | None:
@@ -157,7 +159,9 @@ class Closing:
         if metered is None or metered.usage is None or metered.failed is not None or not metered.complete:
             return None
         evidence = metered.evidence if self.opened.streamed else _UNSEEN
-        return self._ports.estimator.learn(self._model_key, evidence=evidence, prompt=self._prompt, usage=metered.usage)
+        return self._ports.estimator.learn(
+            self._model_key, evidence=evidence, prompt=self._facts.prompt, usage=metered.usage
+        )
 
 
 def _tokens(usage: Usage) -> int:

@@ -67,7 +67,6 @@ class Provider:
         secret = settings.api_key.reveal() if settings.api_key is not None else ""
         fields = [
             f"Host: {parts.netloc}",
-            "Accept: text/event-stream, application/json",
             "Accept-Encoding: identity",
             "User-Agent: tokenweir",
         ]
@@ -91,7 +90,7 @@ class Provider:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
-        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields]
+        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields, f"Accept: {dialect.accepts}"]
         if self.secret:
             header = self.settings.key_header or dialect.key_header
             lines.append(_key_line(header, self.secret.decode()))

@@ -48,6 +48,8 @@ class RequestBody(StrEnum):
     """How a request's body is written, and so how it becomes a document and goes up again."""
 
     JSON = "json"
+    MULTIPART = "multipart/form-data"
+    """fields are strings (lists of them where the name ends with []), files are `Upload`s"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Dialect:
     request_body: RequestBody = RequestBody.JSON
     plain: Callable[[], BodyMeter] | None = None
     """meters answers that are no stream; None: they are JSON, for `tally`"""
+    accepts: str = "text/event-stream, application/json"
+    """what providers are told that is understood"""
     headers_up: tuple[str, ...] = ()
     """of the client's request, beside those that every language passes on"""
     headers_down: tuple[str, ...] = ()

@@ -26,6 +26,9 @@ RUNNING_COUNT = "running-count"
 
 # Models remembered; beyond it the one learned from longest ago is forgotten. "*" routes pass any name on.
 MODELS_MAX = 1000
+# What is only told by the request: how an image or a voice comes out in tokens, nobody knows before.
+_ASKED_ERROR = 0.5
+_NOTHING_ASKED = Usage()
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -173,9 +176,11 @@ def reading(
     completion_tokens_max: int | None,
     bytes_seen: int,
     accepted: bool = False,
+    asked: Usage = _NOTHING_ASKED,
 ) -> Reading:
     """What an exchange used. Reported numbers stay as reported; what is missing beside them is estimated: by the
-    provider's own count so far, where there is one, which knows hidden reasoning, too.
+    provider's own count so far, where there is one, which knows hidden reasoning, too; and by what the request itself
+    tells (`asked`) where an answer shows nothing.
 
     `accepted`: the provider took the request, so that a prompt was used even if nothing was generated. Without it,
     no usage and no evidence is NOTHING.
@@ -191,18 +196,27 @@ def reading(
         model_key, metered.evidence, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen
     )
     prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
-    completion_tokens = estimate.tokens if usage.completion_tokens is None else usage.completion_tokens
+    made = estimate.tokens or asked.completion_tokens or 0
+    completion_tokens = made if usage.completion_tokens is None else usage.completion_tokens
+    guessed = estimate.tokens < completion_tokens == asked.completion_tokens
+    likely = estimator.prompt_error(model_key) if told else estimate.expected_error
     return Reading(
         structs.replace(
-            usage,
+            _filled(usage, asked),
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
         ),
         UsageSource.ESTIMATED,
         estimator=VERSION if counted is None else RUNNING_COUNT,
-        expected_error=estimator.prompt_error(model_key) if told else estimate.expected_error,
+        expected_error=max(likely, _ASKED_ERROR) if guessed else likely,
         service_tier=metered.service_tier,
         capped=estimate.capped and not told,
         hidden_tokens=None if told else estimate.hidden,
     )
+
+
+def _filled(usage: Usage, asked: Usage) -> Usage:
+    """`usage`, and what is asked where it says nothing."""
+    pairs = zip(structs.astuple(usage), structs.astuple(asked), strict=True)
+    return usage if asked is _NOTHING_ASKED else Usage(*(there if count is None else count for count, there in pairs))

@@ -12,9 +12,12 @@ from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai_embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai_images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_moderations import OPENAI_MODERATIONS
 from proxy.metering.dialects.openai_rerank import OPENAI_RERANK
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
+from proxy.metering.dialects.openai_speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_transcriptions import OPENAI_TRANSCRIPTIONS
 
 DIALECTS: tuple[Dialect, ...] = (
     OPENAI_CHAT,
@@ -23,6 +26,9 @@ DIALECTS: tuple[Dialect, ...] = (
     OPENAI_EMBEDDINGS,
     OPENAI_MODERATIONS,
     OPENAI_RERANK,
+    OPENAI_IMAGES,
+    OPENAI_SPEECH,
+    OPENAI_TRANSCRIPTIONS,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     *AZURE,

@@ -181,6 +181,7 @@ class OpaqueMeter:
     done = False
     events = 0
     usage = None
+    flags: tuple[str, ...] = ("encoded",)
 
     def __init__(self) -> None:
         self.evidence = Evidence()
@@ -203,7 +204,7 @@ class OpaqueMeter:
         self.fold()
         return Metered(
             usage=None, usage_raw=None, evidence=self.evidence, finish_reason=None, response_id=None,
-            complete=True, failed=None, events=0, flags=("encoded",), timings={},
+            complete=True, failed=None, events=0, flags=self.flags, timings={},
         )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 SOON_S = 20.0
 # What a slow client may cost a test; long enough that a client that reads is never taken for one that does not.
 WRITE_STALL_S = 1.5
+# Of the models named `units/…`, in USD: per million tokens and characters, per image, hour, 1,000 searches.
+UNIT_PRICE = {**PRICE, "image": 0.04, "audio_hour": 0.36, "characters": 15, "searches": 2}
 
 # The longest answer that the models of the provider section `small` can give.
 SMALL_TOKENS = 2
@@ -67,6 +69,7 @@ class Deployment:
             f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections
         }
         models["small/*"]["completion_tokens_max"] = SMALL_TOKENS
+        models["units/*"] = {"provider": "many", "price": UNIT_PRICE}
         self.provider = provider
         self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)
         try:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from proxy.demo.provider import NAMED
+from proxy.demo.provider import named
 from proxy.demo.script import (
     AS_SENT,
     AnyStep,
@@ -77,7 +77,7 @@ class ScriptedProvider:
     def log(self, model: str | None = None) -> list[dict[str, Any]]:
         """The exchanges it saw (proxy.demo.provider.Exchange), oldest first, live; of one model if named."""
         exchanges: list[dict[str, Any]] = self._call("GET", "/_control/log")["exchanges"]
-        return [one for one in exchanges if model is None or _model(one) == model]
+        return [one for one in exchanges if model is None or named(one["path"], one["body"]) == model]
 
     def ended(self, count: int = 1, model: str | None = None, *, timeout_s: float = 10) -> list[dict[str, Any]]:
         """The log, once at least `count` exchanges have ended and none is live. Raises TimeoutError."""
@@ -127,13 +127,6 @@ class ScriptedProvider:
             connection.close()
         assert response.status == 200, f"{method} {path}: {response.status} {answer}"
         return answer
-
-
-def _model(exchange: dict[str, Any]) -> str | None:
-    if (named := NAMED.search(exchange["path"])) is not None:
-        return named[1]
-    body = exchange["body"]
-    return body.get("model") if isinstance(body, dict) else None
 
 
 @pytest.fixture(scope="session")
