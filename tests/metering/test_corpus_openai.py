@@ -39,6 +39,8 @@ NAMES: tuple[tuple[Dialect, tuple[str, ...], int], ...] = (
 )
 # Its streams of completions are in a language of its own, which never says that it ends.
 WRITER = "api.writer.com"
+# What a recorder calls so is read so.
+JSON = "application/json"
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 
@@ -95,8 +97,13 @@ def test_usage_is_the_truth_at_every_cut(dialect: Dialect, names: tuple[str, ...
         told = results[0].usage
         without = {"cache_write_tokens": None, "audio_completion_tokens": None}  # of chats that were recorded here
         assert (told and structs.replace(told, **without)) == _chats(expected(dialect, record), told), record["id"]
-        whole = results[0].complete or record["status"] != 200
-        assert whole != (record["provider_host"] == WRITER and record["streamed"]), record["id"]
+        assert (results[0].complete or record["status"] != 200) != unfinished(record), record["id"]
+
+
+def unfinished(record: dict[str, Any]) -> bool:
+    """The exceptions: streams that never end, and one whose recorder calls it JSON."""
+    called = record["response_headers"].get("content-type")
+    return record["streamed"] and (record["provider_host"] == WRITER or called == JSON)
 
 
 def _chats(usage: Usage | None, told: Usage | None) -> Usage | None:

@@ -117,7 +117,8 @@ def test_what_is_wrong_is_named(dialect: Dialect, document: dict[str, Any], para
         ({"data": [{"b64_json": "a" * 99}], "usage": TOKENS}, Usage(10, None, 1056, None, 1066), ()),
         ({"data": [{"url": "u"}, {"url": "v"}]}, Usage(images=2), ()),
         ({"data": [{"url": "u"}], "usage": {"cost_in_usd_ticks": 7}}, Usage(images=1), ()),  # xAI
-        ({"data": []}, None, ()),
+        ({"data": []}, Usage(images=0), ()),
+        ({"created": 1}, None, ()),
         ({"data": [{}], "usage": TOKENS | {"total_tokens": 5}}, Usage(10, None, 1056, None, 5), ("total_mismatch",)),
         ({"data": [{}], "usage": {"input_tokens": -1}}, None, ("usage_invalid",)),
     ],

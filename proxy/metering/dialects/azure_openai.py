@@ -11,6 +11,8 @@ from typing import Any
 
 from proxy.metering.dialect import NAME, Dialect, KeyHeader, Rewrite
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai_completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai_embeddings import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
 
 
@@ -64,6 +66,8 @@ _HEADERS_DOWN = ("apim-request-id",)
 # A name can hold slashes: of two paths at a deployment where one ends like the other, the longer stands first.
 _PLACES = (
     (OPENAI_CHAT, (_at_a_deployment, _behind_v1)),
+    (OPENAI_COMPLETIONS, (_at_a_deployment, _behind_v1)),
+    (OPENAI_EMBEDDINGS, (_at_a_deployment, _behind_v1)),
     (OPENAI_RESPONSES, (_behind_v1,)),
 )
 

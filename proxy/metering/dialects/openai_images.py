@@ -48,7 +48,7 @@ class ImagesTally(Counting):
 
     def __init__(self, _cumulative: bool | None = None) -> None:
         super().__init__()
-        self._made = 0
+        self._made: int | None = None  # pictures; None: nothing tells
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """One event of a stream."""
@@ -60,7 +60,7 @@ class ImagesTally(Counting):
             self.fail("error_event")
         elif kind.endswith(_COMPLETED):
             self.finish_reason = "completed"
-            self._made += 1
+            self._made = (self._made or 0) + 1
             self._count_up(said.usage)
         return said
 
@@ -73,7 +73,7 @@ class ImagesTally(Counting):
             self.fail("error_body")
         else:
             self.done = True
-            self._made = len(said.pictures or ())
+            self._made = None if said.pictures is None else len(said.pictures)
             self._count_up(said.usage)
         return True
 
@@ -83,8 +83,10 @@ class ImagesTally(Counting):
             self.flags.add("usage_invalid")
         elif not usage.reported_nothing:
             self.flags.update(violations(usage))
-            self.usage, _ = later(self.usage, usage)
-        elif self._made:
+            self.usage, fell = later(self.usage, usage)
+            if fell:
+                self.flags.add("usage_decreased")
+        elif self._made is not None:
             self.usage = Usage(images=min(self._made, UNITS_MAX))
         self.usage_raw = raw or self.usage_raw
 
