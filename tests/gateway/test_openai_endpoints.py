@@ -192,6 +192,33 @@ async def test_search_units_and_moderations(deployment: Deployment, sdk: openai.
     assert (entry["outcome"], entry["usage_source"], nusd(entry)) == ("served", "estimated", charge(entry))
 
 
+async def test_without_a_price_a_moderation_is_free_and_nothing_else_is(deployment: Deployment) -> None:
+    told = json_script({"id": "modr-1", "usage": {"prompt_tokens": 3, "total_tokens": 3}})
+    free, unpriced = (deployment.plan("unpriced", told) for _ in range(2))
+    await ask(deployment, "/v1/moderations", {"model": free, "input": "Over the weir."})
+    await ask(deployment, "/v1/embeddings", {"model": unpriced, "input": "Over the weir."})
+    entry = await deployment.entry(free)
+    assert (entry["charge_usd"], entry["cost_usd"], entry["price_version"]) == ("0", "0", "free")
+    entry = await deployment.entry(unpriced)
+    assert (entry["charge_usd"], entry["details"]["unpriced"]) == (None, True)
+
+
+async def test_what_is_asked_for_is_held(deployment: Deployment) -> None:
+    key = deployment.tokenweir.key("painter", "--budget", "5")
+    model = deployment.plan("units", json_script({"data": [{}, {}]}))
+    document = {"model": model, "prompt": "a weir"}
+    statuses = []
+    for images in (2, 128):  # at 0.04 USD each
+        async with await connect(deployment.url) as client:
+            wire = chat_request(document | {"n": images}, path="/v1/images/generations", key=key)
+            await client.send(wire)
+            statuses.append((await client.read(SOON_S)).status)
+    assert statuses == [200, 402]
+    entry = await deployment.entry(model)
+    assert float(entry["details"]["held_usd"]) >= 0.08
+    assert entry["charge_usd"] == "0.08"
+
+
 @pytest.mark.parametrize(
     ("path", "document", "param"),
     [
