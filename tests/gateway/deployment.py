@@ -69,8 +69,6 @@ class Deployment:
             f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections
         }
         models["small/*"]["completion_tokens_max"] = SMALL_TOKENS
-        models["units/*"] = {"provider": "many", "price": UNIT_PRICE}
-        models = {f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections}
         models |= {"units/*": {"provider": "many", "price": UNIT_PRICE}, "unpriced/*": {"provider": "many"}}
         self.provider = provider
         self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)

@@ -93,7 +93,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         raise InvalidField("input", "must be a string")
     if form not in (None, "sse", "audio"):
         raise InvalidField("stream_format", "must be sse or audio")
-    latin, wide, other = chars_of(text)
+    latin, wide, other, *_ = chars_of(text)
     spoken = round((latin + other) * _TOKENS_PER_CHAR + wide * _TOKENS_PER_WIDE)
     return RequestFacts(
         model=named or model_of(document),

@@ -120,7 +120,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         raise InvalidField("file", "must be a file")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a text")
-    latin, wide, other = chars_of(prompt)
+    latin, wide, other, *_ = chars_of(prompt)
     return RequestFacts(
         model=named or model_of(document),
         streamed=_flag(document, "stream"),
