@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxy.billing.adjustment import KIND
+from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
@@ -41,6 +42,8 @@ def why(entry: LedgerEntry) -> str:
     details = entry.details
     if entry.kind in (KIND, CREDIT):
         return f"{entry.kind}: {details.get('why', '?')}"
+    if entry.kind == ATTEMPT:
+        return f"{ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
     if entry.usage_source == "estimated":
         error = details.get("expected_error")
         said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import ENTRIES, LedgerEntry
 from proxy.billing.prices import configured
 from proxy.billing.record import Bills, Opened, Outcome, Rates, UsageRecord
-from proxy.billing.settlement import ENTRIES, POLICY, Situation, bills, content_hash, entry, situation
+from proxy.billing.settlement import POLICY, Situation, bills, content_hash, entry, situation
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
 
 PRICE = configured(Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000))
