@@ -5,12 +5,15 @@ Law: `close` is called exactly once for every exchange that was opened; a second
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from msgspec import structs
+
+from proxy.billing.record import Attempt, Bills, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
 from proxy.gateway.errors import JSON_TYPE
-from proxy.gateway.ports import LeasedSlot, Ports, Reservation
+from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Route
 from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import reading
 from proxy.metering.meter import Metered, OpaqueMeter
@@ -18,6 +21,14 @@ from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
 
 _UNSEEN = Evidence()
+
+FREE = Price("free", (Rates(0, 0, 0),))
+"""of what providers bill nothing for"""
+
+
+def model_key(provider: str, upstream_model: str) -> str:
+    """What the estimator learns by."""
+    return f"{provider}/{upstream_model}"
 
 
 def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
@@ -67,8 +78,11 @@ class Closing:
         facts: RequestFacts,
         started_at: float,
         reservation: Reservation,
+        durable: asyncio.Future[None] | None,
     ) -> None:
+        """`durable`: done when `opened` is."""
         self.opened = opened
+        self.durable = durable
         self.reservation = reservation
         self.billed = False
         """something was billed"""
@@ -84,7 +98,34 @@ class Closing:
         self._ports = ports
         self._facts = facts
         self._started_at = started_at  # by time.monotonic
-        self._model_key = f"{opened.provider}/{opened.upstream_model}"
+        self.model_key = model_key(opened.provider, opened.upstream_model)
+        """what the estimator knows of whoever has the exchange now"""
+
+    def passes_to(self, route: Route, attempt: Attempt) -> bool:
+        """Another provider gets it, after this attempt at the one before. What the key pays stays as it was admitted;
+        what it costs us, and what it is estimated by, become the other's. False: that cannot be written, and it stays.
+        """
+        opened = self._passed_on(route, attempt)
+        try:
+            self.durable = self._ports.outbox.pass_on(opened)
+        except OutboxFullError:
+            return False
+        self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
+        self._ports.meters.attempted(attempt)
+        return True
+
+    def _passed_on(self, route: Route, attempt: Attempt) -> Opened:
+        name, free = route.provider.settings.name, self.opened.price is FREE
+        key = model_key(name, route.upstream_model)
+        return structs.replace(
+            self.opened,
+            provider=name,
+            upstream_model=route.upstream_model,
+            cost=FREE if free else route.prices(self.opened.started_at)[1],
+            prompt_tokens_estimate=0 if free else self._ports.estimator.prompt(key, self._facts.prompt).tokens,
+            bill=route.provider.settings.bill,
+            attempts=(*self.opened.attempts, attempt),
+        )
 
     def close(
         self,
@@ -145,7 +186,7 @@ class Closing:
         return reading(
             metered,
             estimator=self._ports.estimator,
-            model_key=self._model_key,
+            model_key=self.model_key,
             prompt_tokens_estimate=self.opened.prompt_tokens_estimate,
             completion_tokens_max=self.opened.completion_tokens_max,
             bytes_seen=size,
@@ -160,7 +201,7 @@ class Closing:
             return None
         evidence = metered.evidence if self.opened.streamed else _UNSEEN
         return self._ports.estimator.learn(
-            self._model_key, evidence=evidence, prompt=self._facts.prompt, usage=metered.usage
+            self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=metered.usage
         )
 
 

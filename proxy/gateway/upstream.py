@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from proxy.gateway.framing import Head
-from proxy.gateway.upstream_connection import Sink, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.health import Health
+from proxy.gateway.upstream_connection import NotSentError, Sink, UpstreamConnection, UpstreamFailedError
 from proxy.gateway.watch import Limits
 from proxy.metering import languages
 from proxy.metering.dialect import Dialect, KeyHeader
@@ -57,6 +58,7 @@ class Provider:
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
     without_usage: set[str] = field(default_factory=set)
     """upstream models that answered 400 or 422 to stream_options: not injected again (`inject_usage: auto`)"""
+    health: Health = field(default_factory=Health)
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
@@ -259,7 +261,7 @@ class UpstreamClient:
                 )
         except (OSError, TimeoutError, ValueError) as failure:
             # Not the error's own text: it can hold addresses.
-            raise UpstreamFailedError(f"not connected: {type(failure).__name__}") from failure
+            raise NotSentError(f"not connected: {type(failure).__name__}") from failure
         self._origins[connection] = origin
         return connection
 
