@@ -68,7 +68,7 @@ class Pair:
 
 def section(base_url: str, case: str) -> Entry:
     """Of a provider of this case."""
-    patience = {"timeouts": {"connect_s": 2, "first_byte_s": 0.5, "idle_s": 20, "total_s": 60}}
+    patience = {"timeouts": {"connect_s": 0.5, "first_byte_s": 0.5, "idle_s": 20, "total_s": 60}}
     options: Entry = patience if case in ("mute", "late") else {}
     return provider_section(base_url, on_client_leave="drain" if case == "gone-drain" else "cancel", **options)
 
