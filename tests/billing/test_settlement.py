@@ -269,7 +269,7 @@ def test_every_record_has_an_entry_whose_money_fits_the_ledger(
     opened = replace(OPENED, price=PRICE if priced else None)
     record = replace(RECORD, opened=opened, outcome=outcome, bills=what, reading=Reading(usage, source))
     line: LedgerEntry = entry(record)
-    only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters))
+    only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters, usage.searches))
     assert (line.charge_usd is None) == (what is not Bills.NOTHING and (not priced or only_units))
     assert 0 <= (line.charge_usd or 0) < 2**63
     assert json.loads(json.dumps(line.details)) == line.details
