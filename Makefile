@@ -35,8 +35,9 @@ bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the 
 faults: $(READY) ## the long runs: kills by the hundred
 	@$(BIN)/python -m pytest -m slow -n 0
 
-lock: $(READY)   ## renew requirements.txt
+lock: $(READY)   ## renew requirements.txt, and deploy/requirements.txt: what runs, without what tests
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.txt
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 -c requirements.txt pyproject.toml -o deploy/requirements.txt
 
 clean:           ## remove what make made
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
