@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from proxy.billing.prices import PriceBook
 from proxy.compose.proxy import price_lookup
 from proxy.doctor.finding import Case, Finding, fails, note, ok
-from proxy.settings import ModelSettings, OnClientLeave, Settings, SettingsError, require_prices
+from proxy.metering.completion import may_hide
+from proxy.settings import (
+    ModelSettings,
+    OnClientLeave,
+    ProviderSettings,
+    Settings,
+    SettingsError,
+    require_prices,
+)
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # Models that bill reasoning which they do not stream, as of the end of 2026, and the APIs that have such models.
-_HIDES = re.compile(r"(?:.*/)?(?:o[1-9]|gpt-[5-9]|gemini-(?:2\.5|[3-9])|grok-[4-9])(?:[.-].*)?", re.ASCII)
 _HIDERS = frozenset({"api.openai.com", "generativelanguage.googleapis.com", "api.x.ai", "openrouter.ai"})
 
 
@@ -40,7 +46,7 @@ def _unwise(settings: Settings) -> Iterator[Finding]:
                 f"providers.{provider.name}: http://: its key and all prompts go in clear",
                 "use https://, unless the network between is yours alone",
             )
-        if all(model.provider != provider.name for model in settings.models.values()):
+        if all(target.provider != provider.name for model in settings.models.values() for target in model.providers):
             yield note(
                 "configuration", f"providers.{provider.name}: no model leads to it", "name it under models, or drop it"
             )
@@ -82,9 +88,12 @@ def hidden_reasoning(case: Case) -> list[Finding]:
 
 
 def _hides(model: ModelSettings, settings: Settings) -> bool:
-    provider = settings.providers[model.provider]
+    return any(_hides_at(target.upstream_model, settings.providers[target.provider]) for target in model.providers)
+
+
+def _hides_at(upstream_model: str, provider: ProviderSettings) -> bool:
+    """`upstream_model`: empty where names are passed on."""
     if provider.on_client_leave is OnClientLeave.DRAIN:
         return False
-    if model.is_pattern:
-        return urlsplit(provider.base_url).hostname in _HIDERS
-    return _HIDES.fullmatch(model.upstream_model) is not None
+    named = upstream_model.rpartition("/")[2]
+    return may_hide(named, told=0.0) if named else urlsplit(provider.base_url).hostname in _HIDERS

@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 
 from proxy.doctor.clocks import judged
 from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.metering.dialect import KeyHeader
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.languages import DIALECTS, speaks
 from proxy.settings import ProviderSettings, route
 
 CONNECT_S = 5.0
@@ -50,8 +53,17 @@ def call(case: Case) -> list[Finding]:
     found = route(case.settings.models, asked)
     if found is None:
         return [fails(check, "no model of the configuration answers to this name", f"there are: {_names(case)}")]
-    model, upstream_model = found
-    provider = case.settings.providers[model.provider]
+    model, passed = found
+    return [
+        one
+        for target in model.providers
+        for one in _called(check, case.settings.providers[target.provider], target.upstream_model or passed)
+    ]
+
+
+def _called(check: str, provider: ProviderSettings, upstream_model: str) -> list[Finding]:
+    if not speaks(provider.dialects, OPENAI_CHAT):
+        return [note(check, f"{provider.name} does not speak {OPENAI_CHAT.name}", "try it with a client of its own")]
     try:
         status, answer = _one_token(provider, upstream_model)
     except (OSError, HTTPException) as failed:
@@ -77,6 +89,13 @@ def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
     return status, answer
 
 
+def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
+    """The header that takes its key, as the first of its languages has it."""
+    spoken = next(dialect for dialect in DIALECTS if speaks(provider.dialects, dialect))
+    header = provider.key_header or spoken.key_header
+    return header.value, f"Bearer {key}" if header is KeyHeader.AUTHORIZATION else key
+
+
 def _asked(
     provider: ProviderSettings, method: str, path: str, body: dict[str, Any] | None, limit_s: float
 ) -> tuple[int, str | None, float, Any]:
@@ -90,7 +109,8 @@ def _asked(
         connection = HTTPConnection(parts.hostname or "", parts.port, timeout=CONNECT_S)
     headers = {"User-Agent": "tokenweir", "Accept": "application/json", "Content-Type": "application/json"}
     if provider.api_key is not None:
-        headers["Authorization"] = f"Bearer {provider.api_key.reveal()}"
+        name, value = _key_field(provider, provider.api_key.reveal())
+        headers[name] = value
     try:
         connection.connect()
         connection.sock.settimeout(limit_s)

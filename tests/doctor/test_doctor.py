@@ -286,6 +286,21 @@ def test_one_token_is_bought_only_where_a_model_is_named(tmp_path: Path, provide
     assert "there are: m, mute, no" in said(calling("absent"))
 
 
+def test_a_key_goes_where_the_provider_wants_it(tmp_path: Path, provider: ScriptedProvider) -> None:
+    provider.script("m", json_instead({"usage": {"prompt_tokens": 8, "completion_tokens": 1}}))
+    models = {"m": {"provider": "scripted", "price": PRICE}}
+
+    def marked(**more: Any) -> dict[str, str]:
+        section = provider_section(provider.base_url, **more)
+        case = case_of(tmp_path, models=models, providers={"scripted": section}, call="m")
+        return marks(looked(case, "call m"))
+
+    for more, header in (({"dialects": ["gemini", "openai"]}, "authorization"), ({"key_header": "api-key"}, "api-key")):
+        assert marked(**more) == {"call m": "ok"}
+        assert SECRET in {name.lower(): value for name, value in provider.log("m")[-1]["headers"]}[header]
+    assert marked(dialects=["anthropic"]) == {"call m": "note"}
+
+
 def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> None:
     """An empty database; then one of this version, with a month missing, a letter, and a Redis that throws away."""
     name = postgres.new_database()
