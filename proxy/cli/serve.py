@@ -67,7 +67,13 @@ def serve_as_one(settings: Settings, siblings: Siblings, line: Connection) -> No
     os.setpgid(0, 0)  # a Ctrl-C is for the parent: it tells each of us once
     _log_to_stderr()
     try:
-        code = _run(_until_told(Proxy(settings, siblings), lambda port: line.send(port), line))
+        proxy = Proxy(settings, siblings)
+
+        def started(port: int) -> None:
+            _say_console(proxy.console_url)
+            line.send(port)
+
+        code = _run(_until_told(proxy, started, line))
     except (Failure, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         code = 1
@@ -90,7 +96,13 @@ def _serve(options: argparse.Namespace) -> int:
         return _serve_as_many(settings, options.workers)
     from proxy.compose.proxy import Proxy
 
-    return _run(_until_told(Proxy(settings), _says(settings.listen.host)))
+    proxy = Proxy(settings)
+
+    def started(port: int) -> None:
+        _say_console(proxy.console_url)
+        _says(settings.listen.host)(port)
+
+    return _run(_until_told(proxy, started))
 
 
 def _serve_as_many(settings: Settings, workers: int) -> int:
@@ -129,6 +141,11 @@ def _says(host: str) -> Callable[[int], None]:
         print(f"tokenweir: listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
     return say
+
+
+def _say_console(url: str | None) -> None:
+    if url is not None:
+        print(f"tokenweir: console at {url}", flush=True)
 
 
 def _log_to_stderr() -> None:

@@ -23,10 +23,11 @@ from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
 from proxy.billing.settlement import content_hash
 from proxy.compose.admitting import Admitting
+from proxy.compose.console import Console, Inside
 from proxy.compose.folder import Folder, key_pepper, ledger_url
 from proxy.compose.node import Node
 from proxy.compose.queue import Queue
-from proxy.compose.siblings import Siblings
+from proxy.compose.siblings import METRICS, Siblings
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.health import State
@@ -162,11 +163,26 @@ class Proxy:
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._siblings is None or self._siblings.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
+        inside = Inside(self._chat, self._siblings)
+        self._console = Console(self.settings, self._engine, keyring, self._admitting.store, inside)
         self._server = Server(self._routes(), refused=self._metrics.refused)
         listen = self.settings.listen
-        self._asked_by_siblings = await self._siblings.listen(self._metrics.exposition) if self._siblings else None
+        self._asked_by_siblings = await self._listen_to_siblings(inside)
+        if self._siblings is None or self._siblings.mine == 0:
+            await self._console.start(self._metrics.refused)
         self.port = await self._server.start(listen.host, listen.port, reuse_port=self._siblings is not None)
         self._refusing = None
+
+    @property
+    def console_url(self) -> str | None:
+        """Where the console listens; None: it is off, or another process has it."""
+        return self._console.url
+
+    async def _listen_to_siblings(self, inside: Inside) -> asyncio.Server | None:
+        def answer_to(question: str) -> bytes:
+            return self._metrics.exposition() if question == METRICS else inside.answer_to(question)
+
+        return None if self._siblings is None else await self._siblings.listen(answer_to)
 
     def _recover(self, node: Node) -> None:
         node.recover(self._estimator)
@@ -238,6 +254,7 @@ class Proxy:
         routes.local("GET", "/healthz", self._healthz)
         routes.local("GET", "/readyz", self._readyz)
         routes.local("GET", "/metrics", self._expose)
+        self._console.add_public(routes)
         return routes
 
     async def _healthz(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
@@ -271,6 +288,7 @@ class Proxy:
                 exchange.shut_down()
             await wait_until(lambda: not self._chat.live, deadline_s=5.0)
         await self._server.close()
+        await self._console.close()
         await self._upstream.close()
         await self._node.close(LAST_SETTLE_S)
         await self._tasks.stop()

@@ -1,7 +1,7 @@
-"""The metrics of several processes on one port, as one. Law: whichever of them is asked answers for all; one that does
-not answer within a second is left out, and the count of those that did says so.
+"""Several processes on one port, as one. Law: whichever of them is asked answers for all; one that does not answer
+within a second is left out, and the count of those that did says so.
 
-Each listens on a Unix socket of its own in a folder that the parent made, and gives its exposition to whoever connects.
+Each listens on a Unix socket of its own in a folder that the parent made: one line asks, all that follows answers.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from prometheus_client.samples import Sample
 ANSWER_S_MAX = 1.0
 # One exposition; a thousand models come to a few MB.
 EXPOSITION_BYTES_MAX = 64 << 20
+METRICS = "metrics"
+"""the question for a process's own series"""
+
 # Gauges of which the sum would say nothing: the highest counts.
 _HIGHEST = ("_age_seconds", "_time_seconds", "_timestamp_seconds", "_info")
 
@@ -39,12 +42,14 @@ class Siblings:
     mine: int
     count: int
 
-    async def listen(self, exposition: Callable[[], bytes]) -> asyncio.Server:
-        """Answer the others. Raises OSError."""
+    async def listen(self, answer_to: Callable[[str], bytes]) -> asyncio.Server:
+        """Answer the others: their question → the answer. Raises OSError."""
 
-        async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with suppress(OSError):
-                writer.write(exposition())
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(OSError, TimeoutError, ValueError):
+                async with asyncio.timeout(ANSWER_S_MAX):
+                    question = await reader.readline()
+                writer.write(answer_to(question.decode().strip()))
                 await writer.drain()
             writer.close()
             with suppress(OSError):
@@ -56,14 +61,18 @@ class Siblings:
 
     async def exposition(self, mine: bytes) -> bytes:
         """Everybody's series, added up."""
-        asked = [self._asked(number) for number in range(self.count) if number != self.mine]
-        answers = [answer for answer in await asyncio.gather(*asked) if answer]
-        return merged([mine, *answers])
+        return merged([mine, *await self.ask(METRICS)])
 
-    async def _asked(self, number: int) -> bytes:
+    async def ask(self, question: str) -> list[bytes]:
+        """What the others say to it: of those that answer, and not with nothing."""
+        asked = [self._asked(number, question) for number in range(self.count) if number != self.mine]
+        return [answer for answer in await asyncio.gather(*asked) if answer]
+
+    async def _asked(self, number: int, question: str) -> bytes:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(ANSWER_S_MAX):
                 reader, writer = await asyncio.open_unix_connection(self._socket(number))
+                writer.write(f"{question}\n".encode())
                 try:
                     return await reader.read(EXPOSITION_BYTES_MAX) + await reader.read()
                 finally:

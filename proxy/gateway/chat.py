@@ -33,6 +33,7 @@ from proxy.gateway.rate_limits import refusal
 from proxy.gateway.repeats import claimed
 from proxy.gateway.request_body import WRITINGS, read_body
 from proxy.gateway.routing import Models, arranged, speaking
+from proxy.gateway.running import Whose
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 
@@ -81,6 +82,7 @@ class Chat:
         self._request_bytes_max = request_bytes_max
         self._closed = closed
         self.live: set[Exchange] = set()
+        self.whose = Whose()
 
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
@@ -110,10 +112,12 @@ class Chat:
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
             )  # fmt: skip
             self.live.add(exchange)
+            self.whose.began(made, key.key_id)
             try:
                 return await exchange.run()
             finally:
                 self.live.discard(exchange)
+                self.whose.ended(made)
         finally:
             if claim is not None:
                 await claim.end(closing)

@@ -26,6 +26,7 @@ from proxy.gateway.ports import Ports, Route
 from proxy.gateway.rate_limits import headers as limit_headers
 from proxy.gateway.relay import End, Relay
 from proxy.gateway.reply import Reply
+from proxy.gateway.running import Running, running
 from proxy.gateway.spending import Spending
 from proxy.gateway.upstream import Answer
 from proxy.gateway.upstream_connection import UpstreamFailedError
@@ -90,6 +91,10 @@ class Exchange:
     def exchange_id(self) -> str:
         """Our id of it."""
         return self._closing.opened.exchange_id
+
+    def running(self) -> Running:
+        """What it has come to by now."""
+        return running(self._closing.opened, self._relay, self._spending, left=self._left_at is not None)
 
     # -- the way of a request
 

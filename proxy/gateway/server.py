@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
@@ -39,12 +39,20 @@ class Routes:
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], Serve] = {}
         self._paths: set[str] = set()
-        self._templates: dict[tuple[str, str], Callable[[str], Serve]] = {}  # by what stands around the name
+        # By what stands around the name, then by method.
+        self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
         self._shapes: dict[tuple[str, str], ErrorShape] = {}  # by how a path begins and ends
 
     def local(self, method: str, path: str, serve: Serve) -> None:
         """A route that this proxy answers by itself: nothing goes to a provider."""
         self._add(method, path, serve)
+
+    def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
+        """The same for every path that has a name between `before` and `after`; `of` that name."""
+        methods = self._templates.setdefault((before, after), {})
+        if method in methods:
+            raise ValueError(f"{method} {before}…{after} is registered twice")
+        methods[method] = of
 
     def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
         """A route to providers. Raises TypeError for a dialect that could not meter what comes back."""
@@ -60,12 +68,10 @@ class Routes:
         for path in dialect.paths:
             before, found, after = path.partition(NAME)
             self._shapes[before, after] = dialect.errors
-            if not found:
-                self._add("POST", path, of(None))
-            elif (before, after) in self._templates:
-                raise ValueError(f"POST {path} is registered twice")
+            if found:
+                self.named("POST", before, after, of)
             else:
-                self._templates[before, after] = of
+                self._add("POST", path, of(None))
         self._shapes[dialect.errors.prefix, ""] = dialect.errors
 
     def _add(self, method: str, path: str, serve: Serve) -> None:
@@ -80,20 +86,20 @@ class Routes:
         serve = self._table.get((method, path))
         if serve is not None:
             return serve
-        of, named = self._named(path)
-        if of is not None and method == "POST":
-            return of(named)
-        if of is not None or path in self._paths:
+        methods, name = self._named(path)
+        if method in methods:
+            return methods[method](name)
+        if methods or path in self._paths:
             raise ApiError(405, f"{method} is not allowed here.", code="method_not_allowed")
         raise errors.unknown_route(method, path)
 
-    def _named(self, path: str) -> tuple[Callable[[str], Serve] | None, str]:
-        """The template that `path` fits, and the name in it."""
-        for (before, after), of in self._templates.items():
+    def _named(self, path: str) -> tuple[Mapping[str, Callable[[str], Serve]], str]:
+        """What the template that `path` fits leads to, and the name in it."""
+        for (before, after), methods in self._templates.items():
             name = path[len(before) : len(path) - len(after)]
             if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
-                return of, name
-        return None, ""
+                return methods, name
+        return {}, ""
 
     def shape(self, raw_path: str) -> ErrorShape:
         """How a refusal of `raw_path` looks: as its dialect says it; of a path that leads nowhere, the longest prefix
@@ -106,8 +112,12 @@ class Routes:
 class Server:
     """Listens, and hands every request to its route."""
 
-    def __init__(self, routes: Routes, *, refused: Callable[[int, str | None], None]) -> None:
+    def __init__(
+        self, routes: Routes, *, refused: Callable[[int, str | None], None], headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`headers`: of every answer, where its route has not said otherwise, or begun it."""
         self._routes = routes
+        self._headers = headers or {}
         self._refused = refused
         self._server = ClientServer(
             self._serve,
@@ -154,6 +164,9 @@ class Server:
             response = await serve(request, connection)
         except ApiError as refusal:
             return self._refuse(refusal, request, closes=closes)
+        if not response.prepared:
+            for name, value in self._headers.items():
+                response.headers.setdefault(name, value)
         if closes:
             response.force_close()
         return response
@@ -161,6 +174,7 @@ class Server:
     def _refuse(self, refusal: ApiError, request: web.BaseRequest, *, closes: bool) -> web.Response:
         self._refused(refusal.status, refusal.code)
         response = refused_response(refusal, self._routes.shape(request.raw_path))
+        response.headers.update(self._headers)
         if closes:
             response.force_close()
         return response

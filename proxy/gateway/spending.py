@@ -40,7 +40,7 @@ class Spending:
         self._relay = relay
         price = self._closing.opened.price
         assert price is not None
-        self._reservation.grow(charge(price, self._usage(meter), Bills.EVERYTHING))
+        self._reservation.grow(charge(price, self.usage(meter), Bills.EVERYTHING))
         if self._short:  # later in this turn: the piece that was read is passed on first
             asyncio.get_running_loop().call_soon(self._cut)
 
@@ -53,7 +53,7 @@ class Spending:
             bytes_seen=meter.bytes_seen,
         ).tokens
 
-    def _usage(self, meter: BodyMeter) -> Usage:
+    def usage(self, meter: BodyMeter) -> Usage:
         """What is reported, or what can be told without."""
         reported = meter.usage or Usage()
         prompt, completion = reported.prompt_tokens, reported.completion_tokens

@@ -30,6 +30,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -174,6 +175,13 @@ ledger_entries = Table(
     Index("ix_ledger_entries_model_started_at", "model", "started_at"),
     Index("ix_ledger_entries_settled_at_entry_id", "settled_at", "entry_id"),
     Index("ix_ledger_entries_node_journal_seq", "node", "journal_seq"),
+    # Of the few that are corrections: how many of a day's entries are no requests.
+    Index(
+        "ix_ledger_entries_adjusted",
+        "started_at",
+        sqlite_where=text("kind = 'adjustment'"),
+        postgresql_where=text("kind = 'adjustment'"),
+    ),
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )
 
@@ -296,4 +304,25 @@ budget_alerts = Table(
     Column("next_at", UtcTime, nullable=False),
     Column("last_error", _text()),
     Index("ix_budget_alerts_state_next_at", "state", "next_at"),
+)
+
+# What operators have done, and tried: a line for each act, put down before it is done.
+acts = Table(
+    "acts",
+    metadata,
+    # Begins with its time: in the order of the acts.
+    Column("act_id", _text(), primary_key=True),
+    Column("at", UtcTime, nullable=False),
+    # `admin`, a key's id, or the account of the machine on which a command was given.
+    Column("actor", _text(), nullable=False),
+    # api or cli.
+    Column("via", _text(), nullable=False),
+    # The address, or the machine, that it came from.
+    Column("origin", _text()),
+    Column("action", _text(), nullable=False),
+    Column("target", _text()),
+    Column("details", _json()),
+    # begun: nobody has said what became of it; done; refused; failed.
+    Column("result", _text(), nullable=False),
+    Column("words", _text()),
 )

@@ -1,6 +1,7 @@
 """What an operator can set: YAML and environment → frozen, checked values; nonsense is refused by the field's name."""
 
 from proxy.secret import Secret
+from proxy.settings.admin import AdminSettings
 from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
 from proxy.settings.models import ModelSettings, TargetSettings
@@ -20,6 +21,7 @@ from proxy.settings.values import (
 )
 
 __all__ = [
+    "AdminSettings",
     "Drain",
     "Durability",
     "InjectUsage",

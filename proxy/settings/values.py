@@ -14,6 +14,7 @@ from pathlib import Path
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.languages import WORDS
 from proxy.secret import Secret
+from proxy.settings.admin import AdminSettings
 from proxy.settings.kinds import (
     about,
     choice,
@@ -248,6 +249,9 @@ class Settings:
     )
     worker: WorkerSettings = field(
         default=WorkerSettings(), metadata=about(section(WorkerSettings), "`tokenweir worker`")
+    )
+    admin: AdminSettings = field(
+        default=AdminSettings(), metadata=about(section(AdminSettings), "the console and its APIs")
     )
     journal: JournalSettings = field(
         default=JournalSettings(), metadata=about(section(JournalSettings), "the local outbox")

@@ -56,7 +56,9 @@ def test_one_exposition_is_itself() -> None:
 async def test_whoever_is_asked_answers_for_all(folder: Path) -> None:
     members = [Siblings(folder, number, 3) for number in range(3)]
     servers = [
-        await member.listen(lambda number=member.mine: an_exposition(exchanges=1 + number, age_s=0, in_flight=1))
+        await member.listen(
+            lambda _asked, number=member.mine: an_exposition(exchanges=1 + number, age_s=0, in_flight=1)
+        )
         for member in members
     ]
     answers = [

@@ -41,6 +41,7 @@ class Listening:
         self.program: Sequence[str] = ("-m", "proxy")
         self.child: subprocess.Popen[str] | None = None
         self.url = ""
+        self.console_url = ""
         self.port = 0
         self.log = log
         self._arguments = arguments
@@ -59,6 +60,8 @@ class Listening:
         self.child = self.launch()
         assert self.child.stdout is not None
         for line in self.child.stdout:
+            if "console at http://" in line:
+                self.console_url = line.split()[-1].strip()
             if "listening on http://" in line:
                 self.url = line.split()[-1].strip()
                 self.port = int(self.url.rsplit(":", 1)[1])

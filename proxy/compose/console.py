@@ -1,0 +1,169 @@
+"""The admin listener of one proxy process. Law: it is off without a secret, and nothing of it can hold up a stream: it
+reads the ledger on threads of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+from aiohttp import web
+from sqlalchemy import Engine
+
+from proxy.compose.folder import key_pepper
+from proxy.compose.siblings import Siblings
+from proxy.console.acting import Threads
+from proxy.console.api import HEADERS, Endpoint, add
+from proxy.console.exchanges import ExchangesApi
+from proxy.console.keys import KeysApi
+from proxy.console.live import LiveApi
+from proxy.console.openapi import document
+from proxy.console.sessions import Sessions
+from proxy.console.standing import StandingApi
+from proxy.console.usage import UsageApi
+from proxy.gateway.chat import Chat
+from proxy.gateway.connection import ClientConnection
+from proxy.gateway.errors import JSON_TYPE
+from proxy.gateway.running import Running
+from proxy.gateway.server import Routes, Serve, Server
+from proxy.keys.budgets import BudgetStore
+from proxy.keys.keyring import Keyring
+from proxy.ledger.account_store import AccountStore
+from proxy.ledger.acts import Acts
+from proxy.ledger.alerts import subjects
+from proxy.ledger.exchanges import Found, Wanted, read_exchange, read_exchanges
+from proxy.ledger.key_store import KeyStore
+from proxy.ledger.usage import Sums, read_spent, read_usage
+from proxy.ledger.usage import Wanted as WantedSums
+from proxy.settings import Settings
+
+LIVE, WHOSE = "live", "whose"
+"""questions between the processes on one port: what runs there; which key an exchange is of"""
+
+_RUNNING = msgspec.json.Decoder(list[Running])
+
+
+class Inside:
+    """What the processes on one port know of exchanges that the ledger does not have yet."""
+
+    def __init__(self, chat: Chat, siblings: Siblings | None) -> None:
+        self._chat = chat
+        self._siblings = siblings
+
+    def answer_to(self, question: str) -> bytes:
+        """To a sibling; nothing if it is not for us to answer."""
+        word, _, rest = question.partition(" ")
+        if word == LIVE:
+            return msgspec.json.encode(self._mine())
+        return (self._chat.whose.key_of(rest) or "").encode() if word == WHOSE else b""
+
+    async def running(self) -> tuple[list[Running], int]:
+        """See `console.live.Source`."""
+        answers = [] if self._siblings is None else await self._siblings.ask(LIVE)
+        mine = self._mine()
+        return [*mine, *(one for answer in answers for one in _RUNNING.decode(answer))], 1 + len(answers)
+
+    async def key_of(self, exchange_id: str) -> str | None:
+        """The key of one that runs or has just ended; None: nobody knows it."""
+        mine = self._chat.whose.key_of(exchange_id)
+        if mine is not None or self._siblings is None or not exchange_id.isprintable():
+            return mine
+        answers = await self._siblings.ask(f"{WHOSE} {exchange_id}")
+        return answers[0].decode() if answers else None
+
+    def _mine(self) -> list[Running]:
+        return [exchange.running() for exchange in self._chat.live]
+
+
+class LedgerRead:
+    """The ledger's reports, as the console asks for them."""
+
+    def __init__(self, engine: Engine, threads: Threads, inside: Inside) -> None:
+        self._engine = engine
+        self._threads = threads
+        self.key_of_unsettled = inside.key_of
+
+    async def one(self, exchange_id: str) -> Found | None:
+        """See `console.exchanges.Exchanges`."""
+        return await self._threads.run(read_exchange, self._engine, exchange_id)
+
+    async def listed(self, wanted: Wanted, limit: int) -> tuple[list[Found], tuple[float, str] | None]:
+        """See `console.exchanges.Exchanges`."""
+        return await self._threads.run(read_exchanges, self._engine, wanted, limit)
+
+    async def usage(self, wanted: WantedSums, rows_max: int) -> tuple[list[Sums], int]:
+        """See `console.usage.Reader`."""
+        return await self._threads.run(read_usage, self._engine, wanted, rows_max)
+
+
+class Console:
+    """`start` it after the keyring is filled, `close` it before the engine is disposed."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, keyring: Keyring, budgets: BudgetStore, inside: Inside
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._keyring = keyring
+        self._budgets = budgets
+        self._inside = inside
+        self._threads = Threads()
+        self._server: Server | None = None
+        self._exchanges = ExchangesApi(LedgerRead(engine, self._threads, inside))
+        self.url: str | None = None
+        """where it listens; None: it does not"""
+
+    def add_public(self, routes: Routes) -> None:
+        """What a client's own listener answers of it: an exchange, to the key that made it."""
+        add(routes, self._exchanges.one_endpoint, Sessions(self._keyring, None))
+
+    async def start(self, refused: Callable[[int, str | None], None]) -> None:
+        """Listen, if there is a secret. Raises OSError."""
+        admin = self._settings.admin
+        if admin.secret is None:
+            return
+        routes = Routes()
+        sessions = Sessions(self._keyring, admin.secret)
+        table = list(self._table(sessions))
+        for endpoint in table:
+            add(routes, endpoint, sessions)
+        routes.local("GET", "/openapi.json", _answering(msgspec.json.encode(document(table)), JSON_TYPE))
+        routes.local("GET", "/healthz", _answering(b"ok\n", "text/plain"))
+        self._server = Server(routes, refused=refused, headers=HEADERS)
+        port = await self._server.start(admin.host, admin.port)
+        self.url = f"http://{f'[{admin.host}]' if ':' in admin.host else admin.host}:{port}"
+
+    async def close(self) -> None:
+        """Answer no more."""
+        if self._server is not None:
+            await self._server.stop_listening()
+            await self._server.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._threads.close)
+
+    def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
+        """Every route that wants to know who asks."""
+        acts = Acts(self._engine, clock=time.time)
+        reads = LedgerRead(self._engine, self._threads, self._inside)
+        keys = KeysApi(
+            KeyStore(self._engine, clock=time.time), AccountStore(self._engine, clock=time.time), acts, self._threads,
+            self._keyring, pepper=key_pepper(self._settings), lifetime_max_s=self._settings.key_lifetime_max,
+            unix_time=time.time, spent=partial(read_spent, self._engine),
+        )  # fmt: skip
+        standing = StandingApi(
+            self._threads, acts, standings=self._budgets.standings, subjects=partial(subjects, self._engine)
+        )
+        yield from UsageApi(reads.usage, unix_time=time.time).endpoints()
+        yield from self._exchanges.endpoints()
+        yield from LiveApi(self._inside.running, sessions, unix_time=time.time).endpoints()
+        yield from standing.endpoints()
+        yield from keys.endpoints()
+
+
+def _answering(body: bytes, content_type: str) -> Serve:
+    async def serve(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        return web.Response(body=body, content_type=content_type)
+
+    return serve

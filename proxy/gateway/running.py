@@ -1,0 +1,90 @@
+"""What runs now, and what it has come to so far. Law: counts and money only, never a word of a prompt or an answer; the
+numbers of a stream that runs are what would be billed if it ended here, and bind nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+import msgspec
+
+from proxy.billing.record import Bills, Opened
+from proxy.billing.settlement import amount
+from proxy.gateway.relay import Relay
+from proxy.gateway.spending import Spending
+from proxy.metering.usage import Usage
+
+# Of those that ended a while ago the ledger knows; about 300 bytes each.
+REMEMBERED_MAX = 20_000
+
+
+class Running(msgspec.Struct, frozen=True):
+    """One exchange that has not ended. Money: nUSD; None: no price is known. Times: Unix seconds."""
+
+    exchange_id: str
+    key_id: str
+    key_alias: str
+    provider: str
+    model: str
+    endpoint: str
+    streamed: bool
+    started_at: float
+    state: Literal["waiting", "streaming", "draining"]
+    """waiting: for the provider's first byte; streaming; draining: the client has left, and the rest is read"""
+    events: int
+    bytes: int
+    prompt_tokens: int
+    completion_tokens: int
+    usage_source: Literal["reported", "estimated"]
+    charge_usd: int | None
+    cost_usd: int | None
+
+
+def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> Running:
+    """As it stands now."""
+    if relay is not None:
+        relay.settle_counts()
+    usage = Usage(opened.prompt_tokens_estimate) if relay is None else spending.usage(relay.meter)
+    reported = relay is not None and relay.meter.usage is not None
+    return Running(
+        exchange_id=opened.exchange_id,
+        key_id=opened.key_id,
+        key_alias=opened.key_alias,
+        provider=opened.provider,
+        model=opened.model,
+        endpoint=opened.endpoint,
+        streamed=opened.streamed,
+        started_at=opened.started_at,
+        state="draining" if left else "waiting" if relay is None else "streaming",
+        events=0 if relay is None else relay.events,
+        bytes=0 if relay is None else relay.bytes,
+        prompt_tokens=usage.prompt_tokens or 0,
+        completion_tokens=usage.completion_tokens or 0,
+        usage_source="reported" if reported else "estimated",
+        charge_usd=amount(opened.price, usage, Bills.EVERYTHING),
+        cost_usd=amount(opened.cost, usage, Bills.EVERYTHING),
+    )
+
+
+class Whose:
+    """Which key the exchanges of this process are of: those that run, and the last ones that ended, which the ledger
+    may not have yet."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, str] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+
+    def began(self, exchange_id: str, key_id: str) -> None:
+        """An exchange of this key."""
+        self._running[exchange_id] = key_id
+
+    def ended(self, exchange_id: str) -> None:
+        """It is over; the oldest of those is forgotten."""
+        self._ended[exchange_id] = self._running.pop(exchange_id)
+        if len(self._ended) > REMEMBERED_MAX:
+            self._ended.popitem(last=False)
+
+    def key_of(self, exchange_id: str) -> str | None:
+        """The id of its key; None: not known here."""
+        return self._running.get(exchange_id) or self._ended.get(exchange_id)
