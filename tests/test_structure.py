@@ -274,6 +274,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir reconcile",
         "tokenweir doctor",
         "tokenweir backup",
+        "tokenweir audit",
     }
 
 

@@ -11,14 +11,28 @@ import sys
 from collections.abc import Sequence
 
 from proxy import __version__
-from proxy.cli import accounts, backup, budgets, corrections, credit, doctor, keys, ledger, letters, reconcile, serve
+from proxy.cli import (
+    accounts,
+    audit,
+    backup,
+    budgets,
+    corrections,
+    credit,
+    doctor,
+    keys,
+    ledger,
+    letters,
+    reconcile,
+    serve,
+)
 from proxy.cli.words import Failure
 from proxy.settings import SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
-    options = _parser().parse_args(arguments)
+    typed = sys.argv[1:] if arguments is None else list(arguments)
+    options = _parser().parse_args(typed, argparse.Namespace(typed=typed))
     try:
         code: int = options.run(options)
     except BrokenPipeError:  # the reader of our output has gone: it has what it wanted
@@ -48,4 +62,5 @@ def _parser() -> argparse.ArgumentParser:
     reconcile.add_commands(commands)
     doctor.add_commands(commands)
     backup.add_commands(commands)
+    audit.add_commands(commands)
     return parser

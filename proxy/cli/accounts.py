@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import Limits
 from proxy.cli.levels import account_json, add_limits, limit_changes, paid_json
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.words import acts_as, json_line, store_of, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.keys import Account
@@ -26,26 +26,31 @@ def add_commands(commands: Any) -> None:
     organization = with_config(accounts, "create-organization", "make an organization")
     organization.add_argument("name", metavar="NAME")
     add_limits(organization)
-    organization.set_defaults(run=_create_organization)
+    acts_as(organization, "account.create-organization", _create_organization)
     project = with_config(accounts, "create-project", "make a project of an organization")
     project.add_argument("name", metavar="NAME")
     project.add_argument("--organization", required=True, metavar="ID|NAME")
     add_limits(project)
-    project.set_defaults(run=_create_project)
-    update = _of_one(accounts, "update", "change an account; counts within a second", _update)
+    acts_as(project, "account.create-project", _create_project)
+    update = _of_one(accounts, "update", "change an account; counts within a second", _update, act=True)
     update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
     add_limits(update)
-    _of_one(accounts, "block", "no key of it counts until it is unblocked", _changing("block"))
-    _of_one(accounts, "unblock", "its keys count again", _changing("unblock"))
+    _of_one(accounts, "block", "no key of it counts until it is unblocked", _changing("block"), act=True)
+    _of_one(accounts, "unblock", "its keys count again", _changing("unblock"), act=True)
     _of_one(accounts, "info", "an account, its organization, and what was used", _info)
     with_config(accounts, "list", "all accounts, as JSON lines").set_defaults(run=_list)
 
 
-def _of_one(accounts: Any, name: str, words: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    """A command for one account that is there."""
+def _of_one(
+    accounts: Any, name: str, words: str, run: Callable[[argparse.Namespace], int], *, act: bool = False
+) -> argparse.ArgumentParser:
+    """A command for one account that is there. `act`: it changes something."""
     parser = with_config(accounts, name, words)
     parser.add_argument("account", metavar="ID|NAME")
-    parser.set_defaults(run=run)
+    if act:
+        acts_as(parser, f"account.{name}", run)
+    else:
+        parser.set_defaults(run=run)
     return parser
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.words import acts_as, json_line, store_of, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_commands(commands: Any) -> None:
     show.add_argument("--json", action="store_true", help="one object per line")
     show.set_defaults(run=_show)
     words = "compare every counter with the ledger, print by how much it is off, and read all anew"
-    with_config(budgets, "rebuild", words).set_defaults(run=_rebuild)
+    acts_as(with_config(budgets, "rebuild", words), "budgets.rebuild", _rebuild)
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import nusd_from_usd, usd_text
-from proxy.cli.words import Failure, json_line, store_of, with_config
+from proxy.cli.words import Failure, acts_as, json_line, store_of, with_config
 from proxy.settings import Settings, load, route
 from proxy.settings.kinds import At
 from proxy.settings.prices import PRICE
@@ -41,7 +41,7 @@ def add_commands(commands: Any) -> None:
     for name in _COUNTS:
         adjust.add_argument(_option(name), type=int, metavar="N", help="money follows, unless it is given")
     adjust.add_argument("--dry-run", action="store_true", help="print the entry and write nothing")
-    adjust.set_defaults(run=_adjust)
+    acts_as(adjust, "adjust", _adjust)
 
     rerate = with_config(commands, "rerate", "give past exchanges of a model the money of other prices")
     rerate.add_argument("--model", required=True, metavar="M", help="the name that clients asked for")
@@ -53,7 +53,7 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument("--cached-input", metavar="USD", help="per million cached tokens (default: as --input)")
     rerate.add_argument("--dry-run", action="store_true", help="say what it would come to and write nothing")
     rerate.add_argument("--verbose", action="store_true", help="say it for each key too")
-    rerate.set_defaults(run=_rerate)
+    acts_as(rerate, "rerate", _rerate)
 
 
 def usd(text: str) -> int:

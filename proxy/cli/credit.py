@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli.levels import usd
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.words import acts_as, json_line, store_of, with_config
 
 if TYPE_CHECKING:
     from proxy.compose.store import Store
@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
     whose.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
     add.add_argument("--usd", type=usd, required=True, metavar="USD")
     add.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever reads the ledger")
-    add.set_defaults(run=_add)
+    acts_as(add, "credit.add", _add)
 
 
 def _add(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
 from proxy.billing.limits import OnExhausted, WhenDown
 from proxy.cli.levels import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.words import acts_as, json_line, store_of, with_config
 from proxy.settings import load
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--project", metavar="ID|NAME", help="what it uses, this project uses (default: default)")
     create.add_argument("--expires", default=EXPIRES_DEFAULT, metavar="90d", help="lifetime, or never (default 90d)")
     _add_options(create)
-    create.set_defaults(run=_create)
+    acts_as(create, "key.create", _create)
     with_config(keys, "list", "all keys, as JSON lines").set_defaults(run=_list)
-    update = _of_one(keys, "update", "change a key; counts within a second", _update)
+    update = _of_one(keys, "update", "change a key; counts within a second", _update, act=True)
     update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
-    rotate = _of_one(keys, "rotate", "give a key a new secret, which is printed once", _rotate)
+    rotate = _of_one(keys, "rotate", "give a key a new secret, which is printed once", _rotate, act=True)
     grace = f"how long the old one goes on counting, or now (default {GRACE_DEFAULT})"
     rotate.add_argument("--grace", type=seconds_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
-    _of_one(keys, "block", "a key does not count until it is unblocked", _changing("block"))
-    _of_one(keys, "unblock", "a key counts again", _changing("unblock"))
-    _of_one(keys, "revoke", "a key counts no more, within a second, for ever", _changing("revoke"))
+    _of_one(keys, "block", "a key does not count until it is unblocked", _changing("block"), act=True)
+    _of_one(keys, "unblock", "a key counts again", _changing("unblock"), act=True)
+    _of_one(keys, "revoke", "a key counts no more, within a second, for ever", _changing("revoke"), act=True)
     _of_one(keys, "info", "a key, its project and organization, what they may use and what was used", _info)
     words = "what keys are hashed with, for `key_pepper`; without --config a new one"
     pepper = keys.add_parser("pepper", help=words, description=words)
@@ -49,11 +49,16 @@ def add_commands(commands: Any) -> None:
     pepper.set_defaults(run=_pepper)
 
 
-def _of_one(keys: Any, name: str, words: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
-    """A command for one key that is there."""
+def _of_one(
+    keys: Any, name: str, words: str, run: Callable[[argparse.Namespace], int], *, act: bool = False
+) -> argparse.ArgumentParser:
+    """A command for one key that is there. `act`: it changes something."""
     parser = with_config(keys, name, words)
     parser.add_argument("key", metavar="KEY_ID|ALIAS")
-    parser.set_defaults(run=run)
+    if act:
+        acts_as(parser, f"key.{name}", run)
+    else:
+        parser.set_defaults(run=run)
     return parser
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.words import acts_as, json_line, store_of, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
@@ -30,11 +30,11 @@ def add_commands(commands: Any) -> None:
     which = retry.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", metavar="ID", help="or the beginning of one")
     which.add_argument("--all", action="store_true", help="every open one")
-    retry.set_defaults(run=_retry)
+    acts_as(retry, "dead-letters.retry", _retry)
     drop = with_config(letters, "drop", "decide against one; it is kept")
     drop.add_argument("id", metavar="ID", help="or the beginning of one")
     drop.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever looks later")
-    drop.set_defaults(run=_drop)
+    acts_as(drop, "dead-letters.drop", _drop)
 
 
 def _list(options: argparse.Namespace) -> int:

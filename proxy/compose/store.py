@@ -6,6 +6,7 @@ import time
 
 from proxy.billing.settlement import content_hash
 from proxy.compose.folder import Folder, key_pepper, ledger_url
+from proxy.ledger.acts import Acts
 from proxy.ledger.database import open_engine
 from proxy.ledger.key_store import KeyStore
 from proxy.ledger.migrate import migrate
@@ -24,6 +25,7 @@ class Store:
         self.engine = open_engine(ledger_url(settings))
         self.key_lifetime_max_s = settings.key_lifetime_max
         self.keys = KeyStore(self.engine, clock=time.time)
+        self.acts = Acts(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
 
     def pepper(self) -> bytes:

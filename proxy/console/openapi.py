@@ -33,11 +33,23 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "info": {"title": "Tokenweir", "version": __version__},
         "paths": paths,
         "components": {
-            "schemas": components,
+            "schemas": _as_encoded(components),
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"bearer": []}],
     }
+
+
+# A Decimal, as msgspec describes it, and as `api.encoded` writes it.
+_DECIMAL, _NUMBER = {"type": "string", "format": "decimal"}, {"type": "number"}
+
+
+def _as_encoded(schema: Any) -> Any:
+    if schema == _DECIMAL:
+        return _NUMBER
+    if isinstance(schema, dict):
+        return {name: _as_encoded(below) for name, below in schema.items()}
+    return [_as_encoded(below) for below in schema] if isinstance(schema, list) else schema
 
 
 def _key(kind: Any) -> str:

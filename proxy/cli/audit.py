@@ -1,0 +1,47 @@
+"""`tokenweir audit`: what operators have done, by command or in the console, and what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from proxy.cli.words import json_line, store_of, with_config
+
+if TYPE_CHECKING:
+    from proxy.ledger.acts import Line
+
+
+def add_commands(commands: Any) -> None:
+    """Make them known."""
+    audit = with_config(commands, "audit", "what operators have done, oldest first")
+    audit.add_argument("--json", action="store_true", help="one object per line, every field")
+    audit.add_argument("--since", metavar="T", help="2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
+    audit.set_defaults(run=_audit)
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from proxy.ledger.reports import since_from
+
+    with store_of(options) as store:
+        since = 0.0 if options.since is None else since_from(options.since, time.time())
+        for line in store.acts.since(since):
+            print(_json(line) if options.json else _text(line))
+    return 0
+
+
+def _json(line: Line) -> str:
+    from dataclasses import asdict
+
+    from proxy.ledger.reports import iso_utc
+
+    return json_line({**asdict(line), "at": iso_utc(line.at)})
+
+
+def _text(line: Line) -> str:
+    from proxy.ledger.reports import iso_utc
+
+    at = iso_utc(line.at)[:19].replace("T", " ")
+    became = line.result if line.words is None else f"{line.result}: {line.words}"
+    who = f"{line.actor} ({line.via}, {line.origin or '–'})"
+    return f"{at}  {who}  {line.action} {line.target or '–'}  {became}"

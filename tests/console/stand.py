@@ -1,0 +1,136 @@
+"""The console by itself: a real ledger, a real listener, and what runs as a test says it. No proxy process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from sqlalchemy import Engine
+
+from proxy.billing.reservation import Standing
+from proxy.compose.console import Console
+from proxy.gateway.running import Running
+from proxy.keys.keyring import Keyring
+from proxy.keys.secrets import digest, hint, new_secret
+from proxy.ledger.key_store import KeyStore
+from proxy.settings import Settings, parse
+
+SECRET = "a-secret-of-0123456789-abcdefghij"
+PEPPER = "5e" * 32
+CONFIG = """
+admin: {port: 0, secret: "${ADMIN}"}
+key_pepper: "${PEPPER}"
+providers: {tera: {base_url: "http://127.0.0.1:1/v1"}}
+models: {"*": {provider: tera}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: Any
+
+
+@dataclass(slots=True)
+class Inside:
+    """What runs, as a test says it."""
+
+    streams: list[Running] = field(default_factory=list)
+    unsettled: dict[str, str] = field(default_factory=dict)
+
+    async def running(self) -> tuple[list[Running], int]:
+        return self.streams, 1
+
+    async def key_of(self, exchange_id: str) -> str | None:
+        return self.unsettled.get(exchange_id)
+
+
+@dataclass(slots=True)
+class Counters:
+    """The budgets' counters, as a test says them."""
+
+    gates: list[Standing] = field(default_factory=list)
+
+    async def standings(self) -> list[Standing]:
+        return self.gates
+
+
+class Stand:
+    """Listens until it is closed."""
+
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        self.engine = engine
+        self.inside = Inside()
+        self.budgets = Counters()
+        self.keys = KeyStore(engine, clock=time.time)
+        self.refused: list[tuple[int, str | None]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._console: Console = self._run(
+            self._started(parse(CONFIG, env={"ADMIN": SECRET, "PEPPER": PEPPER}, folder=folder))
+        )
+        assert self._console.url is not None
+        self.url = self._console.url
+
+    async def _started(self, settings: Settings) -> Console:
+        self._keyring = Keyring(self.keys, pepper=bytes.fromhex(PEPPER), unix_time=time.time, on_failure=print)
+        await self._keyring.refresh()
+        made = Console(settings, self.engine, self._keyring, self.budgets, self.inside)  # type: ignore[arg-type]
+        await made.start(lambda status, code: self.refused.append((status, code)))
+        return made
+
+    def key(self, key_id: str = "key-1", **fields: Any) -> str:
+        """A new key's secret."""
+        secret = new_secret().reveal()
+        made = {"alias": key_id, "models": None, "expires_at": None, **fields}
+        self.keys.create(key_id=key_id, digest=digest(secret, bytes.fromhex(PEPPER)), hint=hint(secret), **made)
+        self._run(self._keyring.refresh())
+        return secret
+
+    def __call__(self, method: str, path: str, body: Any = None, *, key: str | None = SECRET) -> Answered:
+        """One request; a body that is bytes goes as it is."""
+        where = urlsplit(self.url)
+        connection = HTTPConnection(where.hostname or "", where.port, timeout=10)
+        sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        try:
+            connection.request(method, path, sent, {} if key is None else {"Authorization": f"Bearer {key}"})
+            response = connection.getresponse()
+            text = response.read()
+            is_json = response.headers.get_content_type() == "application/json"
+            return Answered(response.status, dict(response.headers), json.loads(text) if is_json else text)
+        finally:
+            connection.close()
+
+    def get(self, path: str, *, key: str = SECRET) -> Any:
+        """The body of a 200."""
+        answered = self("GET", path, key=key)
+        assert answered.status == 200, answered
+        return answered.body
+
+    def post(self, path: str, body: Any) -> Any:
+        """The body of a 200."""
+        answered = self("POST", path, body)
+        assert answered.status == 200, answered
+        return answered.body
+
+    def close(self) -> None:
+        """Answer no more."""
+        self._run(self._console.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)

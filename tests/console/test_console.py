@@ -1,0 +1,269 @@
+"""The console's listener: who may see what, what is refused by which name, and what a key's life looks like there."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.billing.correction import Wanted, corrected, standing
+from proxy.billing.limits import Limits
+from proxy.billing.reservation import Standing
+from proxy.gateway.running import Running
+from proxy.keys.guesses import GUESSES_MAX
+from proxy.ledger.usage import DAY_S, id_from
+from tests.console.stand import SECRET, Stand
+from tests.ledger.real import a_real_entry, settle
+
+TODAY = int(time.time()) // DAY_S * DAY_S
+YESTERDAY = float(TODAY - DAY_S)
+
+
+def entry(number: int, **differences: Any) -> Any:
+    """An exchange of yesterday."""
+    at = YESTERDAY + number
+    name = f"{id_from(at)}7{number:03x}-8000-{number:012x}"
+    return replace(a_real_entry(number, started_at=at, **differences), exchange_id=name, entry_id=f"entry-{number}")
+
+
+def running(number: int = 0, key_id: str = "key-1") -> Running:
+    return Running(
+        exchange_id=f"{number}", key_id=key_id, key_alias="anna", provider="tera", model="m", endpoint="/v1/x",
+        streamed=True, started_at=float(number), state="streaming", events=3, bytes=99, prompt_tokens=7,
+        completion_tokens=2, usage_source="estimated", charge_usd=1_500, cost_usd=1_000,
+    )  # fmt: skip
+
+
+# -- who may -----------------------------------------------------------------------------------------------------
+
+OPERATORS = [
+    ("GET", "/v1/acts"),
+    ("POST", "/key/generate"),
+    ("POST", "/key/update"),
+    ("POST", "/key/delete"),
+    ("POST", "/key/block"),
+    ("POST", "/key/unblock"),
+    ("POST", "/key/key-1/regenerate"),
+]
+EVERYBODYS = ["/v1/me", "/v1/live", "/v1/exchanges", "/v1/budgets", "/key/list"]
+
+
+def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand) -> None:
+    secret = stand.key()
+    for method, path in [*OPERATORS, *(("GET", path) for path in EVERYBODYS), ("GET", "/v1/exchanges/x")]:
+        unsigned = stand(method, path, None if method == "GET" else {}, key=None)
+        assert (unsigned.status, unsigned.body["error"]["code"]) == (401, "invalid_api_key"), path
+        assert unsigned.headers["Cache-Control"] == "no-store"
+        assert "frame-ancestors 'none'" in unsigned.headers["Content-Security-Policy"]
+        assert not [name for name in unsigned.headers if name.lower().startswith("access-control")]
+    for method, path in OPERATORS:
+        refused = stand(method, path, None if method == "GET" else {}, key=secret)
+        assert (refused.status, refused.body["error"]["code"]) == (403, "operator_only"), path
+    assert [stand("GET", path, key=secret).status for path in EVERYBODYS] == [200] * 5
+    assert stand.get("/v1/acts")["data"] == []
+
+
+def test_who_guesses_must_wait_and_who_has_the_secret_need_not(stand: Stand) -> None:
+    guesses = [SECRET[:-1], SECRET + "x", SECRET.upper(), *(f"guess-{number}" for number in range(GUESSES_MAX))]
+    answers = [stand("GET", "/v1/me", key=guess) for guess in guesses]
+    assert [one.status for one in answers] == [401] * GUESSES_MAX + [429] * 3
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    assert stand.get("/v1/me")["role"] == "operator"
+    assert not [one for one in answers if SECRET in str(one)]
+
+
+def test_a_key_sees_only_what_is_its_own(stand: Stand) -> None:
+    secret = stand.key("key-1", limits=Limits(budget_usd=4 * 10**9))
+    stand.key("key-2", limits=Limits(budget_usd=10**9))
+    mine, other = entry(1), entry(2, key="key-2")
+    settle(stand.engine, mine, other, node=None)
+    stand.inside.streams = [running(1), running(2, "key-2")]
+    stand.inside.unsettled = {"new-1": "key-1", "new-2": "key-2"}
+    stand.budgets.gates = [Standing(name, 0.0, 10**9, 5, 1, 0) for name in ("key-1", "key-2", "proj_default")]
+
+    def seen(path: str, name: str) -> tuple[list[Any], list[Any]]:
+        both = (stand.get(path), stand.get(path, key=secret))
+        return tuple([one[name] for one in body.get("data", body.get("keys"))] for body in both)  # type: ignore[return-value]
+
+    assert seen("/v1/exchanges", "key_id") == (["key-2", "key-1"], ["key-1"])
+    assert stand.get("/v1/exchanges?key_id=key-2", key=secret)["data"] == []
+    assert seen("/v1/live", "key_id") == (["key-2", "key-1"], ["key-1"])
+    assert seen("/v1/budgets", "used") == ([0.25, 1.0], [0.25])
+    assert seen("/key/list", "token") == (["key-2", "key-1"], ["key-1"])
+    assert stand.get("/key/info", key=secret)["key"] == "key-1"
+    for path in (
+        f"/v1/exchanges/{other.exchange_id}",
+        "/v1/exchanges/new-2",
+        "/v1/exchanges/nobody",
+        "/key/info?key=key-2",
+    ):
+        assert stand("GET", path, key=secret).status == 404, path
+    query = f"start_time={int(YESTERDAY)}&group_by=api_key_id"
+    for path, name in (("usage/completions", "num_model_requests"), ("costs", "api_key_id")):
+        of_both = stand.get(f"/v1/organization/{path}?{query}")["data"][0]["results"]
+        of_mine = stand.get(f"/v1/organization/{path}?{query}", key=secret)["data"][0]["results"]
+        assert (len(of_both), len(of_mine)) == (2, 1), name
+        assert stand.get(f"/v1/organization/{path}?{query}&api_key_ids=key-2", key=secret)["data"][0]["results"] == []
+    answers = [
+        stand.get(path, key=secret) for path in ("/v1/live", "/v1/exchanges", f"/v1/exchanges/{mine.exchange_id}")
+    ]
+    answers.append(stand.get(f"/v1/organization/costs?{query}", key=secret))
+    text = str(answers)
+    assert not [word for word in ("cost_usd", "provider_amount", "'cost'", "0.37") if word in text], (
+        "what we are charged"
+    )
+
+
+def test_what_runs_is_not_settled_and_says_so(stand: Stand) -> None:
+    secret = stand.key()
+    stand.inside.unsettled = {"new-1": "key-1"}
+    answered = stand("GET", "/v1/exchanges/new-1", key=secret)
+    assert (answered.status, answered.body["status"], answered.headers["Retry-After"]) == (202, "unsettled", "1")
+
+
+# -- what explains a number --------------------------------------------------------------------------------------
+
+
+def test_an_exchange_explains_its_number(stand: Stand) -> None:
+    first = entry(0)
+    less = corrected(standing([first]), Wanted(charge_usd=5_000), "goodwill")
+    settle(stand.engine, first, less, node=None)  # type: ignore[arg-type]
+    shown = stand.get(f"/v1/exchanges/{first.exchange_id}")
+    made = sum(float(one["amount_usd"]) for one in shown["charge"]["addends"])
+    assert made == pytest.approx(float(shown["charge"]["usd"]), abs=5e-10)
+    assert shown["charge"]["price"]["version"] == shown["price_version"]
+    assert shown["charge"]["sum"].startswith(f"{shown['charge']['usd']} = ")
+    assert (shown["charge_usd"], shown["status"], shown["usage"]["source"]) == ("0.000005", "settled", "reported")
+    assert shown["usage"]["counts"]["completion_tokens"] == first.completion_tokens
+    (adjustment,) = shown["adjustments"]
+    assert (adjustment["why"], adjustment["by"]) == ("goodwill", "operator")
+    assert float(adjustment["charge_usd"]) == pytest.approx(5e-6 - float(shown["charge"]["usd"]), abs=1e-15)
+    assert shown["cost"]["price"]["output"] == "0.37"
+    (line,) = stand.get("/v1/exchanges")["data"]
+    assert (line["charge_usd"], line["adjustments"]) == ("0.000005", 1)
+
+
+def test_an_estimate_shows_what_it_was_made_of(stand: Stand) -> None:
+    details = {**a_real_entry(0).details, "evidence": {"events": 12, "ascii": 40}, "expected_error": 0.1}
+    settle(
+        stand.engine, replace(entry(0), details=details, usage_source="estimated", estimator="regression-1"), node=None
+    )
+    usage = stand.get(f"/v1/exchanges/{entry(0).exchange_id}")["usage"]
+    assert (usage["source"], usage["estimator"], usage["expected_error"]) == ("estimated", "regression-1", 0.1)
+    assert usage["evidence"] == {"events": 12, "ascii": 40}
+
+
+# -- OpenAI's shapes ---------------------------------------------------------------------------------------------
+
+
+def test_dashboards_of_openai_page_through_the_buckets(stand: Stand) -> None:
+    settle(stand.engine, *(entry(number) for number in range(3)), node=None)
+    begin = TODAY - 3 * DAY_S
+    path = f"/v1/organization/usage/completions?start_time={begin + 5}&end_time={TODAY}&limit=1&group_by[]=model"
+    page, buckets = stand.get(path), []
+    while True:
+        buckets += page["data"]
+        if not page["has_more"]:
+            break
+        page = stand.get(f"{path}&page={page['next_page']}")
+    assert page["next_page"] is None
+    assert [one["start_time"] for one in buckets] == list(range(begin, TODAY, DAY_S))
+    assert [len(one["results"]) for one in buckets] == [0, 0, 1]
+    (result,) = buckets[-1]["results"]
+    assert (result["num_model_requests"], result["input_tokens"], result["model"]) == (3, 321, "tera-large")
+    assert result["project_id"] is None
+    costs = stand.get(f"/v1/organization/costs?start_time={begin}&group_by=line_item")["data"]
+    charged = sum(one.charge_usd for one in map(entry, range(3)))
+    assert costs[2]["results"][0]["amount"] == {"value": pytest.approx(charged / 1e9, abs=1e-12), "currency": "usd"}
+
+
+WRONG = [
+    ("GET", "/v1/organization/usage/completions", None, "start_time"),
+    ("GET", "/v1/organization/usage/completions?start_time=soon", None, "start_time"),
+    ("GET", "/v1/organization/usage/completions?start_time=-1", None, "start_time"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&end_time=5", None, "end_time"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&bucket_width=1w", None, "bucket_width"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&limit=32", None, "limit"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&bucket_width=1h&limit=169", None, "limit"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&group_by=colour", None, "group_by"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&page=page_77", None, "page"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&user_ids=anna", None, "user_ids"),
+    ("GET", "/v1/organization/usage/completions?start_time=5&start_time=6", None, "start_time"),
+    ("GET", "/v1/organization/costs?start_time=5&limit=181", None, "limit"),
+    ("GET", "/v1/exchanges?after=1.x", None, "after"),
+    ("GET", "/v1/exchanges?outcome=lost", None, "outcome"),
+    ("GET", "/key/info", None, "key"),
+    ("GET", "/key/info?key=tw-" + "a" * 43, None, "key"),
+    ("POST", "/key/generate", {"soft_budget": 3}, "soft_budget"),
+    ("POST", "/key/generate", {"max_budget": -1}, "max_budget"),
+    ("POST", "/key/generate", {"max_budget": 1e-10}, "max_budget"),
+    ("POST", "/key/generate", {"max_budget": "5"}, "max_budget"),
+    ("POST", "/key/generate", {"max_budget": 5, "budget_duration": "soon"}, "budget_duration"),
+    ("POST", "/key/generate", {"duration": "soon"}, "duration"),
+    ("POST", "/key/generate", {"rpm_limit": 0}, "rpm_limit"),
+    ("POST", "/key/generate", {"team_id": "nobody"}, "team_id"),
+    ("POST", "/key/generate", {"key_alias": "key-1"}, "key_alias"),
+    ("POST", "/key/generate", {"key_alias": "a\u0007"}, "key_alias"),
+    ("POST", "/key/generate", {"tags": [" "]}, "tags"),
+    ("POST", "/key/generate", b'{"tags": [], "tags": []}', "tags"),
+    ("POST", "/key/update", {"max_budget": 3}, "key"),
+    ("POST", "/key/update", {"key": "key-1", "key_alias": None}, "key_alias"),
+    ("POST", "/key/delete", {}, "keys"),
+    ("POST", "/key/key-1/regenerate", {"grace_period": "a while"}, "grace_period"),
+]
+
+
+def test_what_cannot_be_is_refused_by_its_name_and_changes_nothing(stand: Stand) -> None:
+    stand.key()
+    before = stand.keys.every()
+    for method, path, body, param in WRONG:
+        refused = stand(method, path, body)
+        assert (refused.status, refused.body["error"]["param"]) == (400, param), (path, body, refused.body)
+        assert refused.body["error"]["type"] == "invalid_request_error"
+    assert stand.keys.every() == before
+    assert {one["result"] for one in stand.get("/v1/acts")["data"]} == {"refused"}
+
+
+# -- the life of a key -------------------------------------------------------------------------------------------
+
+
+def test_the_life_of_a_key(stand: Stand) -> None:
+    made = stand.post(
+        "/key/generate",
+        {"key_alias": "anna", "max_budget": 0.1, "duration": "30d", "rpm_limit": 9, "models": ["m"], "tags": ["t"],
+         "team_id": "default", "max_parallel_requests": 2, "on_exhausted": "cut"},
+    )  # fmt: skip
+    secret, key_id = made.pop("key"), made["token"]
+    stored = stand.keys.one(key_id)
+    assert stored.limits == Limits(budget_usd=100_000_000, budget_window="none", rpm=9, parallel=2)
+    assert (made["max_budget"], made["budget_duration"], made["team_id"]) == (0.1, None, "proj_default")
+    assert stand.get("/v1/me", key=secret)["key_id"] == key_id
+    assert stand.get(f"/key/info?key={key_id}")["info"] == made
+    changed = stand.post("/key/update", {"key": secret, "max_budget": None, "models": [], "key_alias": "bert"})
+    assert changed == {**made, "max_budget": None, "models": [], "key_alias": "bert"}
+    assert stand.post("/key/block", {"key": "bert"})["blocked"] is True
+    assert stand("GET", "/v1/me", key=secret).status == 401
+    assert stand.post("/key/unblock", {"key": key_id})["blocked"] is False
+    again = stand.post(f"/key/{key_id}/regenerate", {"grace_period": "now"})
+    assert [stand("GET", "/v1/me", key=one).status for one in (secret, again["key"])] == [401, 200]
+    assert stand("POST", "/key/delete", {"keys": ["bert", "nobody"]}).status == 404
+    assert stand.get("/v1/me", key=again["key"])["role"] == "key"
+    assert stand.post("/key/delete", {"key_aliases": ["bert"], "keys": [key_id]}) == {"deleted_keys": [key_id]}
+    assert stand("GET", "/v1/me", key=again["key"]).status == 401
+    assert stand.get("/key/list")["keys"] == []
+    assert [one["revoked"] for one in stand.get("/key/list?include_revoked=true")["keys"]] == [True]
+    acts = stand.get("/v1/acts")["data"]
+    did = [(one["action"], one["target"], one["result"]) for one in reversed(acts)]
+    assert did == [
+        ("key.generate", key_id, "done"),
+        ("key.update", key_id, "done"),
+        ("key.block", key_id, "done"),
+        ("key.unblock", key_id, "done"),
+        ("key.regenerate", key_id, "done"),
+        ("key.delete", "bert, nobody", "refused"),
+        ("key.delete", f"{key_id}, bert", "done"),
+    ]
+    assert {(one["actor"], one["via"], one["origin"]) for one in acts} == {("admin", "api", "127.0.0.1")}
+    assert not [one for one in (secret, again["key"]) if one in str(acts)]

@@ -1,0 +1,41 @@
+"""What operators do is put down before it is done, and what became of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from sqlalchemy import Engine
+
+from proxy.ledger import acts
+from proxy.ledger.acts import Actor, Acts, Line
+
+BY = Actor("anna\n" + "a" * 300, "cli", "host")
+
+
+def said(line: Line) -> tuple[str, str | None, str, str | None]:
+    return line.action, line.target, line.result, line.words
+
+
+def test_every_act_is_a_line_whatever_becomes_of_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acts, "PAGE_ACTS", 2)
+    clock = itertools.count(1_793_000_000)
+    kept = Acts(engine, clock=lambda: float(next(clock)))
+    with kept.act(BY, "key.create", None, {"alias": "a"}) as act:
+        assert [said(line) for line in kept.latest(9)] == [("key.create", None, "begun", None)]
+        act.target = "key-1"
+    with pytest.raises(ValueError, match="no such key"), kept.act(BY, "key.block", "b", None):
+        raise ValueError("no such key")
+    with pytest.raises(KeyError), kept.act(BY, "key.block", "c", {}):
+        raise KeyError("words that are nobody's business")
+    lines = list(kept.since(0.0))
+    assert [said(line) for line in lines] == [
+        ("key.create", "key-1", "done", None),
+        ("key.block", "b", "refused", "no such key"),
+        ("key.block", "c", "failed", "KeyError"),
+    ]
+    assert lines[0].details == {"alias": "a"}
+    assert lines[0].actor == "anna…" + "a" * 251
+    assert (lines[0].via, lines[0].origin, lines[1].at) == ("cli", "host", 1_793_000_001.0)
+    assert kept.latest(2) == lines[:0:-1]
+    assert list(kept.since(1_793_000_001.0)) == lines[1:]

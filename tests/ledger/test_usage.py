@@ -1,0 +1,135 @@
+"""Sums in buckets of time, and exchanges page by page: what dashboards and the console ask of the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from sqlalchemy import Engine
+
+from proxy.billing.correction import Wanted as Correction
+from proxy.billing.correction import corrected, standing
+from proxy.billing.entries import LedgerEntry
+from proxy.ledger import exchanges
+from proxy.ledger.credit import credit_entry
+from proxy.ledger.exchanges import read_exchange, read_exchanges
+from proxy.ledger.usage import DAY_S, Wanted, id_from, read_spent, read_usage
+from tests.ledger.making import an_entry
+from tests.ledger.real import a_real_entry, settle
+
+MIDNIGHT = 1_793_059_200
+
+
+def began(at: float, number: int = 0, **differences: Any) -> LedgerEntry:
+    """An exchange of that time, with an id of that time."""
+    exchange_id = f"{id_from(at)}7{number:03x}-8000-{number:012x}"
+    entry = an_entry(exchange=exchange_id, started_at=at, **differences)
+    return replace(entry, entry_id=f"{exchange_id}/{entry.kind}/{entry.seq}")
+
+
+ENTRIES = [
+    began(MIDNIGHT - 1, 0, charge_usd=1, cost_usd=None),
+    began(MIDNIGHT, 1, charge_usd=10, cost_usd=3, prompt_tokens=None),
+    began(MIDNIGHT + 59.999, 2, charge_usd=100, cost_usd=30, model="small"),
+    began(MIDNIGHT + 60, 3, charge_usd=None, cost_usd=300, key_id="key-2"),
+    began(MIDNIGHT + DAY_S - 0.001, 4, charge_usd=10_000, cost_usd=3_000),
+]
+
+
+def charges(
+    engine: Engine, bucket_s: int, rows_max: int = 100, **wanted: Any
+) -> dict[tuple[Any, ...], tuple[int, int]]:
+    """Bucket (from midnight) and groups → charge and requests."""
+    asked = Wanted(begin=MIDNIGHT - DAY_S, end=MIDNIGHT + DAY_S, bucket_s=bucket_s, **wanted)
+    sums, end = read_usage(engine, asked, rows_max)
+    assert end == asked.end
+    return {
+        (one.begin - MIDNIGHT, *(name for name in (one.key_id, one.project_id, one.model) if name)): (
+            one.charge_usd,
+            one.requests,
+        )
+        for one in sums
+    }
+
+
+def test_every_width_adds_up_the_same_entries(engine: Engine) -> None:
+    settle(engine, *ENTRIES)
+    assert charges(engine, DAY_S) == {(-DAY_S,): (1, 1), (0,): (10_110, 4)}
+    assert charges(engine, 3_600) == {(-3_600,): (1, 1), (0,): (110, 3), (82_800,): (10_000, 1)}
+    assert charges(engine, 60) == {(-60,): (1, 1), (0,): (110, 2), (60,): (0, 1), (DAY_S - 60,): (10_000, 1)}
+    for width in (60, 3_600, DAY_S):
+        by_model = charges(engine, width, by_model=True)
+        assert sum((Counter({key[1]: both[0]}) for key, both in by_model.items()), Counter()) == {
+            "tera-large": 10_011,
+            "small": 100,
+        }
+        assert set(charges(engine, width, keys={"key-2"}, by_key=True).values()) == {(0, 1)}
+        assert charges(engine, width, models={"small"}, by_key=True) == {(0, "key-1"): (100, 1)}
+        assert charges(engine, width, projects={"nobody's"}) == {}
+    assert read_spent(engine, ["key-1", "key-2", "key-3"]) == {"key-1": 10_111, "key-2": 0}
+
+
+def test_corrections_are_money_and_no_requests_and_top_ups_are_neither(engine: Engine) -> None:
+    first = replace(
+        a_real_entry(0), **{name: getattr(ENTRIES[1], name) for name in ("exchange_id", "entry_id", "started_at")}
+    )
+    less = corrected(standing([first]), Correction(charge_usd=0), "goodwill")
+    assert less is not None
+    credit = credit_entry(ENTRIES[2].exchange_id, "key-1", "anna", 5 * 10**9, "paid", MIDNIGHT + 5.0)
+    settle(engine, first, less, credit, node=None)
+    for width in (60, DAY_S):
+        assert charges(engine, width) == {(0,): (0, 1)}
+        assert charges(engine, width, by_key=True, by_model=True) == {(0, "key-1", "tera-large"): (0, 1)}
+
+
+def test_of_too_many_groups_the_last_buckets_are_for_the_next_page(engine: Engine) -> None:
+    settle(engine, *ENTRIES)
+    for width, rows_max, upto in ((DAY_S, 2, MIDNIGHT), (60, 3, MIDNIGHT + 60), (60, 2, MIDNIGHT)):
+        asked = Wanted(begin=MIDNIGHT - DAY_S, end=MIDNIGHT + DAY_S, bucket_s=width, by_model=True)
+        sums, end = read_usage(engine, asked, rows_max)
+        assert end == upto
+        assert all(one.begin < upto for one in sums)
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------
+
+
+def pages(engine: Engine, limit: int = 2, **wanted: Any) -> list[int]:
+    """The numbers of all exchanges of a list, read page by page."""
+    numbers = {entry.exchange_id: number for number, entry in enumerate(ENTRIES)}
+    after, listed = None, list[int]()
+    while True:
+        found, after = read_exchanges(engine, exchanges.Wanted(after=after, **wanted), limit)
+        listed += [numbers[one.terminal.exchange_id] for one in found]
+        assert len(found) <= limit
+        if after is None:
+            return listed
+
+
+@pytest.mark.parametrize("scanned_max", [2, 5_000])
+def test_a_list_has_every_exchange_once_newest_first(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, scanned_max: int
+) -> None:
+    """Also where a page may look at no more than two entries."""
+    monkeypatch.setattr(exchanges, "SCANNED_MAX", scanned_max)
+    settle(engine, *ENTRIES[:4], replace(ENTRIES[4], outcome="crashed", usage_source="estimated"))
+    assert pages(engine) == [4, 3, 2, 1, 0]
+    assert pages(engine, limit=1, key_id="key-1") == [4, 2, 1, 0]
+    assert pages(engine, model="small") == [2]
+    assert pages(engine, outcome="served") == [3, 2, 1, 0]
+    assert pages(engine, usage_source="estimated", key_id="key-1") == [4]
+    assert pages(engine, since=float(MIDNIGHT), until=MIDNIGHT + 60.0) == [2, 1]
+
+
+def test_one_exchange_comes_with_its_corrections(engine: Engine) -> None:
+    first = a_real_entry(0)
+    more = corrected(standing([first]), Correction(completion_tokens=40), "counted again")
+    assert more is not None
+    settle(engine, first, more, a_real_entry(1), node=None)
+    found = read_exchange(engine, first.exchange_id)
+    assert found is not None
+    assert found.entries == (first, more)
+    assert found.settled_at[0] == found.settled_at[1]
+    assert read_exchange(engine, "nobody's") is None
