@@ -31,7 +31,14 @@ from proxy.settings import (
 from proxy.settings.environment import KNOWN
 
 CANARY = "sk-canary-0123456789"
-ENV = {"ELECTRON_API_KEY": CANARY, "EMPTY": "", "PORT": "9001", "BLANKS": "two words\r\nX: y", "HOST": "host.example"}
+ENV = {
+    "ELECTRON_API_KEY": CANARY,
+    "EMPTY": "",
+    "PORT": "9001",
+    "BLANKS": "two words\r\nX: y",
+    "HOST": "host.example",
+    "ADMIN": "0123456789abcdefghijABCDEFGHIJ-_",
+}
 FULL = """
 listen: {host: 0.0.0.0, port: "${PORT}"}
 data_dir: ./state
@@ -41,6 +48,7 @@ shutdown_grace_s: 5
 write_stall_s: 2.5
 request_bytes_max: 4 MiB
 streams_max: 100
+admin: {host: 0.0.0.0, port: 9009, secret: "${ADMIN}"}
 journal: {bytes_max: 2 GiB, durability: power}
 providers:
   electron:
@@ -95,6 +103,7 @@ def test_every_field_of_the_file_arrives() -> None:
     assert (read.listen.host, read.listen.port) == ("0.0.0.0", 9001)
     assert read.data_dir == Path("/etc/tokenweir/state")
     assert (read.ledger, read.queue) == (None, None)
+    assert (read.admin.host, read.admin.port, read.admin.secret) == ("0.0.0.0", 9009, Secret(ENV["ADMIN"]))
     assert (read.shutdown_grace_s, read.write_stall_s) == (5, 2.5)
     assert (read.request_bytes_max, read.streams_max) == (4 << 20, 100)
     assert (read.journal.bytes_max, read.journal.durability) == (2 << 30, "power")
@@ -115,6 +124,15 @@ def test_every_field_of_the_file_arrives() -> None:
     assert read.models["*"].is_pattern
 
 
+@pytest.mark.parametrize(
+    "secret", ["", "short", "changeme" * 4, "0" * 64, "a b" * 20, "0123456789abcdefghijABCDEFGHIJ-"]
+)
+def test_a_secret_of_the_admin_listener_cannot_be_guessed(secret: str) -> None:
+    with pytest.raises(SettingsError, match=r"^admin\.secret: ") as refused:
+        parse(yaml.safe_dump(changed("admin/secret", "${ADMIN}")), env={**ENV, "ADMIN": secret}, folder=Path("/x"))
+    assert not secret or secret not in str(refused.value)
+
+
 def test_the_defaults() -> None:
     read = settings(SMALL)
     assert (read.listen.host, read.listen.port) == ("127.0.0.1", 8080)
@@ -122,6 +140,7 @@ def test_the_defaults() -> None:
     assert (read.ledger, read.queue, read.key_pepper, read.allow_literal_secrets) == (None, None, None, False)
     assert (read.queue_shards, read.lease_s) == (1, 30)
     assert (read.worker.host, read.worker.port) == ("127.0.0.1", 8081)
+    assert (read.admin.host, read.admin.port, read.admin.secret) == ("127.0.0.1", 8090, None)
     assert (read.shutdown_grace_s, read.write_stall_s) == (30, 60)
     assert (read.request_bytes_max, read.streams_max) == (16 << 20, 16_384)
     assert (read.journal.bytes_max, read.journal.durability) == (1 << 30, "process")

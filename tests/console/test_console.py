@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from msgspec.structs import replace
 from proxy.billing.correction import Wanted, corrected, standing
 from proxy.billing.limits import Limits
 from proxy.billing.reservation import Standing
+from proxy.compose.console import Console
 from proxy.gateway.running import Running
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.ledger.usage import DAY_S, id_from
-from tests.console.stand import SECRET, Stand
+from proxy.settings import parse
+from tests.console.stand import CONFIG, PEPPER, SECRET, Stand
 from tests.ledger.real import a_real_entry, settle
 
 TODAY = int(time.time()) // DAY_S * DAY_S
@@ -63,6 +66,14 @@ def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand)
         assert (refused.status, refused.body["error"]["code"]) == (403, "operator_only"), path
     assert [stand("GET", path, key=secret).status for path in EVERYBODYS] == [200] * 5
     assert stand.get("/v1/acts")["data"] == []
+
+
+async def test_without_a_secret_of_its_own_it_does_not_listen(stand: Stand, tmp_path: Path) -> None:
+    off = parse(CONFIG.replace('secret: "${ADMIN}"', ""), env={"PEPPER": PEPPER}, folder=tmp_path)
+    console = Console(off, stand.engine, None, None, stand.inside)  # type: ignore[arg-type]
+    await console.start(lambda _status, _code: None)
+    assert console.url is None
+    await console.close()
 
 
 def test_who_guesses_must_wait_and_who_has_the_secret_need_not(stand: Stand) -> None:

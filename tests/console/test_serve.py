@@ -1,0 +1,79 @@
+"""The console of a proxy that serves: a stream is seen while it runs, not settled yet, and then explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from proxy.demo.script import Shape
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+WORKERS = 2
+SECRET = "a-secret-of-0123456789-abcdefghij"
+
+
+def opened(url: str, path: str, key: str, body: Any = None, **headers: str) -> HTTPResponse:
+    """An answer whose body is not read yet."""
+    where = urlsplit(url)
+    connection = HTTPConnection(where.hostname or "", where.port, timeout=10)
+    sent = None if body is None else json.dumps(body)
+    headers = {"Authorization": f"Bearer {key}", "Connection": "close", **headers}  # the answer closes it all
+    connection.request("GET" if body is None else "POST", path, sent, headers)
+    return connection.getresponse()
+
+
+def answer(url: str, path: str, key: str) -> tuple[int, Any]:
+    response = opened(url, path, key)
+    return response.status, json.loads(response.read())
+
+
+def event(watched: HTTPResponse) -> Any:
+    """The next one."""
+    assert watched.readline() == b"event: live\n"
+    line = watched.readline()
+    assert watched.readline() == b"\n"
+    return json.loads(line.removeprefix(b"data: "))
+
+
+def test_a_stream_is_seen_while_it_runs_and_explained_when_it_has_ended(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever process of the port has it."""
+    monkeypatch.setenv("ADMIN", SECRET)
+    admin = {"port": 0, "secret": "${ADMIN}"}
+    one = tokenweir(admin=admin, options=("--workers", str(WORKERS)))
+    key = one.key()
+    provider.script("long", Shape("openai", tokens=1_000, pace_ms=10))
+    provider.script("brief", Shape("openai", tokens=5))
+    asked = {"model": "long", "stream": True, "messages": [{"role": "user", "content": "a word that is nobody's"}]}
+    streams = [opened(one.url, "/v1/chat/completions", key, asked) for _ in range(2 * WORKERS)]
+    ids = {stream.headers["x-tokenweir-exchange"] for stream in streams}
+    watched = opened(one.console_url, "/v1/live", SECRET, Accept="text/event-stream")
+    first, second = event(watched), event(watched)
+    assert {stream["id"] for stream in second["data"]} == ids
+    assert (first["processes"], second["running"]) == (WORKERS, 2 * WORKERS)
+    assert second["completion_tokens"] > first["completion_tokens"] > 0
+    assert float(second["charge_usd"]) > float(first["charge_usd"]) > 0
+    assert "nobody's" not in str(second)
+    for exchange_id in ids:
+        for url, who in ((one.url, key), (one.console_url, SECRET)):
+            status, shown = answer(url, f"/v1/exchanges/{exchange_id}", who)
+            assert (status, shown["status"]) == (202, "unsettled")
+    assert answer(one.url, f"/v1/exchanges/{min(ids)}", one.key("other"))[0] == 404
+    assert answer(one.url, f"/v1/exchanges/{min(ids)}", SECRET)[0] == 401, "an operator's secret is for the console"
+    for stream in streams:
+        stream.close()
+    watched.close()
+    entries = {entry["exchange_id"]: entry for entry in one.entries(2 * WORKERS)}
+    for exchange_id in ids:
+        status, shown = answer(one.url, f"/v1/exchanges/{exchange_id}", key)
+        assert (status, shown["charge_usd"]) == (200, entries[exchange_id]["charge_usd"])
+        assert shown["usage"]["evidence"]
+        assert shown["usage"]["estimator"]
+    assert one.stop() == 0
