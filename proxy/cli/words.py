@@ -48,7 +48,7 @@ def store_of(options: argparse.Namespace) -> Iterator[Store]:
         store.close()
 
 
-# What an act is done to; whatever else was typed is among its details. No command takes a secret.
+# What an act is done to; whatever else was typed is among its details.
 _TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
 
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from sqlalchemy import Engine
 
 from proxy.compose.folder import key_pepper
+from proxy.compose.queue import Queue
 from proxy.compose.siblings import Siblings
 from proxy.console.acting import Threads
 from proxy.console.api import HEADERS, Endpoint, add
@@ -38,6 +39,7 @@ from proxy.ledger.exchanges import Found, Wanted, read_exchange, read_exchanges
 from proxy.ledger.key_store import KeyStore
 from proxy.ledger.usage import Sums, read_spent, read_usage
 from proxy.ledger.usage import Wanted as WantedSums
+from proxy.pipeline.frames import decode_opened
 from proxy.settings import Settings
 
 LIVE, WHOSE = "live", "whose"
@@ -47,11 +49,12 @@ _RUNNING = msgspec.json.Decoder(list[Running])
 
 
 class Inside:
-    """What the processes on one port know of exchanges that the ledger does not have yet."""
+    """What the processes on one port, and the board of leases, know of exchanges that the ledger does not have yet."""
 
-    def __init__(self, chat: Chat, siblings: Siblings | None) -> None:
+    def __init__(self, chat: Chat, siblings: Siblings | None, queue: Queue | None) -> None:
         self._chat = chat
         self._siblings = siblings
+        self._queue = queue
 
     def answer_to(self, question: str) -> bytes:
         """To a sibling; nothing if it is not for us to answer."""
@@ -67,12 +70,15 @@ class Inside:
         return [*mine, *(one for answer in answers for one in _RUNNING.decode(answer))], 1 + len(answers)
 
     async def key_of(self, exchange_id: str) -> str | None:
-        """The key of one that runs or has just ended; None: nobody knows it."""
+        """The key of one that runs here or elsewhere, or has just ended here; None: nobody knows it. Raises OSError."""
         mine = self._chat.whose.key_of(exchange_id)
-        if mine is not None or self._siblings is None or not exchange_id.isprintable():
-            return mine
-        answers = await self._siblings.ask(f"{WHOSE} {exchange_id}")
-        return answers[0].decode() if answers else None
+        if mine is None and self._siblings is not None and exchange_id.isprintable():
+            answers = await self._siblings.ask(f"{WHOSE} {exchange_id}")
+            mine = answers[0].decode() if answers else None
+        if mine is None and self._queue is not None:
+            opened = await self._queue.leases.opened(exchange_id)
+            mine = None if opened is None else decode_opened(opened).key_id
+        return mine
 
     def _mine(self) -> list[Running]:
         return [exchange.running() for exchange in self._chat.live]

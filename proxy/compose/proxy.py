@@ -163,7 +163,7 @@ class Proxy:
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._siblings is None or self._siblings.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
-        inside = Inside(self._chat, self._siblings)
+        inside = Inside(self._chat, self._siblings, self._queue)
         self._console = Console(self.settings, self._engine, keyring, self._admitting.store, inside)
         self._server = Server(self._routes(), refused=self._metrics.refused)
         listen = self.settings.listen

@@ -35,11 +35,12 @@ from proxy.console.key_shapes import (
 from proxy.console.reading import invalid
 from proxy.console.sessions import Session
 from proxy.gateway.errors import ApiError, bad_request
-from proxy.keys.secrets import PREFIX, digest, hint, new_secret, parse
+from proxy.keys.secrets import digest, hint, new_secret, parse
 from proxy.ledger.account_store import AccountStore, UnknownAccountError
 from proxy.ledger.acts import Act, Actor, Acts
 from proxy.ledger.key_store import KeyStore, UnknownKeyError
 from proxy.ledger.levels import LIMITS
+from proxy.secret import masked
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
 _AT_ONCE = frozenset({"now", "0s", "0m", "0h", "0d"})
@@ -255,6 +256,8 @@ class KeysApi:
     async def _named(self, text: str) -> str:
         """A key's id or alias; of a secret its key's id, so that no secret goes further. Raises ApiError."""
         if parse(text) is None:
+            if masked(text) != text:
+                raise _unknown()
             return text
         found = await self._keyring.key(text)
         if isinstance(found, str):
@@ -283,7 +286,7 @@ def _actor(who: Session) -> Actor:
 
 def _not_a_secret(text: str) -> str:
     """What stands in a URL, others log. Raises ApiError."""
-    if text.startswith(PREFIX) and parse(text) is not None:
+    if masked(text) != text:
         raise bad_request("A secret does not belong in a URL: say the key's id.", param="key", code="secret_in_url")
     return text
 

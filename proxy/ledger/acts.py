@@ -1,5 +1,5 @@
 """What operators do, line by line. Law: an act that is not put down is not done; what became of it is said in the same
-line, once. No line is ever deleted, and none holds a secret.
+line, once. No line is ever deleted, and none holds a secret, whatever somebody has pasted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlalchemy import Engine, insert, select, update
 
 from proxy.ledger.database import LedgerUnavailable, reading, writing
 from proxy.ledger.tables import acts
+from proxy.secret import masked
 
 BEGUN, DONE, REFUSED, FAILED = "begun", "done", "refused", "failed"
 
@@ -77,7 +78,7 @@ class Acts:
         try:
             yield act
         except ValueError as refusal:
-            self._end(act_id, by, action, act, REFUSED, str(refusal)[:TEXT_CHARS_MAX])
+            self._end(act_id, by, action, act, REFUSED, str(refusal))
             raise
         except BaseException as failure:
             self._end(act_id, by, action, act, FAILED, type(failure).__name__)
@@ -113,7 +114,7 @@ class Acts:
             "origin": _short(by.origin),
             "action": action,
             "target": _short(act.target),
-            "details": dict(details) if details else None,
+            "details": _clean(details) if details else None,
             "result": BEGUN,
             "words": None,
         }
@@ -141,4 +142,13 @@ def _short(text: str | None) -> str | None:
     """What a database and a terminal can take of it."""
     if text is None:
         return None
-    return "".join(letter if letter.isprintable() else "…" for letter in text[:TEXT_CHARS_MAX])
+    return "".join(letter if letter.isprintable() else "…" for letter in masked(text)[:TEXT_CHARS_MAX])
+
+
+def _clean(value: Any) -> Any:
+    """The same for the texts in the details."""
+    if isinstance(value, Mapping):
+        return {name: _clean(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(one) for one in value]
+    return _short(value) if isinstance(value, str) else value

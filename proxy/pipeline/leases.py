@@ -70,6 +70,9 @@ class LeaseBoard(Protocol):
     async def of(self, node: str) -> Mapping[str, Parts]:
         """The leases that were announced, each whole, as they were at one instant."""
 
+    async def opened(self, exchange_id: str) -> bytes | None:
+        """What was announced of it, by whichever node; None: nothing, or it is over."""
+
     async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
         """These leases are settled."""
 
@@ -319,6 +322,11 @@ class LocalLeases:
         """See LeaseBoard."""
         leases = self._leases.get(node, {})
         return {exchange_id: parts for exchange_id, parts in leases.items() if parts.opened is not None}
+
+    async def opened(self, exchange_id: str) -> bytes | None:
+        """See LeaseBoard."""
+        found = (leases[exchange_id].opened for leases in self._leases.values() if exchange_id in leases)
+        return next((one for one in found if one is not None), None)
 
     async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
         """See LeaseBoard."""

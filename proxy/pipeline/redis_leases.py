@@ -92,6 +92,15 @@ class RedisLeases:
             if name.startswith(_OPENED)
         }
 
+    async def opened(self, exchange_id: str) -> bytes | None:
+        """See LeaseBoard."""
+        name = _OPENED + _bytes(exchange_id)
+        async with door(self._redis, "looking for a lease"):
+            [nodes] = await pipelined(self._redis, [("HKEYS", self._nodes)])
+            asked = [("HGET", self._prefix + b":" + node + b":leases", name) for node in nodes if node != _LOOKED]
+            found = await pipelined(self._redis, asked) if asked else []
+        return next((one for one in found if one is not None), None)
+
     async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
         """See LeaseBoard."""
         fields = _fields_of(exchange_ids)

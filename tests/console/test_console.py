@@ -220,6 +220,7 @@ WRONG = [
     ("POST", "/key/generate", {"tags": [" "]}, "tags"),
     ("POST", "/key/generate", b'{"tags": [], "tags": []}', "tags"),
     ("POST", "/key/update", {"max_budget": 3}, "key"),
+    ("POST", f"/key/tw-{'a' * 40}/regenerate", {}, "key"),
     ("POST", "/key/update", {"key": "key-1", "key_alias": None}, "key_alias"),
     ("POST", "/key/delete", {}, "keys"),
     ("POST", "/key/key-1/regenerate", {"grace_period": "a while"}, "grace_period"),
@@ -234,6 +235,7 @@ def test_what_cannot_be_is_refused_by_its_name_and_changes_nothing(stand: Stand)
         assert (refused.status, refused.body["error"]["param"]) == (400, param), (path, body, refused.body)
         assert refused.body["error"]["type"] == "invalid_request_error"
     assert stand.keys.every() == before
+    assert stand("POST", "/key/block", {"key": "tw-" + "a" * 40}).status == 404
     assert {one["result"] for one in stand.get("/v1/acts")["data"]} == {"refused"}
 
 

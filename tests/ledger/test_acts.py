@@ -24,17 +24,18 @@ def test_every_act_is_a_line_whatever_becomes_of_it(engine: Engine, monkeypatch:
     with kept.act(BY, "key.create", None, {"alias": "a"}) as act:
         assert [said(line) for line in kept.latest(9)] == [("key.create", None, "begun", None)]
         act.target = "key-1"
-    with pytest.raises(ValueError, match="no such key"), kept.act(BY, "key.block", "b", None):
-        raise ValueError("no such key")
+    pasted = "tw-" + "a" * 43
+    with pytest.raises(ValueError, match="no such key"), kept.act(BY, "key.block", pasted, {"typed": ["x", pasted]}):
+        raise ValueError(f"no such key: {pasted}")
     with pytest.raises(KeyError), kept.act(BY, "key.block", "c", {}):
         raise KeyError("words that are nobody's business")
     lines = list(kept.since(0.0))
     assert [said(line) for line in lines] == [
         ("key.create", "key-1", "done", None),
-        ("key.block", "b", "refused", "no such key"),
+        ("key.block", "tw-…", "refused", "no such key: tw-…"),
         ("key.block", "c", "failed", "KeyError"),
     ]
-    assert lines[0].details == {"alias": "a"}
+    assert [line.details for line in lines] == [{"alias": "a"}, {"typed": ["x", "tw-…"]}, None]
     assert lines[0].actor == "anna…" + "a" * 251
     assert (lines[0].via, lines[0].origin, lines[1].at) == ("cli", "host", 1_793_000_001.0)
     assert kept.latest(2) == lines[:0:-1]

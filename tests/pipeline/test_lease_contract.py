@@ -84,6 +84,15 @@ async def test_ending_twice_or_without_a_beginning_changes_nothing(board: LeaseB
     assert (await board.renew("a", "1.3", {}, [SECOND])).leases == 1
 
 
+async def test_a_lease_is_found_whichever_node_has_it(board: LeaseBoard) -> None:
+    assert await board.opened(FIRST) is None
+    await board.renew("a", "1.1", {FIRST: NEW, SECOND: Parts(None, b"stray")}, [])
+    await board.renew("b", "7.1", {THIRD: Parts(b"{}", b"")}, [])
+    assert [await board.opened(one) for one in (FIRST, SECOND, THIRD)] == [NEW.opened, None, b"{}"]
+    await board.renew("a", "1.2", {}, [FIRST])
+    assert await board.opened(FIRST) is None
+
+
 async def test_nodes_do_not_mix(board: LeaseBoard) -> None:
     await board.renew("a", "1.1", {FIRST: NEW}, [])
     await board.renew("b", "7.1", {SECOND: NEW}, [FIRST])
