@@ -1,4 +1,4 @@
-"""What operators do is put down; corrections are found by their time."""
+"""What operators do is put down; entries that end no exchange are found by their time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ depends_on = None
 TIME = sa.DateTime(timezone=True)
 JSON = sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
 TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")
-ADJUSTMENTS = sa.text("kind = 'adjustment'")
+OTHERS = sa.text("kind <> 'usage'")
 
 
 def upgrade() -> None:
-    """The index has only the corrections in it: it is small, and made in one reading of the table."""
+    """The index has only the few of other kinds in it: it is small, and made in one reading of the table."""
     op.create_table(
         "acts",
         sa.Column("act_id", TEXT, nullable=False),
@@ -34,9 +34,9 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("act_id", name="pk_acts"),
     )
     op.create_index(
-        "ix_ledger_entries_adjusted",
+        "ix_ledger_entries_others",
         "ledger_entries",
         ["started_at"],
-        sqlite_where=ADJUSTMENTS,
-        postgresql_where=ADJUSTMENTS,
+        sqlite_where=OTHERS,
+        postgresql_where=OTHERS,
     )

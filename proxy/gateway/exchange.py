@@ -392,11 +392,7 @@ class Exchange:
         if failed is not None:
             self._details["failed"] = failed
         self._closing.close(
-            outcome,
-            now=monotonic(),
-            metered=metered,
-            events=relay.events if relay else 0,
-            size=relay.bytes if relay else size,
+            outcome, now=monotonic(), metered=metered, details=self._details,
+            events=relay.events if relay else 0, size=relay.bytes if relay else size,
             first_token_at=relay.first_token_at if relay else first_token_at,
-            details=self._details,
-        )
+        )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, select, tuple_
 
+from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.correction import TERMINAL
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.limits import CREDIT
@@ -40,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All entries of one exchange, the terminal one first."""
+    """The entries of one exchange, the terminal one first, which names the providers that were asked in vain."""
 
     entries: tuple[LedgerEntry, ...]
     settled_at: tuple[float, ...]
@@ -107,7 +108,7 @@ def _span(wanted: Wanted) -> list[ColumnElement[bool]]:
 def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, Found]:
     """Of these, those that have a terminal entry."""
     query = select(*_WHOLE, _COLUMNS.settled_at).where(
-        _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)), _COLUMNS.kind != CREDIT
+        _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)), _COLUMNS.kind.not_in((CREDIT, ATTEMPT))
     )
     rows: dict[str, list[tuple[LedgerEntry, float]]] = {}
     for row in connection.execute(query, {"ids": list(exchange_ids)}) if exchange_ids else ():

@@ -175,12 +175,12 @@ ledger_entries = Table(
     Index("ix_ledger_entries_model_started_at", "model", "started_at"),
     Index("ix_ledger_entries_settled_at_entry_id", "settled_at", "entry_id"),
     Index("ix_ledger_entries_node_journal_seq", "node", "journal_seq"),
-    # Of the few that are corrections: how many of a day's entries are no requests.
+    # Of the few that end no exchange: how many of a day's entries are no requests.
     Index(
-        "ix_ledger_entries_adjusted",
+        "ix_ledger_entries_others",
         "started_at",
-        sqlite_where=text("kind = 'adjustment'"),
-        postgresql_where=text("kind = 'adjustment'"),
+        sqlite_where=text("kind <> 'usage'"),
+        postgresql_where=text("kind <> 'usage'"),
     ),
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )

@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Dialect, Engine, Select, case, func, literal_column, select
 
-from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.correction import TERMINAL
 from proxy.billing.limits import CREDIT
 from proxy.ledger.audit import nusd_sum
@@ -34,8 +33,8 @@ _BEGAN_S = {
     "sqlite": "CAST(strftime('%s', substr(started_at, 1, 19)) AS INTEGER)",
     "postgresql": "CAST(floor(extract(epoch FROM started_at)) AS BIGINT)",
 }
-# Literal, so that the planner sees that the index of the adjustments is the one to use.
-_IS_ADJUSTMENT = literal_column("kind") == literal_column(f"'{ADJUSTMENT}'")
+# Literal, so that the planner sees that the index of just these is the one to use.
+_ENDS_NOTHING = literal_column("kind") != literal_column(f"'{TERMINAL}'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +84,8 @@ def read_usage(engine: Engine, wanted: Wanted, rows_max: int) -> tuple[list[Sums
         end = wanted.end
         if len(rows) > rows_max:
             end = int(rows[-1]["bucket"]) * wanted.bucket_s if not daily else _unix(rows[-1]["bucket"])
-        adjusted = _adjusted(connection, wanted) if daily else {}
-    sums = [_sums(row, wanted, adjusted) for row in rows]
+        others = _others(connection, wanted) if daily else {}
+    sums = [_sums(row, wanted, others) for row in rows]
     return [one for one in sums if one.begin < end], end
 
 
@@ -128,16 +127,16 @@ def _entries(wanted: Wanted, dialect: Dialect) -> Select[Any]:
     return _grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted)
 
 
-def _adjusted(connection: Any, wanted: Wanted) -> dict[tuple[Any, ...], int]:
-    """How many entries of each day and group are corrections, and no requests."""
+def _others(connection: Any, wanted: Wanted) -> dict[tuple[Any, ...], int]:
+    """How many entries of each day and group are corrections or attempts, and no requests."""
     query = (
         select(
             _bucket(wanted, connection.dialect),
             *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
-            func.count().label("adjustments"),
+            func.count().label("others"),
         )
         .select_from(_joined(wanted, ledger_entries))
-        .where(_IS_ADJUSTMENT, *_began(wanted))
+        .where(_ENDS_NOTHING, _ENTRIES.kind != CREDIT, *_began(wanted))
     )
     rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
     return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}
@@ -174,7 +173,7 @@ def _grouped(query: Select[Any], wanted: Wanted) -> Select[Any]:
     return query.group_by(*by).order_by(*by)
 
 
-def _sums(row: dict[str, Any], wanted: Wanted, adjusted: dict[tuple[Any, ...], int]) -> Sums:
+def _sums(row: dict[str, Any], wanted: Wanted, others: dict[tuple[Any, ...], int]) -> Sums:
     bucket = row["bucket"]
     begin = _unix(bucket) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
     named = {name: row[f"by_{name}"] for name in wanted.groups}
@@ -183,7 +182,7 @@ def _sums(row: dict[str, Any], wanted: Wanted, adjusted: dict[tuple[Any, ...], i
         key_id=named.get("key_id"),
         project_id=named.get("project_id"),
         model=named.get("model"),
-        requests=int(row["requests"]) - adjusted.get((begin, *named.values()), 0),
+        requests=int(row["requests"]) - others.get((begin, *named.values()), 0),
         charge_usd=int(row["charge"]),
         cost_usd=int(row["cost"]),
         **{name: int(row[name]) for name in _TOKENS},

@@ -15,9 +15,10 @@ from proxy.billing.entries import LedgerEntry
 from proxy.ledger import exchanges
 from proxy.ledger.credit import credit_entry
 from proxy.ledger.exchanges import read_exchange, read_exchanges
+from proxy.ledger.store import Arrival
 from proxy.ledger.usage import DAY_S, Wanted, id_from, read_spent, read_usage
 from tests.ledger.making import an_entry
-from tests.ledger.real import a_real_entry, settle
+from tests.ledger.real import a_real_entry, a_real_store, settle
 
 MIDNIGHT = 1_793_059_200
 
@@ -71,14 +72,21 @@ def test_every_width_adds_up_the_same_entries(engine: Engine) -> None:
     assert read_spent(engine, ["key-1", "key-2", "key-3"]) == {"key-1": 10_111, "key-2": 0}
 
 
-def test_corrections_are_money_and_no_requests_and_top_ups_are_neither(engine: Engine) -> None:
+def test_corrections_and_attempts_are_no_requests_and_top_ups_are_no_usage(engine: Engine) -> None:
     first = replace(
         a_real_entry(0), **{name: getattr(ENTRIES[1], name) for name in ("exchange_id", "entry_id", "started_at")}
     )
     less = corrected(standing([first]), Correction(charge_usd=0), "goodwill")
     assert less is not None
     credit = credit_entry(ENTRIES[2].exchange_id, "key-1", "anna", 5 * 10**9, "paid", MIDNIGHT + 5.0)
-    settle(engine, first, less, credit, node=None)
+    vain = replace(
+        first, kind="attempt", seq=1, entry_id="vain", charge_usd=0, cost_usd=None, prompt_tokens=None,
+        cached_tokens=None, completion_tokens=None, reasoning_tokens=None, total_tokens=None,
+    )  # fmt: skip
+    a_real_store(engine).settle([Arrival(one) for one in (first, less, vain, credit)])
+    found = read_exchange(engine, first.exchange_id)
+    assert found is not None
+    assert [one.kind for one in found.entries] == ["usage", "adjustment"]
     for width in (60, DAY_S):
         assert charges(engine, width) == {(0,): (0, 1)}
         assert charges(engine, width, by_key=True, by_model=True) == {(0, "key-1", "tera-large"): (0, 1)}
