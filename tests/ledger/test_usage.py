@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from proxy.billing.correction import Wanted as Correction
 from proxy.billing.correction import corrected, standing
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger import exchanges
 from proxy.ledger.credit import credit_entry
+from proxy.ledger.database import reading
 from proxy.ledger.exchanges import read_exchange, read_exchanges
 from proxy.ledger.store import Arrival
 from proxy.ledger.usage import DAY_S, Wanted, id_from, read_spent, read_usage
-from tests.ledger.making import an_entry
+from tests.ledger.making import a_ledger, an_entry
 from tests.ledger.real import a_real_entry, a_real_store, settle
 
 MIDNIGHT = 1_793_059_200
@@ -141,3 +143,37 @@ def test_one_exchange_comes_with_its_corrections(engine: Engine) -> None:
     assert found.entries == (first, more)
     assert found.settled_at[0] == found.settled_at[1]
     assert read_exchange(engine, "nobody's") is None
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_of_the_whole_ledger(tmp_path: Path) -> None:
+    """Every question goes by an index of what it asks for, and none reads all entries or all days."""
+    engine = a_ledger(tmp_path)
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    for width in (60, 3_600, DAY_S):
+        for only in ({}, {"by_project": True}, {"keys": {"k"}}, {"models": {"m"}, "by_model": True}):
+            read_usage(engine, Wanted(begin=MIDNIGHT, end=MIDNIGHT + DAY_S, bucket_s=width, **only), 9)  # type: ignore[arg-type]
+    read_spent(engine, ["key-1"])
+    read_exchange(engine, "x")
+    for only in ({}, {"key_id": "k"}, {"model": "m"}, {"since": 5.0, "outcome": "served", "after": (9.0, "x")}):
+        read_exchanges(engine, exchanges.Wanted(**only), 9)  # type: ignore[arg-type]
+    event.remove(engine, "before_cursor_execute", note)
+    with reading(engine) as connection:
+        plans = {
+            step.detail
+            for statement, parameters in asked
+            if statement.startswith("SELECT")
+            for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        }
+    engine.dispose()
+    assert any("ix_ledger_entries_others" in plan for plan in plans)
+    # Without a filter the newest come from the end of the primary key, as many as a page looks at.
+    newest = "SCAN ledger_entries USING INDEX sqlite_autoindex_ledger_entries_1"
+    assert [plan for plan in plans if plan.startswith("SCAN") and plan != newest] == []
