@@ -1,0 +1,47 @@
+"""What is known of an exchange before the ledger has it: here, by a sibling, on the board of leases."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from proxy.compose.console import Inside
+from proxy.compose.siblings import Siblings
+from proxy.gateway.running import REMEMBERED_MAX, Whose
+from proxy.pipeline.frames import opened_payload
+from proxy.pipeline.leases import LocalLeases, Parts
+from tests.ledger.making import a_record
+
+
+def inside(siblings: Siblings | None = None, queue: Any = None) -> tuple[Inside, Whose]:
+    whose = Whose()
+    return Inside(SimpleNamespace(whose=whose, live=()), siblings, queue), whose  # type: ignore[arg-type]
+
+
+async def test_whoever_has_it_says_whose_it_is() -> None:
+    with tempfile.TemporaryDirectory(prefix="tw-") as short:
+        members = [Siblings(Path(short), number, 2) for number in range(2)]
+        board = LocalLeases()
+        opened = a_record(7).opened
+        await board.renew("elsewhere", "1.1", {opened.exchange_id: Parts(opened_payload(opened), b"")}, [])
+        asked, _ = inside(members[0], SimpleNamespace(leases=board))
+        other, others = inside(members[1])
+        others.began("ended-there", "key-2")
+        others.ended("ended-there")
+        server = await members[1].listen(other.answer_to)
+        found = [await asked.key_of(name) for name in ("ended-there", opened.exchange_id, "nobody's", "x\nlive")]
+        assert found == ["key-2", opened.key_id, None, None]
+        assert await asked.running() == ([], 2)
+        server.close()
+        await server.wait_closed()
+
+
+def test_what_runs_is_never_forgotten_and_of_what_ended_the_oldest() -> None:
+    whose = Whose()
+    whose.began("runs", "key-1")
+    for number in range(REMEMBERED_MAX + 1):
+        whose.began(f"{number}", "key-2")
+        whose.ended(f"{number}")
+    assert [whose.key_of(name) for name in ("runs", "0", "1", "x")] == ["key-1", None, "key-2", None]
