@@ -20,7 +20,7 @@ demo: $(READY)   ## real streams through the proxy into a ledger, in under a min
 	@$(BIN)/tokenweir demo
 
 test: $(READY) check   ## all tests
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 check: $(READY)  ## types, lint, import contract
 	@$(BIN)/ruff check .
