@@ -272,6 +272,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir dead-letters retry",
         "tokenweir dead-letters drop",
         "tokenweir reconcile",
+        "tokenweir statement",
     }
 
 

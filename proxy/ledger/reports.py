@@ -36,6 +36,11 @@ class EntryFilter:
     """the name the client asked for"""
     since: float | None = None
     """begun at or after this; Unix seconds, UTC"""
+    until: float | None = None
+    """begun before this"""
+    key_ids: tuple[str, ...] | None = None
+    settled_by: float | None = None
+    """settled at or before this: up to the ledger's clock, nothing is missing and nothing more comes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +104,28 @@ class EntryReader:
 
     def new_entries(self) -> Iterator[LedgerEntry]:
         """Every entry not read yet. Raises LedgerUnavailable."""
+        return (entry for entry, _ in self.settled())
+
+    def settled(self) -> Iterator[tuple[LedgerEntry, float]]:
+        """The same, and when each was settled. Raises LedgerUnavailable."""
         while page := self._page():
             for row in page:
                 self._after = (row.settled_at, row.entry_id)
-                yield LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
+                yield LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False))), row.settled_at
 
     def _page(self) -> list[Row[Any]]:
         cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
         with reading(self._engine) as connection:
             return list(connection.execute(self._query.where(cursor > self._after)))
+
+
+def count_entries(engine: Engine, wanted: EntryFilter) -> int:
+    """How many a reader will give. All of them are looked at: ten million take seconds.
+
+    Raises LedgerUnavailable.
+    """
+    with reading(engine) as connection:
+        return connection.execute(select(func.count()).select_from(_wanted(select(1), wanted).subquery())).scalar_one()
 
 
 def entry_json(entry: LedgerEntry) -> dict[str, Any]:
@@ -131,12 +149,12 @@ def read_paid(engine: Engine, scope_id: str) -> Paid:
     Its cost grows with keys, days and models, not with the number of entries.
     """
     with reading(engine) as connection:
-        used = _charged(connection, usage_daily, _keys_below(scope_id))
+        used = _charged(connection, usage_daily, keys_below(scope_id))
         itself = _charged(connection, usage_daily, [scope_id])
         return Paid(used, itself - _charged(connection, balances, [scope_id]))
 
 
-def _keys_below(scope_id: str) -> Select[Any]:
+def keys_below(scope_id: str) -> Select[Any]:
     """The ids of the keys of an organization or project; of a key, its own."""
     projects = select(accounts.c.account_id).where(accounts.c.parent_id == scope_id)
     columns = api_keys.c
@@ -189,11 +207,18 @@ def _iso_time(text: str) -> datetime | None:
 
 def _filtered(wanted: EntryFilter) -> Select[Any]:
     columns = ledger_entries.c
-    query = select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at)
-    if wanted.key_alias is not None:
-        query = query.where(columns.key_alias == wanted.key_alias)
-    if wanted.model is not None:
-        query = query.where(columns.model == wanted.model)
-    if wanted.since is not None:
-        query = query.where(columns.started_at >= wanted.since)
+    query = _wanted(select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at), wanted)
     return query.order_by(columns.settled_at, columns.entry_id).limit(PAGE_ENTRIES)
+
+
+def _wanted(query: Select[Any], wanted: EntryFilter) -> Select[Any]:
+    columns = ledger_entries.c
+    conditions = (
+        (wanted.key_alias, columns.key_alias == wanted.key_alias),
+        (wanted.model, columns.model == wanted.model),
+        (wanted.since, columns.started_at >= wanted.since),
+        (wanted.until, columns.started_at < wanted.until),
+        (wanted.key_ids, columns.key_id.in_(wanted.key_ids or ())),
+        (wanted.settled_by, columns.settled_at <= wanted.settled_by),
+    )
+    return query.select_from(ledger_entries).where(*(met for value, met in conditions if value is not None))
