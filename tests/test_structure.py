@@ -273,6 +273,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir dead-letters drop",
         "tokenweir reconcile",
         "tokenweir statement",
+        "tokenweir export",
     }
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from proxy import __version__
-from proxy.cli import accounts, budgets, corrections, credit, keys, ledger, letters, reconcile, serve, statement
+from proxy.cli import accounts, budgets, corrections, credit, export, keys, ledger, letters, reconcile, serve, statement
 from proxy.cli.words import Failure
 from proxy.settings import SettingsError
 
@@ -47,4 +47,5 @@ def _parser() -> argparse.ArgumentParser:
     letters.add_commands(commands)
     reconcile.add_commands(commands)
     statement.add_commands(commands)
+    export.add_commands(commands)
     return parser

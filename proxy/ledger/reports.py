@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, Table, func, or_, select, tuple_
+from sqlalchemy.sql import operators
 
 from proxy.billing.durations import seconds_from
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
@@ -214,11 +215,12 @@ def _filtered(wanted: EntryFilter) -> Select[Any]:
 def _wanted(query: Select[Any], wanted: EntryFilter) -> Select[Any]:
     columns = ledger_entries.c
     conditions = (
-        (wanted.key_alias, columns.key_alias == wanted.key_alias),
-        (wanted.model, columns.model == wanted.model),
-        (wanted.since, columns.started_at >= wanted.since),
-        (wanted.until, columns.started_at < wanted.until),
-        (wanted.key_ids, columns.key_id.in_(wanted.key_ids or ())),
-        (wanted.settled_by, columns.settled_at <= wanted.settled_by),
+        (operators.eq, columns.key_alias, wanted.key_alias),
+        (operators.eq, columns.model, wanted.model),
+        (operators.ge, columns.started_at, wanted.since),
+        (operators.lt, columns.started_at, wanted.until),
+        (operators.in_op, columns.key_id, wanted.key_ids),
+        (operators.le, columns.settled_at, wanted.settled_by),
     )
-    return query.select_from(ledger_entries).where(*(met for value, met in conditions if value is not None))
+    met = (column.operate(operator, value) for operator, column, value in conditions if value is not None)
+    return query.select_from(ledger_entries).where(*met)

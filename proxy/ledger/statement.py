@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, select
@@ -181,7 +182,17 @@ def month_from(text: str) -> Month:
     found = _MONTH.fullmatch(text)
     if found is None or not 1970 <= int(found[1]) < 9999:
         raise ValueError(f"month: not one, as in 2026-11: {text!r}")
-    year, month = int(found[1]), int(found[2])
+    return _month(int(found[1]), int(found[2]))
+
+
+def month_of(unix_s: float) -> Month:
+    """The one that a moment lies in. Unix seconds."""
+    day = _day(unix_s)
+    return _month(day.year, day.month)
+
+
+@lru_cache(maxsize=16)
+def _month(year: int, month: int) -> Month:
     return Month(date(year, month, 1), date(year + month // 12, month % 12 + 1, 1))
 
 
