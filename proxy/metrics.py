@@ -27,6 +27,7 @@ from proxy.billing.record import Outcome, UsageRecord
 from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
 from proxy.metering.usage import UsageSource
+from proxy.sink_metrics import SinkMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -107,6 +108,7 @@ class Metrics:
         self._make_ledger_series(r)
         self._make_queue_series(r)
         self.budgets = BudgetMetrics(r)
+        self.sinks = SinkMetrics(r)
 
     def _make_counts(self, r: CollectorRegistry) -> None:
         """What is counted of exchanges."""

@@ -274,6 +274,8 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir reconcile",
         "tokenweir statement",
         "tokenweir export",
+        "tokenweir sinks status",
+        "tokenweir sinks retry",
     }
 
 

@@ -11,7 +11,20 @@ import sys
 from collections.abc import Sequence
 
 from proxy import __version__
-from proxy.cli import accounts, budgets, corrections, credit, export, keys, ledger, letters, reconcile, serve, statement
+from proxy.cli import (
+    accounts,
+    budgets,
+    corrections,
+    credit,
+    export,
+    keys,
+    ledger,
+    letters,
+    reconcile,
+    serve,
+    sinks,
+    statement,
+)
 from proxy.cli.words import Failure
 from proxy.settings import SettingsError
 
@@ -48,4 +61,5 @@ def _parser() -> argparse.ArgumentParser:
     reconcile.add_commands(commands)
     statement.add_commands(commands)
     export.add_commands(commands)
+    sinks.add_commands(commands)
     return parser

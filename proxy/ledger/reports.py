@@ -95,11 +95,12 @@ class Paid:
 class EntryReader:
     """Reads the ledger from its beginning; asked again later, goes on where it stopped."""
 
-    def __init__(self, engine: Engine, wanted: EntryFilter) -> None:
+    def __init__(self, engine: Engine, wanted: EntryFilter, after: tuple[float, str] | None = None) -> None:
+        """`after`: settled_at and entry_id of an entry that a reader gave; those that follow it are read."""
         self._engine = engine
         self._query = _filtered(wanted)
         begin = 0.0 if wanted.since is None else max(0.0, wanted.since - _CLOCKS_DIFFER_S_MAX)
-        self._after = (begin, "")
+        self._after = (begin, "") if after is None else after
         """settled_at and entry_id of the last one read. settled_at rises with every settling transaction, so nothing
         can come in behind this."""
 
@@ -112,12 +113,20 @@ class EntryReader:
         while page := self._page():
             for row in page:
                 self._after = (row.settled_at, row.entry_id)
-                yield LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False))), row.settled_at
+                yield _entry(row), row.settled_at
+
+    def page(self) -> list[tuple[LedgerEntry, float]]:
+        """The next PAGE_ENTRIES of them, or fewer; again: the same. Raises LedgerUnavailable."""
+        return [(_entry(row), row.settled_at) for row in self._page()]
 
     def _page(self) -> list[Row[Any]]:
         cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
         with reading(self._engine) as connection:
             return list(connection.execute(self._query.where(cursor > self._after)))
+
+
+def _entry(row: Row[Any]) -> LedgerEntry:
+    return LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
 
 
 def count_entries(engine: Engine, wanted: EntryFilter) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from proxy.billing.entries import COUNTS
 from proxy.billing.money import usd_text
 from proxy.ledger.cells import plain
 from proxy.ledger.reports import iso_utc
@@ -157,7 +158,7 @@ def statement_csv(statement: Statement) -> str:
     """A line for each line; no totals: a column can be added up. Balance = opening − charges + credits."""
     text = amounts(statement)
     names = [
-        "line", "day", "model", "key", "exchange_id", "why", "requests", *statement.units, "charge_usd", "credit_usd",
+        "line", "day", "model", "key", "exchange_id", "why", "requests", *COUNTS, "charge_usd", "credit_usd",
         "estimated_requests", "estimated_usd", "unpriced_requests", "balance_usd",
     ]  # fmt: skip
     written = io.StringIO()
