@@ -57,11 +57,21 @@ async def post(
     sent = {"User-Agent": f"tokenweir/{__version__}", "Content-Type": "application/json", **headers}
     try:
         async with session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
-            said = await answer.content.read(ANSWER_BYTES_MAX)
+            said = await _beginning(answer)
             wait_s = retry_after_s(answer.headers.get("Retry-After"), unix_s)
             return Answer(answer.status, f"HTTP {answer.status}", said, wait_s)
     except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
         return Answer(None, type(error).__name__)
+
+
+async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
+    """All of a body, or as much of it as matters."""
+    said = bytearray()
+    async for piece in answer.content.iter_any():
+        said += piece
+        if len(said) >= ANSWER_BYTES_MAX:
+            break
+    return bytes(said[:ANSWER_BYTES_MAX])
 
 
 def signed(secret: Secret, about: str, body: bytes, unix_s: float) -> dict[str, str]:

@@ -157,8 +157,8 @@ class SinkSender:
         for entry, settled_at in chunk:
             try:
                 made = self._shape.events(Source(entry, settled_at, owners.get(entry.key_id)))
-            except Unsendable as why:
-                refused[entry.entry_id] = str(why)
+            except (Unsendable, ValueError, TypeError) as why:  # what is in the ledger may be anything
+                refused[entry.entry_id] = str(why) or type(why).__name__
             else:
                 events += made
                 of_events |= {one.event_id: entry.entry_id for one in made}

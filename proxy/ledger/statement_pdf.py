@@ -134,7 +134,8 @@ class _Printer:
             for at in range(len(section.columns))
         ]
         narrow = sum(width for width, column in zip(widths, section.columns, strict=True) if not column.is_long)
-        room = max(_LONG_PT_MIN, self._width_pt - narrow)
+        long = sum(column.is_long for column in section.columns)
+        room = max(_LONG_PT_MIN, (self._width_pt - narrow) / max(1, long))
         return [
             min(width, room) if column.is_long else width
             for width, column in zip(widths, section.columns, strict=True)

@@ -42,6 +42,7 @@ _OTHERS = {
 NOTES = (
     "Days are UTC. Amounts are US dollars. A balance is what was paid in, less what was used; below zero, it is owed.",
     f"{ESTIMATED}: the provider did not report the usage of some of these requests; it was estimated.",
+    "Unpriced: no price was known for these requests, and nothing is charged for them.",
     "Adjustments and credits stand in the month in which they were made, whenever the exchange was that they correct.",
 )
 
@@ -111,7 +112,13 @@ def sections(statement: Statement) -> Iterator[Section]:
         rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
         yield Section("By key", [Column("Key", is_long=True), Column("Id"), *usage], rows)
     if statement.adjustments:
-        columns = [Column("Made"), Column("For"), Column("Exchange"), Column("Model"), Column("Why", is_long=True)]
+        columns = [
+            Column("Made"),
+            Column("For"),
+            Column("Exchange"),
+            Column("Model", is_long=True),
+            Column("Why", is_long=True),
+        ]
         rows = [
             (*_made(one), str(one.day), one.exchange_id, one.model, one.why,
              *_counts(one.counts, shown, others=others), text(one.usd))

@@ -84,6 +84,8 @@ class Server:
     got: dict[str, dict[str, Any]] = field(default_factory=dict)
     """id → event"""
     requests: int = 0
+    in_pieces: bool = False
+    """answers come byte by byte"""
     poison: set[str] = field(default_factory=set)
     """ids of events that are refused"""
 
@@ -99,7 +101,17 @@ class Server:
         kind = {"/v1/billing/meter_events": self._stripe, "/api/v1/events/batch": self._lago,
                 "/api/v1/events": self._openmeter, "/hook": self._hook}[request.path]  # fmt: skip
         assert request.method == "POST"
-        return kind(request, body)
+        whole = kind(request, body)
+        return await self._slowly(request, whole) if self.in_pieces else whole
+
+    async def _slowly(self, request: web.Request, whole: web.Response) -> web.StreamResponse:
+        pieces = web.StreamResponse(status=whole.status)
+        await pieces.prepare(request)
+        assert isinstance(whole.body, bytes)
+        for byte in whole.body:
+            await pieces.write(bytes([byte]))
+            await asyncio.sleep(0)
+        return pieces
 
     def _stripe(self, request: web.Request, body: bytes) -> web.Response:
         assert request.headers["Authorization"] == "Bearer sk_of_the_sink"
@@ -310,6 +322,21 @@ async def test_poison_is_put_aside_and_can_be_tried_again(plant: Plant, kind: Si
     kept.retry(plant.engine, "it")
     await sender.look()
     assert (plant.letters(), set(plant.server.got)) == ([], set(ids))
+
+
+async def test_an_entry_that_nobody_can_read_holds_up_nothing(plant: Plant) -> None:
+    odd, good = plant.settle(an_entry(0, details={"units": {"bushels": 3}}), an_entry(1))
+    await plant.sender(SinkKind.OPENMETER).look()
+    assert (plant.letters(), set(plant.server.got)) == ([odd], {good})
+
+
+async def test_an_answer_that_comes_in_pieces_is_read_whole(plant: Plant) -> None:
+    """Of what is there already, the server's word counts."""
+    ids = plant.settle(an_entry(0))
+    plant.server.got = {ids[0]: {}}
+    plant.server.in_pieces = True
+    await plant.sender(SinkKind.LAGO).look()
+    assert (plant.letters(), plant.server.requests) == ([], 1)
 
 
 @pytest.mark.parametrize("kind", [SinkKind.LAGO, SinkKind.STRIPE, SinkKind.OPENMETER])
