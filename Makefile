@@ -28,15 +28,16 @@ check: $(READY)  ## types, lint, import contract
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 
-bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the ratios)
+bench: $(READY)  ## the tables of FIGURES.md (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run
 	@$(BIN)/python -m tests.bench.apart
 
 faults: $(READY) ## the long runs: kills by the hundred
 	@$(BIN)/python -m pytest -m slow -n 0
 
-lock: $(READY)   ## renew requirements.txt
+lock: $(READY)   ## renew requirements.txt, and deploy/requirements.txt: what runs, without what tests
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.txt
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 -c requirements.txt pyproject.toml -o deploy/requirements.txt
 
 clean:           ## remove what make made
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,10 +23,11 @@ from prometheus_client import (
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD
-from proxy.billing.record import Outcome, UsageRecord
+from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
 from proxy.metering.usage import UsageSource
+from proxy.provider_metrics import ProviderMetrics
 from proxy.sink_metrics import SinkMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -108,6 +109,7 @@ class Metrics:
         self._make_ledger_series(r)
         self._make_queue_series(r)
         self.budgets = BudgetMetrics(r)
+        self.providers = ProviderMetrics(r)
         self.sinks = SinkMetrics(r)
 
     def _make_counts(self, r: CollectorRegistry) -> None:
@@ -298,6 +300,10 @@ class Metrics:
     def refused(self, status: int, code: str | None) -> None:
         """One request was not admitted."""
         self.refusals.labels(str(status), code or "").inc()
+
+    def attempted(self, attempt: Attempt) -> None:
+        """A provider gave nothing, and another one is asked."""
+        self.providers.attempted(attempt)
 
     def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
         """One exchange ended. `estimate_error`: signed, relative."""

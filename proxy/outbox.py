@@ -33,7 +33,8 @@ class LocalOutbox:
         *,
         opened: Callable[[Opened], None] = lambda _: None,
     ) -> None:
-        """`disk`: a thread of its own for what blocks on the disk. `opened` is told what has begun."""
+        """`disk`: a thread of its own for what blocks on the disk. `opened` is told what has begun, and again what
+        goes on with another provider."""
         self._opened = opened
         self._journal = journal
         self._table = table
@@ -52,8 +53,15 @@ class LocalOutbox:
 
     def begin(self, opened: Opened) -> asyncio.Future[None] | None:
         """Open durably. Raises OutboxFullError."""
+        return self._written(self._journal.begin, opened)
+
+    def pass_on(self, opened: Opened) -> asyncio.Future[None] | None:
+        """It is this from now on, durably. Raises OutboxFullError: it is what it was."""
+        return self._written(self._journal.pass_on, opened)
+
+    def _written(self, write: Callable[[Opened], None], opened: Opened) -> asyncio.Future[None] | None:
         try:
-            self._journal.begin(opened)
+            write(opened)
         except JournalUnavailable as unavailable:
             raise OutboxFullError("The journal takes no new exchanges now.") from unavailable
         self._opened(opened)

@@ -30,6 +30,8 @@ PROMISED = {
     "tokenweir_cost_usd": "counter",
     "tokenweir_charge_usd": "counter",
     "tokenweir_unpriced": "counter",
+    "tokenweir_failed_attempts": "counter",
+    "tokenweir_provider_breaker": "gauge",
     "tokenweir_time_to_first_token_seconds": "histogram",
     "tokenweir_exchange_duration_seconds": "histogram",
     "tokenweir_relay_overhead_seconds": "histogram",
@@ -70,7 +72,7 @@ PROMISED = {
     "tokenweir_sink_waiting_entries": "gauge",
     "tokenweir_sink_letters": "gauge",
 }
-LABELS = {"provider", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
+LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
           "reason", "threshold", "sink"}  # fmt: skip
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
@@ -206,6 +208,7 @@ def test_nothing_is_there_that_is_not_promised(watched: Watched) -> None:
 def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: Watched) -> None:
     cannot = {"tokenweir_ledger_write_failures", "tokenweir_journal_damage", "tokenweir_queue_records"}
     cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
+    cannot |= {"tokenweir_failed_attempts"}  # there is one provider
     cannot |= {"tokenweir_budget_rejections", "tokenweir_budget_alerts"}  # nothing is limited here
     cannot |= {name for name in PROMISED if name.startswith("tokenweir_sink_")}  # and nothing pushed to others
     for name in PROMISED.keys() - cannot:
@@ -243,6 +246,7 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         "type": {"input", "cached_input", "output", "reasoning_output"},
         "source": {"reported", "estimated"},
         "policy": {"cancel", "drain"},
+        "state": {"closed", "open", "half_open"},
         "result": {"inserted", "repeated", "conflict", "dead_letter"},
         "status": {"400", "401"},
         "code": {"invalid_json", "invalid_api_key"},

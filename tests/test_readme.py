@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from proxy.settings import load, reference
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def between(mark: str) -> str:
@@ -35,3 +39,24 @@ def test_the_four_systems_configuration_loads(tmp_path: Path) -> None:
     names = ("TERA_API_KEY", "TENSORLOOP_KEY", "SILICONSTORM_KEY", "SMALLEST_API_KEY")
     settings = load(file, dict.fromkeys(names, "sk-x"))
     assert settings.providers["electron"].base_url.endswith("/waves/v1")
+
+
+@pytest.mark.parametrize("page", ["README.md", "FIGURES.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    file = ROOT / page
+    text = re.sub(r"```.*?```", "", file.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        there = file.parent / path if path else file
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there.read_text()), target
+
+
+def anchors(text: str) -> set[str]:
+    """The names that headings get."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_contributing_is_one_screen() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50

@@ -108,9 +108,10 @@ def test_every_field_of_the_file_arrives() -> None:
     assert (provider.heartbeat_s, provider.cumulative) == (15, True)
     assert provider.bill == {"client_left": "output", "failed_after_content": "nothing"}
     model = read.models["electron"]
-    assert (model.name, model.provider, model.upstream_model) == ("electron", "electron", "electron-2")
+    (one,) = model.providers
+    assert (model.name, one.provider, one.upstream_model, one.weight) == ("electron", "electron", "electron-2", None)
     assert model.price == configured(Rates(100_000_000, 50_000_000, 400_000_000))
-    assert model.cost == configured(Rates(80_000_000, 80_000_000, 320_000_000))
+    assert one.cost == configured(Rates(80_000_000, 80_000_000, 320_000_000))
     assert read.models["*"].is_pattern
 
 
@@ -130,7 +131,7 @@ def test_the_defaults() -> None:
     assert asdict(provider.timeouts) == {"connect_s": 10, "first_byte_s": 120, "idle_s": 120, "total_s": 3600}
     assert provider.cumulative is None
     assert provider.bill == {}
-    assert read.models["electron"].upstream_model == "electron"
+    assert read.models["electron"].providers[0].upstream_model == "electron"
 
 
 P, M = "providers/electron", "models/electron"
@@ -393,7 +394,7 @@ def test_names_lead_to_models() -> None:
 
     def found(asked: str) -> tuple[str, str] | None:
         way = route(models, asked)
-        return way and (way[0].name, way[1])
+        return way and (way[0].name, way[1] or way[0].providers[0].upstream_model)
 
     assert found("electron") == ("electron", "electron")
     assert found("renamed") == ("renamed", "real/name")
@@ -403,6 +404,70 @@ def test_names_lead_to_models() -> None:
     assert found("") is None
     assert route(settings(SMALL).models, "other") is None
     assert route(settings(SMALL).models, "*") is None
+
+
+SEVERAL = [
+    {"provider": "electron"},
+    {"provider": "second", "upstream_model": "other", "cost": {"input": 1, "output": 2}},
+]
+
+
+def several(**fields: Any) -> dict[str, Any]:
+    """The small document with a second provider, and a model with these fields."""
+    document = changed("providers/second", {"base_url": "https://second.example/v1"})
+    document["models"]["many"] = {"price": {"input": 1, "output": 2}, **fields}
+    return document
+
+
+def test_a_model_has_providers_in_order_or_by_weight_and_other_names() -> None:
+    document = several(providers=SEVERAL)
+    document["models"]["nick"] = {"alias_of": "many"}
+    models = settings(document).models
+    first, second = models["many"].providers
+    assert (first.provider, first.upstream_model, first.weight, first.cost) == ("electron", "many", None, None)
+    assert (second.provider, second.upstream_model) == ("second", "other")
+    assert second.cost == configured(Rates(1_000_000_000, 1_000_000_000, 2_000_000_000))
+    nick = models["nick"]
+    assert (nick.name, nick.providers, nick.price) == ("nick", models["many"].providers, models["many"].price)
+    weighted = settings(several(providers=[{**one, "weight": 3} for one in SEVERAL])).models["many"]
+    assert [one.weight for one in weighted.providers] == [3, 3]
+    document["models"]["any/*"] = {"providers": [{"provider": "electron"}, {"provider": "second"}]}
+    assert [one.upstream_model for one in settings(document).models["any/*"].providers] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("fields", "starts"),
+    [
+        ({}, "models.many.provider: is missing"),
+        ({"provider": "electron", "providers": SEVERAL}, "models.many.providers: stands beside `provider`"),
+        ({"providers": SEVERAL, "cost": {"input": 1, "output": 1}}, "models.many.cost: belongs to each of"),
+        ({"providers": SEVERAL, "upstream_model": "x"}, "models.many.upstream_model: belongs to each of"),
+        ({"providers": []}, "models.many.providers: must be a list"),
+        ({"providers": {"provider": "electron"}}, "models.many.providers: must be a list"),
+        ({"providers": ["electron"]}, "models.many.providers[0]: must be a mapping"),
+        ({"providers": [{}]}, "models.many.providers[0].provider: is missing"),
+        ({"providers": [*SEVERAL, {"provider": "third"}]}, "models.many.providers[2].provider: no such provider"),
+        ({"providers": [*SEVERAL, {"provider": "electron"}]}, "models.many.providers[2].provider: the same"),
+        ({"providers": [*SEVERAL, {"provider": "second", "weight": 1}]}, "models.many.providers[2].weight: all of"),
+        ({"providers": [{"provider": "electron", "weight": 0}]}, "models.many.providers[0].weight: must be a whole"),
+        ({"providers": [{"provider": "electron", "order": 0}]}, "models.many.providers[0].order: unknown field"),
+        ({"alias_of": "electron"}, "models.many.price: does not stand beside `alias_of`"),
+        ({"price": None, "alias_of": "nobody"}, "models.many.alias_of: must name a model"),
+        ({"price": None, "alias_of": "many"}, "models.many.alias_of: must name a model"),
+        ({"price": None, "alias_of": "electron", "provider": "second"}, "models.many.provider: does not stand beside"),
+        ({"price": None, "alias_of": "*"}, "models.many.alias_of: must be a model name"),
+    ],
+)  # fmt: skip
+def test_who_answers_is_said_once_and_leads_somewhere(fields: dict[str, Any], starts: str) -> None:
+    assert refusal(several(**fields)).startswith(starts)
+
+
+def test_an_alias_names_a_model_and_nothing_wider() -> None:
+    chained = changed("models/a", {"alias_of": "electron"})
+    chained["models"]["b"] = {"alias_of": "a"}
+    assert refusal(chained).startswith("models.b.alias_of: must name a model")
+    wide = changed("models/*", {"alias_of": "electron"})
+    assert refusal(wide).startswith("models.*.alias_of: must name a model")
 
 
 def test_a_named_model_without_any_price_is_refused() -> None:

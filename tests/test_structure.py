@@ -272,6 +272,8 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir dead-letters retry",
         "tokenweir dead-letters drop",
         "tokenweir reconcile",
+        "tokenweir doctor",
+        "tokenweir backup",
         "tokenweir statement",
         "tokenweir export",
         "tokenweir sinks status",

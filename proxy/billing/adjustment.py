@@ -12,8 +12,8 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from proxy.billing.entries import UNITS, LedgerEntry, usage_of
-from proxy.billing.settlement import ENTRIES
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.entries import ENTRIES, UNITS, LedgerEntry, usage_of
 
 KIND = "adjustment"
 LATE, SWEPT_AGAIN = "late record", "swept again"
@@ -39,8 +39,9 @@ def is_swept(entry: LedgerEntry) -> bool:
 
 
 def is_statement(entry: LedgerEntry) -> bool:
-    """True if it says what an exchange was (its terminal entry, or what restates that), False for a correction."""
-    return entry.kind != KIND or _RESTATES in entry.details
+    """True if it says what an exchange was (its terminal entry, or what restates that), False for a correction and for
+    a provider that was asked in vain."""
+    return entry.kind not in (KIND, ATTEMPT) or _RESTATES in entry.details
 
 
 def restated(

@@ -15,11 +15,12 @@ from msgspec import structs
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.adjustment import is_statement
-from proxy.billing.entries import COUNTS, TOKENS, UNITS, LedgerEntry, usage_of
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, LedgerEntry, usage_of
 from proxy.billing.money import NUSD_PER_USD, usd_text
 from proxy.billing.prices import pinned, price_text
 from proxy.billing.record import Bills, Price
-from proxy.billing.settlement import ENTRIES, amount, incurred
+from proxy.billing.settlement import amount, incurred
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
 TERMINAL = "usage"
@@ -55,6 +56,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     audio_ms: int | None = None
     characters: int | None = None
     searches: int | None = None
+    unbilled_prompt_tokens: int | None = None
+    unbilled_completion_tokens: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -85,9 +88,9 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 def standing(entries: Iterable[LedgerEntry]) -> Standing:
-    """What the entries of one exchange, in any order, come to. Raises CorrectionError if none of them is terminal, and
-    ValueError if one has no counts where they should be."""
-    ordered = sorted(entries, key=lambda one: (one.kind != TERMINAL, one.seq))
+    """What the entries of one exchange, in any order, come to: without what was asked in vain, which comes to nothing.
+    Raises CorrectionError if none of them is terminal, and ValueError if one has no counts where they should be."""
+    ordered = sorted((one for one in entries if one.kind != ATTEMPT), key=lambda one: (one.kind != TERMINAL, one.seq))
     if not ordered or ordered[0].kind != TERMINAL:
         raise CorrectionError("no entry of this exchange is in the ledger")
     statements = [one for one in ordered if is_statement(one)]
@@ -264,9 +267,11 @@ _PARTS = (
     ("cached_tokens", "prompt_tokens"),
     ("cache_write_tokens", "prompt_tokens"),
     ("audio_prompt_tokens", "prompt_tokens"),
+    ("unbilled_prompt_tokens", "prompt_tokens"),
     ("cache_write_1h_tokens", "cache_write_tokens"),
     ("reasoning_tokens", "completion_tokens"),
     ("audio_completion_tokens", "completion_tokens"),
+    ("unbilled_completion_tokens", "completion_tokens"),
 )
 
 

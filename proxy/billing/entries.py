@@ -5,13 +5,19 @@ Law: same record → same entry, byte for byte, wherever and however often it is
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from proxy.metering.usage import Usage
+
+ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
+"""namespace of entry ids; changing it would let everything be charged again"""
+_ENTRIES_BYTES = ENTRIES.bytes
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
@@ -20,7 +26,8 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     entry_id: str
     exchange_id: str
     kind: str
-    """`usage` for the one terminal entry of an exchange; `adjustment` for a correction"""
+    """`usage` for the one terminal entry of an exchange; `adjustment` for a correction; `attempt` for a provider that
+    was asked in vain; `credit` for a top-up, which is an exchange by itself"""
     key_id: str
     key_alias: str
     provider: str
@@ -77,3 +84,10 @@ def units_from(units: object) -> dict[str, int]:
     if not counts.keys() <= set(UNITS):
         raise ValueError("counts of unknown units")
     return counts
+
+
+def entry_id(name: str) -> str:
+    """`str(uuid5(ENTRIES, name))`, without making a UUID first: a quarter of the time."""
+    digest = hashlib.sha1(_ENTRIES_BYTES + name.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

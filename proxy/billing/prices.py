@@ -104,12 +104,13 @@ def _output(rates: Rates, usage: Usage) -> int:
 
 
 def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int]:
-    """Neither cached nor written nor audio, cached, written to the cache, for an hour, audio: their sum is the prompt.
+    """Neither cached nor written nor audio, cached, written to the cache, for an hour, audio: their sum is what is
+    billed of the prompt.
 
-    No token is two things, and parts are never more than their whole: cached goes before written, that before audio.
-    A provider that reports more parts than tokens is not believed.
+    No token is two things, and parts are never more than their whole: unbilled goes before cached, that before written,
+    that before audio. A provider that reports more parts than tokens is not believed.
     """
-    prompt = usage.prompt_tokens or 0
+    prompt = _billed(usage.prompt_tokens, usage.unbilled_prompt_tokens)
     cached = min(usage.cached_tokens or 0, prompt)
     if not usage.cache_write_tokens and not usage.audio_prompt_tokens:
         return prompt - cached, cached, 0, 0, 0
@@ -121,10 +122,14 @@ def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int]:
 
 def _output_tokens(usage: Usage) -> tuple[int, int, int]:
     """Neither reasoning nor audio, reasoning, audio: as above."""
-    completion = usage.completion_tokens or 0
+    completion = _billed(usage.completion_tokens, usage.unbilled_completion_tokens)
     reasoning = min(usage.reasoning_tokens or 0, completion)
     audio = min(usage.audio_completion_tokens or 0, completion - reasoning)
     return completion - reasoning - audio, reasoning, audio
+
+
+def _billed(tokens: int | None, unbilled: int | None) -> int:
+    return max(0, (tokens or 0) - unbilled) if unbilled else tokens or 0
 
 
 class Addend(NamedTuple):

@@ -26,8 +26,15 @@ def completion_tokens(*, asked: int | None, n: int, default: int, model_max: int
 
     `asked`: n × the limit of each answer, as the request's facts have it; None: it names none.
     """
-    each = default if asked is None else -(-asked // n)
-    return n * (each if model_max is None else min(each, model_max))
+    bound = completion_tokens_bound(asked=default * n if asked is None else asked, n=n, model_max=model_max)
+    assert bound is not None
+    return bound
+
+
+def completion_tokens_bound(*, asked: int | None, n: int, model_max: int | None) -> int | None:
+    """What the answers cannot be beyond: n × the lower of the request's limit and the model's; None: none is known."""
+    each = [limit for limit in (None if asked is None else -(-asked // n), model_max) if limit is not None]
+    return n * min(each) if each else None
 
 
 _NO_UNITS = Usage()

@@ -85,8 +85,23 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     """the provider's word for a way of serving (`priority`, `flex`, `batch`) → the tiers that hold for it instead"""
 
 
+class Attempt(msgspec.Struct, frozen=True):
+    """A provider that was asked before the one that has the exchange now, and gave nothing for the client."""
+
+    provider: str
+    upstream_model: str
+    failed: str
+    """why, in a few words of ours"""
+    status: int | None
+    """HTTP status of its answer; None: the request never reached it"""
+    started_at: float
+    """Unix seconds, UTC"""
+    duration_ms: float
+
+
 class Opened(msgspec.Struct, frozen=True):
-    """All that is known of an exchange at admission. Times: Unix seconds, UTC. Tokens: integers."""
+    """All that is known of an exchange at admission, and of who has it: written anew when another provider gets it.
+    Times: Unix seconds, UTC. Tokens: integers."""
 
     exchange_id: str
     """UUIDv7, made here, never by the client"""
@@ -112,6 +127,8 @@ class Opened(msgspec.Struct, frozen=True):
     """the provider's billing policy where it differs from the default: situation → Bills"""
     held_usd: int | None = None
     """nUSD that it kept from others at admission; None: nothing limits what its key spends"""
+    attempts: tuple[Attempt, ...] = ()
+    """in the order in which they were made"""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):

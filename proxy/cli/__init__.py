@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from proxy import __version__
 from proxy.cli import (
     accounts,
+    backup,
     budgets,
     corrections,
     credit,
+    doctor,
     export,
     keys,
     ledger,
@@ -59,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     corrections.add_commands(commands)
     letters.add_commands(commands)
     reconcile.add_commands(commands)
+    doctor.add_commands(commands)
+    backup.add_commands(commands)
     statement.add_commands(commands)
     export.add_commands(commands)
     sinks.add_commands(commands)

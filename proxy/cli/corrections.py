@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
     "cache_write_1h_tokens", "audio_prompt_tokens", "audio_completion_tokens", "images", "audio_ms", "characters",
-    "searches",
+    "searches", "unbilled_prompt_tokens", "unbilled_completion_tokens",
 )  # fmt: skip
 _MONEY = {"charge_usd": "what the key's owner is billed", "cost_usd": "what the provider charges us"}
 

@@ -44,7 +44,7 @@ def add_commands(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     from proxy.ledger.export import ENTRIES, with_owners, write_csv, write_parquet
-    from proxy.ledger.focus import FOCUS
+    from proxy.ledger.focus import FOCUS, is_charge
     from proxy.ledger.owners import owners_of
     from proxy.ledger.reports import EntryReader, count_entries
 
@@ -60,6 +60,8 @@ def _export(options: argparse.Namespace) -> int:
         settled: Iterable[Any] = EntryReader(store.engine, wanted).settled()
         if sys.stderr.isatty():
             settled = with_bar(settled, count_entries(store.engine, wanted), sys.stderr)
+        if columns is FOCUS:
+            settled = (one for one in settled if is_charge(one[0]))
         with nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file:
             write(file, columns, with_owners(settled, partial(owners_of, store.engine)))
             file.flush()

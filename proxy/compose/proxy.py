@@ -12,8 +12,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -29,6 +30,7 @@ from proxy.compose.siblings import Siblings
 from proxy.compose.sink_observers import start_sinks
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
+from proxy.gateway.health import State
 from proxy.gateway.ports import Ports, Reserve, Route
 from proxy.gateway.routing import Models
 from proxy.gateway.server import Routes, Server, wait_until
@@ -43,7 +45,7 @@ from proxy.metering.estimate import Estimator
 from proxy.metering.languages import DIALECTS
 from proxy.metrics import CONTENT_TYPE, Metrics
 from proxy.pipeline.log import JournalInUse
-from proxy.settings import ModelSettings, ProviderSettings, Settings, require_prices
+from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings, require_prices
 from proxy.settings import route as find_model
 
 # What the estimator has learned is kept this often; a crash forgets no more.
@@ -63,30 +65,36 @@ def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | N
     return lookup
 
 
-def _models(settings: Settings, book: PriceBook) -> Models:
-    providers = {
-        name: Provider.of(provider, write_stall_s=settings.write_stall_s)
-        for name, provider in settings.providers.items()
-    }
+def _models(settings: Settings, book: PriceBook, providers: Mapping[str, Provider]) -> Models:
+    def listed(target: TargetSettings, upstream_model: str, at: float) -> Price | None:
+        where = settings.providers[target.provider]
+        return book.price(provider=where.name, base_url=where.base_url, model=upstream_model, at=at)
 
-    def made(model: ModelSettings, upstream_model: str) -> Route:
-        provider = providers[model.provider]
+    def made(model: ModelSettings, passed: str) -> Route:
+        """The first provider of a model, and all others behind it; `passed`: the name there, where a pattern has it."""
+        first = model.providers[0]
 
-        def prices(at: float) -> tuple[Price | None, Price | None]:
-            if model.price is not None and model.cost is not None:
-                return model.price, model.cost
-            where = provider.settings
-            listed = book.price(provider=where.name, base_url=where.base_url, model=upstream_model, at=at)
-            return model.price or listed, model.cost or listed
+        def way(target: TargetSettings, others: tuple[Route, ...]) -> Route:
+            def prices(at: float) -> tuple[Price | None, Price | None]:
+                # Whoever answers, the price is the same: the model's own, or the book's for the first provider.
+                price = model.price or listed(first, first.upstream_model or passed, at)
+                return price, target.cost or listed(target, target.upstream_model or passed, at)
 
-        return Route(provider, upstream_model, prices, model.completion_tokens_max)
+            provider, name = providers[target.provider], target.upstream_model or passed
+            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others)
+
+        return way(first, tuple(way(target, ()) for target in model.providers[1:]))
 
     def passed(name: str) -> Route | None:
         found = find_model(settings.models, name)
         return None if found is None else made(*found)
 
-    named = {name: made(model, model.upstream_model) for name, model in settings.models.items() if not model.is_pattern}
+    named = {name: made(model, "") for name, model in settings.models.items() if not model.is_pattern}
     return Models(named, passed)
+
+
+def _state(provider: Provider) -> State:
+    return provider.health.state(time.monotonic())
 
 
 def _keys_unreadable(error: OSError) -> None:
@@ -197,9 +205,15 @@ class Proxy:
             admission=self._admitting.admission,
             claims=self._admitting.claims,
         )
+        providers = {
+            name: Provider.of(one, write_stall_s=self.settings.write_stall_s)
+            for name, one in self.settings.providers.items()
+        }
+        for name, one in providers.items():
+            self._metrics.providers.watch(name, list(State), partial(_state, one))
         return Chat(
             keys=keyring,
-            models=_models(self.settings, self._book),
+            models=_models(self.settings, self._book, providers),
             ports=ports,
             reserve=Reserve(
                 self.settings.reserve.completion_tokens,

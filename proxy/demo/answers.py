@@ -69,7 +69,7 @@ def reply(request: object, plans: Mapping[str, Script | Shape], *, response_id: 
         return Reply(json_script(error_object(f"no such model: {request.get('model')}"), 404))
     if plan.refuse_stream_options and "stream_options" in request:
         message = "Unrecognized request argument supplied: stream_options"
-        return Reply(json_script(error_object(message, param="stream_options"), 400))
+        return Reply(json_script(error_object(message, param="stream_options"), plan.refuse_stream_options))
     if isinstance(plan, Script):
         return Reply(plan, None, prompt_tokens(request))
     language = LANGUAGES[plan.language]

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -43,8 +44,11 @@ LOG_EXCHANGES_MAX = 10_000
 SCRIPTS_MAX = 20_000
 # Ten thousand open streams arrive in one burst; the kernel lowers this to its own limit.
 BACKLOG = 4096
+_FORM_MODEL = re.compile(r'name="model"\r\n\r\n(.*)\r\n')
 # A write this long at a time, so that the log's count stays near the truth when the client stops reading.
 WRITE_BYTES_MAX = 64 * 1024
+# Gemini's paths name the model.
+_NAMED = re.compile(r"/models/([^/:]+):")
 # How soon an orphan ends: short enough that nobody meets it, long enough to cost nothing.
 PARENT_POLL_S = 0.25
 
@@ -61,7 +65,7 @@ class Exchange:
     headers: list[tuple[str, str]]
     """as sent"""
     body: Any
-    """the parsed JSON, else the text, else None"""
+    """the parsed JSON, else the text (of a form: a character for each byte), else None"""
     started_at: float
     """Unix seconds, UTC"""
     response_id: str | None = None
@@ -115,7 +119,7 @@ class Provider:
     def open(self, request: Request, connection: int) -> tuple[Exchange, Reply]:
         """Begin the log line of a request and decide its answer."""
         self.exchanges += 1
-        body = _parsed(request.body)
+        body = _parsed(request)
         exchange = Exchange(
             self.exchanges,
             connection,
@@ -133,7 +137,7 @@ class Provider:
 
     def _reply(self, request: Request, body: Any, exchange: Exchange) -> Reply:
         if request.method != "POST" or not request.path.endswith("/chat/completions"):
-            if (script := self._script(body)) is not None:
+            if (script := self._script(request.path, body)) is not None:
                 return Reply(script)
             return Reply(json_script(error_object(f"no such endpoint: {request.method} {request.path}"), 404))
         # The process id keeps ids apart between two providers of one test run.
@@ -145,9 +149,9 @@ class Provider:
             created=int(exchange.started_at),
         )
 
-    def _script(self, body: Any) -> Script | None:
-        """The registered script that a body's `model` names: what it says is said at any path."""
-        plan = self.scripts.get(str(body.get("model"))) if isinstance(body, dict) else None
+    def _script(self, path: str, body: Any) -> Script | None:
+        """The registered script that a path or a body names: what it says is said at any path."""
+        plan = self.scripts.get(named(path, body) or "")
         return plan if isinstance(plan, Script) else None
 
     def control(self, request: Request) -> Script:
@@ -328,11 +332,23 @@ def _bounded(body_bytes: int) -> int:
     return body_bytes
 
 
-def _parsed(body: bytes) -> Any:
+def _parsed(request: Request) -> Any:
+    if any(value.startswith("multipart/") for _, value in request.headers):
+        return request.body.decode("latin-1")
     try:
-        return json.loads(body) if body else None
+        return json.loads(request.body) if request.body else None
     except ValueError:
-        return body.decode("utf-8", "replace")
+        return request.body.decode("utf-8", "replace")
+
+
+def named(path: str, body: Any) -> str | None:
+    """The model that a logged request names."""
+    if (found := _NAMED.search(path)) is not None:
+        return found[1]
+    if isinstance(body, str):
+        found = _FORM_MODEL.search(body)
+        return None if found is None else found[1]
+    return str(body["model"]) if isinstance(body, dict) and "model" in body else None
 
 
 async def serve(host: str, port: int, *, pace_ms: float, parent: int) -> None:

@@ -129,8 +129,8 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
     """garbage before the status line"""
     delay_ms: Milliseconds = 0
     """before the head"""
-    refuse_stream_options: bool = False
-    """400 for as long as the request has `stream_options`"""
+    refuse_stream_options: Literal[0, 400, 422] = 0
+    """the status that the request gets for as long as it has `stream_options`; 0: they are taken"""
     on_leave: Literal["stop", "generate"] = "stop"
     """what becomes of the tokens after the client has left"""
 
@@ -156,7 +156,7 @@ class Shape(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", t
     """before the head"""
     reports_usage: bool = True
     """False: never says its usage in a stream, whatever the request asks"""
-    refuse_stream_options: bool = False
+    refuse_stream_options: Literal[0, 400, 422] = 0
     chunking: Cut = AS_SENT
     wire: Cut = AS_SENT
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
+from random import random
 from time import monotonic
 from typing import Any, Protocol
 
@@ -16,11 +18,11 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, gates
-from proxy.billing.quote import Quote, completion_tokens, quote
-from proxy.billing.record import Opened, Price, Rates
+from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
+from proxy.billing.record import Opened, Price
 from proxy.billing.reservation import Denied
 from proxy.gateway import errors
-from proxy.gateway.closing import Closing
+from proxy.gateway.closing import FREE, Closing, model_key
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.credentials import presented
 from proxy.gateway.errors import JSON_TYPE, ApiError
@@ -30,13 +32,11 @@ from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation,
 from proxy.gateway.rate_limits import refusal
 from proxy.gateway.repeats import claimed
 from proxy.gateway.request_body import WRITINGS, read_body
-from proxy.gateway.routing import Models
+from proxy.gateway.routing import Models, arranged, speaking
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 
 NOTHING_HELD = Quote(0, 0)
-FREE = Price("free", (Rates(0, 0, 0),))
-"""of what providers bill nothing for"""
 
 
 class Authenticator(Protocol):
@@ -91,21 +91,23 @@ class Chat:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
         body = await self._body(request)
-        document = WRITINGS[dialect.request_body].parse(body, request.headers.get("Content-Type", ""))
+        writing, content_type = WRITINGS[dialect.request_body], request.headers.get("Content-Type", "")
+        document = writing.parse(body, content_type)
         facts = _facts(dialect, document, named)
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()
-        claim = await claimed(request, key, body, made, self._ports.claims)
+        claim = await claimed(request, key, writing.said(body, content_type), made, self._ports.claims)
         if isinstance(claim, web.Response):
             return claim
         closing: Closing | None = None
         try:
-            closing, durable = await self._admitted(made, dialect, key, facts, route, received_at)
+            route = self._arranged(route, facts.model)
+            closing = await self._admitted(made, dialect, key, facts, route, received_at)
             if claim is not None:
                 claim.keep_answer(closing)
             exchange = Exchange(
                 request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
-                dialect=dialect, received_at=received_at, durable=durable, cuts=key.on_exhausted is OnExhausted.CUT,
+                dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
             )  # fmt: skip
             self.live.add(exchange)
             try:
@@ -144,9 +146,19 @@ class Chat:
             raise errors.unknown_model(model)
         if not key.allows(model):
             raise errors.model_not_allowed(model)
-        if not route.provider.speaks(dialect):
+        speaks = speaking(route, dialect)
+        if speaks is None:
             raise errors.other_language(model, dialect.endpoint)
-        return route
+        return speaks
+
+    def _arranged(self, route: Route, model: str) -> Route:
+        """Raises ApiError: nobody can be asked now."""
+        if not route.others:
+            return route  # whatever is known of its health
+        found = arranged(route, monotonic(), random)
+        if not isinstance(found, Route):
+            raise errors.no_provider(model, retry_after_s=ceil(found))
+        return found
 
     def _terms(self, dialect: Dialect, facts: RequestFacts, route: Route) -> Terms:
         """What it may come to, at today's prices."""
@@ -154,12 +166,16 @@ class Chat:
         if dialect.free:
             return Terms(now, FREE, FREE, 0)
         price, cost = route.prices(now)
-        prompt = self._ports.estimator.prompt(f"{route.provider.settings.name}/{route.upstream_model}", facts.prompt)
+        if dialect.free_unpriced:
+            price, cost = price or FREE, cost or FREE
+        prompt = self._ports.estimator.prompt(
+            model_key(route.provider.settings.name, route.upstream_model), facts.prompt
+        )
         return Terms(now, price, cost, prompt.tokens)
 
     async def _admitted(
         self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
-    ) -> tuple[Closing, asyncio.Future[None] | None]:
+    ) -> Closing:
         """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
         terms = self._terms(dialect, facts, route)
         reservation = await self._reserved(made, key, facts, route, terms)
@@ -168,10 +184,10 @@ class Chat:
         except ApiError:
             reservation.close(0, 0)
             raise
-        closing = Closing(
-            opened, slot, self._ports, prompt=facts.prompt, started_at=received_at, reservation=reservation
-        )
-        return closing, durable
+        return Closing(
+            opened, slot, self._ports,
+            facts=facts, started_at=received_at, reservation=reservation, durable=durable,
+        )  # fmt: skip
 
     async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:
         """Raises ApiError: a limit is reached."""
@@ -193,7 +209,13 @@ class Chat:
             model_max=route.completion_tokens_max,
         )
         nusd_max = self._reserve.nusd_max
-        return quote(terms.price, prompt_tokens=terms.prompt_tokens, completion_tokens=completion, nusd_max=nusd_max)
+        return quote(
+            terms.price,
+            prompt_tokens=terms.prompt_tokens,
+            completion_tokens=completion,
+            nusd_max=nusd_max,
+            units=facts.asked,
+        )
 
     def _open(
         self,
@@ -223,7 +245,9 @@ class Chat:
                 price=terms.price,
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,
-                completion_tokens_max=facts.completion_tokens_max,
+                completion_tokens_max=completion_tokens_bound(
+                    asked=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
+                ),
                 slot=slot.index,
                 bill=route.provider.settings.bill,
                 held_usd=reservation.hold.nusd if spends else None,

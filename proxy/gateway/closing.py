@@ -5,18 +5,30 @@ Law: `close` is called exactly once for every exchange that was opened; a second
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from msgspec import structs
+
+from proxy.billing.record import Attempt, Bills, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
 from proxy.gateway.errors import JSON_TYPE
-from proxy.gateway.ports import LeasedSlot, Ports, Reservation
+from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Route
 from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import reading
 from proxy.metering.meter import Metered, OpaqueMeter
-from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage
+from proxy.metering.request import RequestFacts
+from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
 
 _UNSEEN = Evidence()
+
+FREE = Price("free", (Rates(0, 0, 0),))
+"""of what providers bill nothing for"""
+
+
+def model_key(provider: str, upstream_model: str) -> str:
+    """What the estimator learns by."""
+    return f"{provider}/{upstream_model}"
 
 
 def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
@@ -63,11 +75,14 @@ class Closing:
         slot: LeasedSlot,
         ports: Ports,
         *,
-        prompt: PromptEvidence,
+        facts: RequestFacts,
         started_at: float,
         reservation: Reservation,
+        durable: asyncio.Future[None] | None,
     ) -> None:
+        """`durable`: done when `opened` is."""
         self.opened = opened
+        self.durable = durable
         self.reservation = reservation
         self.billed = False
         """something was billed"""
@@ -81,9 +96,36 @@ class Closing:
         self.closed = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
         self._ports = ports
-        self._prompt = prompt
+        self._facts = facts
         self._started_at = started_at  # by time.monotonic
-        self._model_key = f"{opened.provider}/{opened.upstream_model}"
+        self.model_key = model_key(opened.provider, opened.upstream_model)
+        """what the estimator knows of whoever has the exchange now"""
+
+    def passes_to(self, route: Route, attempt: Attempt) -> bool:
+        """Another provider gets it, after this attempt at the one before. What the key pays stays as it was admitted;
+        what it costs us, and what it is estimated by, become the other's. False: that cannot be written, and it stays.
+        """
+        opened = self._passed_on(route, attempt)
+        try:
+            self.durable = self._ports.outbox.pass_on(opened)
+        except OutboxFullError:
+            return False
+        self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
+        self._ports.meters.attempted(attempt)
+        return True
+
+    def _passed_on(self, route: Route, attempt: Attempt) -> Opened:
+        name, free = route.provider.settings.name, self.opened.price is FREE
+        key = model_key(name, route.upstream_model)
+        return structs.replace(
+            self.opened,
+            provider=name,
+            upstream_model=route.upstream_model,
+            cost=FREE if free else route.prices(self.opened.started_at)[1],
+            prompt_tokens_estimate=0 if free else self._ports.estimator.prompt(key, self._facts.prompt).tokens,
+            bill=route.provider.settings.bill,
+            attempts=(*self.opened.attempts, attempt),
+        )
 
     def close(
         self,
@@ -117,7 +159,7 @@ class Closing:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=_details(metered) | (details or {}) | {"situation": facts.value},
+            details=_details(metered, read.source) | (details or {}) | {"situation": facts.value},
         )
         self.billed = record.bills is not Bills.NOTHING
         self._ports.outbox.finish(record, self.slot)
@@ -144,11 +186,12 @@ class Closing:
         return reading(
             metered,
             estimator=self._ports.estimator,
-            model_key=self._model_key,
+            model_key=self.model_key,
             prompt_tokens_estimate=self.opened.prompt_tokens_estimate,
             completion_tokens_max=self.opened.completion_tokens_max,
             bytes_seen=size,
             accepted=self.accepted and not failed,
+            asked=self._facts.asked,
         )
 
     def _learn(self, metered: Metered | None) -> float | None:
@@ -157,7 +200,9 @@ class Closing:
         if metered is None or metered.usage is None or metered.failed is not None or not metered.complete:
             return None
         evidence = metered.evidence if self.opened.streamed else _UNSEEN
-        return self._ports.estimator.learn(self._model_key, evidence=evidence, prompt=self._prompt, usage=metered.usage)
+        return self._ports.estimator.learn(
+            self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=metered.usage
+        )
 
 
 def _tokens(usage: Usage) -> int:
@@ -168,8 +213,8 @@ def _ms(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
 
 
-def _details(metered: Metered | None) -> dict[str, Any]:
-    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, the evidence."""
+def _details(metered: Metered | None, source: UsageSource) -> dict[str, Any]:
+    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
     if metered is None:
         return {}
     details: dict[str, Any] = {}
@@ -181,7 +226,7 @@ def _details(metered: Metered | None) -> dict[str, Any]:
         details["provider_timings"] = metered.timings
     if metered.usage_raw is not None:
         details["usage"] = metered.usage_raw
-    else:
+    if metered.usage is None or source is UsageSource.ESTIMATED:
         details["evidence"] = _seen(metered.evidence)
     return details
 

@@ -121,6 +121,12 @@ def overloaded(message: str, *, code: str) -> ApiError:
     return ApiError(503, message, kind="server_error", code=code, retry_after_s=1)
 
 
+def no_provider(model: str, *, retry_after_s: int) -> ApiError:
+    """503: all that could answer have failed lately, or want to be left alone."""
+    message = f"No provider of the model '{model}' can be asked now."
+    return ApiError(503, message, kind="server_error", code="no_provider", retry_after_s=retry_after_s)
+
+
 def upstream_failed() -> ApiError:
     """502: the provider could not be reached, broke off or answered 5xx-like nonsense."""
     return ApiError(502, "The provider failed to answer.", kind="server_error", code="upstream_failed")

@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict
 
-from proxy.billing.record import Outcome
+from proxy.billing.record import Attempt, Outcome
 from proxy.gateway import errors
 from proxy.gateway.asking import ERROR_BYTES_MAX, Asking
 from proxy.gateway.closing import Closing, outcome_of, read_anyway
@@ -63,21 +63,18 @@ class Exchange:
         ports: Ports,
         received_at: float,
         dialect: Dialect,
-        durable: asyncio.Future[None] | None,
         cuts: bool,
     ) -> None:
         """`cuts`: the stream ends when it has cost more than is left, instead of going on to its end."""
         self._request = request
         self._connection = connection
         self._facts = facts
-        self._asking = Asking(request, dialect, facts, document, route)
-        self._route = route
+        self._asking = Asking(request, dialect, facts, document, route, ports)
         self._closing = closing
         self._ports = ports
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
         self._dialect = dialect
-        self._durable = durable
         self._task: asyncio.Task[Any] | None = None
         self._relay: Relay | None = None
         self._left_at: float | None = None
@@ -86,7 +83,7 @@ class Exchange:
         self._details: dict[str, Any] = {}
         self._framing = SSE
         self._limit_headers = limit_headers(closing.reservation.hold.gates, closing.reservation.levels)
-        self._spending = Spending(closing.opened, closing.reservation, ports.estimator, cuts=cuts)
+        self._spending = Spending(closing, ports.estimator, cuts=cuts)
         self._watch = Watch(self._loop, route.provider.limits, self._moments, self._found)
 
     @property
@@ -121,8 +118,8 @@ class Exchange:
         except UpstreamFailedError as failure:
             return self._never_answered(failure)
         try:
-            if self._durable is not None:
-                await self._durable
+            if self._closing.durable is not None:
+                await self._closing.durable
             if not 200 <= answer.status < 300:
                 return await self._refused(answer)
             self._closing.accepted = True
@@ -141,7 +138,14 @@ class Exchange:
         """Send the request."""
         wire = self._asking.wire()
         self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
-        return await self._asking.answer(self._ports.upstream, wire)
+        return await self._asking.answer(wire, self._passes_to)
+
+    def _passes_to(self, route: Route, attempt: Attempt) -> bool:
+        """Nothing has come of it so far, and another provider gets it. False: nobody waits, or it cannot be opened."""
+        if self._left_at is not None or self._stopping or not self._closing.passes_to(route, attempt):
+            return False
+        self._watch.limit(route.provider.limits, started_at=self._received_at)
+        return True
 
     # -- three kinds of answer
 
@@ -150,7 +154,7 @@ class Exchange:
         self._framing = framing
         stripper = self._dialect.stripper
         strip = stripper() if stripper is not None and self._asking.injected else None
-        meter = self._dialect.stream_meter(framing, self._route.provider.settings.cumulative)
+        meter = self._dialect.stream_meter(framing, self._asking.route.provider.settings.cumulative)
         return await self._relayed(answer, meter, strip, streamed=True)
 
     async def _relayed(
@@ -244,7 +248,7 @@ class Exchange:
         self._close(outcome, size=len(body or b""))
         if status in (401, 403, 407):
             return self.error_response(errors.upstream_auth())
-        secret = self._route.provider.secret
+        secret = self._asking.route.provider.secret
         if status < 400 or body is None or (secret and secret in body):
             return self.error_response(errors.upstream_failed())
         return web.Response(status=status, body=body, headers=CIMultiDict(self._headers(answer)))
@@ -267,7 +271,7 @@ class Exchange:
         if self._left_at is not None or self._closing.closed:
             return
         relay = self._relay
-        drains = self._route.provider.settings.on_client_leave == "drain" and not self._stopping
+        drains = self._asking.route.provider.settings.on_client_leave == "drain" and not self._stopping
         if relay is not None and self._got_everything(relay):
             relay.finish(End.COMPLETE)
             return
@@ -341,6 +345,8 @@ class Exchange:
                     self._request.transport.abort()
             case Due.NO_ANSWER | Due.IDLE | Due.OUT_OF_TIME:
                 self._details["limit"] = due.value
+                if due is Due.NO_ANSWER:
+                    self._asking.route.provider.health.failed(monotonic())
                 self._end_from_here(End.COMPLETE if relay is not None and relay.meter.done else End.STALLED)
             case Due.DRAINED_ENOUGH:
                 self._details["drain_ended_by"] = "seconds"
@@ -364,7 +370,7 @@ class Exchange:
             self._watch.narrow(idle_s=AFTER_DONE_S)
         if self._left_at is None:
             return
-        if self._spending.generated(meter) >= self._route.provider.settings.drain.tokens:
+        if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
             self._details["drain_ended_by"] = "tokens"
             relay.finish(End.CLIENT_LEFT)
 

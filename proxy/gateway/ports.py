@@ -9,7 +9,7 @@ from typing import Protocol
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.billing.record import Opened, Price, UsageRecord
+from proxy.billing.record import Attempt, Opened, Price, UsageRecord
 from proxy.billing.repeat import Earlier
 from proxy.billing.reservation import Denied, Hold, Level
 from proxy.gateway.relay import Slot
@@ -38,6 +38,10 @@ class Outbox(Protocol):
 
     def begin(self, opened: Opened) -> asyncio.Future[None] | None:
         """Open durably. A future must be awaited before the first response byte. Raises OutboxFullError."""
+
+    def pass_on(self, opened: Opened) -> asyncio.Future[None] | None:
+        """What was begun goes on with another provider: from now on it is this. Else as `begin`, and what was begun
+        stays as it was if this raises."""
 
     def finish(self, record: UsageRecord, slot: LeasedSlot) -> None:
         """Close, once, and let go of the slot. Never raises for the disk: what cannot be written now is, later."""
@@ -89,6 +93,9 @@ class Meters(Protocol):
     def opened(self, *, overhead_s: float) -> None:
         """Admitted and sent on; `overhead_s` from the request's arrival."""
 
+    def attempted(self, attempt: Attempt) -> None:
+        """A provider gave nothing, and another one is asked."""
+
     def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
         """Closed in the journal."""
 
@@ -106,6 +113,10 @@ class Route:
     """Unix time → what the key's owner is billed, and what the provider charges us; None where no price is known"""
     completion_tokens_max: int | None = None
     """of one answer; None: not known"""
+    weight: int | None = None
+    """its share of the requests, among the model's others; None: they have an order"""
+    others: tuple[Route, ...] = ()
+    """who else can answer, should this provider not: in the order in which they are asked"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 from aiohttp import HttpVersion11, web
 
+from proxy.gateway import multipart
 from proxy.gateway.errors import JSON_TYPE, ApiError, bad_request
 from proxy.metering.dialect import RequestBody
 
@@ -195,6 +196,8 @@ class Writing:
     """the body and its Content-Type as the client sent it → the document. Raises ApiError"""
     write: Callable[[dict[str, Any]], tuple[str, bytes]]
     """the document → the Content-Type and the body that go up"""
+    said: Callable[[bytes, str], bytes] = lambda body, _content_type: body
+    """the body and its Content-Type → what is the same in every repetition of a request, and in no other"""
 
 
 def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
@@ -205,4 +208,7 @@ def _write_json(document: dict[str, Any]) -> tuple[str, bytes]:
     return JSON_TYPE, serialise(document)
 
 
-WRITINGS = {RequestBody.JSON: Writing(_parse_json, _write_json)}
+WRITINGS = {
+    RequestBody.JSON: Writing(_parse_json, _write_json),
+    RequestBody.MULTIPART: Writing(multipart.parse, multipart.serialise, multipart.without_boundary),
+}

@@ -1,11 +1,15 @@
-"""Which provider a model name leads to. Law: resolved from the configuration alone."""
+"""Which provider a model name leads to. Law: resolved from the configuration, and among several providers of a model
+from who is well. Pure: chance and time are given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from proxy.billing.keys import ApiKey
 from proxy.gateway.ports import Route
+from proxy.metering.dialect import Dialect
 
 # Names passed on by "*" are remembered ; a client that invents names must not fill the memory.
 PASSED_NAMES_MAX = 4096
@@ -38,3 +42,40 @@ class Models:
         for name in sorted((key.models or frozenset()) - self._named.keys()):
             if (passed := self._passed(name)) is not None:
                 yield name, passed.provider.settings.name
+
+
+def speaking(route: Route, dialect: Dialect) -> Route | None:
+    """The same with those of its providers that speak a language, in their order; None: none of them does."""
+    if not route.others:
+        return route if route.provider.speaks(dialect) else None
+    ways = [one for one in (route, *route.others) if one.provider.speaks(dialect)]
+    return replace(ways[0], others=tuple(ways[1:])) if ways else None
+
+
+def arranged(route: Route, now: float, chance: Callable[[], float]) -> Route | float:
+    """Whom to ask first, and in what order the others: those that are well, as the model has them, or drawn by weight.
+    Where nobody is, in how many seconds the first of them will be.
+
+    `now`: by `time.monotonic`. `chance`: from [0, 1), each time anew.
+    """
+    ways = (route, *route.others)
+    away = [one.provider.health.away_s(now) for one in ways]
+    well = [one for one, away_s in zip(ways, away, strict=True) if not away_s]
+    if not well:
+        return min(away)
+    first, *others = drawn(well, chance) if well[0].weight is not None else well
+    return replace(first, others=tuple(others))
+
+
+def drawn(ways: Sequence[Route], chance: Callable[[], float]) -> list[Route]:
+    """All of them, in an order drawn by weight: each is first as often as its share says; so, too, among the rest."""
+    left = list(ways)
+    order: list[Route] = []
+    while left:
+        point = chance() * sum(one.weight or 1 for one in left)
+        at = 0
+        while at < len(left) - 1 and point >= (left[at].weight or 1):
+            point -= left[at].weight or 1
+            at += 1
+        order.append(left.pop(at))
+    return order

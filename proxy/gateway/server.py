@@ -40,7 +40,7 @@ class Routes:
         self._table: dict[tuple[str, str], Serve] = {}
         self._paths: set[str] = set()
         self._templates: dict[tuple[str, str], Callable[[str], Serve]] = {}  # by what stands around the name
-        self._shapes: dict[str, ErrorShape] = {}
+        self._shapes: dict[tuple[str, str], ErrorShape] = {}  # by how a path begins and ends
 
     def local(self, method: str, path: str, serve: Serve) -> None:
         """A route that this proxy answers by itself: nothing goes to a provider."""
@@ -59,13 +59,14 @@ class Routes:
 
         for path in dialect.paths:
             before, found, after = path.partition(NAME)
+            self._shapes[before, after] = dialect.errors
             if not found:
                 self._add("POST", path, of(None))
             elif (before, after) in self._templates:
                 raise ValueError(f"POST {path} is registered twice")
             else:
                 self._templates[before, after] = of
-        self._shapes[dialect.errors.prefix] = dialect.errors
+        self._shapes[dialect.errors.prefix, ""] = dialect.errors
 
     def _add(self, method: str, path: str, serve: Serve) -> None:
         if (method, path) in self._table:
@@ -95,9 +96,11 @@ class Routes:
         return None, ""
 
     def shape(self, raw_path: str) -> ErrorShape:
-        """How a refusal of `raw_path` looks: the longest prefix tells, whether or not the path leads anywhere."""
-        fitting = [prefix for prefix in self._shapes if raw_path.startswith(prefix)]
-        return self._shapes[max(fitting, key=len)] if fitting else OPENAI_ERRORS
+        """How a refusal of `raw_path` looks: as its dialect says it; of a path that leads nowhere, the longest prefix
+        tells."""
+        path = raw_path.partition("?")[0]
+        fitting = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
+        return self._shapes[max(fitting, key=lambda both: len("".join(both)))] if fitting else OPENAI_ERRORS
 
 
 class Server:

@@ -11,8 +11,8 @@ import asyncio
 from msgspec import structs
 
 from proxy.billing.prices import charge
-from proxy.billing.record import Bills, Opened
-from proxy.gateway.ports import Reservation
+from proxy.billing.record import Bills
+from proxy.gateway.closing import Closing
 from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import Estimator
 from proxy.metering.meter import BodyMeter
@@ -22,24 +22,23 @@ from proxy.metering.usage import Usage
 class Spending:
     """One exchange's. `folded` whenever its meter has read on."""
 
-    def __init__(self, opened: Opened, reservation: Reservation, estimator: Estimator, *, cuts: bool) -> None:
+    def __init__(self, closing: Closing, estimator: Estimator, *, cuts: bool) -> None:
         """`cuts`: by its key's policy it ends when nothing is left, instead of going on to its end."""
-        self._opened = opened
-        self._reservation = reservation
+        self._closing = closing
+        self._reservation = closing.reservation
         self._estimator = estimator
-        self._model_key = f"{opened.provider}/{opened.upstream_model}"
-        self._limited = opened.held_usd is not None and opened.price is not None
+        self._limited = closing.opened.held_usd is not None and closing.opened.price is not None
         self._relay: Relay | None = None
         self._short = False
         if cuts and self._limited:
-            reservation.on_short = self._ran_out
+            closing.reservation.on_short = self._ran_out
 
     def folded(self, meter: BodyMeter, relay: Relay) -> None:
         """Hold as much as it has cost by now."""
         if not self._limited:
             return
         self._relay = relay
-        price = self._opened.price
+        price = self._closing.opened.price
         assert price is not None
         self._reservation.grow(charge(price, self._usage(meter), Bills.EVERYTHING))
         if self._short:  # later in this turn: the piece that was read is passed on first
@@ -48,9 +47,9 @@ class Spending:
     def generated(self, meter: BodyMeter) -> int:
         """Tokens so far, as estimated."""
         return self._estimator.completion(
-            self._model_key,
+            self._closing.model_key,
             meter.evidence,
-            completion_tokens_max=self._opened.completion_tokens_max,
+            completion_tokens_max=self._closing.opened.completion_tokens_max,
             bytes_seen=meter.bytes_seen,
         ).tokens
 
@@ -60,7 +59,7 @@ class Spending:
         prompt, completion = reported.prompt_tokens, reported.completion_tokens
         return structs.replace(
             reported,
-            prompt_tokens=self._opened.prompt_tokens_estimate if prompt is None else prompt,
+            prompt_tokens=self._closing.opened.prompt_tokens_estimate if prompt is None else prompt,
             completion_tokens=max(completion or 0, self.generated(meter)) if not meter.done else completion,
         )
 

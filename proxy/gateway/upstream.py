@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import AddrInfoType, start_connection
 
 from proxy.gateway.framing import Head
-from proxy.gateway.upstream_connection import Sink, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.health import Health
+from proxy.gateway.upstream_connection import NotSentError, Sink, UpstreamConnection, UpstreamFailedError
 from proxy.gateway.watch import Limits
 from proxy.metering import languages
 from proxy.metering.dialect import Dialect, KeyHeader
@@ -56,7 +57,8 @@ class Provider:
     _fields: str
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
     without_usage: set[str] = field(default_factory=set)
-    """upstream models that answered 400 to stream_options: not injected again (`inject_usage: auto`)"""
+    """upstream models that answered 400 or 422 to stream_options: not injected again (`inject_usage: auto`)"""
+    health: Health = field(default_factory=Health)
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
@@ -67,7 +69,6 @@ class Provider:
         secret = settings.api_key.reveal() if settings.api_key is not None else ""
         fields = [
             f"Host: {parts.netloc}",
-            "Accept: text/event-stream, application/json",
             "Accept-Encoding: identity",
             "User-Agent: tokenweir",
         ]
@@ -91,7 +92,7 @@ class Provider:
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
-        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields]
+        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields, f"Accept: {dialect.accepts}"]
         if self.secret:
             header = self.settings.key_header or dialect.key_header
             lines.append(_key_line(header, self.secret.decode()))
@@ -260,7 +261,7 @@ class UpstreamClient:
                 )
         except (OSError, TimeoutError, ValueError) as failure:
             # Not the error's own text: it can hold addresses.
-            raise UpstreamFailedError(f"not connected: {type(failure).__name__}") from failure
+            raise NotSentError(f"not connected: {type(failure).__name__}") from failure
         self._origins[connection] = origin
         return connection
 

@@ -29,6 +29,10 @@ class UpstreamFailedError(Exception):
     """The provider could not be reached or broke off. Its text names no address and no secret."""
 
 
+class NotSentError(UpstreamFailedError):
+    """Nothing of the request has reached the provider: it cannot have served it."""
+
+
 class Sink(Protocol):
     """Where the pieces of a body go."""
 
@@ -74,7 +78,7 @@ class UpstreamConnection(asyncio.Protocol):
         assert self._reader is None, "one request at a time"
         asked = asyncio.get_running_loop().create_future()
         if self._transport is None:
-            asked.set_exception(UpstreamFailedError("disconnected"))
+            asked.set_exception(NotSentError("disconnected"))
         else:
             self._asked = asked
             self._head = bytearray()

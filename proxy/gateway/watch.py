@@ -117,6 +117,13 @@ class Watch:
         self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
         self.look()
 
+    def limit(self, limits: Limits, *, started_at: float) -> None:
+        """From now on by another provider's limits, but for the whole: that is the shortest of all there were."""
+        first_byte_s = monotonic() - started_at + limits.first_byte_s
+        total_s = min(self._limits.total_s, limits.total_s)
+        self._limits = replace(limits, first_byte_s=first_byte_s, total_s=total_s)
+        self.look()
+
     def stop(self) -> None:
         """Look no more, for good. Who was watched is let go of: a cycle would keep it until a garbage collection."""
         self._moments = self._found = None

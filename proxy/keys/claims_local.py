@@ -5,6 +5,7 @@ Its calls are short (tens of microseconds) and come once for each request that h
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ class LocalClaims:
         self._remember_s = remember_s
         self._unix_time = unix_time
         self._made = 0
-        with _mapped():
+        with _mapped(), _alone(path):  # SQLite does not wait for another process that switches WAL on, too
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -82,6 +83,17 @@ class LocalClaims:
         self._made += 1
         if self._made % _TIDY_EVERY == 0:
             self._db.execute("DELETE FROM claims WHERE until <= ?", (now,))
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While no other process is here, by a lock of its own: closing a file of SQLite's would end SQLite's locks."""
+    lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 @contextmanager

@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.attempts import NAMED, lines
 from proxy.billing.correction import MONEY, TERMINAL, unexplained
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, LedgerEntry, units_from, usage_of
 from proxy.billing.limits import CREDIT
@@ -33,11 +36,11 @@ _COLUMNS = ledger_entries.c
 
 
 def one_terminal(connection: Connection, scope: Scope) -> Found:
-    """Completeness and no second charge: each exchange has one terminal entry, and else adjustments only. A top-up
-    stands alone."""
+    """Completeness and no second charge: each exchange has one terminal entry, and else adjustments and attempts only.
+    A top-up stands alone."""
     terminal = func.sum(case((_COLUMNS.kind == TERMINAL, 1), else_=0))
     credit = func.sum(case((_COLUMNS.kind == CREDIT, 1), else_=0))
-    strange = func.sum(case((_COLUMNS.kind.in_((TERMINAL, ADJUSTMENT, CREDIT)), 0), else_=1))
+    strange = func.sum(case((_COLUMNS.kind.in_((TERMINAL, ADJUSTMENT, ATTEMPT, CREDIT)), 0), else_=1))
     query = select(_COLUMNS.exchange_id, terminal.label("terminal"), strange.label("of_no_known_kind"))
     wrong = or_(terminal + credit != 1, strange != 0, and_(credit != 0, func.count() != 1))
     found = Found()
@@ -93,6 +96,27 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
             yield one, "is of another key, model or time than its exchange"
     if terminal is not None:
         yield from ((one, "does not come to what it says") for one in unexplained(entries))
+
+
+def attempts(connection: Connection, scope: Scope) -> Found:
+    """Each attempt that an exchange's entries name has its line, each line is named, and none is charged."""
+    names = _COLUMNS.details[NAMED].as_string().is_not(None)
+    query = _entries(connection.dialect).where(or_(_COLUMNS.kind == ATTEMPT, names)).order_by(_COLUMNS.exchange_id)
+    found = Found()
+    for exchange_id, rows in groupby(rows_of(connection, _of_touched(query, scope)), key=lambda row: row.exchange_id):
+        entries = [_entry(row) for row in rows]
+        try:
+            wanted = {_said(line) for one in entries if one.kind != ATTEMPT for line in lines(one)}
+        except (ValueError, TypeError):
+            found.differs(exchange_id=exchange_id, wrong="names attempts that cannot be read")
+            continue
+        there = {_said(one) for one in entries if one.kind == ATTEMPT}
+        if wanted != there:
+            found.differs(exchange_id=exchange_id, named=len(wanted), as_named=len(wanted & there), there=len(there))
+    return found
+
+
+_said = attrgetter("seq", "provider", "upstream_model", "outcome", "key_id", "model", *TOKENS, *MONEY)
 
 
 def counts(connection: Connection, scope: Scope) -> Found:

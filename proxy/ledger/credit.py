@@ -8,10 +8,9 @@ import time
 from uuid import uuid5
 
 from proxy.billing.correction import BY_OPERATOR, REASON_CHARS_MAX
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import ENTRIES, LedgerEntry
 from proxy.billing.limits import BUDGET_NUSD_MAX, CREDIT
 from proxy.billing.money import usd_text
-from proxy.billing.settlement import ENTRIES
 from proxy.ledger.store import Arrival, LedgerStore
 from proxy.metering.usage import UsageSource
 

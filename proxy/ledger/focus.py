@@ -15,12 +15,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT
 from proxy.billing.record import Bills
 from proxy.ledger.export import Column, Kind, Source
 from proxy.ledger.statement import month_of
 
 CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
+
+
+def is_charge(entry: LedgerEntry) -> bool:
+    """False for a provider that was asked in vain: its line is never charged, and belongs to an exchange that is."""
+    return entry.kind != ATTEMPT
 
 
 def booked_at(source: Source) -> float:

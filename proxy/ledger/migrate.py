@@ -38,7 +38,7 @@ def migrate(url: str) -> None:
         with reading(engine) as connection:
             if is_shared(connection):
                 require_suitable(connection)
-            ready = _is_newest(connection) and not missing_partitions(connection, time.time())
+            ready = is_newest(connection) and not missing_partitions(connection, time.time())
         if not ready:
             _upgrade(engine)
     finally:
@@ -80,8 +80,8 @@ def _config() -> Config:
     return config
 
 
-def _is_newest(connection: Connection) -> bool:
-    """Raises NewerDatabaseError."""
+def is_newest(connection: Connection) -> bool:
+    """Whether there is nothing to upgrade; an empty database is not the newest. Raises NewerDatabaseError."""
     scripts = _scripts()
     found = MigrationContext.configure(connection).get_current_revision()
     if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
@@ -97,7 +97,7 @@ def _upgrade(engine: Engine) -> None:
                 connection.exec_driver_sql(statement)
             hold(connection, Lock.SCHEMA)
             connection.exec_driver_sql(_POLITE)
-        if not _is_newest(connection):  # another process may just have done it
+        if not is_newest(connection):  # another process may just have done it
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
         add_partitions(connection, time.time())

@@ -72,6 +72,7 @@ def _findings(connection: Connection, scope: Scope, outside: Outside) -> Iterato
         ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),
         ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
         ("adjustments", "each refers to its exchange and comes to what it says", check_entries.adjustments),
+        ("attempts", "each that an exchange names has its line, which charges nothing", check_entries.attempts),
         ("credits", "each top-up is as it was written", check_credits.credits_are_whole),
         ("balances", "each balance is the sum of its days and top-ups", check_sums.balances_add_up),
         ("days", "each day, key and model is the sum of its entries", check_sums.days_add_up),

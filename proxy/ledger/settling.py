@@ -17,6 +17,8 @@ import msgspec
 from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column, select
 
 from proxy.billing.adjustment import ContradictionError, is_swept, restated
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.attempts import lines
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.ledger.database import refused_row
 from proxy.ledger.prepared import prepared_insert
@@ -66,7 +68,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a batch: its numbers add up to the arrivals given."""
+    """What became of a batch: its numbers add up to the arrivals given. Lines of attempts are in none of them."""
 
     inserted: Sequence[LedgerEntry] = ()
     """are new in the ledger"""
@@ -140,7 +142,9 @@ class Settling:
         if batch is not None:
             self._insert(batch)
         self.bury(letters)
-        return Settled(inserted=tuple(one.entry for one in batch.arrivals) if batch else ())
+        return Settled(
+            inserted=tuple(one.entry for one in batch.arrivals if one.entry.kind != ATTEMPT) if batch else ()
+        )
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
         """Each as it deserves: inserted, repeated, an adjustment, or a dead letter."""
@@ -149,7 +153,9 @@ class Settling:
         self._settle_among(stored, arrivals, tally)
         for arrival in tally.late:
             self._restate(stored, arrival, adjusting)
-        self.bury([*letters, *tally.letters, *adjusting.letters])
+        aside = _Tally()
+        self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in stored), aside)
+        self.bury([*letters, *tally.letters, *adjusting.letters, *aside.letters])
         return Settled(
             inserted=tuple(tally.inserted),
             repeated=tally.repeated + adjusting.repeated,
@@ -270,6 +276,11 @@ class Settling:
         if self._statements.entries.execute(self.connection, batch.rows) != len(batch.arrivals):
             raise OddBatchError
         self._statements.sums.add(self.connection, batch.sums)
+
+
+def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """The lines of the attempts that these name. Without a receipt: the exchange's own entry has that."""
+    return [Arrival(line) for one in arrivals for line in lines(one.entry)]
 
 
 class OddBatchError(Exception):

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
+from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.correction import TERMINAL
 from proxy.billing.keys import AccountKind
 from proxy.billing.limits import CREDIT, credit_gate
@@ -198,7 +199,7 @@ def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnEleme
 
 
 def _entries(dialect: Dialect) -> Select[Any]:
-    """What a change is made of, in the order of settling."""
+    """What a change is made of, in the order of settling. What was asked in vain changes nothing."""
     columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
     accountable = ledger_entries.outerjoin(api_keys, api_keys.c.key_id == _ENTRIES.key_id).outerjoin(
         accounts, accounts.c.account_id == api_keys.c.project_id
@@ -207,6 +208,7 @@ def _entries(dialect: Dialect) -> Select[Any]:
     return (
         select(*columns, money, api_keys.c.project_id, accounts.c.parent_id)
         .select_from(accountable)
+        .where(_ENTRIES.kind != ATTEMPT)
         .order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
     )
 

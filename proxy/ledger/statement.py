@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, select
 
 from proxy.billing.adjustment import KIND as ADJUSTMENT
+from proxy.billing.correction import TERMINAL
 from proxy.billing.entries import COUNTS, TOKENS, units_from
 from proxy.billing.limits import CREDIT
 from proxy.ledger.audit import nusd_sum, rows_of
@@ -244,7 +245,7 @@ def _usages(
         _ENTRIES.started_at, _ENTRIES.model, _ENTRIES.key_id, _ENTRIES.key_alias, _ENTRIES.usage_source,
         _ENTRIES.charge_usd, _ENTRIES.details["units"].label("units"),
     ).where(
-        below, _ENTRIES.kind.not_in((ADJUSTMENT, CREDIT)),
+        below, _ENTRIES.kind == TERMINAL,
         _ENTRIES.started_at >= month.since, _ENTRIES.started_at < month.until,
     )  # fmt: skip
     lines: dict[tuple[date, str], Usages] = {}

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, select, union_all
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.clock import LedgerClock
 from proxy.ledger.database import reading, refused_row, writing
-from proxy.ledger.settling import Arrival, DeadLetter, OddBatchError, Settled, Settling, Statements
+from proxy.ledger.settling import Arrival, DeadLetter, OddBatchError, Settled, Settling, Statements, attempts
 from proxy.ledger.tables import dead_letters, ledger_entries
 
 __all__ = ["Arrival", "DeadLetter", "LedgerStore", "Settled"]
@@ -39,7 +39,7 @@ class LedgerStore:
         Raises LedgerUnavailable: nothing, or (only the answer was lost) everything was done; do it again.
         """
         try:
-            batch = self._statements.batch(arrivals) if arrivals else None
+            batch = self._statements.batch([*arrivals, *attempts(arrivals)]) if arrivals else None
             with self.settling() as settling:
                 return settling.settle_new(batch, letters)
         except OddBatchError:

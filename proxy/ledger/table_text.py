@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from proxy.billing.adjustment import KIND
+from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
@@ -41,11 +42,16 @@ def why(entry: LedgerEntry) -> str:
     details = entry.details
     if entry.kind in (KIND, CREDIT):
         return f"{entry.kind}: {details.get('why', '?')}"
+    if entry.kind == ATTEMPT:
+        return f"{ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
     if entry.usage_source == "estimated":
         error = details.get("expected_error")
         said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
     else:
         said = {"reported": "reported by the provider", "none": "no tokens known"}[entry.usage_source]
+    hidden = details.get("hidden_reasoning")
+    if hidden is not None:
+        said += f", {hidden} of it hidden reasoning" if hidden else ", and hidden reasoning may be missing"
     parts = [said, f"bills {details.get('billed', '?')}"]
     parts += [str(details[name]) for name in ("policy", "failed") if name in details]
     parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []

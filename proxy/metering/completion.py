@@ -7,9 +7,10 @@ each answer tells by itself which it is, by its characters per event. What each 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
-from proxy.metering.regression import Ridge, Weight
+from proxy.metering.regression import Errors, Ridge, Weight
 from proxy.metering.usage import Evidence, Usage
 
 # Characters of one token, as most tokenizers cut English; of tool calls, which are JSON.
@@ -28,16 +29,21 @@ BELIEFS = (
     Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the frame around each, and its name in one event
     Weight(13.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the frame around all of them
     Weight(0.0, 0.25, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
+    # What is counted above already, and may be worth more or less than it was counted as:
+    Weight(0.0, 0.3, least=-2.0, most=2.0),  # blanks: about one for each word
+    Weight(0.0, 0.3, least=-2.0, most=2.0),  # digits and punctuation
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # Latin letters with marks
+    Weight(0.0, 0.5, least=-2.0, most=4.0),  # Greek, Cyrillic
+    Weight(0.0, 0.5, least=-2.0, most=4.0),  # Hebrew, Arabic
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # Devanagari, Tamil, Thai, …
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # kana
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # hangul
 )
 
 # What the priors miss by, on average, on recorded traffic.
 ERROR_PRIOR = 0.2
-# The prior counts as much as this many answers; older ones than about so many are forgotten.
-_SHRINK, _MEMORY = 5.0, 200.0
-# An error beyond this is an outlier, and counts as this much.
-_ERROR_MAX = 2.0
-# Fewer tokens than this say less about a model.
-_TELLING_TOKENS = 20
+# Older answers than about this many are forgotten.
+_MEMORY = 200.0
 # Reported reasoning is hidden, not streamed, where it is this much more than the streamed reasoning would be.
 _HIDDEN_FACTOR, _HIDDEN_MIN = 1.5, 8.0
 # An answer shorter than usual has at least this share of the usual hidden reasoning, which comes first; a longer one
@@ -47,8 +53,14 @@ _HIDDEN_LEAST, _HIDDEN_MOST = 0.8, 20.0
 _HIDDEN_STEP, _HIDDEN_FIRST = 10.0, 1000.0
 # Models of this name, whoever provides them, count as much as this many answers of the model itself.
 _NAMESAKES = 2.0
+# Models that reason and stream little of it, unless they are told not to, whoever provides them; until so many answers
+# of the name told what they hide.
+_HIDES = re.compile(r"o[1-9](-|$)|gpt-5(?!.*-chat)|gemini-(2\.5-(pro|flash(?!-lite))|[3-9])|grok-4(?!.*non-reasoning)")
+_ENOUGH_TOLD = 5
 # Hidden tokens are this uncertain: within one model they differ several times over.
 _HIDDEN_ERROR = 0.5
+# What such a model's estimate misses by before any told: nearly all of its tokens may be hidden.
+_HIDES_ERROR = 0.9
 
 
 def counters(evidence: Evidence) -> list[float]:
@@ -69,6 +81,8 @@ def counters(evidence: Evidence) -> list[float]:
     return [
         1.0, single_text, joined_text, tool_events * (1 - tool_joined), tool_by_chars * tool_joined,
         float(calls), calls - 1.0 if calls > 1 else 0.0, reasoning,
+        evidence.blanks, evidence.marks, evidence.chars_accented, evidence.chars_greek, evidence.chars_arabic,
+        evidence.chars_indic, evidence.chars_kana, evidence.chars_hangul,
     ]  # fmt: skip
 
 
@@ -117,6 +131,11 @@ class Hidden:
         return fits and (answers > 0 or hidden == 0)
 
 
+def may_hide(name: str, told: float) -> bool:
+    """True if models of this name are known to hide reasoning, though so few answers told how much."""
+    return told < _ENOUGH_TOLD and _HIDES.match(name) is not None
+
+
 def hidden_tokens(own: Hidden, named: Hidden, visible: float) -> float:
     """By what the model did, and models of its name did elsewhere."""
     both = own.answers + _NAMESAKES
@@ -137,24 +156,24 @@ def hidden_of(evidence: Evidence, usage: Usage) -> float:
 class Completions:
     """One model: its regression, its mean error, its hidden reasoning."""
 
-    __slots__ = ("error", "hidden", "ridge", "weight")
+    __slots__ = ("errors", "hidden", "ridge")
 
     def __init__(self) -> None:
         self.ridge = Ridge(BELIEFS)
         self.hidden = Hidden()
-        self.weight = 0.0
-        self.error = 0.0
+        self.errors = Errors()
 
     def visible(self, counted: Sequence[float]) -> float:
         """Tokens of what was streamed, at least one."""
         tokens = self.ridge.tokens(counted)
         return 1.0 if tokens < 1.0 else tokens
 
-    def expected_error(self, hidden_share: float) -> float:
-        """Typical relative error, if that share of an estimate is hidden."""
-        trust = self.weight / (self.weight + _SHRINK)
-        learned = ERROR_PRIOR + (self.error - ERROR_PRIOR) * trust
-        return round(max(learned, hidden_share * _HIDDEN_ERROR), 4)
+    def expected_error(self, hidden_share: float | None) -> float:
+        """Typical relative error, if that share of an estimate is hidden; None: nothing is."""
+        learned = self.errors.expected(ERROR_PRIOR)
+        if hidden_share is not None:
+            learned = max(learned, hidden_share * _HIDDEN_ERROR or _HIDES_ERROR)
+        return round(learned, 4)
 
     def learn(self, evidence: Evidence, usage: Usage, named: Hidden) -> float:
         """From an answer with completion tokens. Returns the relative error of the estimate before: 0.1 = 10 % high."""
@@ -166,24 +185,21 @@ class Completions:
         self.ridge.learn(counted, tokens - hidden)
         self.hidden.learn(hidden, tokens - hidden)
         named.learn(hidden, tokens - hidden)
-        weight = min(1.0, tokens / _TELLING_TOKENS)
-        self.weight = min(self.weight + weight, _MEMORY)
-        self.error += weight / self.weight * (min(abs(error), _ERROR_MAX) - self.error)
+        self.errors.learn(error, tokens)
         return error
 
     def row(self) -> list[float]:
         """Everything learned, for `restored`."""
-        return [self.weight, self.error, *self.hidden.row(), *self.ridge.row()]
+        return [*self.errors.row(), *self.hidden.row(), *self.ridge.row()]
 
     @classmethod
     def restored(cls, row: Sequence[float]) -> Completions | None:
         """From `row`; None if that cannot be one."""
         if len(row) < 5 or not all(math.isfinite(value) for value in row):
             return None
-        ridge = Ridge.restored(BELIEFS, row[5:])
-        if ridge is None or not Hidden.is_row(row[2:5]) or not 0 <= row[0] <= _MEMORY or not 0 <= row[1] <= _ERROR_MAX:
+        ridge, errors = Ridge.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
+        if ridge is None or errors is None or not Hidden.is_row(row[2:5]):
             return None
         found = cls()
-        found.weight, found.error = row[0], row[1]
-        found.hidden, found.ridge = Hidden(*row[2:5]), ridge
+        found.errors, found.hidden, found.ridge = errors, Hidden(*row[2:5]), ridge
         return found

@@ -48,6 +48,8 @@ class RequestBody(StrEnum):
     """How a request's body is written, and so how it becomes a document and goes up again."""
 
     JSON = "json"
+    MULTIPART = "multipart/form-data"
+    """fields are strings (lists of them where the name ends with []), files are `Upload`s"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,18 @@ class Dialect:
     request_body: RequestBody = RequestBody.JSON
     plain: Callable[[], BodyMeter] | None = None
     """meters answers that are no stream; None: they are JSON, for `tally`"""
+    accepts: str = "text/event-stream, application/json"
+    """what providers are told that is understood"""
     headers_up: tuple[str, ...] = ()
     """of the client's request, beside those that every language passes on"""
     headers_down: tuple[str, ...] = ()
     """of the provider's answer, likewise"""
     query: tuple[str, ...] = ()
-    """names of the query that go up"""
+    """names of the query that go up; `name=value`: it goes up with that value only"""
     free: bool = False
     """nobody bills anything for it: its exchanges are in the ledger with a price of zero"""
+    free_unpriced: bool = False
+    """likewise where no price is known"""
 
     @property
     def endpoint(self) -> str:
@@ -91,12 +97,13 @@ class Dialect:
     def framing(self, content_type: str, *, streamed: bool) -> Framing | None:
         """How an answer of that type (lower case, bare) is to be read as a stream; None: it is none.
 
-        `streamed`: a stream was asked for.
+        `streamed`: a stream was asked for. Where other answers need not be JSON either, only their type tells.
         """
         for framing in self.framings:
             if content_type == framing.content_type and (streamed or content_type != _JSON_TYPE):
                 return framing
-        return self.framings[0] if streamed and content_type != _JSON_TYPE else None
+        guessed = streamed and self.plain is None and content_type != _JSON_TYPE
+        return self.framings[0] if guessed else None
 
     def stream_meter(self, framing: Framing = SSE, cumulative: bool | None = None) -> StreamMeter:
         """For one stream."""

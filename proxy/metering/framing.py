@@ -7,9 +7,12 @@ Law: a framer gives the same events for every way of cutting the bytes, in linea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
+from proxy.metering.json_array import JsonArrayFramer
+from proxy.metering.ndjson import LineFramer
 from proxy.metering.sse import Event, EventFramer
 
 
@@ -49,3 +52,22 @@ def _sse_event(document: bytes, name: str) -> bytes:
 
 
 SSE = Framing("text/event-stream", EventFramer, _sse_event, b": keep-alive\n\n")
+
+
+def _line(document: bytes, _name: str) -> bytes:
+    return document + b"\n"
+
+
+# Its clients take every line for JSON: there is nothing to send that says nothing.
+NDJSON = Framing("application/x-ndjson", LineFramer, _line, b"")
+
+
+def _array_event(document: bytes, _name: str) -> bytes:
+    # Behind an element of an array that nobody else will close: the client's parser is to see a whole one.
+    return b",\r\n%b\n]" % document
+
+
+# For events that can be an image or a recording: as long as a plain answer may be.
+LONG_EVENT_BYTES_MAX = 16 << 20
+LONG_SSE = replace(SSE, framer=partial(EventFramer, LONG_EVENT_BYTES_MAX))
+JSON_ARRAY = Framing("application/json", partial(JsonArrayFramer, LONG_EVENT_BYTES_MAX), _array_event, b"")

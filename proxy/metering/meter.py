@@ -14,6 +14,7 @@ import msgspec
 from proxy.metering.dialects.openai_usage import plain, timings
 from proxy.metering.framing import Framer
 from proxy.metering.run import RunReader, RunText
+from proxy.metering.skim import Skim
 from proxy.metering.tally import Tally
 from proxy.metering.usage import Evidence, Usage, service_tier_of
 
@@ -49,6 +50,8 @@ class Metered(msgspec.Struct, frozen=True):
     timings: dict[str, float]
     service_tier: str | None = None
     """by which the answer says it was served (`service_tier_of`); None: it does not say"""
+    completion_so_far: int | None = None
+    """completion tokens by the provider's own count, where it is not final"""
 
 
 class BodyMeter(Protocol):
@@ -96,22 +99,28 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
         flags=tuple(sorted(flags | tally.flags)),
         timings={} if raw is None else timings(raw),
         service_tier=service_tier_of(tally.service_tier),
+        completion_so_far=tally.completion_so_far,
     )
 
 
 class JsonMeter:
-    """Meters one JSON answer. Keeps up to JSON_BYTES_MAX of it; says nothing of it before `close`."""
+    """Meters one JSON answer. Keeps up to JSON_BYTES_MAX of it; says nothing of it before `close`.
 
-    __slots__ = ("_kept", "_metered", "_tally", "bytes_seen", "done", "events")
+    `skim`: what is in its lists is not kept.
+    """
+
+    __slots__ = ("_kept", "_metered", "_skim", "_tally", "_too_long", "bytes_seen", "done", "events")
 
     at_boundary = False
     """there are no events"""
     run = None
 
-    def __init__(self, tally: Callable[[bool | None], Tally]) -> None:
+    def __init__(self, tally: Callable[[bool | None], Tally], skim: Skim | None = None) -> None:
         self.events = 0
         self.done = False
+        self._skim = skim
         self._kept = bytearray()
+        self._too_long = False
         self._tally = tally(None)
         self._metered: Metered | None = None
         self.bytes_seen = 0
@@ -122,10 +131,12 @@ class JsonMeter:
     def feed(self, payload: bytes) -> None:
         """More of the body."""
         self.bytes_seen += len(payload)
-        if self.bytes_seen <= JSON_BYTES_MAX:
-            self._kept += payload
-        else:
+        kept = payload if self._skim is None else self._skim.feed(payload)
+        self._too_long = self._too_long or len(self._kept) + len(kept) > JSON_BYTES_MAX
+        if self._too_long:
             self._kept.clear()
+        else:
+            self._kept += kept
 
     def fold(self) -> None:
         """Nothing can be read before the end."""
@@ -148,7 +159,7 @@ class JsonMeter:
         return self._metered
 
     def _read(self) -> Metered:
-        if self.bytes_seen > JSON_BYTES_MAX:
+        if self._too_long:
             return _metered(self._tally, complete=False, events=0, flags={"body_too_long"})
         body = bytes(self._kept.strip(_BLANK))
         if not body or not self._tally.read_answer(body):
@@ -170,6 +181,7 @@ class OpaqueMeter:
     done = False
     events = 0
     usage = None
+    flags: tuple[str, ...] = ("encoded",)
 
     def __init__(self) -> None:
         self.evidence = Evidence()
@@ -192,7 +204,7 @@ class OpaqueMeter:
         self.fold()
         return Metered(
             usage=None, usage_raw=None, evidence=self.evidence, finish_reason=None, response_id=None,
-            complete=True, failed=None, events=0, flags=("encoded",), timings={},
+            complete=True, failed=None, events=0, flags=self.flags, timings={},
         )  # fmt: skip
 
 

@@ -18,6 +18,12 @@ _NOISE_TOKENS, _NOISE_SHARE = 0.7, 0.05
 _OUTLIER = 2.5
 # So much of what was learned is forgotten with every answer: some 300 answers are remembered.
 _FORGOTTEN = 0.003
+# What was expected before counts as much as this many answers; older ones than about so many are forgotten.
+_SHRINK, _MEMORY = 5.0, 200.0
+# An error beyond this is an outlier, and counts as this much.
+_ERROR_MAX = 2.0
+# Fewer tokens than this say less about a model.
+_TELLING_TOKENS = 20
 # Room for the last digit of what was written down.
 _ROUNDING = 1 + 1e-9
 
@@ -102,11 +108,9 @@ class Ridge:
         kept = 1 - _FORGOTTEN
         for index, row in enumerate(self._rows):
             gain = reach[index] / variance
-            if gain:
+            if gain:  # what an answer says nothing of is not forgotten with it
                 row[:] = [(value - gain * far) * kept for value, far in zip(row, reach[index:], strict=True)]
-            else:
-                row[:] = [value * kept for value in row]
-            row[0] += self._faded[index]
+                row[0] += self._faded[index]
         if not all(row[0] > 0 for row in self._rows):  # rounding: begin to be unsure again
             self._rows = self._unsure()
 
@@ -120,6 +124,36 @@ class Ridge:
             for index, row in enumerate(self._rows)
             for step, value in enumerate(row)
         )
+
+
+class Errors:
+    """The mean relative error of what a model was said to have used, by what was said before it told."""
+
+    __slots__ = ("mean", "weight")
+
+    def __init__(self, weight: float = 0.0, mean: float = 0.0) -> None:
+        self.weight, self.mean = weight, mean
+
+    def expected(self, prior: float) -> float:
+        """Of the next: 0.1 = 10 %."""
+        return prior + (self.mean - prior) * self.weight / (self.weight + _SHRINK)
+
+    def learn(self, error: float, tokens: float) -> None:
+        """From an answer of so many tokens, and the signed relative error of its estimate."""
+        weight = min(1.0, tokens / _TELLING_TOKENS)
+        self.weight = min(self.weight + weight, _MEMORY)
+        self.mean += weight / self.weight * (min(abs(error), _ERROR_MAX) - self.mean)
+
+    def row(self) -> list[float]:
+        """Everything learned, for `restored`."""
+        return [self.weight, self.mean]
+
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> Errors | None:
+        """From `row`; None if that cannot be one. The numbers are finite."""
+        if len(row) != 2 or not 0 <= row[0] <= _MEMORY or not 0 <= row[1] <= _ERROR_MAX:
+            return None
+        return cls(*row)
 
 
 def _weighted(weights: Sequence[float], counters: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.usage import PromptEvidence
+from proxy.metering.usage import PromptEvidence, Usage
 
 # The longest names in use (routers, fine-tuned models, inference profiles) are under 150 characters.
 MODEL_CHARS_MAX = 256
@@ -37,6 +37,21 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """n × the limit of each answer, or None if the request sets no limit"""
     n: int
     prompt: PromptEvidence
+    asked: Usage = Usage()
+    """what the request itself tells of what it will come to (characters to speak, images to make and the tokens they
+    are likely to be): held, and where the answer does not say, taken for what it was"""
+
+
+class Upload(msgspec.Struct, frozen=True, gc=False):
+    """A file in a request. What is in it shows nowhere."""
+
+    filename: str
+    content_type: str
+    """empty: it has none"""
+    content: bytes
+
+    def __repr__(self) -> str:
+        return f"Upload({len(self.content)} bytes)"
 
 
 def model_of(document: Mapping[str, Any]) -> str:
@@ -59,13 +74,16 @@ def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bo
     return bool(value)
 
 
-def integer(document: Mapping[str, Any], name: str, *, at_most: int, at_least: int = 1) -> int | None:
-    """A whole number; None where it is absent or null. Raises InvalidField."""
+def integer(
+    document: Mapping[str, Any], name: str, param: str | None = None, *, at_most: int, at_least: int = 1
+) -> int | None:
+    """A whole number; None where it is absent or null. `param`: its path, where that is not its name. Raises
+    InvalidField."""
     value = document.get(name)
     if value is None:
         return None
     if type(value) is not int or not at_least <= value <= at_most:
-        raise InvalidField(name, f"must be an integer from {at_least} to {at_most}")
+        raise InvalidField(param or name, f"must be an integer from {at_least} to {at_most}")
     return value
 
 

@@ -94,7 +94,9 @@ class RunReader:
         except (UnicodeDecodeError, msgspec.DecodeError):
             return None
         blanks = events - 1
-        chars = (len(text) - blanks, 0, 0) if text.isascii() else _chars_of(text, blanks)
+        chars = chars_of(text)
+        if blanks:
+            chars = chars[0] - blanks, chars[1], chars[2], chars[3] - blanks, *chars[4:]
         size = events * self._fixed + len(joined) - blanks
         return RunText(events, events - texts.count(b""), chars, self.run.reasoning, size)
 
@@ -103,11 +105,6 @@ class RunReader:
         if text_bytes < _HEADS_MAX:
             self._heads[text_bytes] = head
         return head
-
-
-def _chars_of(text: str, blanks: int) -> Chars:
-    latin, wide, other = chars_of(text)
-    return latin - blanks, wide, other
 
 
 @lru_cache(maxsize=256)

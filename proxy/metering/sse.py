@@ -1,7 +1,8 @@
 """Bytes in any cut → server-sent events.
 
 Law: a line ends at LF, CRLF or CR and nowhere else; an event ends at a blank line; the events are the same for
-every way of cutting the bytes. Memory is bounded by EVENT_BYTES_MAX, time is linear, also for one-byte pieces.
+every way of cutting the bytes. Memory is bounded by the longest event that is read, time is linear, also for one-byte
+pieces.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ def event_of(block: bytes) -> Event | None:
 
 
 class EventFramer:
-    """Finds whole events. An event longer than EVENT_BYTES_MAX is skipped and counted in `too_long`."""
+    """Finds whole events. An event longer than `bytes_max` is skipped and counted in `too_long`."""
 
-    __slots__ = ("_held", "_lf_is_old", "_skipping", "_started", "too_long")
+    __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_skipping", "_started", "too_long")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._held = bytearray()  # the unfinished event, line ends made LF; never begins with LF
         self._lf_is_old = False  # a CR ended the last piece: an LF now belongs to it
         self._skipping = False  # inside an event that is too long
@@ -60,7 +62,7 @@ class EventFramer:
         """What an unterminated last event holds, if it has a data line. The framer is empty afterwards."""
         block, skipped = self._held.rstrip(b"\n"), self._skipping
         self._held, self._skipping = bytearray(), False
-        return None if skipped or len(block) > EVENT_BYTES_MAX else event_of(self._unmarked(bytes(block)))
+        return None if skipped or len(block) > self._bytes_max else event_of(self._unmarked(bytes(block)))
 
     def _with_lf(self, piece: bytes) -> bytes:
         if self._lf_is_old and piece:
@@ -100,7 +102,7 @@ class EventFramer:
 
     def _bound(self) -> None:
         # One byte more may be the first half of the blank line; three more, the mark at the start of the stream.
-        if len(self._held) > EVENT_BYTES_MAX + 1 + (0 if self._started else len(_BOM)):
+        if len(self._held) > self._bytes_max + 1 + (0 if self._started else len(_BOM)):
             del self._held[:-1]
             self._skipping = True
             self.too_long += 1
@@ -109,14 +111,14 @@ class EventFramer:
         if not self._started:
             whole = self._unmarked(whole.lstrip(b"\n"))
         blocks = whole.split(b"\n\n")
-        if whole.count(b"\n") == 2 * (len(blocks) - 1) and len(whole) <= EVENT_BYTES_MAX:
+        if whole.count(b"\n") == 2 * (len(blocks) - 1) and len(whole) <= self._bytes_max:
             # The shape of nearly every stream: one line in each event.
             found = [(b[6:], b"") if b.startswith(_DATA) else event_of(b) for b in blocks if b]
             return [event for event in found if event is not None]
         return [event for block in blocks if (event := self._checked(block.strip(b"\n"))) is not None]
 
     def _checked(self, block: bytes) -> Event | None:
-        if len(block) > EVENT_BYTES_MAX:
+        if len(block) > self._bytes_max:
             self.too_long += 1
             return None
         return event_of(block)

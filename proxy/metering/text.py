@@ -6,18 +6,29 @@ Law: counting never goes down. What may be a repetition is counted once until it
 from __future__ import annotations
 
 import re
+from operator import add
 from typing import TypeAlias
 
-Chars: TypeAlias = tuple[int, int, int]
-"""Code points: latin, wide, other, as `Evidence` defines them."""
+Chars: TypeAlias = tuple[int, ...]
+"""Code points, as `Evidence` defines them: latin, wide, other; and parts of these: blanks, marks, accented, greek,
+arabic, indic, kana, hangul."""
 
-NO_CHARS: Chars = (0, 0, 0)
+NO_CHARS: Chars = (0,) * 11
+_NO_SCRIPTS: Chars = (0,) * 6
 
 _LATIN = re.compile("[\x00-\u024f]+")
 _WIDE = re.compile(
     "[\u1100-\u11ff\u2600-\u27bf\u2b00-\u2bff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\ufe30-\ufe4f\uff00-\uffef\U0001f000-\U0001faff\U00020000-\U0003ffff]+"
 )
+
+_MARKS = bytes(byte for byte in range(0x21, 0x7F) if not chr(byte).isalpha())
+# What a character of the script begins with in UTF-8; of accented, greek, arabic, indic, kana, hangul.
+_FIRST_BYTES = (
+    range(0xC2, 0xC9), range(0xCD, 0xD6), range(0xD6, 0xE0), range(0xE0, 0xE1), range(0xE3, 0xE4), range(0xEA, 0xEE),
+)  # fmt: skip
+_ALL_BUT_MARKS = bytes(set(range(256)) - set(_MARKS))
+_ALL_BUT = tuple(bytes(set(range(256)) - set(first)) for first in _FIRST_BYTES)
 
 # Texts in a row that each begin with the one before and grow. Fragments do this by chance for two or three
 # ("1", "10", "100"), hardly for four.
@@ -28,21 +39,24 @@ _NOT_YET = "\ufffd"
 
 def chars_of(text: str) -> Chars:
     """The code points of `text` by class."""
+    raw = text.encode(errors="ignore")  # halves of characters are counted, but in no script
+    blanks, marks = text.count(" "), len(raw.translate(None, _ALL_BUT_MARKS))
     if text.isascii():
-        return len(text), 0, 0
+        return len(text), 0, 0, blanks, marks, *_NO_SCRIPTS
     rest = _LATIN.sub("", text)
     other = len(_WIDE.sub("", rest))
-    return len(text) - len(rest), len(rest) - other, other
+    scripts = [len(raw.translate(None, all_but)) for all_but in _ALL_BUT]
+    return len(text) - len(rest), len(rest) - other, other, blanks, marks, *scripts
 
 
 def plus(a: Chars, b: Chars) -> Chars:
     """Class by class."""
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+    return tuple(map(add, a, b))
 
 
 def minus_floor(a: Chars, b: Chars) -> Chars:
     """Class by class, never below 0."""
-    return max(a[0] - b[0], 0), max(a[1] - b[1], 0), max(a[2] - b[2], 0)
+    return tuple([x - y if x > y else 0 for x, y in zip(a, b, strict=True)])
 
 
 class GrowingText:

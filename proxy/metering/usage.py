@@ -1,8 +1,9 @@
 """What was used, in every unit that has a price, and where the counts come from.
 
 Law: None is "not reported", 0 is "reported zero"; the two are never mixed. Subsets are subsets: `cached_tokens`,
-`cache_write_tokens` and `audio_prompt_tokens` are part of `prompt_tokens`, `cache_write_1h_tokens` of
-`cache_write_tokens`, `reasoning_tokens` and `audio_completion_tokens` of `completion_tokens`.
+`cache_write_tokens`, `audio_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
+`cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens` and
+`unbilled_completion_tokens` of `completion_tokens`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Unicode code points of text to be spoken, or whatever else is charged by them"""
     searches: int | None = None
     """web searches and the like that the provider made"""
+    unbilled_prompt_tokens: int | None = None
+    """prompt tokens that the provider put there itself, and does not bill"""
+    unbilled_completion_tokens: int | None = None
+    """completion tokens, likewise"""
 
     @property
     def reported_nothing(self) -> bool:
@@ -62,10 +67,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def in_other_units(self) -> bool:
-        """True if it is counted in images, audio or characters, and not in tokens."""
+        """True if it is counted in images, audio, characters or searches, and not in tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
-        return self.images is not None or self.audio_ms is not None or self.characters is not None
+        return any(count is not None for count in (self.images, self.audio_ms, self.characters, self.searches))
 
 
 def service_tier_of(value: object) -> str | None:
@@ -101,6 +106,45 @@ class Evidence:
     """characters of tool-call names and arguments (not counted again above)"""
     reasoning_chars: int = 0
     """the part of the text characters above that was reasoning"""
+    blanks: int = 0
+    """the part of `chars_latin` that is spaces: about one for each word"""
+    marks: int = 0
+    """the part of `chars_latin` that is ASCII digits and punctuation"""
+    chars_accented: int = 0
+    """the part of `chars_latin` that is not ASCII"""
+    chars_greek: int = 0
+    """the part of `chars_other` that is Greek, Cyrillic or Armenian"""
+    chars_arabic: int = 0
+    """the part of `chars_other` that is Hebrew, Arabic or a neighbour of them"""
+    chars_indic: int = 0
+    """the part of `chars_other` that is Devanagari, Bengali, Tamil, Thai or a neighbour of them"""
+    chars_kana: int = 0
+    """the part of `chars_wide` that is kana or CJK punctuation"""
+    chars_hangul: int = 0
+    """the part of `chars_wide` that is hangul syllables"""
+
+    def count(self, chars: tuple[int, ...], *, reasoning: bool) -> None:
+        """Adds text, as `text.chars_of` counts it."""
+        self.chars_latin += chars[0]
+        self.blanks += chars[3]
+        self.marks += chars[4]
+        if chars[1] or chars[2] or chars[5]:
+            self._count_more(*chars)
+        if reasoning:
+            self.reasoning_chars += chars[0] + chars[1] + chars[2]
+
+    def _count_more(
+        self, _latin: int, wide: int, other: int, _blanks: int, _marks: int,
+        accented: int, greek: int, arabic: int, indic: int, kana: int, hangul: int,
+    ) -> None:  # fmt: skip
+        self.chars_wide += wide
+        self.chars_other += other
+        self.chars_accented += accented
+        self.chars_greek += greek
+        self.chars_arabic += arabic
+        self.chars_indic += indic
+        self.chars_kana += kana
+        self.chars_hangul += hangul
 
     @property
     def chars(self) -> int:
@@ -128,6 +172,18 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     images: int = 0
     attachments: int = 0
     """audio, files and whatever else is neither text nor an image"""
+    blanks: int = 0
+    marks: int = 0
+    tools: int = 0
+    """tool definitions"""
+    calls: int = 0
+    """earlier tool calls"""
+    results: int = 0
+    """messages that answer such calls"""
+    call_chars: int = 0
+    """the part of `tool_chars` that is earlier calls"""
+    schema_chars: int = 0
+    """the part of `tool_chars` that is the response's schema"""
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -141,6 +197,11 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """typical relative error of such an estimate, 0.1 = 10 %"""
     service_tier: str | None = None
     """the provider's word for how it was served (`service_tier_of`); None: it did not say"""
+    capped: bool = False
+    """the estimate was higher than what was possible"""
+    hidden_tokens: int | None = None
+    """the part of the completion tokens that is taken to be hidden reasoning, when they are estimated for a model that
+    is known to hide it (0: how much is not known yet); else None"""
 
 
 NOTHING = Reading(Usage(), UsageSource.NONE)

@@ -122,11 +122,27 @@ class Journal:
         Raises JournalFull or JournalBroken: it was not opened, and must not be served.
         """
         assert opened.exchange_id not in self._open, "an exchange begins once"
+        self._open[opened.exchange_id] = self._write_opened(opened)
+
+    def pass_on(self, opened: Opened) -> None:
+        """An exchange that was begun goes on as this; what it was is forgotten once this is written.
+
+        Raises JournalFull or JournalBroken: it is still what it was.
+        """
+        assert opened.exchange_id in self._open, "what goes on was begun"
+        place = self._write_opened(opened)
+        self._log.bury(
+            self._open[opened.exchange_id]
+        )  # where it is only now: what is alive moves as others are written
+        self._open[opened.exchange_id] = place
+
+    def _write_opened(self, opened: Opened) -> int:
+        """→ its place. Raises JournalFull, JournalBroken."""
         if self.unsettled_bytes >= self._bytes_max:
             raise JournalFull(f"{self.unsettled_bytes} bytes are unsettled, {self._bytes_max} are allowed")
         if self._owed and not self.retry():
             raise JournalFull("ended exchanges are waiting for room on the disk")
-        self._open[opened.exchange_id] = self._write(Kind.OPEN, 0, opened_payload(opened))
+        return self._write(Kind.OPEN, 0, opened_payload(opened))
 
     def finish(self, record: UsageRecord) -> bool:
         """Close an exchange that was begun. Never fails for the disk.

@@ -149,8 +149,13 @@ class LeaseKeeper:
         self._due_at = self._round_at = self._stock_at = 0.0
 
     def opened(self, opened: Opened) -> None:
-        """An exchange began. Hot path."""
-        self._new[opened.exchange_id] = opened
+        """An exchange began, or goes on with another provider: then it is announced again. Hot path."""
+        lease = self._held.get(opened.exchange_id)
+        if lease is None:
+            self._new[opened.exchange_id] = opened
+        else:
+            lease.opened = opened
+            self._unsure[opened.exchange_id] = None
 
     def ended(self, exchange_id: str) -> None:
         """Its record is in the queue. Hot path; also for exchanges of an earlier run."""

@@ -1,6 +1,6 @@
 """How far each live stream has come: a memory-mapped file of fixed slots that survives `kill -9`.
 
-Law: what is stored here before a write to the client is never less than what the client got. A slot is 32 words of
+Law: what is stored here before a write to the client is never less than what the client got. A slot is 48 words of
 64 bits. A store of one aligned word through a cast memoryview is one 8-byte move, so that a kill cannot tear it; no
 checksum is needed. Among the words of one slot the order of the stores is the guard: the id is written last at claim
 and cleared first at release, and usage counts only while its flag is set. The words are counters and ids, never text.
@@ -20,14 +20,15 @@ from uuid import UUID
 
 from proxy.metering.usage import Evidence, Usage
 
-SLOT_WORDS: Final = 32
+SLOT_WORDS: Final = 48
 SLOT_BYTES: Final = SLOT_WORDS * 8
 
-# One slot per exchange in flight; as many as the gateway admits streams by default. 4 MiB of disk.
+# One slot per exchange in flight; as many as the gateway admits streams by default. 6 MiB of disk.
 SLOTS: Final = 16_384
 
-# The meaning of the words: changing it needs another number here, so that an old file is not misread.
-_LAYOUT: Final = 1
+# The meaning of the words: changing it needs another number here, so that an old file is not misread. Where slots were
+# shorter any counter may stand in its place: none counts so far.
+LAYOUT: Final = 2**63 + 2
 
 _EVIDENCE_NAMES: Final = tuple(field.name for field in fields(Evidence))
 _TOKEN_NAMES: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
@@ -157,7 +158,7 @@ class ProgressTable:
         index = self._free.pop()
         words = self._slot(index)
         words[:] = _EMPTY
-        words[_LAYOUT_AT] = _LAYOUT
+        words[_LAYOUT_AT] = LAYOUT
         words[_ID_LOW] = number & _LOW_WORD
         words[_ID_HIGH] = number >> 64
         self._claimed += 1
@@ -173,7 +174,7 @@ class ProgressTable:
         if not 0 <= index < self.slots:
             return None
         words = self._slot(index).tolist()
-        return _said(words) if words[_ID_HIGH] and words[_LAYOUT_AT] == _LAYOUT else None
+        return _said(words) if words[_ID_HIGH] and words[_LAYOUT_AT] == LAYOUT else None
 
     def raw(self, index: int) -> bytes:
         """The bytes of slot `index`: `decoded` reads them, `name_of` tells whose they are. Empty outside the table."""
@@ -226,8 +227,8 @@ def decoded(raw: bytes) -> Progress:
     Words are in the machine's own order: bytes of a machine of the other order show another layout.
     """
     words = memoryview(raw).cast("Q").tolist() if len(raw) == SLOT_BYTES else []
-    if not words or words[_LAYOUT_AT] != _LAYOUT:
-        raise ValueError(f"{len(raw)} bytes are no progress slot of layout {_LAYOUT}")
+    if not words or words[_LAYOUT_AT] != LAYOUT:
+        raise ValueError(f"{len(raw)} bytes are no progress slot of layout {LAYOUT - 2**63}")
     return _said(words)
 
 

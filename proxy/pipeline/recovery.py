@@ -40,6 +40,8 @@ class Estimate(Protocol):
     def expected_error(self) -> float: ...
     @property
     def capped(self) -> bool: ...
+    @property
+    def hidden(self) -> int | None: ...
 
 
 class Estimator(Protocol):
@@ -49,6 +51,9 @@ class Estimator(Protocol):
         self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
     ) -> Estimate:
         """Completion tokens from counters; `bytes_seen` with all framing."""
+
+    def prompt_error(self, model_key: str) -> float:
+        """How far off a prompt's estimate typically is."""
 
 
 class Slots(Protocol):
@@ -120,23 +125,25 @@ def _reading(
     final = progress.events <= progress.noted_events + _EVENTS_AFTER_USAGE
     if usage is not None and final and usage.prompt_tokens is not None and usage.completion_tokens is not None:
         return Reading(usage, UsageSource.REPORTED), {}
-    evidence = seen(progress)
+    evidence, model_key = seen(progress), f"{opened.provider}/{opened.upstream_model}"
     estimate = estimator.completion(
-        f"{opened.provider}/{opened.upstream_model}",
+        model_key,
         evidence,
         completion_tokens_max=opened.completion_tokens_max,
         bytes_seen=progress.bytes,
     )
+    counted = final and usage is not None and usage.completion_tokens is not None
     reading = Reading(
         _completed(usage or Usage(), opened, estimate.tokens, final=final),
         UsageSource.ESTIMATED,
         estimator_version,
-        estimate.expected_error,
+        estimator.prompt_error(model_key) if counted else estimate.expected_error,
+        capped=estimate.capped and not counted,
+        hidden_tokens=None if counted else estimate.hidden,
     )
     return reading, {
         "noted_events": progress.noted_events,
         "evidence": {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))},
-        **({"capped": True} if estimate.capped else {}),
         **({"interim_usage": True} if usage is not None and not final else {}),
     }
 

@@ -3,6 +3,7 @@
 from proxy.secret import Secret
 from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
+from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.prices import PriceSettings
 from proxy.settings.reading import Lookup, load, parse, require_prices, route
 from proxy.settings.reference import reference
@@ -12,7 +13,6 @@ from proxy.settings.values import (
     InjectUsage,
     JournalSettings,
     Listen,
-    ModelSettings,
     OnClientLeave,
     ProviderSettings,
     Settings,
@@ -33,6 +33,7 @@ __all__ = [
     "Secret",
     "Settings",
     "SettingsError",
+    "TargetSettings",
     "Timeouts",
     "from_environment",
     "load",

@@ -51,6 +51,10 @@ class At:
         """The place of the field `name` of this one."""
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
+    def numbered(self, number: int) -> At:
+        """The place of that one of this list, counted from 0."""
+        return replace(self, path=f"{self.path}[{number}]")
+
     def wrong(self, why: str) -> SettingsError:
         """The refusal of what stands here."""
         return SettingsError(f"{self.path}: {why}" if self.path else why)
@@ -74,8 +78,8 @@ class Kind:
     read: Callable[[Any, At], Any]
     section: type[Any] | None = None
     """the dataclass of what stands below, if anything does"""
-    named: bool = False
-    """the section is repeated, under names of the operator's choice"""
+    suffix: str = ""
+    """what the reference writes behind the name of a section that is repeated: `.<name>` or `[]`"""
 
 
 def about(kind: Kind, meaning: str, *, default: str | None = None) -> Mapping[str, Any]:
@@ -117,7 +121,18 @@ def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> Kind:
                 raise at.under(str(name)).wrong(f"not a name: {words}; quote it if YAML takes it for another thing")
         return {name: read_section(made, below, at.under(name), name=name) for name, below in raw.items()}
 
-    return Kind(words, read, made, named=True)
+    return Kind(words, read, made, suffix=".<name>")
+
+
+def several(made: type[Any], words: str) -> Kind:
+    """The same fields several times, in a list."""
+
+    def read(raw: object, at: At) -> tuple[Any, ...]:
+        if not isinstance(raw, list) or not raw:
+            raise at.wrong("must be a list with at least one in it")
+        return tuple(read_section(made, below, at.numbered(number)) for number, below in enumerate(raw))
+
+    return Kind(words, read, made, suffix="[]")
 
 
 def text(pattern: re.Pattern[str], words: str) -> Kind:

@@ -5,8 +5,8 @@ Law: what is started with is what was written: unknown fields, doubled keys and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import yaml
 
 from proxy.billing.record import Price
 from proxy.settings.kinds import At, SettingsError, flag, read_section
+from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.sinks import SinkKind
-from proxy.settings.values import ModelSettings, ProviderSettings, Settings
+from proxy.settings.values import ProviderSettings, Settings
 
 # Thousands of models fit in; a longer file is not a configuration.
 FILE_BYTES_MAX = 4 << 20
@@ -75,22 +76,24 @@ def require_prices(settings: Settings, lookup: Lookup) -> None:
     for model in settings.models.values():
         if model.is_pattern or model.price is not None:
             continue
-        if lookup(settings.providers[model.provider], model.upstream_model) is None:
+        first = model.providers[0]
+        if lookup(settings.providers[first.provider], first.upstream_model) is None:
             raise SettingsError(
                 f"models.{model.name}.price: is missing, and the built-in price book does not know "
-                f"{model.upstream_model!r} at {model.provider!r}; write {{input: …, output: …}}, "
+                f"{first.upstream_model!r} at {first.provider!r}; write {{input: …, output: …}}, "
                 f"USD per million tokens"
             )
 
 
 def route(models: Mapping[str, ModelSettings], asked: str) -> tuple[ModelSettings, str] | None:
-    """Which model setting answers to a name, and the name to send upstream; None where nothing does.
+    """Which model setting answers to a name, and what patterns pass on of it: the name to send upstream, empty where
+    each provider has one of its own. None where nothing does.
 
     A whole name goes before `prefix/*`, that before `*`.
     """
     named = models.get(asked)
     if named is not None and not named.is_pattern:
-        return named, named.upstream_model
+        return named, ""
     prefix, _, rest = asked.partition("/")
     prefixed = models.get(f"{prefix}/*")
     if prefixed is not None and rest:
@@ -100,14 +103,68 @@ def route(models: Mapping[str, ModelSettings], asked: str) -> tuple[ModelSetting
 
 
 def _routed(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
-    """The model with its upstream name, if its provider exists."""
+    """The model with all who can answer for it. Raises SettingsError where that leads nowhere."""
     here = at.under("models").under(model.name)
-    if model.provider not in settings.providers:
+    if model.alias_of:
+        return _alias(model, settings, at)
+    if model.provider and model.providers:
+        raise here.under("providers").wrong("stands beside `provider`: one of the two says who answers")
+    if model.providers:
+        _refuse_beside(model, ("upstream_model", "cost"), "belongs to each of `providers` here", here)
+        places = [here.under("providers").numbered(number) for number in range(len(model.providers))]
+    elif not model.provider:
+        raise here.under("provider").wrong("is missing; or give `providers`, or `alias_of`")
+    else:
+        places = [here]
+    one = TargetSettings(provider=model.provider, upstream_model=model.upstream_model, cost=model.cost)
+    targets = [
+        _target(target, model, settings, place) for target, place in zip(model.providers or (one,), places, strict=True)
+    ]
+    _check_choice(targets, here.under("providers"))
+    return replace(model, providers=tuple(targets))
+
+
+def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at: At) -> TargetSettings:
+    """With its upstream name, if its provider exists."""
+    if target.provider not in settings.providers:
         known = ", ".join(settings.providers)
-        raise here.under("provider").wrong(f"no such provider; there are: {known}")
-    if model.is_pattern and model.upstream_model:
-        raise here.under("upstream_model").wrong("a name with * passes names on; it cannot rename them")
-    return replace(model, upstream_model=model.upstream_model or model.name)
+        raise at.under("provider").wrong(f"no such provider; there are: {known}")
+    if model.is_pattern and target.upstream_model:
+        raise at.under("upstream_model").wrong("a name with * passes names on; it cannot rename them")
+    return replace(target, upstream_model=target.upstream_model or ("" if model.is_pattern else model.name))
+
+
+def _check_choice(targets: Sequence[TargetSettings], at: At) -> None:
+    """Each is another one, and all have a weight or none has."""
+    seen = set()
+    for number, target in enumerate(targets):
+        place = at.numbered(number)
+        if (target.provider, target.upstream_model) in seen:
+            raise place.under("provider").wrong("the same provider and model stand here before")
+        seen.add((target.provider, target.upstream_model))
+        if (target.weight is None) != (targets[0].weight is None):
+            raise place.under("weight").wrong("all of a model's providers have a weight, or none has")
+
+
+def _alias(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
+    """What the other name says, under this one."""
+    here = at.under("models").under(model.name)
+    _refuse_beside(
+        model, tuple(one.name for one in fields(model) if one.name not in ("name", "alias_of")),
+        "does not stand beside `alias_of`: an alias is all that the other name is", here,
+    )  # fmt: skip
+    named = settings.models.get(model.alias_of)
+    if named is None or named.alias_of or named.is_pattern or model.is_pattern:
+        raise here.under("alias_of").wrong(
+            "must name a model of this file that is no alias; neither can have a * in it"
+        )
+    return replace(_routed(named, settings, at), name=model.name, alias_of=model.alias_of)
+
+
+def _refuse_beside(model: ModelSettings, names: Sequence[str], why: str, at: At) -> None:
+    for name in names:
+        if getattr(model, name) not in ("", (), None):
+            raise at.under(name).wrong(why)
 
 
 class _Loader(yaml.SafeLoader):

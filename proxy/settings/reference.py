@@ -31,7 +31,7 @@ def _rows(section: type[Any], prefix: str) -> Iterator[str]:
         cells = (f"`{name}`", kind.words, _default(setting), setting.metadata["meaning"])
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         if kind.section is not None:
-            yield from _rows(kind.section, f"{name}.<name>." if kind.named else f"{name}.")
+            yield from _rows(kind.section, f"{name}{kind.suffix}.")
 
 
 def _default(setting: Field[Any]) -> str:

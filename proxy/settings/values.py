@@ -6,13 +6,11 @@ values are frozen and checked. Adapters take the values they need, not these obj
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from proxy.billing.record import Price
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.languages import WORDS
 from proxy.secret import Secret
@@ -32,14 +30,12 @@ from proxy.settings.kinds import (
     section,
     sections,
     size,
-    text,
     whole,
     words,
 )
-from proxy.settings.prices import PRICE
+from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.sinks import SINK_NAME, SinkSettings
 from proxy.settings.spending import (
-    COMPLETION_TOKENS_MAX,
     AlertSettings,
     BudgetSettings,
     IdempotencySettings,
@@ -67,11 +63,6 @@ REQUEST_BYTES_MAX = 256 << 20
 STREAMS_MAX = 1 << 20
 # Below 16 MiB a short outage of the ledger would already stop the work; 1 TiB is a unit mistaken for another.
 JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
-
-_PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
-_MODEL = r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}"
-_UPSTREAM_MODEL = re.compile(_MODEL, re.ASCII)
-_MODEL_NAME = re.compile(rf"{_MODEL}|\*|[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}/\*", re.ASCII)
 
 
 class OnClientLeave(StrEnum):
@@ -186,7 +177,7 @@ class ProviderSettings:
         default=InjectUsage.AUTO,
         metadata=about(
             choice(InjectUsage),
-            "ask for usage in streams whose client did not; `auto` stops where the provider answers 400 to it",
+            "ask for usage in streams whose client did not; `auto` stops where the provider answers 400 or 422 to it",
         ),
     )
     heartbeat_s: float = field(
@@ -203,40 +194,6 @@ class ProviderSettings:
         default_factory=dict,
         metadata=about(policy(), "what is billed in which situation, where it differs from the table", default="{}"),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """One name that clients may ask for, or a pattern of names."""
-
-    name: str
-    provider: str = field(
-        metadata=about(text(_PROVIDER_NAME, "the name of a provider"), "which provider answers"),
-    )
-    upstream_model: str = field(
-        default="",
-        metadata=about(text(_UPSTREAM_MODEL, "a model name"), "its name there", default="the same name"),
-    )
-    """never empty once read; what the client asked for where this is a pattern"""
-    price: Price | None = field(
-        default=None,
-        metadata=about(PRICE, "what the key's owner is billed", default="the built-in price book"),
-    )
-    cost: Price | None = field(
-        default=None,
-        metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
-    )
-    completion_tokens_max: int | None = field(
-        default=None,
-        metadata=about(
-            whole(1, COMPLETION_TOKENS_MAX), "most tokens one answer can have: no more is held", default="not known"
-        ),
-    )
-
-    @property
-    def is_pattern(self) -> bool:
-        """True for `*` and `prefix/*`, which pass names on."""
-        return self.name.endswith("*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,12 +278,12 @@ class Settings:
     )
     providers: Mapping[str, ProviderSettings] = field(
         metadata=about(
-            sections(ProviderSettings, _PROVIDER_NAME, "name of a-z 0-9 _ . -, up to 64"), "the upstream APIs, by name"
+            sections(ProviderSettings, PROVIDER_NAME, "name of a-z 0-9 _ . -, up to 64"), "the upstream APIs, by name"
         )
     )
     models: Mapping[str, ModelSettings] = field(
         metadata=about(
-            sections(ModelSettings, _MODEL_NAME, "model name of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
+            sections(ModelSettings, MODEL_NAME, "model name of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
             "what clients may ask for; `*` passes any name on, `prefix/*` what follows the slash",
         )
     )

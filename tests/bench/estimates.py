@@ -10,104 +10,28 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from proxy.metering.completion import hidden_of
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage
-from tests.bench.linear import Linear
+from tests.bench import asked, tokenized
+from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, measured
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 FILES = ("open.jsonl", "more_streams.jsonl.gz")
 MIN_CHARS, MIN_TOKENS, GROUP_MIN = 6, 3, 12
-# Reasoning was hidden where more of it was billed than the streamed reasoning has words of four letters.
-CHARS_PER_TOKEN = 4
+# OpenAI's models whose tokenizer is known.
+O200K = re.compile(r"gpt-(4o|4\.1|5)|o[134](-|$)|chatgpt-4o")
 CUTS, CUT_CHARS_MIN, CUT_TOKENS_MIN = 3, 10, 20
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """One recorded stream, or the part of one up to where it was cut."""
-
-    id: str
-    provider: str
-    model: str
-    evidence: Evidence
-    size: int
-    """bytes"""
-    usage: Usage
-    """of the whole stream"""
-    tokens: float
-    """generated in all, or up to the cut: the share of the characters"""
-
-    @property
-    def key(self) -> str:
-        """As the estimator is asked."""
-        return f"{self.provider}/{self.model}"
-
-    @property
-    def hidden(self) -> bool:
-        """Tokens were billed that were never streamed."""
-        return (self.usage.reasoning_tokens or 0) > self.evidence.reasoning_chars / CHARS_PER_TOKEN
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Errors of some estimates, relative to the truth."""
-
-    streams: int
-    median: float
-    high: float
-    """95th percentile"""
-    weighted: float
-    """sum of errors / sum of tokens"""
-    bias: float
-    """sum of estimates / sum of tokens"""
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[float, float]]) -> Figures:
-        """From (estimate, truth), at least one."""
-        found = list(pairs)
-        errors = sorted(abs(said - true) / true for said, true in found)
-        total = sum(true for _, true in found)
-        return cls(
-            len(found),
-            median(errors),
-            errors[int(0.95 * (len(errors) - 1))],
-            sum(abs(said - true) for said, true in found) / total,
-            sum(said for said, _ in found) / total,
-        )
-
-
-Ask = Callable[[Stream], int]
-Teach = Callable[[Iterable[Stream]], Ask]
-"""Streams to learn from → what estimates after them"""
-
-
-def ridge(streams: Iterable[Stream]) -> Ask:
-    """The estimator in use."""
-    estimator = Estimator()
-    for one in streams:
-        estimator.learn(one.key, evidence=one.evidence, prompt=None, usage=one.usage)
-    return lambda one: (
-        estimator.completion(one.key, one.evidence, completion_tokens_max=None, bytes_seen=one.size).tokens
-    )
-
-
-def linear(streams: Iterable[Stream]) -> Ask:
-    """The one before."""
-    estimator = Linear()
-    for one in streams:
-        estimator.learn(one.key, one.evidence, one.usage)
-    return lambda one: estimator.tokens(one.key, one.evidence)
 
 
 def records() -> list[dict[str, Any]]:
@@ -195,16 +119,6 @@ def grouped(streams: Sequence[Stream], least: int) -> list[Stream]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the table."""
-
-    title: str
-    measure: Callable[[Teach], Figures]
-    most: str
-    """what it must reach"""
-
-
-@dataclass(frozen=True, slots=True)
 class Recorded:
     """The streams of the corpus that are counted."""
 
@@ -238,6 +152,9 @@ def rows(recorded: Recorded) -> list[Row]:
         Row("whole, after the others of its group", lambda t: left_out(many, many, t, by=by_key),
             "≤ 6 %, ≤ 9 %, bias 0.98–1.02"),
         Row("whole, nothing learned", lambda t: fresh(seen, t), "≤ 14 %, bias 0.95–1.05"),
+        Row("models with o200k, after the others of its group",
+            lambda t: left_out([one for one in seen if O200K.match(by_name(one))], seen, t, by=by_key),
+            "≤ 2 % with a tokenizer"),
         Row("hidden reasoning, after the others of its model", lambda t: left_out(unseen, everything, t, by=by_name),
             "bias 0.9–1.1"),
         Row("hidden reasoning, without the longest stream",
@@ -262,13 +179,9 @@ def flagged(recorded: Recorded) -> str:
         for one in namesakes:
             estimator.learn(one.key, evidence=one.evidence, prompt=None, usage=one.usage)
         estimate = estimator.completion(stream.key, stream.evidence, completion_tokens_max=None, bytes_seen=stream.size)
-        said += estimate.hidden > 0
+        said += estimate.hidden is not None
         alone += not any(hidden_of(one.evidence, one.usage) for one in namesakes)
     return f"{said} of {len(hiding)} estimates say that reasoning is hidden; {alone} models never hid any before"
-
-
-def _shown(figures: Figures) -> str:
-    return f"{figures.median:6.1%} {figures.high:6.0%} {figures.weighted:8.1%} {figures.bias:6.2f}"
 
 
 def costs() -> tuple[float, float]:
@@ -296,16 +209,18 @@ def main() -> int:
     if not CORPUS.exists():
         print("skipped: the recorded corpus ../shared/corpus is not here")
         return 0
-    print(f"{'':49}{'streams':>8} | {'linear-1, before':^30} | {VERSION:^30} | must reach")
-    print(f"{'':57} | {'median   95 % weighted   bias':>30} | {'median   95 % weighted   bias':>30} |")
+    print(HEAD)
     recorded = Recorded.read()
     for row in rows(recorded):
-        before, now = row.measure(linear), row.measure(ridge)
-        assert before.streams == now.streams
-        print(f"{row.title:49}{now.streams:8} |  {_shown(before)} |  {_shown(now)} | {row.most}", flush=True)
+        print(measured(row), flush=True)
+    for row in tokenized.rows():
+        print(measured(row), flush=True)
+    print(f"{'':69} | {'characters / 4':^30} | {VERSION:^30} |")
+    for prompt_row in asked.rows(records()):
+        print(prompt_row, flush=True)
     print(flagged(recorded))
-    asked, learned = costs()
-    print(f"an estimate takes {asked:.1f} µs, learning {learned:.1f} µs")
+    asking, learning = costs()
+    print(f"an estimate takes {asking:.1f} µs, learning {learning:.1f} µs")
     return 0
 
 

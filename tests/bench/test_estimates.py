@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import estimates
-from tests.bench.estimates import CORPUS, Figures, Recorded, fresh, grouped, left_out, ridge
+from tests.bench import asked, estimates
+from tests.bench.estimates import CORPUS, Recorded, fresh, grouped, left_out, records
+from tests.bench.figures import Figures, ridge
 
 
 def test_figures_are_what_they_say() -> None:
@@ -34,6 +35,13 @@ def test_the_figures_are_reached() -> None:
     assert unlearned.streams >= 508
     assert unlearned.median <= 0.14
     assert unlearned.bias == pytest.approx(1, abs=0.05)
+    of_openai = [one for one in recorded.seen if estimates.O200K.match(estimates.by_name(one))]
+    known = left_out(of_openai, recorded.seen, ridge, by=estimates.by_key)
+    assert known.streams >= 300
+    assert known.median <= 0.02
     hidden = left_out(recorded.unseen, [*recorded.seen, *recorded.unseen], ridge, by=estimates.by_name)
     assert hidden.streams >= 90
     assert hidden.bias == pytest.approx(1, abs=0.1)
+    _, prompts = asked.figures(asked.measured(records()))
+    assert prompts.streams >= 340
+    assert prompts.median <= 0.05

@@ -51,6 +51,7 @@ def _prompt(rates: Rates, usage: Usage) -> Fraction:
     write_1h = write if rates.cache_write_1h is None else rates.cache_write_1h
     audio = rates.input if rates.audio_input is None else rates.audio_input
     left, million = usage.prompt_tokens or 0, Fraction(1, 10**6)
+    left -= min(left, usage.unbilled_prompt_tokens or 0)
     cached = min(left, usage.cached_tokens or 0)
     left -= cached
     written = min(left, usage.cache_write_tokens or 0)
@@ -66,6 +67,7 @@ def _prompt(rates: Rates, usage: Usage) -> Fraction:
 
 def _output(rates: Rates, usage: Usage) -> Fraction:
     left, made = usage.completion_tokens or 0, Fraction((usage.images or 0) * (rates.image or 0))
+    left -= min(left, usage.unbilled_completion_tokens or 0)
     thought = min(left, usage.reasoning_tokens or 0)
     left -= thought
     spoken = min(left, usage.audio_completion_tokens or 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.prices import charge
-from proxy.billing.quote import completion_tokens, quote
+from proxy.billing.quote import completion_tokens, completion_tokens_bound, quote
 from proxy.billing.record import Bills, Price, Rates
 from proxy.metering.usage import Usage
 
@@ -49,3 +50,23 @@ def test_how_many_tokens_the_answers_may_have() -> None:
     assert completion_tokens(asked=None, n=3, default=4096, model_max=1000) == 3000
     assert completion_tokens(asked=300, n=3, default=4096, model_max=None) == 300
     assert completion_tokens(asked=3 * 999_999_999, n=3, default=4096, model_max=8192) == 3 * 8192
+
+
+@pytest.mark.parametrize(
+    ("asked", "n", "model_max", "most"),
+    [
+        (None, 1, None, None),
+        (None, 3, 100, 300),
+        (50, 1, None, 50),
+        (50, 1, 100, 50),
+        (400, 1, 100, 100),
+        (400, 2, 100, 200),
+        (400, 4, 100, 400),
+    ],
+)
+def test_answers_are_bounded_by_the_request_and_by_the_model(
+    asked: int | None, n: int, model_max: int | None, most: int | None
+) -> None:
+    assert completion_tokens_bound(asked=asked, n=n, model_max=model_max) == most
+    if most is not None:
+        assert completion_tokens(asked=asked, n=n, default=10**6, model_max=model_max) == most

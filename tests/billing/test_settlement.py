@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import ENTRIES, LedgerEntry
 from proxy.billing.prices import configured
 from proxy.billing.record import Bills, Opened, Outcome, Rates, UsageRecord
-from proxy.billing.settlement import ENTRIES, POLICY, Situation, bills, content_hash, entry, situation
+from proxy.billing.settlement import POLICY, Situation, bills, content_hash, entry, situation
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
 
 PRICE = configured(Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000))
@@ -128,6 +128,14 @@ def test_an_estimate_says_by_whom_and_how_good() -> None:
     line = entry(replace(RECORD, reading=ESTIMATED))
     assert (line.usage_source, line.estimator) == ("estimated", "chars-1")
     assert line.details["expected_error"] == 0.12
+    assert not {"capped", "hidden_reasoning"} & line.details.keys()
+
+
+@pytest.mark.parametrize("hidden", [0, 200])
+def test_an_estimate_says_what_it_takes_for_hidden_reasoning(hidden: int) -> None:
+    reading = Reading(ESTIMATED.usage, UsageSource.ESTIMATED, "chars-1", 0.5, capped=True, hidden_tokens=hidden)
+    line = entry(replace(RECORD, reading=reading))
+    assert (line.details["hidden_reasoning"], line.details["capped"]) == (hidden, True)
 
 
 def test_no_price_is_no_charge_and_says_so() -> None:
@@ -261,7 +269,7 @@ def test_every_record_has_an_entry_whose_money_fits_the_ledger(
     opened = replace(OPENED, price=PRICE if priced else None)
     record = replace(RECORD, opened=opened, outcome=outcome, bills=what, reading=Reading(usage, source))
     line: LedgerEntry = entry(record)
-    only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters))
+    only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters, usage.searches))
     assert (line.charge_usd is None) == (what is not Bills.NOTHING and (not priced or only_units))
     assert 0 <= (line.charge_usd or 0) < 2**63
     assert json.loads(json.dumps(line.details)) == line.details

@@ -55,6 +55,9 @@ PARTS = {
         (Usage(audio_ms=90_000), "0.009"),  # a minute and a half at 0.006 a minute
         (Usage(characters=1_000), "0.015"),
         (Usage(prompt_tokens=0, searches=2), "0.02"),
+        (Usage(prompt_tokens=1_000_000, unbilled_prompt_tokens=900_000, cached_tokens=500_000), "0.02"),
+        (Usage(completion_tokens=1_000_000, unbilled_completion_tokens=1, reasoning_tokens=999_999), "2.999997"),
+        (Usage(prompt_tokens=5, unbilled_prompt_tokens=9, completion_tokens=5, unbilled_completion_tokens=9), "0"),
         (Usage(), "0"),
     ],
     ids=str,
@@ -82,8 +85,12 @@ def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: Bills) -> Non
     of_prompt = ("input", "cached_input", "cache_write", "cache_write_1h", "audio_input")
     prompt = sum(units.get(name, 0) for name in of_prompt)
     output = sum(units.get(name, 0) for name in ("output", "reasoning", "audio_output"))
-    assert prompt == (usage.prompt_tokens or 0 if bills is not Bills.OUTPUT else 0)
-    assert output == (usage.completion_tokens or 0 if bills is not Bills.PROMPT else 0)
+    billed = [
+        max(0, (getattr(usage, f"{side}_tokens") or 0) - (getattr(usage, f"unbilled_{side}_tokens") or 0))
+        for side in ("prompt", "completion")
+    ]
+    assert prompt == (billed[0] if bills is not Bills.OUTPUT else 0)
+    assert output == (billed[1] if bills is not Bills.PROMPT else 0)
 
 
 @given(RATES, USAGES, BILLS, st.sampled_from(WHOLES), st.integers(0, 10**6))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from msgspec.structs import replace
 
 from proxy.cli import main
 from proxy.ledger.sinks import begin
@@ -71,6 +72,13 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
     assert run.err == ""
     run("export", "--output", str(file), "--until", "2020-01-01", "--format", "focus")
     assert len(file.read_text().splitlines()) == 1
+    in_vain = replace(a_real_entry(0), kind="attempt", seq=1, entry_id="attempt-1", charge_usd=0)
+    run.config.write_text(yaml.safe_dump(CONFIG))
+    run.ledger(lambda store: store.ledger.settle([Arrival(in_vain)]))
+    run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    for shape, count in (("focus", 2), ("csv", 3)):
+        run("export", "--output", str(file), "--format", shape)
+        assert len(file.read_text().splitlines()) == 1 + count
     run("export", "--output", str(tmp_path / "x.parquet"), code=1)
     assert "would not be called .parquet" in run.err
     assert not (tmp_path / "x.parquet").exists()

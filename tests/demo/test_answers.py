@@ -80,7 +80,7 @@ def test_pace_is_between_tokens_only() -> None:
     assert sum(not isinstance(step, Send) for step in steps) == 4
 
 
-@pytest.mark.parametrize("plan", [Shape("tera", refuse_stream_options=True), Script((), refuse_stream_options=True)])
+@pytest.mark.parametrize("plan", [Shape("tera", refuse_stream_options=400), Script((), refuse_stream_options=400)])
 def test_stream_options_can_be_refused(plan: Script | Shape) -> None:
     assert answered(ask("old", usage=True), old=plan).script.status == 400
     assert answered(ask("old"), old=plan).script.status == 200

@@ -22,6 +22,11 @@ from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 SOON_S = 20.0
 # What a slow client may cost a test; long enough that a client that reads is never taken for one that does not.
 WRITE_STALL_S = 1.5
+# Of the models named `units/…`, in USD: per million tokens and characters, per image, hour, 1,000 searches.
+UNIT_PRICE = {**PRICE, "image": 0.04, "audio_hour": 0.36, "characters": 15, "searches": 2}
+
+# The longest answer that the models of the provider section `small` can give.
+SMALL_TOKENS = 2
 
 _numbers = itertools.count()
 
@@ -32,7 +37,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
     def section(**settings: Any) -> dict[str, Any]:
         return provider_section(base_url, **settings)
 
-    spoken = ["openai", "anthropic"]
+    spoken = ["openai", "anthropic", "azure", "mistral", "cohere", "ollama", "gemini"]
     closed = f"http://127.0.0.1:{free_port()}/v1"
     return {
         "cancel": section(on_client_leave="cancel"),
@@ -46,11 +51,12 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         "always": section(inject_usage="always"),
         "many": section(dialects=spoken, on_client_leave="cancel"),
         "many-briefly": section(
-            dialects=["openai", "anthropic"],
+            dialects=spoken,
             timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 0.3, "total_s": 60},
         ),
         "nowhere": provider_section("http://no-such-host.invalid/v1"),
         "refusing": provider_section(closed),
+        "small": section(),
     }
 
 
@@ -59,7 +65,11 @@ class Deployment:
 
     def __init__(self, folder: Path, provider: ScriptedProvider) -> None:
         sections = policies(provider.base_url)
-        models = {f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections}
+        models: dict[str, dict[str, Any]] = {
+            f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections
+        }
+        models["small/*"]["completion_tokens_max"] = SMALL_TOKENS
+        models |= {"units/*": {"provider": "many", "price": UNIT_PRICE}, "unpriced/*": {"provider": "many"}}
         self.provider = provider
         self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)
         try:
@@ -144,8 +154,11 @@ class Deployment:
 def charge(entry: dict[str, Any], *, prompt: bool = True, output: bool = True) -> int:
     """What `entry` must cost by the test's price, in nano-USD, from its own token counts (no cached ones)."""
     assert not entry["cached_tokens"]
-    input_nusd = round(PRICE["input"] * 1000) * (entry["prompt_tokens"] or 0) if prompt else 0
-    output_nusd = round(PRICE["output"] * 1000) * (entry["completion_tokens"] or 0) if output else 0
+    units = entry["details"].get("units", {})
+    asked = (entry["prompt_tokens"] or 0) - units.get("unbilled_prompt_tokens", 0)
+    told = (entry["completion_tokens"] or 0) - units.get("unbilled_completion_tokens", 0)
+    input_nusd = round(PRICE["input"] * 1000) * asked if prompt else 0
+    output_nusd = round(PRICE["output"] * 1000) * told if output else 0
     return input_nusd + output_nusd
 
 

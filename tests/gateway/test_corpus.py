@@ -21,7 +21,10 @@ from proxy.demo.script import AS_SENT, Cut, Script, Send
 from tests.gateway.deployment import Deployment
 from tests.gateway.streams import COUNTS, inside_utf8
 from tests.gateway.test_languages import MESSAGES, RESPONSES
-from tests.metering.test_corpus_languages import exception
+from tests.gateway.test_other_languages import ASKED as CHAT_ASKED
+from tests.metering.test_corpus_gemini import exception as gemini_exception
+from tests.metering.test_corpus_languages import NOT_SPOKEN, exception
+from tests.metering.test_gemini import ASKED as GEMINI_ASKED
 from tests.support import sse
 from tests.support.net import RawClient, chat_request
 
@@ -36,6 +39,12 @@ ASKED = {
     "anthropic.messages": (MESSAGES.path, MESSAGES.asked),
     "anthropic.count_tokens": (MESSAGES.path + "/count_tokens", MESSAGES.asked),
     "openai.responses": (RESPONSES.path, RESPONSES.asked),
+    "mistral.chat": ("/v1/chat/completions", CHAT_ASKED),
+    "mistral.fim": ("/v1/fim/completions", {"prompt": "the water is "}),
+    "cohere.chat": ("/v2/chat", CHAT_ASKED),
+    "ollama.chat": ("/api/chat", CHAT_ASKED),
+    "ollama.generate": ("/api/generate", {"prompt": "the water is "}),
+    "google.generate": ("/v1beta/models/{model}:{method}", GEMINI_ASKED),
 }
 
 
@@ -63,18 +72,36 @@ class Replay:
             return deployment.request(model, stream=self.record["streamed"], usage=usage)
         path, asked = ASKED[self.dialect]
         document = asked | {"model": model, "stream": self.record["streamed"]}
-        return chat_request(document, path=path, key=deployment.key)
+        method = "streamGenerateContent" if self.record["streamed"] else "generateContent"
+        return chat_request(document, path=path.format(model=model, method=method), key=deployment.key)
 
     @property
     def replaced(self) -> bool:
         return self.record["status"] in (401, 403)
+
+    def events(self) -> list[bytes]:
+        """What the body is made of: whole events, each as it came."""
+        if self.in_lines:
+            return [line + b"\n" for line in self.body.split(b"\n")[:-1]]
+        return [event.wire for event in sse.events(self.body)]
+
+    @property
+    def in_lines(self) -> bool:
+        return self.dialect.startswith("ollama.")
+
+    @property
+    def expected_events(self) -> int:
+        """As many events that say something must the client get."""
+        if self.body.startswith(b"["):
+            return len(json.loads(self.body))
+        return len(self.events()) if self.in_lines else len(sse.data_events(self.expected))
 
     def script(self) -> Script:
         """The recorded answer, parted as `how` says."""
         chunking, wire = _cuts(self.how, self.body)
         headers = self.record["response_headers"]
         kind = headers.get("content-type") or (STREAM if self.record["streamed"] else PLAIN)
-        chunks = [event.wire for event in sse.events(self.body)] if self.how == "per event" else [self.body]
+        chunks = self.events() if self.how == "per event" else [self.body]
         rest = self.body[sum(map(len, chunks)) :]
         return Script(
             steps=tuple(map(Send, (*chunks, rest) if rest else chunks)),
@@ -131,7 +158,7 @@ def records_of(corpus: Path, *dialects: str) -> list[dict[str, Any]]:
     lines = (corpus / "open.jsonl").read_bytes().split(b"\n")
     names = [f'"{dialect}"'.encode() for dialect in dialects]
     records = [json.loads(line) for line in lines if any(name in line for name in names)]
-    return [record for record in records if record["dialect"] in dialects]
+    return [one for one in records if one["dialect"] in dialects and one["path"] not in NOT_SPOKEN]
 
 
 def chat_records(corpus: Path) -> list[dict[str, Any]]:
@@ -165,13 +192,18 @@ def check(replay: Replay, entry: dict[str, Any]) -> None:
     if not replay.replaced:
         assert entry["bytes"] == len(replay.expected), where
     if replay.record["streamed"]:
-        assert entry["events"] == len(sse.data_events(replay.expected)), where
+        assert entry["events"] == replay.expected_events, where
     if truth is None:
         assert (entry["usage_source"] == "reported") is (replay.dialect == "anthropic.count_tokens"), where
         assert entry["charge_usd"] == "0" or entry["usage_source"] == "estimated", where
         return
     if exception(replay.record) is not None:
         assert entry["usage_source"] == "reported", where
+        return
+    if (why := gemini_exception(replay.record)) is not None:
+        tools = truth["tool_use_prompt_tokens"] or 0
+        assert entry["prompt_tokens"] == truth["prompt_tokens"] + tools, where
+        assert entry["usage_source"] == ("reported" if why == "tools" else "estimated"), where
         return
     assert entry["details"]["usage"] == truth["usage_raw"], where
     both = truth["prompt_tokens"] is not None and truth["completion_tokens"] is not None
@@ -210,7 +242,7 @@ async def test_every_recorded_chat_at_every_chunking(deployment: Deployment, cor
 
 async def test_every_recorded_answer_in_other_languages(deployment: Deployment, corpus: Path) -> None:
     records = records_of(corpus, *ASKED)
-    assert len(records) == 210
+    assert len(records) == 340
     sampled = {id(record): list(replays([record])) for record in records}
     chosen = [ways[(turn + step) % len(ways)] for turn, ways in enumerate(sampled.values()) for step in (0, 2)]
     todo = [(replay, deployment.plan("many", replay.script(), "corpus")) for replay in chosen]

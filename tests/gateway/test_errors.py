@@ -30,6 +30,7 @@ ALL: dict[str, ApiError] = {
     **{f"key_refused {reason}": errors.key_refused(reason) for reason in (*Refused, "in_url")},
     "overloaded": errors.overloaded("Too many.", code="not_accepting"),
     "upstream_failed": errors.upstream_failed(),
+    "no_provider": errors.no_provider("m", retry_after_s=7),
     "upstream_auth": errors.upstream_auth(),
     "upstream_stalled": errors.upstream_stalled(),
     "shutting_down": errors.shutting_down(),

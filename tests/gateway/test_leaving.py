@@ -13,7 +13,7 @@ import pytest
 
 from proxy.demo.script import AnyStep, Script, Send, Stall, Wait
 from proxy.demo.shapes import DONE
-from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
+from tests.gateway.deployment import SMALL_TOKENS, SOON_S, Deployment, charge, nusd
 from tests.gateway.streams import told
 from tests.support import sse
 from tests.support.net import RawClient
@@ -129,6 +129,25 @@ async def test_leaving_in_mid_event_is_never_free(deployment: Deployment, at: in
     settled(entry, got)
     assert entry["completion_tokens"] >= 1
     assert entry["bytes"] == len(b"".join(EVENTS[:2])) + len(EVENTS[2][:at])
+
+
+async def test_an_estimate_is_never_above_the_models_limit(deployment: Deployment) -> None:
+    for asked in ({}, {"max_tokens": 400}):
+        model = deployment.plan("small", [*sends(EVENTS[:6]), Stall()])
+        client = await deployment.begin(model, usage=True, **asked)
+        await client.read_body(await client.read_head(SOON_S), until=b"".join(EVENTS[:6]), timeout_s=SOON_S)
+        client.close()
+        entry = await deployment.entry(model)
+        assert (entry["usage_source"], entry["completion_tokens"]) == ("estimated", SMALL_TOKENS)
+        assert entry["details"]["capped"] is True
+
+
+async def test_an_estimate_for_a_model_that_hides_its_reasoning_says_so(deployment: Deployment) -> None:
+    model = deployment.plan("cancel", [*sends(EVENTS[:4]), Stall()], name="o3")
+    await leave_after(deployment, model, b"".join(EVENTS[:4]), RawClient.close)
+    entry = await deployment.entry(model)
+    assert (entry["usage_source"], entry["details"]["hidden_reasoning"]) == ("estimated", 0)
+    assert entry["details"]["expected_error"] == 0.9
 
 
 async def test_a_drain_ends_after_its_seconds(deployment: Deployment) -> None:

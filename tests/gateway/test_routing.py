@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from proxy.gateway import routing
 from proxy.gateway.asking import target
 from proxy.gateway.errors import ApiError
 from proxy.gateway.ports import Route
-from proxy.gateway.routing import Models
+from proxy.gateway.routing import Models, arranged, drawn, speaking
 from proxy.gateway.server import Routes
 from proxy.gateway.upstream import Origin, Provider
 from proxy.metering.dialect import Dialect
@@ -193,3 +195,66 @@ def test_a_name_that_is_known_is_not_made_again() -> None:
 )
 def test_a_key_sees_what_it_may_use(models: tuple[str, ...], listed: list[tuple[str, str]]) -> None:
     assert list(Models(NAMED, pattern).listed(key(*models))) == listed
+
+
+# -- several providers -------------------------------------------------------------------------------------------
+
+
+def ways(*weights: int | None) -> list[Route]:
+    """A provider for each weight."""
+    return [dataclasses.replace(route_to(str(at), f"p{at}"), weight=weight) for at, weight in enumerate(weights)]
+
+
+def named(routes: Iterable[Route]) -> list[str]:
+    """Their providers' names."""
+    return [one.provider.settings.name for one in routes]
+
+
+def all_of(found: Route | float) -> list[str]:
+    """Whom it asks, in order."""
+    assert isinstance(found, Route)
+    return named((found, *found.others))
+
+
+def test_without_weights_the_order_is_the_models_and_the_sick_are_left_out() -> None:
+    three = ways(None, None, None)
+    route = dataclasses.replace(three[0], others=tuple(three[1:]))
+    assert all_of(arranged(route, 0.0, _nobody)) == ["p0", "p1", "p2"]
+    three[0].provider.health.rests(100.0, 30.0)
+    assert all_of(arranged(route, 100.0, _nobody)) == ["p1", "p2"]
+    assert all_of(arranged(route, 130.0, _nobody)) == ["p0", "p1", "p2"]
+    for seconds, one in zip((30.0, 20.0, 40.0), three, strict=True):
+        one.provider.health.rests(100.0, seconds)
+    assert arranged(route, 110.0, _nobody) == 10.0, "the soonest of them"
+
+
+def _nobody() -> float:
+    raise AssertionError("nothing is left to chance")
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_a_draw_has_everybody_once(weights: list[int], chance: Random) -> None:
+    drawn_ = named(drawn(ways(*weights), chance.random))
+    assert sorted(drawn_) == [f"p{at}" for at in range(len(weights))]
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_each_is_first_as_often_as_its_share_says(weights: list[int]) -> None:
+    """Every share of the line from 0 to 1 is tried once, at its middle."""
+    total = sum(weights)
+    firsts = [named(drawn(ways(*weights), lambda part=part: (part + 0.5) / total))[0] for part in range(total)]
+    assert [firsts.count(f"p{at}") for at in range(len(weights))] == weights
+
+
+def test_only_those_that_speak_the_language_are_asked() -> None:
+    deaf = ProviderSettings(name="deaf", base_url="http://provider.test/v1", dialects=())
+    first = dataclasses.replace(
+        route_to("a"), others=(Route(Provider.of(deaf, write_stall_s=60), "b", _free), route_to("c", "tera"))
+    )
+    assert all_of(speaking(first, OPENAI_CHAT) or 0.0) == ["electron", "tera"]
+    assert speaking(dataclasses.replace(first, others=()), OPENAI_CHAT) == dataclasses.replace(first, others=())
+    assert speaking(first.others[0], OPENAI_CHAT) is None
+
+
+def _free(_at: float) -> tuple[None, None]:
+    return None, None

@@ -91,6 +91,9 @@ def test_a_refusal_has_the_shape_of_where_it_was_asked() -> None:
     refusal = errors.unknown_model("weir")
     assert json.loads(refusal.body(made.shape("/toy/nowhere"))) == {"no": refusal.message}
     assert json.loads(refusal.body(made.shape("/v1/nowhere")))["error"]["code"] == "model_not_found"
+    made.metered(dataclasses.replace(TOY, paths=(f"/v1/toys/{NAME}:say",)), tell)
+    assert made.shape("/v1/toys/weir:say?alt=sse") is TOY.errors
+    assert made.shape("/v1/toys/weir:sing") is OPENAI_CHAT.errors
     assert refusal.event(TOY.errors, SSE) == b'event: stopped\ndata: {"stop":"%b"}\n\n' % refusal.message.encode()
     assert refusal.event(TOY.errors, LINES) == b'{"stop":"%b"}\n' % refusal.message.encode()
 
@@ -107,6 +110,12 @@ def test_a_refusal_has_the_shape_of_where_it_was_asked() -> None:
 def test_the_query_goes_up_by_name(raw_path: str, upstream: str) -> None:
     assert target(TOY, "up/weir@1", raw_path) == upstream
     assert target(OPENAI_CHAT, "up/weir@1", raw_path) == "/chat/completions"
+
+
+@pytest.mark.parametrize(("query", "sent"), [("alt=sse&b=1", "?alt=sse"), ("alt=proto", ""), ("alt=", ""), ("alt", "")])
+def test_a_query_can_be_bound_to_its_values(query: str, sent: str) -> None:
+    bound = dataclasses.replace(TOY, query=("alt=sse", "alt=json"))
+    assert target(bound, "up", f"/toy/say?{query}") == f"/models/up:say{sent}"
 
 
 def test_a_name_cannot_leave_its_place_upstream() -> None:

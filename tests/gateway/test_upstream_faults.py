@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -390,8 +390,11 @@ async def test_a_very_long_error_is_replaced(deployment: Deployment) -> None:
     unbilled(entry, "refused_upstream")
 
 
-async def test_stream_options_that_are_refused_are_taken_back_and_remembered(deployment: Deployment) -> None:
-    model = deployment.plan("cancel", plans.refuses_stream_options((*FINISHED, END)))
+@pytest.mark.parametrize("status", [400, 422])
+async def test_stream_options_that_are_refused_are_taken_back_and_remembered(
+    deployment: Deployment, status: Literal[400, 422]
+) -> None:
+    model = deployment.plan("cancel", plans.refuses_stream_options((*FINISHED, END), status))
     for _ in range(2):
         response = await deployment.post(model)
         assert (response.status, response.body) == (200, b"".join((*FINISHED, END)))

@@ -164,6 +164,28 @@ def test_silence_is_shorter_once_the_stream_has_said_that_it_is_done(clock: Cloc
     assert found == [(1004, Due.IDLE)]
 
 
+@pytest.mark.parametrize(
+    ("other", "due"),
+    [
+        ({"first_byte_s": 30}, (1042, Due.NO_ANSWER)),
+        ({"first_byte_s": 80, "total_s": 500}, (1092, Due.NO_ANSWER)),
+        ({"first_byte_s": 90, "total_s": 500}, (1100, Due.OUT_OF_TIME)),
+        ({"first_byte_s": 90, "total_s": 50}, (1050, Due.OUT_OF_TIME)),
+        ({"total_s": 5}, (1012, Due.OUT_OF_TIME)),
+    ],
+)
+def test_another_provider_has_its_own_time_to_begin_and_what_is_left_of_the_whole(
+    clock: Clock, other: dict[str, Any], due: tuple[float, Due]
+) -> None:
+    watch, now, found = watched(clock, LIMITS)
+    now["moments"] = Moments(1000, None)
+    watch.look()
+    clock.run_until(1012)
+    watch.limit(replace(LIMITS, **other), started_at=1000)
+    clock.run_until(2000)
+    assert found == [due]
+
+
 def test_a_stopped_watch_finds_nothing(clock: Clock) -> None:
     watch, _, found = watched(clock, LIMITS)
     watch.look()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +142,26 @@ async def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(ClaimsUnavailable):
         await RedisClaims(redis, remember_s=1).claim("n", "b", "x")
     await redis.aclose()
+
+
+def open_all(folder: Path, turns: int, together: Any, failed: Any) -> None:
+    for turn in range(turns):
+        together.wait(30)
+        try:
+            LocalClaims(folder / f"{turn}.db", remember_s=60.0, unix_time=lambda: 1.0)
+        except ClaimsUnavailable:
+            with failed.get_lock():
+                failed.value += 1
+
+
+def test_processes_that_start_at_once_open_one_file(tmp_path: Path) -> None:
+    """WAL is switched on under a lock that SQLite does not wait for: without ours, some of 200 fail."""
+    fork = multiprocessing.get_context("fork")
+    together, failed = fork.Barrier(4), fork.Value("i", 0)
+    processes = [fork.Process(target=open_all, args=(tmp_path, 50, together, failed)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert failed.value == 0

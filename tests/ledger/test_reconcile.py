@@ -32,7 +32,18 @@ from tests.ledger.real import DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_r
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
 NAMES = [
-    *("terminal", "duplicates", "adjustments", "credits", "balances", "days", "numbers", "counts", "prices"),
+    *(
+        "terminal",
+        "duplicates",
+        "adjustments",
+        "attempts",
+        "credits",
+        "balances",
+        "days",
+        "numbers",
+        "counts",
+        "prices",
+    ),
     *("clock", "journals", "conflicts", "dead letters"),
 ]
 

@@ -96,6 +96,8 @@ def november(book: Any) -> None:
         ("2026-12-01T00:00:00", {"charge_usd": 7}),
     ]):  # fmt: skip
         book(an_entry(number, started_at=at(begun), **more))
+    in_vain = {"kind": "attempt", "seq": 1, "charge_usd": 0, "cost_usd": None, "total_tokens": None}
+    book(an_entry(1, started_at=at("2026-11-01T00:00:00"), **in_vain))
     lost = {"kind": "adjustment", "seq": 1, "charge_usd": -2, "details": {"why": "@sum, a refund"}}
     book(an_entry(0, started_at=at("2026-10-31T23:59:59"), **lost), "2026-11-15")
     book(an_entry(1, started_at=at("2026-11-01"), **{**lost, "charge_usd": -300}), "2026-12-02")

@@ -245,7 +245,7 @@ ASKED = {"model": "weir", "max_tokens": 50, "messages": [{"role": "user", "conte
 def test_what_a_request_says() -> None:
     found = facts(ASKED | {"stream": True, "system": [{"type": "text", "text": "Be brief."}]})
     assert (found.model, found.streamed, found.completion_tokens_max, found.n) == ("weir", True, 50, 1)
-    assert found.prompt == PromptEvidence(messages=2, chars_latin=18)
+    assert found.prompt == PromptEvidence(messages=2, chars_latin=18, blanks=2, marks=2)
     assert facts(ASKED | {"model": "x"}, "named").model == "named"
 
 

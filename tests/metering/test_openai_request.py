@@ -84,9 +84,30 @@ def test_prompt_evidence() -> None:
     ]
     prompt = facts({"model": "m", "messages": messages, "tools": [{"a": "\ud800"}]}).prompt
     expected = PromptEvidence(
-        messages=4, chars_latin=18, chars_wide=1, chars_other=2, tool_chars=12 + 17, images=1, attachments=1
+        messages=4,
+        chars_latin=18,
+        chars_wide=1,
+        chars_other=2,
+        tool_chars=12 + 17,
+        images=1,
+        attachments=1,
+        blanks=2,
+        marks=1,
+        tools=1,
+        calls=1,
+        call_chars=12,
     )
     assert prompt == expected
+    messages = [
+        {"role": "assistant", "tool_calls": [{"id": "1"}, {"id": "2"}]},
+        {"role": "tool", "content": "7"},
+        {"role": "function", "content": "8"},
+        {"role": ["tool"], "function_call": {}},
+    ]
+    document = {"model": "m", "messages": messages, "tools": 7, "functions": [{}, {}], "response_format": {"type": "x"}}
+    prompt = facts(document).prompt
+    assert (prompt.tools, prompt.calls, prompt.results) == (2, 2, 2)
+    assert (prompt.tool_chars, prompt.call_chars, prompt.schema_chars) == (1 + 7 + 23 + 12, 23, 12)
 
 
 def test_upstream_document_changes_only_what_it_must() -> None:

@@ -220,7 +220,7 @@ ASKED = {"model": "weir", "input": "How much?"}
 def test_what_a_request_says() -> None:
     found = facts(ASKED | {"stream": True, "max_output_tokens": 9, "instructions": "Be brief."})
     assert (found.model, found.streamed, found.completion_tokens_max) == ("weir", True, 9)
-    assert found.prompt == PromptEvidence(messages=2, chars_latin=18)
+    assert found.prompt == PromptEvidence(messages=2, chars_latin=18, blanks=2, marks=2)
     assert facts({"model": "weir", "previous_response_id": "resp_0"}).prompt == PromptEvidence()
 
 
@@ -232,7 +232,7 @@ def test_what_a_prompt_holds() -> None:
         {"type": "function_call_output", "output": "dry"},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "So."}], "encrypted_content": "gAAA"},
     ]
-    assert facts(ASKED | {"input": items}).prompt == PromptEvidence(4, 3, 1, 0, len('"{}"') + len('"dry"'), 1, 1)
+    assert facts(ASKED | {"input": items}).prompt == PromptEvidence(4, 3, 1, 0, len('"{}"') + len('"dry"'), 1, 1, 0, 1)
 
 
 @pytest.mark.parametrize(

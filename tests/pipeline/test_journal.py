@@ -72,6 +72,35 @@ def test_the_next_run_finds_everything_as_it_was(folder: Path) -> None:
     assert numbers_of(reopen(journal)) == [1, 2, 4, 7]
 
 
+def test_what_is_passed_on_is_what_the_next_run_finds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "SEGMENT_BYTES", 4_096)
+    journal = Journal.open(folder, bytes_max=ROOMY)
+    one = opened(1)
+    journal.begin(one)
+    bytes_of_one = journal.unsettled_bytes
+    for turn in range(40):  # through many segments: it is copied, and passed on again
+        one = opened(1, provider=f"other-{turn:02}")
+        journal.pass_on(one)
+        journal.begin(opened(2 + turn))
+        journal.finish(record(opened(2 + turn)))
+        journal.settled([journal.pending(1)[0].seq])
+    assert journal.unfinished() == [one]
+    assert abs(journal.unsettled_bytes - bytes_of_one) < 20, "what it was takes no room"
+    journal = reopen(journal)
+    assert (journal.unfinished(), journal.open_count, journal.damage) == ([one], 1, [])
+    assert journal.finish(record(one))
+    assert reopen(journal).unfinished() == []
+
+
+def test_what_cannot_be_passed_on_stays_what_it_was(folder: Path) -> None:
+    journal = Journal.open(folder, bytes_max=1)
+    journal.begin(opened(1))
+    with pytest.raises(JournalFull):
+        journal.pass_on(opened(1, provider="other"))
+    assert journal.unfinished() == [opened(1)]
+    assert journal.finish(record(opened(1)))
+
+
 def test_a_cursor_lets_several_batches_be_under_way(folder: Path) -> None:
     journal = Journal.open(folder, bytes_max=ROOMY)
     run_through(journal, range(10))

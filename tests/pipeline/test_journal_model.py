@@ -35,6 +35,8 @@ class JournalModel(RuleBasedStateMachine):
         self.settled: set[int] = set()
         self.saved_settled: set[int] = set()
         self.count = 0
+        self.turns = 0
+        self.passed: dict[str, str] = {}
         self.journal = Journal.open(Path(self.folder.name), bytes_max=ROOMY)
 
     def teardown(self) -> None:
@@ -61,6 +63,18 @@ class JournalModel(RuleBasedStateMachine):
                 self.open.append(self.count)
             except JournalFull:
                 assert self.disk_full
+
+    @precondition(lambda self: self.open)
+    @rule(pick=st.integers(0, 10**6))
+    def pass_on(self, pick: int) -> None:
+        number = self.open[pick % len(self.open)]
+        self.turns += 1
+        passed = opened(number, provider=f"other-{self.turns}")
+        try:
+            self.journal.pass_on(passed)
+            self.passed[passed.exchange_id] = passed.provider
+        except JournalFull:
+            assert self.disk_full
 
     @precondition(lambda self: self.open)
     @rule(pick=st.integers(0, 10**6))
@@ -113,7 +127,9 @@ class JournalModel(RuleBasedStateMachine):
         assert self.journal.damage == []
         assert self.journal.depth == len(self.pending)
         assert self.journal.open_count == len(self.open)
-        unfinished = {of.exchange_id for of in self.journal.unfinished()}
+        found = self.journal.unfinished()
+        assert [of.provider for of in found] == [self.passed.get(of.exchange_id, "electron") for of in found]
+        unfinished = {of.exchange_id for of in found}
         assert {exchange_id(number) for number in self.open} <= unfinished
         assert len(unfinished) == len(self.open) + self.journal.held_count
 

@@ -111,6 +111,27 @@ async def test_a_lease_lives_from_a_tick_after_the_beginning_to_a_tick_after_the
     assert (await board.ids("a"), node.keeper.held) == (set(), 0)
 
 
+async def test_what_goes_on_with_another_provider_is_announced_again_as_that(tmp_path: Path) -> None:
+    board = Recording()
+    node = Node(board, tmp_path)
+    early, late = node.begin(1), node.begin(2)
+    node.opens[early] = opened(1, slot=node.slots[early].index, provider="other")
+    node.keeper.opened(node.opens[early])
+    await node.keeper.tick()
+    assert (await seen(board), board.announced) == (node.opens, 2), "before it was announced, it is so at once"
+    node.slots[late].deliver(3, 30)
+    node.opens[late] = opened(2, slot=node.slots[late].index, provider="other")
+    node.keeper.opened(node.opens[late])
+    await node.keeper.tick()
+    assert (await seen(board), board.announced, await events(board, late)) == (node.opens, 3, 3)
+    await node.keeper.tick()
+    assert board.announced == 3
+    node.end(1)
+    node.end(2)
+    await node.keeper.tick()
+    assert (await board.ids("a"), node.keeper.held) == (set(), 0)
+
+
 async def test_what_is_over_before_it_is_announced_is_never_on_the_board(tmp_path: Path) -> None:
     board = Recording()
     node = Node(board, tmp_path)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -72,19 +70,6 @@ def test_usage_none_is_not_usage_zero(tmp_path: Path) -> None:
         slot.note(Evidence(), usage, 1)
     read = [table.read(slot.index) for slot in slots]
     assert [progress.usage for progress in read if progress] == [None, Usage(), Usage(0, 0, 0, 0, 0)]
-
-
-def test_a_slot_of_the_version_before_says_what_it_said_then(tmp_path: Path) -> None:
-    """Word by word as that version wrote it: id, 31 events, 4,096 bytes, 30 noted, evidence, usage, its flag."""
-    number = UUID(exchange_id(5)).int
-    told = [number >> 64, number & (1 << 64) - 1, 31, 4_096, 30, 1_790_000_000_125, *range(1, 9), 11, 0, 1, 4, 14, 1]
-    raw = array("Q", [*told, *[0] * (31 - len(told)), 1]).tobytes()
-    progress = decoded(raw)
-    assert (progress.evidence, progress.usage) == (Evidence(1, 2, 3, 4, 5, 6, 7, 8), Usage(10, None, 0, 3, 13))
-    slot = make(tmp_path / "p").claim(exchange_id(5))
-    slot.note(Evidence(1, 2, 3, 4, 5, 6, 7, 8), Usage(10, None, 0, 3, 13), 30)
-    slot.deliver(31, 4_096)
-    assert make(tmp_path / "p").raw(slot.index) == raw
 
 
 def test_a_usage_that_was_half_written_does_not_count(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ class Estimate:
     tokens: int
     expected_error: float = 0.2
     capped: bool = False
+    hidden: int | None = None
 
 
 class FourCharacters:
@@ -36,6 +37,9 @@ class FourCharacters:
         tokens = -(-evidence.chars // 4)
         capped = completion_tokens_max is not None and tokens > completion_tokens_max
         return Estimate(completion_tokens_max if capped and completion_tokens_max else tokens, capped=capped)
+
+    def prompt_error(self, model_key: str) -> float:
+        return 0.07
 
 
 class Slots(dict[int, Progress]):
@@ -131,7 +135,24 @@ def test_before_the_first_note_events_and_bytes_speak() -> None:
 
 def test_a_cap_is_said() -> None:
     record = recovered(opened(1, completion_tokens_max=5), noted())
-    assert (record.reading.usage.completion_tokens, record.details["capped"]) == (5, True)
+    assert (record.reading.usage.completion_tokens, record.reading.capped) == (5, True)
+
+
+def test_hidden_reasoning_is_said_of_what_was_estimated() -> None:
+    class Hiding(FourCharacters):
+        def completion(
+            self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
+        ) -> Estimate:
+            return Estimate(240, 0.5, capped=True, hidden=200)
+
+    for usage in (None, Usage(prompt_tokens=9)):
+        reading = recovered(opened(1), noted(usage=usage), Hiding()).reading
+        assert (reading.usage.completion_tokens, reading.hidden_tokens, reading.capped) == (240, 200, True)
+    counted = recovered(opened(1), noted(usage=Usage(completion_tokens=41)), Hiding()).reading
+    assert (counted.usage.completion_tokens, counted.hidden_tokens, counted.capped) == (41, None, False)
+    assert counted.expected_error == 0.07  # of the prompt: it alone was estimated
+    interim = recovered(opened(1), noted(events=80, usage=Usage(9, 4, 40, None, 49)), Hiding()).reading
+    assert (interim.usage.completion_tokens, interim.hidden_tokens) == (240, 200)
 
 
 def test_the_provider_may_have_its_own_line_in_the_policy() -> None:

@@ -16,7 +16,7 @@ from proxy.metering.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage, UsageSource
 from proxy.pipeline.frames import opened_payload, record_payload
 from proxy.pipeline.leases import LeaseBoard, LeaseKeeper, LocalLeases, Parts
-from proxy.pipeline.progress import SLOT_BYTES, ProgressTable, Slot, name_of
+from proxy.pipeline.progress import LAYOUT, SLOT_BYTES, ProgressTable, Slot, name_of
 from proxy.pipeline.recovery import recover
 from proxy.pipeline.redis_leases import RedisLeases
 from proxy.pipeline.sweeper import RECORDS_MAX, Sweeper
@@ -427,7 +427,7 @@ async def test_many_leases_are_settled_in_transactions_of_the_usual_size(
     assert await board.ids("a") == set()
 
 
-def slot_bytes(of: int, *, layout: int = 1) -> bytes:
+def slot_bytes(of: int, *, layout: int = LAYOUT) -> bytes:
     return name_of(exchange_id(of)) + bytes(SLOT_BYTES - 24) + layout.to_bytes(8, "little")
 
 
@@ -437,7 +437,7 @@ BAD = {
     3: Parts(b"", slot_bytes(3)),
     4: Parts(b'{"exchange_id":"' + exchange_id(4).encode() + b'"}', slot_bytes(4)),
     5: Parts(opened_payload(opened(5)), b"\xff" * SLOT_BYTES),
-    6: Parts(opened_payload(opened(6)), slot_bytes(6, layout=2)),
+    6: Parts(opened_payload(opened(6)), slot_bytes(6, layout=1)),
     7: Parts(opened_payload(opened(7)), slot_bytes(7)[:100]),
     8: Parts(opened_payload(opened(9)), b""),
     9: Parts(opened_payload(opened(9)), slot_bytes(8)),

@@ -177,17 +177,17 @@ async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
     [
         f"{method} {path}"
         for method, path in (
-            ("POST", "/v1/completions"),
-            ("POST", "/v1/embeddings"),
+            ("POST", "/v1/images/edits"),
+            ("POST", "/v1/audio/translations"),
             ("GET", "/v1/responses/resp_1"),
             ("POST", "/v1/responses/resp_1/cancel"),
             ("POST", "/v1/responses/compact"),
-            ("POST", "/v1/images/generations"),
-            ("POST", "/v1/audio/speech"),
+            ("POST", "/v1/images/variations"),
+            ("POST", "/v1/audio/speech/x"),
             ("POST", "/v1/files"),
             ("POST", "/v1/batches"),
             ("GET", "/v1/realtime"),
-            ("POST", "/v1/moderations"),
+            ("GET", "/v1/moderations/x"),
             ("GET", "/v1/chat/completions/abc"),
             ("GET", "/v1/models/tera"),
             ("POST", "/chat/completions"),

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+from proxy.demo.provider import named
 from proxy.demo.script import (
     AS_SENT,
     AnyStep,
@@ -76,7 +77,7 @@ class ScriptedProvider:
     def log(self, model: str | None = None) -> list[dict[str, Any]]:
         """The exchanges it saw (proxy.demo.provider.Exchange), oldest first, live; of one model if named."""
         exchanges: list[dict[str, Any]] = self._call("GET", "/_control/log")["exchanges"]
-        return [one for one in exchanges if model is None or _model(one) == model]
+        return [one for one in exchanges if model is None or named(one["path"], one["body"]) == model]
 
     def ended(self, count: int = 1, model: str | None = None, *, timeout_s: float = 10) -> list[dict[str, Any]]:
         """The log, once at least `count` exchanges have ended and none is live. Raises TimeoutError."""
@@ -126,11 +127,6 @@ class ScriptedProvider:
             connection.close()
         assert response.status == 200, f"{method} {path}: {response.status} {answer}"
         return answer
-
-
-def _model(exchange: dict[str, Any]) -> str | None:
-    body = exchange["body"]
-    return body.get("model") if isinstance(body, dict) else None
 
 
 @pytest.fixture(scope="session")
@@ -251,6 +247,6 @@ def long_line(line_bytes: int, after: Sequence[bytes] = ()) -> Script:
     return Script(steps=(Send(head), padding, Send(tail), *sends(after), End()))
 
 
-def refuses_stream_options(events: Sequence[bytes]) -> Script:
-    """400 until the request has no `stream_options`, then these events."""
-    return Script(steps=tuple(sends(events)), refuse_stream_options=True)
+def refuses_stream_options(events: Sequence[bytes], status: Literal[400, 422] = 400) -> Script:
+    """`status` until the request has no `stream_options`, then these events."""
+    return Script(steps=tuple(sends(events)), refuse_stream_options=status)

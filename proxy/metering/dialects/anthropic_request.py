@@ -40,12 +40,14 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
     for message in messages:
         found.read(message.get("content"))
     found.structures += [document[name] for name in _STRUCTURES if document.get(name)]
-    latin, wide, other = chars_of("".join(found.texts))
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(found.texts))
     return PromptEvidence(
         messages=len(messages) + (1 if document.get("system") else 0),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
+        blanks=blanks,
+        marks=marks,
         tool_chars=sum([json_bytes(value) for value in found.structures]),
         images=found.images,
         attachments=found.attachments,

@@ -15,9 +15,10 @@ from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 # OpenAI's own limit.
 N_MAX = 128
 # Where a message has text that the model reads, and where calls; what of the request is read as JSON.
-_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning"})
+_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
-_STRUCTURES = ("tools", "functions", "response_format")
+_TOOLS = ("tools", "functions")
+_RESULTS = ("tool", "function")
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -26,15 +27,14 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     # Which of the two a provider obeys differs: the larger one bounds both.
     limits = [integer(document, name, at_most=TOKENS_MAX) for name in ("max_tokens", "max_completion_tokens")]
     limit = max([limit for limit in limits if limit is not None], default=None)
-    streamed = flag(document, "stream")
-    asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
+    streamed, asked = usage_asked(document)
     return RequestFacts(
         model=named or model_of(document),
         streamed=streamed,
-        usage_asked=streamed and asked,
+        usage_asked=asked,
         completion_tokens_max=None if limit is None else n * limit,
         n=n,
-        prompt=_prompt(messages_of(document), document),
+        prompt=prompt_of(messages_of(document), document),
     )
 
 
@@ -46,6 +46,13 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
     return sent
 
 
+def usage_asked(document: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a stream is asked for, and usage with it. Raises InvalidField."""
+    streamed = flag(document, "stream")
+    asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
+    return streamed, streamed and asked
+
+
 def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
     options = document.get("stream_options")
     if options is not None and not isinstance(options, dict):
@@ -53,38 +60,60 @@ def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return options or {}
 
 
-def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
+def prompt_of(
+    messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = ()
+) -> PromptEvidence:
+    """What is asked, in every language whose messages are like these. `read_as_json`: fields that models read, beside
+    tools and the response's format."""
     texts: list[str] = []
     kinds: list[object] = []
-    structures = [document[name] for name in _STRUCTURES if name in document]
+    calls: list[object] = []
+    structures = [document[name] for name in read_as_json if name in document]
     for message in messages:
         for name, value in message.items():
             if name in _CALLS:
-                structures.append(value)
+                calls.append(value)
             elif name not in _SPOKEN:
                 continue
             elif isinstance(value, str):
                 texts.append(value)
             elif isinstance(value, list):
-                _read_parts(value, texts, kinds)
-    latin, wide, other = chars_of("".join(texts))
+                read_parts(value, texts, structures, kinds)
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
+    tools = [value for name in _TOOLS if (value := document.get(name))]
+    call_chars, schema_chars = _json_chars(calls), _json_chars([document.get("response_format")])
     return PromptEvidence(
         messages=len(messages),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
-        tool_chars=sum([json_bytes(value) for value in structures if value]),
+        tool_chars=_json_chars(tools) + call_chars + schema_chars + _json_chars(structures),
         images=images,
         attachments=len(kinds) - images,
+        blanks=blanks,
+        marks=marks,
+        tools=sum(len(value) for value in tools if isinstance(value, list)),
+        calls=sum(len(value) if isinstance(value, list) else 1 for value in calls if value),
+        results=sum(message.get("role") in _RESULTS for message in messages),
+        call_chars=call_chars,
+        schema_chars=schema_chars,
     )
 
 
-def _read_parts(parts: list[Any], texts: list[str], kinds: list[object]) -> None:
-    """Add the texts of a message's parts to `texts`, and the types of those that are not text to `kinds`."""
+def read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds: list[object]) -> None:
+    """Add texts of a message's parts to `texts`, documents to `structures`, the types of all else to `kinds`."""
     for part in parts:
-        text = part.get("text") if isinstance(part, dict) else part
+        text = part.get("text", part.get("thinking")) if isinstance(part, dict) else part
         if isinstance(text, str):
             texts.append(text)
+        elif isinstance(text, list):  # Mistral's thinking
+            texts += [inner["text"] for inner in text if isinstance(inner, dict) and isinstance(inner.get("text"), str)]
+        elif isinstance(part, dict) and isinstance(part.get("document"), dict):  # Cohere's
+            structures.append(part["document"])
         elif isinstance(part, dict):
             kinds.append(part.get("type"))
+
+
+def _json_chars(values: list[Any]) -> int:
+    return sum([json_bytes(value) for value in values if value])

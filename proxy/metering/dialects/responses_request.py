@@ -63,12 +63,14 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         for name in ("content", "summary"):
             _read(item.get(name), texts, kinds)
         structures += [item[name] for name in _CALLED if item.get(name)]
-    latin, wide, other = chars_of("".join(texts))
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     return PromptEvidence(
         messages=len(items) + (1 if document.get("instructions") else 0),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
+        blanks=blanks,
+        marks=marks,
         tool_chars=sum([json_bytes(value) for value in structures]),
         images=kinds.count("input_image"),
         attachments=sum(kind in _ATTACHED for kind in kinds),

@@ -1,0 +1,75 @@
+"""Providers that were asked in vain, as lines of the ledger: each is an entry of its own beside its exchange's.
+
+Law: the terminal entry names its attempts, and every line is made of that and nothing else, so it can be checked
+against it. A line is never charged, and has no tokens. Its cost is 0 where the provider cannot have billed it (it was
+not reached, or it refused), and unknown where it failed: nothing was reported, and whoever wants to know asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from proxy.billing.entries import LedgerEntry, entry_id
+from proxy.billing.record import Attempt, Outcome
+from proxy.metering.usage import UsageSource
+
+KIND = "attempt"
+NAMED = "attempts"
+"""the detail of a terminal entry that names them"""
+
+
+def shown(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """As a terminal entry names them."""
+    return [structs.asdict(attempt) for attempt in attempts]
+
+
+def named(entry: LedgerEntry) -> list[Attempt]:
+    """Those that it names. Raises ValueError if they cannot be read."""
+    found = entry.details.get(NAMED) if isinstance(entry.details, Mapping) else None
+    return [] if found is None else msgspec.convert(found, list[Attempt])
+
+
+def lines(entry: LedgerEntry) -> list[LedgerEntry]:
+    """The line of each attempt that an entry names, numbered from 1. Raises ValueError."""
+    return [_line(entry, attempt, seq) for seq, attempt in enumerate(named(entry), 1)]
+
+
+def _line(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
+    known = attempt.status is None or attempt.status < 500
+    details: dict[str, Any] = {"failed": attempt.failed}
+    if attempt.status is not None:
+        details["upstream_status"] = attempt.status
+    if not known:
+        details["cost_unknown"] = True
+    refused = attempt.status is not None and known
+    return structs.replace(
+        entry,
+        entry_id=entry_id(f"{entry.exchange_id}/{KIND}/{seq}"),
+        kind=KIND,
+        seq=seq,
+        provider=attempt.provider,
+        upstream_model=attempt.upstream_model,
+        outcome=(Outcome.REFUSED_UPSTREAM if refused else Outcome.UPSTREAM_FAILED).value,
+        finish_reason=None,
+        usage_source=UsageSource.NONE.value,
+        estimator=None,
+        prompt_tokens=None,
+        cached_tokens=None,
+        completion_tokens=None,
+        reasoning_tokens=None,
+        total_tokens=None,
+        events=0,
+        bytes=0,
+        cost_usd=0 if known else None,
+        charge_usd=0,
+        price_version=None,
+        provider_response_id=None,
+        started_at=attempt.started_at,
+        first_token_ms=None,
+        duration_ms=attempt.duration_ms,
+        details=details,
+    )

@@ -1,0 +1,46 @@
+"""`tokenweir backup`: what a machine with a ledger of its own cannot do without.
+
+Law: it works while a server runs, writes over nothing, and leaves out what is alive or can be made anew (journals,
+budgets, what the estimator has learned).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from proxy.cli.words import Failure, with_config
+from proxy.settings import load
+
+
+def add_commands(commands: Any) -> None:
+    """Make them known."""
+    backup = with_config(commands, "backup", "copy the ledger, and what keys are hashed with, while a server runs")
+    backup.add_argument("folder", type=Path, metavar="FOLDER", help="where to; made if it is not there")
+    backup.set_defaults(run=_backup)
+
+
+def _backup(options: argparse.Namespace) -> int:
+    from proxy.ledger.backup import copy_ledger
+
+    settings = load(options.config, os.environ)
+    if settings.ledger is not None:
+        raise Failure("ledger: is on Postgres: use pg_dump, or what your Postgres is backed up with; see the README")
+    options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    copy_ledger(settings.data_dir / "ledger.db", options.folder / "ledger.db")
+    print(f"tokenweir: {options.folder / 'ledger.db'}")
+    pepper = settings.data_dir / "pepper"
+    if settings.key_pepper is None and pepper.exists():
+        _keep(pepper, options.folder / "pepper")
+        print(f"tokenweir: {options.folder / 'pepper'} (whoever has both can try keys: keep them apart, or encrypted)")
+    return 0
+
+
+def _keep(file: Path, to: Path) -> None:
+    fd = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as copy:
+        copy.write(file.read_bytes())
+        copy.flush()
+        os.fsync(fd)

@@ -1,0 +1,99 @@
+"""What the configuration says by itself. Law: what it refuses is not repeated here, only what it lets pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from proxy.billing.prices import PriceBook
+from proxy.compose.proxy import price_lookup
+from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.metering.completion import may_hide
+from proxy.settings import (
+    ModelSettings,
+    OnClientLeave,
+    ProviderSettings,
+    Settings,
+    SettingsError,
+    require_prices,
+)
+
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# Models that bill reasoning which they do not stream, as of the end of 2026, and the APIs that have such models.
+_HIDERS = frozenset({"api.openai.com", "generativelanguage.googleapis.com", "api.x.ai", "openrouter.ai"})
+
+
+def wording(case: Case) -> list[Finding]:
+    """It can be read; what in it is unwise."""
+    settings = case.settings
+    models = f"{len(settings.providers)} providers, {len(settings.models)} models"
+    return [ok("configuration", f"is read: {models}"), *_unwise(settings)]
+
+
+def _unwise(settings: Settings) -> Iterator[Finding]:
+    if settings.listen.host not in _LOOPBACK:
+        yield note(
+            "configuration",
+            f"listen.host {settings.listen.host}: other machines reach it, and it speaks HTTP without TLS",
+            "let nobody but the edge with TLS reach it: see deploy/edge/",
+        )
+    if settings.allow_literal_secrets:
+        yield note("configuration", "secrets may stand in the file", "write ${VAR}, and drop allow_literal_secrets")
+    for provider in settings.providers.values():
+        if provider.base_url.startswith("http://") and urlsplit(provider.base_url).hostname not in _LOOPBACK:
+            yield note(
+                "configuration",
+                f"providers.{provider.name}: http://: its key and all prompts go in clear",
+                "use https://, unless the network between is yours alone",
+            )
+        if all(target.provider != provider.name for model in settings.models.values() for target in model.providers):
+            yield note(
+                "configuration", f"providers.{provider.name}: no model leads to it", "name it under models, or drop it"
+            )
+
+
+def prices(case: Case) -> list[Finding]:
+    """Whether everything that is served has a price."""
+    try:
+        require_prices(case.settings, price_lookup(PriceBook()))
+    except SettingsError as refusal:
+        return [fails("prices", str(refusal), "`tokenweir serve` refuses to start like this: write the price")]
+    open_ended = [model.name for model in case.settings.models.values() if model.is_pattern and model.price is None]
+    named = len(case.settings.models) - len(open_ended)
+    found = [ok("prices", f"known for {named} models")] if named else []
+    if open_ended:
+        found.append(
+            note(
+                "prices",
+                f"behind {', '.join(open_ended)} a model without a price is served, and its charge is null",
+                "name the models that are sold, or watch for `unpriced` entries and `tokenweir rerate` them",
+            )
+        )
+    return found
+
+
+def hidden_reasoning(case: Case) -> list[Finding]:
+    """Which models are underestimated when a client leaves: their reasoning is billed and never seen."""
+    found = [model for model in case.settings.models.values() if _hides(model, case.settings)]
+    if not found:
+        return [ok("hidden reasoning", "no model is known to bill reasoning that it does not stream, or it is drained")]
+    names = ", ".join(model.name for model in found)
+    return [
+        note(
+            "hidden reasoning",
+            f"{names}: reasoning is billed and not streamed; if a client leaves, it can only be estimated",
+            "set on_client_leave: drain for their provider",
+        )
+    ]
+
+
+def _hides(model: ModelSettings, settings: Settings) -> bool:
+    return any(_hides_at(target.upstream_model, settings.providers[target.provider]) for target in model.providers)
+
+
+def _hides_at(upstream_model: str, provider: ProviderSettings) -> bool:
+    """`upstream_model`: empty where names are passed on."""
+    if provider.on_client_leave is OnClientLeave.DRAIN:
+        return False
+    named = upstream_model.rpartition("/")[2]
+    return may_hide(named, told=0.0) if named else urlsplit(provider.base_url).hostname in _HIDERS

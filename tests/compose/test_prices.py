@@ -1,0 +1,69 @@
+"""What a model costs whom, whoever answers: as a request is admitted, so is it rated again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from proxy.billing.prices import PriceBook, configured
+from proxy.billing.record import Rates
+from proxy.compose.prices import PricesNow
+from proxy.compose.proxy import _models
+from proxy.gateway.upstream import Provider
+from proxy.settings import Settings, parse
+from tests.ledger.making import an_entry
+
+AT = 1_793_000_000.0
+LISTED = {"openai": "gpt-4o-mini", "groq": "llama-3.1-8b-instant"}
+URLS = {"openai": "https://api.openai.com/v1", "groq": "https://api.groq.com/openai/v1", "own": "http://own.test/v1"}
+OWN = configured(Rates(1_000_000_000, 1_000_000_000, 2_000_000_000))
+
+
+@pytest.fixture(scope="module")
+def book() -> PriceBook:
+    """It takes a while to load."""
+    return PriceBook()
+
+
+def settings_with(**model: Any) -> Settings:
+    """A model `m` of these fields, and another name of it."""
+    document = {
+        "providers": {name: {"base_url": url} for name, url in URLS.items()},
+        "models": {"m": model, "nick": {"alias_of": "m"}},
+    }
+    return parse(yaml.safe_dump(document), env={}, folder=Path())
+
+
+TARGETS = [
+    {"provider": "openai", "upstream_model": LISTED["openai"]},
+    {"provider": "groq", "upstream_model": LISTED["groq"]},
+    {"provider": "own", "cost": {"input": 1, "output": 2}},
+]
+
+
+@pytest.mark.parametrize("price", [None, {"input": 1, "output": 2}])
+@pytest.mark.parametrize("name", ["m", "nick"])
+def test_the_price_is_the_models_and_the_cost_is_of_who_answered(book: PriceBook, name: str, price: Any) -> None:
+    settings = settings_with(providers=TARGETS, price=price)
+    providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
+    first = _models(settings, book, providers).route(name)
+    assert first is not None
+    listed = [book.price(provider=one, base_url=URLS[one], model=model, at=AT) for one, model in LISTED.items()]
+    assert None not in listed
+    assert listed[0] != listed[1]
+    for way, cost in zip((first, *first.others), [*listed, OWN], strict=True):
+        assert way.prices(AT) == (OWN if price else listed[0], cost)
+        entry = an_entry(model=name, provider=way.provider.settings.name, upstream_model=way.upstream_model)
+        assert PricesNow(settings, book)(replace(entry, started_at=AT)) == way.prices(AT)
+
+
+def test_what_is_rated_again_was_served_by_one_who_is_gone(book: PriceBook) -> None:
+    """Then the price of the book is that of who served it, as before there were several."""
+    settings = settings_with(providers=TARGETS[1:])
+    entry = an_entry(model="m", provider="openai", upstream_model=LISTED["openai"], started_at=AT)
+    was = book.price(provider="openai", base_url=URLS["openai"], model=LISTED["openai"], at=AT)
+    assert PricesNow(settings, book)(entry) == (was, was)

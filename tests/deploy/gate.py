@@ -1,0 +1,94 @@
+"""A provider that holds its streams: each sends its first event, and the rest once the test lets it.
+
+Law: what is proven with it needs no clock. An event that a client has while the gate is shut came before the last one
+was sent; streams that are all open while it is shut are open at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+FIRST = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"first"}}]}\n\n'
+LAST = (
+    b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    b'data: {"id":"c","object":"chat.completion.chunk","choices":[],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}\n\n'
+    b"data: [DONE]\n\n"
+)
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Gate:
+    """Use it as an async context manager; `base_url` is for the configuration."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        """let everything pass"""
+        self.holding = 0
+        """streams that have sent their first event and wait"""
+        self.left = 0
+        """streams whose other side closed before they could end"""
+        self.changed = asyncio.Condition()
+        self.base_url = ""
+
+    async def __aenter__(self) -> Gate:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=4096)
+        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.open.set()
+        self._server.close()
+
+    async def until_held(self, streams: int, within_s: float) -> None:
+        """So many are open at once. Raises TimeoutError."""
+        async with asyncio.timeout(within_s), self.changed:
+            await self.changed.wait_for(lambda: self.holding >= streams)
+
+    async def until_left(self, streams: int, within_s: float) -> None:
+        """So many were given up by the other side. Raises TimeoutError."""
+        async with asyncio.timeout(within_s), self.changed:
+            await self.changed.wait_for(lambda: self.left >= streams)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while await _request(reader):
+                writer.write(_HEAD + _chunk(FIRST))
+                await self._count(held=1)
+                if not await self._released(reader):
+                    await self._count(held=-1, left=1)
+                    break
+                writer.write(_chunk(LAST) + b"0\r\n\r\n")
+                await self._count(held=-1)
+        writer.close()
+
+    async def _released(self, reader: asyncio.StreamReader) -> bool:
+        """True when the gate is open; False if the other side closed first."""
+        loop = asyncio.get_running_loop()
+        opened, gone = loop.create_task(self.open.wait()), loop.create_task(reader.read(1))
+        try:
+            await asyncio.wait([opened, gone], return_when=asyncio.FIRST_COMPLETED)
+            return opened.done()
+        finally:
+            opened.cancel()
+            gone.cancel()
+            await asyncio.gather(opened, gone, return_exceptions=True)
+
+    async def _count(self, *, held: int = 0, left: int = 0) -> None:
+        async with self.changed:
+            self.holding += held
+            self.left += left
+            self.changed.notify_all()
+
+
+async def _request(reader: asyncio.StreamReader) -> bool:
+    """Read one request with a length; False at the end."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    (length,) = (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    await reader.readexactly(length)
+    return True
+
+
+def _chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)

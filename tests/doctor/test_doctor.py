@@ -1,0 +1,358 @@
+"""`tokenweir doctor` against real broken things: it names what is wrong and what to do, and shows no secret."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.cli import main
+from proxy.compose.store import Store
+from proxy.doctor import configuration, machine, providers
+from proxy.doctor.clocks import judged
+from proxy.doctor.examine import Check, checks, examine
+from proxy.doctor.finding import Case, Finding, Mark, ok
+from proxy.ledger.database import writing
+from proxy.ledger.partitions import partition_name
+from proxy.pipeline.journal import Journal
+from proxy.settings import Settings, parse
+from tests.pipeline.making import opened, record
+from tests.support.net import free_port
+from tests.support.postgres import Server
+from tests.support.provider import ScriptedProvider, json_instead
+from tests.support.tokenweir import provider_section
+from tests.support.valkey import Valkey
+
+SECRET = "sk-canary-of-the-doctor-9c41"
+PEPPER = "5e" * 32
+PRICE = {"input": 1, "output": 2}
+
+
+def settings_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", **more: Any) -> Settings:
+    """One provider, and whatever else."""
+    raw: dict[str, Any] = {
+        "providers": {"scripted": provider_section(base_url)},
+        "models": {"m": {"provider": "scripted", "price": PRICE}},
+        **more,
+    }
+    env = {"TEST_PROVIDER_KEY": SECRET, **{name: str(more[name]) for name in ("ledger", "queue") if name in more}}
+    return parse(yaml.safe_dump(raw), env=env | {"PEPPER": PEPPER}, folder=folder)
+
+
+def case_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", call: str | None = None, **more: Any) -> Case:
+    """The same, as a case."""
+    return Case(settings_of(folder, base_url, **more), time.time(), call)
+
+
+def looked(case: Case, *names: str) -> list[Finding]:
+    """What the checks of these names find."""
+    return examine(case, [check for check in checks(case) if check.name in names])
+
+
+def marks(found: list[Finding]) -> dict[str, str]:
+    """The worst mark of each check."""
+    worst: dict[str, str] = {}
+    for one in sorted(found, key=lambda finding: list(Mark).index(finding.mark)):
+        worst[one.check] = one.mark.value
+    return worst
+
+
+def said(found: list[Finding]) -> str:
+    """All that is said of what is not well, with the advice."""
+    return "\n".join(f"{one.said} → {one.advice}" for one in found if one.mark != Mark.OK)
+
+
+class Upstream:
+    """A provider's list of models: answers with `status`, its clock `ahead_s` of ours."""
+
+    def __init__(self) -> None:
+        self.status, self.ahead_s, self.keys = 200, 0.0, list[str]()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.keys.append(self.headers["Authorization"])
+                self.send_response_only(outer.status)
+                self.send_header("Date", formatdate(time.time() + outer.ahead_s, usegmt=True))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base_url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    server = Upstream()
+    yield server
+    server.close()
+
+
+def test_a_deployment_that_is_well(
+    tmp_path: Path, upstream: Upstream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a command, from end to end; `--json` says the same."""
+    file = tmp_path / "tokenweir.yaml"
+    section = {"base_url": upstream.base_url, "api_key": "${DOCTOR_TEST_KEY}"}
+    models = {"m": {"provider": "own", "price": PRICE}}
+    file.write_text(yaml.safe_dump({"providers": {"own": section}, "models": models, "streams_max": 1}))
+    monkeypatch.setenv("DOCTOR_TEST_KEY", SECRET)
+    assert main(["keys", "create", "--config", str(file), "--alias", "a"]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "--config", str(file)]) == 0
+    words = capsys.readouterr().out
+    assert "✗" not in words
+    assert words.endswith("\nnothing fails\n")
+    assert main(["doctor", "--json", "--config", str(file)]) == 0
+    report = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {one["check"] for one in report} >= {"configuration", "ledger", "keys", "provider own", "open files"}
+    assert upstream.keys == [f"Bearer {SECRET}"] * 2
+    assert SECRET not in words + json.dumps(report)
+
+
+def test_a_file_that_cannot_be_read_says_which_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NOT_SET_ANYWHERE", raising=False)
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text("providers: {a: {base_url: 'https://a.test/v1', api_key: '${NOT_SET_ANYWHERE}'}}\nmodels: {}\n")
+    assert main(["doctor", "--config", str(file)]) == 1
+    assert "providers.a.api_key: the environment variable NOT_SET_ANYWHERE is not set" in capsys.readouterr().out
+
+
+def test_it_makes_nothing(tmp_path: Path) -> None:
+    """Neither a folder nor a ledger: whoever serves would find them owned by somebody else."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    case = case_of(folder)
+    found = looked(case, "data folder", "journal", "ledger")
+    assert marks(found) == {"data folder": "note", "journal": "ok", "ledger": "note"}
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> None:
+    case = case_of(
+        tmp_path,
+        "http://10.9.8.7/v1",
+        listen={"host": "0.0.0.0"},
+        allow_literal_secrets=True,
+        providers={
+            "scripted": provider_section("http://10.9.8.7/v1"),
+            "unused": provider_section("https://unused.test/v1"),
+            "openai": provider_section("https://api.openai.com/v1"),
+            "drained": provider_section("https://api.openai.com/v1", on_client_leave="drain"),
+        },
+        models={
+            "*": {"provider": "openai"},
+            "thinker": {"provider": "openai", "upstream_model": "o4-mini"},
+            "drained": {"provider": "drained", "upstream_model": "o4-mini"},
+            "plain": {"provider": "openai", "upstream_model": "gpt-4o-mini"},
+            "own": {"provider": "scripted", "price": PRICE},
+        },
+    )
+    words = said(configuration.wording(case))
+    assert [word for word in ("listen.host", "literal", "in clear", "unused: no model") if word not in words] == []
+    assert "behind * a model without a price" in said(configuration.prices(case))
+    assert "*, thinker: reasoning is billed" in said(configuration.hidden_reasoning(case))
+    unpriced = case_of(tmp_path, models={"never-heard-of": {"provider": "scripted"}})
+    assert "models.never-heard-of.price: is missing" in said(configuration.prices(unpriced))
+
+
+def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(tmp_path, streams_max=1_000_000)
+    case.settings.data_dir.mkdir(mode=0o755)
+    (case.settings.data_dir / "pepper").write_bytes(b"short")
+    monkeypatch.setattr(
+        machine.shutil, "disk_usage", lambda _: machine.shutil._ntuple_diskusage(1 << 40, 1 << 40, 1 << 20)
+    )
+    found = machine.data_folder(case)
+    words = said(found)
+    assert [word for word in ("mode 755", "5 bytes, a pepper", "1 MiB are free") if word not in words] == []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert marks(machine.open_files(case)) == {"open files": "note"}, (soft, hard)
+
+
+def test_where_a_folder_is(tmp_path: Path) -> None:
+    """The longest mount point above it, and the last one that was put there."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/a rw\n"
+        "2 1 0:1 / /srv/data rw shared:1 - xfs /dev/b rw\n"
+        "3 1 0:2 / /srv/data rw shared:1 - nfs4 host:/x rw\n"
+        "4 1 0:3 / /srv/with\\040space rw - tmpfs none rw\n"
+    )
+    kinds = {"/srv/data/x": "nfs4", "/srv/database": "ext4", "/srv/with space/y": "tmpfs"}
+    assert {place: machine.file_system(Path(place), mounts) for place in kinds} == kinds
+    assert machine.file_system(tmp_path, tmp_path / "absent") is None
+
+
+def test_journals_are_read_while_they_are_written(tmp_path: Path) -> None:
+    case = case_of(tmp_path)
+    place = case.settings.data_dir / "journal"
+    journal = Journal.open(place, bytes_max=1 << 24)
+    for number in range(3):
+        journal.begin(opened(number))
+        journal.finish(record(opened(number)))
+    journal.settled([journal.pending(1)[0].seq])
+    assert machine.read(place)[::2] == (2, 0)
+    assert marks(machine.journal(case)) == {"journal": "ok"}
+    journal.close()
+    (file,) = place.glob("*.log")
+    image = bytearray(file.read_bytes())
+    image[len(image) // 2] ^= 1
+    file.write_bytes(image)
+    found = machine.journal(case)
+    assert "1 gaps" in said(found)
+    assert marks(found) == {"journal": "fails"}
+    assert file.read_bytes() == image, "it is looked at, not mended"
+
+
+@pytest.mark.parametrize(
+    ("status", "ahead_s", "mark", "words"),
+    [
+        (200, 0, "ok", ""),
+        (404, 0, "ok", ""),
+        (401, 0, "fails", "does not accept the key"),
+        (503, 0, "note", "says 503"),
+        (200, 5, "note", "clocks differ"),
+        (200, -3600, "fails", "clocks differ"),
+    ],
+)
+def test_what_a_provider_says(
+    tmp_path: Path, upstream: Upstream, status: int, ahead_s: float, mark: str, words: str
+) -> None:
+    upstream.status, upstream.ahead_s = status, ahead_s
+    found = providers.look("scripted", case_of(tmp_path, upstream.base_url))
+    assert marks(found) == {"provider scripted": mark}
+    assert words in said(found)
+
+
+def test_a_provider_that_is_not_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections, and speaks no TLS
+        threading.Thread(target=lambda: mute.accept()[0].close(), daemon=True).start()
+        addresses = {
+            f"http://127.0.0.1:{free_port()}/v1": "Connection refused",
+            "https://no-such-host.invalid/v1": "no address is known for no-such-host.invalid",
+            f"https://127.0.0.1:{mute.getsockname()[1]}/v1": "127.0.0.1",
+        }
+        for base_url, words in addresses.items():
+            found = providers.look("scripted", case_of(tmp_path, base_url))
+            assert words in said(found)
+            assert marks(found) == {"provider scripted": "fails"}
+
+
+def test_one_token_is_bought_only_where_a_model_is_named(tmp_path: Path, provider: ScriptedProvider) -> None:
+    usage = {"prompt_tokens": 8, "completion_tokens": 1, "total_tokens": 9}
+    provider.script("m", json_instead({"usage": usage}))
+    provider.script("mute", json_instead({}))
+    provider.script("no", json_instead({"error": {"code": "bad_model", "message": SECRET}}, 400))
+    models = {name: {"provider": "scripted", "price": PRICE} for name in ("m", "mute", "no")}
+
+    def calling(model: str | None) -> list[Finding]:
+        case = case_of(tmp_path, provider.base_url, model, models=models)
+        return looked(case, f"call {model}")
+
+    assert calling(None) == []
+    assert provider.log() == []
+    assert calling("m") == [ok("call m", "it answered: 8 prompt and 1 completion tokens")]
+    assert provider.log("m")[0]["body"]["max_tokens"] == 1
+    assert marks(calling("mute")) == {"call mute": "note"}
+    refused = calling("no")
+    assert "says 400 (bad_model)" in said(refused)
+    assert [sorted(one["body"])[0] for one in provider.log("no")] == ["max_tokens", "max_completion_tokens"]
+    assert SECRET not in said(refused)
+    assert "there are: m, mute, no" in said(calling("absent"))
+
+
+def test_a_key_goes_where_the_provider_wants_it(tmp_path: Path, provider: ScriptedProvider) -> None:
+    provider.script("m", json_instead({"usage": {"prompt_tokens": 8, "completion_tokens": 1}}))
+    models = {"m": {"provider": "scripted", "price": PRICE}}
+
+    def marked(**more: Any) -> dict[str, str]:
+        section = provider_section(provider.base_url, **more)
+        case = case_of(tmp_path, models=models, providers={"scripted": section}, call="m")
+        return marks(looked(case, "call m"))
+
+    for more, header in (({"dialects": ["gemini", "openai"]}, "authorization"), ({"key_header": "api-key"}, "api-key")):
+        assert marked(**more) == {"call m": "ok"}
+        assert SECRET in {name.lower(): value for name, value in provider.log("m")[-1]["headers"]}[header]
+    assert marked(dialects=["anthropic"]) == {"call m": "note"}
+
+
+def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> None:
+    """An empty database; then one of this version, with a month missing, a letter, and a Redis that throws away."""
+    name = postgres.new_database()
+    urls = {"ledger": "${ledger}", "queue": "${queue}"}
+    env = {"TEST_PROVIDER_KEY": SECRET, "PEPPER": PEPPER, "ledger": postgres.url(name), "queue": valkey.url}
+    raw = {"providers": {"p": {"base_url": "http://127.0.0.1:1/v1"}}, "models": {"*": {"provider": "p"}}}
+    settings = parse(yaml.safe_dump({**raw, **urls, "key_pepper": "${PEPPER}"}), env=env, folder=tmp_path)
+    case = Case(settings, time.time())
+    assert "not of this version, or empty → run `tokenweir migrate`" in said(looked(case, "ledger"))
+    store = Store(settings)
+    try:
+        with writing(store.engine) as connection:
+            month = partition_name(datetime.fromtimestamp(case.now, UTC))
+            connection.exec_driver_sql(f"DROP TABLE {month}")
+        found = looked(case, "ledger", "queue")
+        words = said(found)
+        assert [
+            word for word in ("fsync off", "no partitions for", "none can be used", "append-only") if word not in words
+        ] == []
+        assert marks(found) == {"ledger": "fails", "keys": "note", "queue": "note"}
+        valkey.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        assert "maxmemory-policy allkeys-lru" in said(looked(case, "queue"))
+        valkey.kill()
+        assert marks(looked(case, "queue")) == {"queue": "fails"}
+    finally:
+        store.close()
+        postgres.drop_database(name)
+    gone = looked(case, "ledger")
+    assert marks(gone) == {"ledger": "fails"}
+    assert PEPPER not in said(gone)
+
+
+def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:
+    never = threading.Event()
+
+    def hangs(_: Case) -> list[Finding]:
+        never.wait()
+        return []
+
+    def breaks(_: Case) -> list[Finding]:
+        raise RuntimeError(SECRET)
+
+    listed = [Check("hangs", hangs, 0.05), Check("breaks", breaks), Check("well", lambda _: [ok("well", "it is")])]
+    found = examine(case_of(tmp_path), listed)
+    never.set()
+    assert marks(found) == {"hangs": "fails", "breaks": "fails", "well": "ok"}
+    assert "no answer within 0.05 s" in said(found)
+    assert SECRET not in said(found)
+
+
+def test_a_slow_answer_is_no_difference_between_clocks() -> None:
+    assert judged("c", "theirs", 101.0, 100.0, 109.0).mark == Mark.OK
+    assert judged("c", "theirs", 98.0, 100.0, 109.0).mark == Mark.NOTE
+    assert judged("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).mark == Mark.OK
+    assert judged("c", "theirs", 150.0, 100.0, 109.0).mark == Mark.FAILS

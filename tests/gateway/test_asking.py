@@ -1,0 +1,99 @@
+"""Who is asked after whom: any providers with any answers, against the rule in one line."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from proxy.billing.record import Attempt
+from proxy.gateway.asking import Asking
+from proxy.gateway.health import FAILURES_MAX
+from proxy.gateway.ports import Route
+from proxy.gateway.upstream import Provider
+from proxy.gateway.upstream_connection import NotSentError, UpstreamFailedError
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.settings import ProviderSettings
+
+UNREACHED, BROKEN = "unreached", "broken"
+Said = int | str
+SAID = st.sampled_from([UNREACHED, BROKEN, 200, 301, 400, 401, 404, 429, 500, 503, 529])
+DOCUMENT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+
+
+def passes(said: Said) -> bool:
+    """The rule: it gave nothing, and cannot have served the request."""
+    return said in (UNREACHED, 429) or (isinstance(said, int) and said >= 500)
+
+
+class Upstream:
+    """Each provider says one thing; who was asked for what is kept."""
+
+    def __init__(self, said: dict[str, Said]) -> None:
+        self.said = said
+        self.asked: list[str] = []
+
+    async def ask(self, provider: Provider, wire: bytes) -> Any:
+        name = provider.settings.name
+        assert f'"model":"at-{name}"'.encode() in wire
+        self.asked.append(name)
+        said = self.said[name]
+        if said == UNREACHED:
+            raise NotSentError("not connected")
+        if said == BROKEN:
+            raise UpstreamFailedError("disconnected")
+        return SimpleNamespace(status=said, head=SimpleNamespace(header=lambda _: "7"), close=lambda: None)
+
+
+def routes(count: int, sick: set[int]) -> Route:
+    """So many providers, of which these are not well."""
+    made = []
+    for at in range(count):
+        settings = ProviderSettings(name=f"p{at}", base_url="http://provider.test/v1")
+        one = Route(Provider.of(settings, write_stall_s=60), f"at-p{at}", lambda _at: (None, None))
+        for _ in range(FAILURES_MAX if at in sick else 0):
+            one.provider.health.failed(1e12)
+        made.append(one)
+    return replace(made[0], others=tuple(made[1:]))
+
+
+async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said, Asking, list[Attempt]]:
+    """What the exchange has in the end; at most so many are passed on to."""
+    attempts: list[Attempt] = []
+
+    def passes_to(_: Route, attempt: Attempt) -> bool:
+        if len(attempts) < allowed:
+            attempts.append(attempt)
+            return True
+        return False
+
+    request = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
+    ports = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
+    facts = OPENAI_CHAT.facts(DOCUMENT, None)
+    asking = Asking(request, OPENAI_CHAT, facts, DOCUMENT, route, ports)  # type: ignore[arg-type]
+    try:
+        answer = await asking.answer(asking.wire(), passes_to)
+    except NotSentError:
+        return UNREACHED, asking, attempts
+    except UpstreamFailedError:
+        return BROKEN, asking, attempts
+    return answer.status, asking, attempts
+
+
+@given(st.lists(SAID, min_size=1, max_size=5), st.sets(st.integers(1, 4)), st.integers(0, 5))
+def test_each_is_asked_once_until_one_has_it(said: list[Said], sick: set[int], allowed: int) -> None:
+    upstream = Upstream({f"p{at}": one for at, one in enumerate(said)})
+    found, asking, attempts = asyncio.run(outcome(upstream, routes(len(said), sick), allowed))
+    well = [at for at in range(len(said)) if at not in sick]
+    ends = next((place for place, at in enumerate(well) if not passes(said[at])), len(well) - 1)
+    expected = well[: min(ends, allowed) + 1]
+    assert upstream.asked == [f"p{at}" for at in expected]
+    assert (found, asking.route.provider.settings.name) == (said[expected[-1]], f"p{expected[-1]}")
+    assert [(one.provider, one.status or UNREACHED) for one in attempts] == [
+        (f"p{at}", said[at]) for at in expected[:-1]
+    ]

@@ -1,0 +1,276 @@
+"""Several providers of one model, on real sockets: who is asked, who is paid, what the client hears, what is written.
+
+Each test has two providers of its own, whose health no other test touches: `a-<case>` and `b-<case>`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from proxy.demo.script import Fin, Raw, Script, Send, Shape, Wait
+from proxy.demo.shapes import sse as event
+from proxy.gateway.health import FAILURES_MAX
+from tests.crash.stage import Stage, quick_key, until
+from tests.support.net import Response, free_port
+from tests.support.provider import ScriptedProvider, error_script, hangs_up, silent
+from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
+
+B_COST = {"input": 0.17, "cached_input": 0.03, "output": 0.91}
+TALE = Shape("openai", tokens=7)
+CASES = (
+    "plain", "unreachable", "status-429", "status-500", "status-503", "status-529", "rest", "both", "broken", "hangs",
+    "mute", "gone-cancel", "gone-drain", "killed", "breaker", "alias", "whole", "late", "client-error",
+)  # fmt: skip
+Entry = dict[str, Any]
+
+
+class Pair:
+    """A deployment whose models each have two providers."""
+
+    def __init__(self, tokenweir: Tokenweir, key: str, a: ScriptedProvider, b: ScriptedProvider) -> None:
+        self.tokenweir = tokenweir
+        self.key = key
+        self.a = a
+        self.b = b
+
+    def plan(self, case: str, at_a: Script | Shape | None, at_b: Script | Shape | None) -> str:
+        """What each says to this case; the model to ask for."""
+        for provider, script in ((self.a, at_a), (self.b, at_b)):
+            if script is not None:
+                provider.script(case, script)
+        return f"{case}/{case}"
+
+    def asked(self, case: str) -> tuple[int, int]:
+        """How often each was asked."""
+        return len(self.a.log(case)), len(self.b.log(case))
+
+    async def post(self, model: str, **more: Any) -> Response:
+        """One request, to the end of its answer."""
+        async with Stage(self.tokenweir, self.key) as stage:
+            return await stage.whole(model, **more)
+
+    def lines(self, exchange_id: str | None) -> list[Entry]:
+        """Its entries, the terminal one first, once that is there."""
+
+        def mine(entries: list[Entry]) -> list[Entry]:
+            found = [one for one in entries if one["exchange_id"] == exchange_id]
+            return sorted(found, key=lambda one: (one["kind"] != "usage", one["started_at"]))
+
+        assert exchange_id is not None
+        return mine(self.tokenweir.until(lambda entries: bool(mine(entries))))
+
+
+def section(base_url: str, case: str) -> Entry:
+    """Of a provider of this case."""
+    patience = {"timeouts": {"connect_s": 0.5, "first_byte_s": 0.5, "idle_s": 20, "total_s": 60}}
+    options: Entry = patience if case in ("mute", "late") else {}
+    return provider_section(base_url, on_client_leave="drain" if case == "gone-drain" else "cancel", **options)
+
+
+@pytest.fixture(scope="module")
+def pairs(
+    tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider
+) -> Iterator[tuple[Tokenweir, str, ScriptedProvider]]:
+    """The deployment, a key of it, and the second provider. In the end its ledger holds together."""
+    second = ScriptedProvider()
+    closed = f"http://127.0.0.1:{free_port()}/v1"
+    providers, models = {}, {}
+    for case in CASES:
+        first_url = closed if case in ("unreachable", "late") else provider_process.base_url
+        providers |= {f"a-{case}": section(first_url, case), f"b-{case}": section(second.base_url, case)}
+        targets = [{"provider": f"a-{case}", "cost": COST}, {"provider": f"b-{case}", "cost": B_COST}]
+        models[f"{case}/*"] = {"providers": targets, "price": PRICE}
+    models["alias-of-one"] = {"alias_of": "one"}
+    models["one"] = {"provider": "a-alias", "upstream_model": "alias", "price": PRICE}
+    tokenweir = Tokenweir(tmp_path_factory.mktemp("pairs"), providers=providers, models=models)
+    key = quick_key(tokenweir)
+    try:
+        yield tokenweir.start(), key, second
+        assert tokenweir.unreconciled() == []
+        assert tokenweir.stop() == 0
+        assert "Traceback" not in tokenweir.log.read_text()
+    finally:
+        tokenweir.close()
+        second.close()
+
+
+@pytest.fixture
+def pair(pairs: tuple[Tokenweir, str, ScriptedProvider], provider: ScriptedProvider) -> Pair:
+    """The deployment, both providers without plans."""
+    tokenweir, key, second = pairs
+    second.reset()
+    return Pair(tokenweir, key, provider, second)
+
+
+def money(entry: Entry, prices: dict[str, float]) -> Decimal:
+    """What its tokens come to."""
+    rates = {name: Decimal(str(price)) for name, price in prices.items()}
+    tokens = entry["prompt_tokens"] * rates["input"] + entry["completion_tokens"] * rates["output"]
+    return tokens.scaleb(-6)
+
+
+def assert_failed_over(lines: list[Entry], case: str, *, status: int | None) -> None:
+    """B has served and is paid, at the model's price for the client; what A did is a line that charges nothing."""
+    served, attempt = lines
+    assert (served["kind"], served["outcome"], served["provider"]) == ("usage", "served", f"b-{case}")
+    assert Decimal(served["charge_usd"]) == money(served, PRICE) > 0
+    assert Decimal(served["cost_usd"]) == money(served, B_COST)
+    assert (attempt["kind"], attempt["provider"]) == ("attempt", f"a-{case}")
+    assert (attempt["model"], attempt["upstream_model"]) == (served["model"], case)
+    assert (attempt["charge_usd"], attempt["prompt_tokens"], attempt["completion_tokens"]) == ("0", None, None)
+    assert attempt["cost_usd"] == (None if status is not None and status >= 500 else "0")
+    assert attempt["details"].get("upstream_status") == status
+    assert served["details"]["attempts"][0]["status"] == status
+    assert attempt["duration_ms"] <= served["duration_ms"]
+
+
+async def test_the_first_provider_is_asked_and_no_other(pair: Pair) -> None:
+    response = await pair.post(pair.plan("plain", TALE, TALE))
+    (served,) = pair.lines(response.header("x-tokenweir-exchange"))
+    assert (served["provider"], Decimal(served["cost_usd"])) == ("a-plain", money(served, COST))
+    assert "attempts" not in served["details"]
+    assert pair.asked("plain") == (1, 0)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+async def test_BE11_another_provider_answers_for_one_that_does_not(pair: Pair, status: int) -> None:
+    case = f"status-{status}"
+    if status == 529:  # not a stream
+        response = await pair.post(pair.plan(case, error_script(status, "no"), TALE), stream=False)
+    else:
+        response = await pair.post(pair.plan(case, error_script(status, "no"), TALE))
+    assert (response.status, response.ended) == (200, "complete")
+    assert_failed_over(pair.lines(response.header("x-tokenweir-exchange")), case, status=status)
+    assert pair.asked(case) == (1, 1)
+
+
+async def test_a_provider_that_cannot_be_reached_was_not_asked(pair: Pair) -> None:
+    response = await pair.post(pair.plan("unreachable", None, TALE))
+    lines = pair.lines(response.header("x-tokenweir-exchange"))
+    assert_failed_over(lines, "unreachable", status=None)
+    assert lines[1]["details"]["failed"].startswith("not connected")
+    assert pair.asked("unreachable") == (0, 1)
+
+
+async def test_who_wants_to_be_left_alone_is(pair: Pair) -> None:
+    model = pair.plan("rest", error_script(429, "later", (("Retry-After", "60"),)), TALE)
+    responses = [await pair.post(model) for _ in range(3)]
+    assert [one.status for one in responses] == [200] * 3
+    assert pair.asked("rest") == (1, 3)
+    first, *later = (pair.lines(one.header("x-tokenweir-exchange")) for one in responses)
+    assert_failed_over(first, "rest", status=429)
+    assert [len(lines) for lines in later] == [1, 1], "it was not asked"
+
+
+async def test_with_nobody_left_the_client_hears_the_last_and_then_when_to_come_back(pair: Pair) -> None:
+    model = pair.plan(
+        "both",
+        error_script(503, "first is full", (("Retry-After", "90"),)),
+        error_script(429, "second is full", (("Retry-After", "30"),)),
+    )
+    response = await pair.post(model)
+    assert (response.status, response.header("retry-after")) == (429, "30")
+    assert b"second is full" in response.body
+    last, attempt = pair.lines(response.header("x-tokenweir-exchange"))
+    assert (last["outcome"], last["provider"], last["charge_usd"]) == ("refused_upstream", "b-both", "0")
+    assert (attempt["provider"], attempt["cost_usd"], attempt["details"]["cost_unknown"]) == ("a-both", None, True)
+    refused = await pair.post(model)
+    assert (refused.status, refused.header("x-tokenweir-exchange")) == (503, None)
+    assert b'"no_provider"' in refused.body
+    assert 25 <= int(refused.header("retry-after") or 0) <= 30
+    assert pair.asked("both") == (1, 1)
+
+
+async def test_a_refusal_of_the_request_is_the_answer(pair: Pair) -> None:
+    response = await pair.post(pair.plan("client-error", error_script(404, "no such model"), TALE))
+    assert response.status == 404
+    assert pair.asked("client-error") == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("case", "script", "status"),
+    [
+        ("broken", Script(steps=(Send(event({"choices": [{"index": 0, "delta": {"content": "a"}}]})), Fin())), 200),
+        ("hangs", hangs_up(), 502),
+        ("mute", silent(), 504),
+    ],
+)
+async def test_what_may_have_been_served_is_not_asked_for_again(
+    pair: Pair, case: str, script: Script, status: int
+) -> None:
+    """After the first byte, and after a request that went: broken off or silent, that was it."""
+    response = await pair.post(pair.plan(case, script, TALE))
+    assert response.status == status
+    (line,) = pair.lines(response.header("x-tokenweir-exchange"))
+    assert line["provider"] == f"a-{case}"
+    assert pair.asked(case) == (1, 0)
+
+
+@pytest.mark.parametrize("case", ["gone-cancel", "gone-drain"])
+async def test_for_a_client_that_left_nobody_else_is_asked(pair: Pair, case: str) -> None:
+    refusal = b"HTTP/1.1 503 Busy\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    model = pair.plan(case, Script(steps=(Wait(400), Raw(refusal), Fin()), framing="raw"), TALE)
+    async with Stage(pair.tokenweir, pair.key) as stage:
+        client = await stage.ask(model)
+        await until(lambda: pair.asked(case) == (1, 0))
+        client.close()
+        entries = await asyncio.to_thread(
+            pair.tokenweir.until, lambda entries: any(one["model"] == model for one in entries)
+        )
+    (line,) = [one for one in entries if one["model"] == model]
+    assert (line["provider"], line["charge_usd"]) == (f"a-{case}", "0")
+    assert pair.asked(case) == (1, 0)
+
+
+async def test_the_next_provider_has_its_own_time_to_begin(pair: Pair) -> None:
+    """Its first byte is waited for from when it was asked."""
+    response = await pair.post(pair.plan("late", None, silent()))
+    assert response.status == 504
+    last, attempt = pair.lines(response.header("x-tokenweir-exchange"))
+    assert (last["outcome"], last["provider"]) == ("upstream_stalled", "b-late")
+    assert attempt["provider"] == "a-late"
+    assert last["duration_ms"] - attempt["duration_ms"] >= 400
+
+
+async def test_a_provider_that_fails_again_and_again_is_spared(pair: Pair) -> None:
+    model = pair.plan("breaker", error_script(500, "broken"), TALE)
+    for _ in range(FAILURES_MAX):
+        assert (await pair.post(model)).status == 200
+    assert pair.asked("breaker") == (FAILURES_MAX, FAILURES_MAX)
+    response = await pair.post(model)
+    assert len(pair.lines(response.header("x-tokenweir-exchange"))) == 1
+    assert pair.asked("breaker") == (FAILURES_MAX, FAILURES_MAX + 1)
+    with urlopen(f"{pair.tokenweir.url}/metrics", timeout=5) as answer:
+        seen = answer.read().decode().splitlines()
+    assert 'tokenweir_provider_breaker{provider="a-breaker",state="open"} 1.0' in seen
+    assert 'tokenweir_provider_breaker{provider="b-breaker",state="closed"} 1.0' in seen
+    assert f'tokenweir_failed_attempts_total{{provider="a-breaker",reason="failed"}} {FAILURES_MAX}.0' in seen
+
+
+async def test_an_alias_is_the_model_under_another_name(pair: Pair) -> None:
+    pair.a.script("alias", TALE)
+    response = await pair.post("alias-of-one")
+    (line,) = pair.lines(response.header("x-tokenweir-exchange"))
+    assert (line["model"], line["upstream_model"], line["provider"]) == ("alias-of-one", "alias", "a-alias")
+    assert Decimal(line["charge_usd"]) == money(line, PRICE)
+
+
+async def test_a_kill_while_the_second_is_asked_leaves_one_exchange_with_both(pair: Pair) -> None:
+    """Settled once, by who had it; what the first did is not forgotten."""
+    model = pair.plan("killed", error_script(503, "busy"), silent())
+    async with Stage(pair.tokenweir, pair.key) as stage:
+        await stage.ask(model)
+        await until(lambda: pair.asked("killed") == (1, 1))
+        pair.tokenweir.kill()
+    pair.tokenweir.start()
+    entries = pair.tokenweir.until(lambda entries: any(one["model"] == model for one in entries))
+    mine = sorted((one for one in entries if one["model"] == model), key=lambda one: one["kind"])
+    assert [(one["kind"], one["provider"]) for one in mine] == [("attempt", "a-killed"), ("usage", "b-killed")]
+    assert len({one["exchange_id"] for one in mine}) == 1
+    assert (mine[1]["outcome"], mine[1]["charge_usd"], mine[1]["cost_usd"]) == ("crashed", "0", "0")

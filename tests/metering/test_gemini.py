@@ -1,0 +1,353 @@
+"""generateContent: what each shape on the wire is read as, and what a request says. Texts are our own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.metering.dialects.gemini_generate import GEMINI_ERRORS, GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.framing import JSON_ARRAY, LONG_SSE
+from proxy.metering.meter import Metered
+from proxy.metering.request import InvalidField
+from proxy.metering.usage import PromptEvidence, Usage
+
+
+def counts(prompt: Any = 9, candidates: Any = None, thoughts: Any = None, **more: Any) -> dict[str, Any]:
+    """A usageMetadata whose total is right."""
+    named = {"promptTokenCount": prompt, "candidatesTokenCount": candidates, "thoughtsTokenCount": thoughts}
+    given_ones = {name: value for name, value in named.items() if value is not None}
+    total = sum(value for value in (*given_ones.values(), more.get("toolUsePromptTokenCount", 0)))
+    return given_ones | {"totalTokenCount": total} | more
+
+
+def said(*parts: dict[str, Any], used: Any = None, finish: Any = None, index: int = 0) -> dict[str, Any]:
+    """An event with one candidate."""
+    candidate: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": index}
+    if finish is not None:
+        candidate["finishReason"] = finish
+    event = {"candidates": [candidate], "responseId": "resp-1", "modelVersion": "m"}
+    return event if used is None else event | {"usageMetadata": used}
+
+
+def text(*words: str, **more: Any) -> dict[str, Any]:
+    return said(*({"text": word} for word in words), **more)
+
+
+STORY = [
+    said({"text": "Weighing it.", "thought": True}, used=counts(9, None, 40)),
+    text("The water", used=counts(9, 2, 40)),
+    text(" rises.", used=counts(9, 5, 40), finish="STOP"),
+]
+FINAL = Usage(9, None, 45, 40, 54)
+
+
+def sse(*events: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\r\n\r\n" for event in events)
+
+
+def array(*events: Any) -> bytes:
+    return b"[" + b"\n,\r\n".join(json.dumps(event, indent=2).encode() for event in events) + b"\n]"
+
+
+def metered(body: bytes, *, framing: Any = None, size: int | None = None) -> Metered:
+    meter = GEMINI_STREAM.stream_meter(framing or (JSON_ARRAY if body.startswith(b"[") else LONG_SSE))
+    for at in range(0, len(body), size or len(body) or 1):
+        meter.feed(body[at : at + (size or len(body))])
+    return meter.close()
+
+
+def answered(document: Any) -> Metered:
+    meter = GEMINI_GENERATE.plain_meter()
+    meter.feed(json.dumps(document).encode())
+    return meter.close()
+
+
+@pytest.mark.parametrize("written", [sse, array])
+def test_a_stream(written: Any) -> None:
+    results = [metered(written(*STORY), size=size) for size in (None, 1, 7, 100)]
+    first = results[0]
+    assert all(result == first for result in results)
+    assert (first.usage, first.usage_raw) == (FINAL, counts(9, 5, 40))
+    assert (first.finish_reason, first.response_id, first.complete) == ("STOP", "resp-1", True)
+    assert (first.events, first.flags, first.failed) == (3, (), None)
+    evidence = first.evidence
+    assert (evidence.text_events, evidence.chars_latin, evidence.reasoning_chars) == (3, 12 + 9 + 7, 12)
+
+
+def test_an_answer() -> None:
+    result = answered(text("The water rises.", used=counts(9, 5, 40), finish="STOP"))
+    assert (result.usage, result.complete, result.events) == (FINAL, True, 0)
+    assert (result.evidence.text_events, result.evidence.chars_latin) == (1, 16)
+
+
+@given(st.integers(0, 2), st.sampled_from([sse, array]))
+def test_what_a_cut_leaves_of_what_was_generated_is_not_final(kept: int, written: Any) -> None:
+    whole = written(*STORY[:kept])
+    result = metered(whole[:-2] if written is array else whole)
+    assert result.usage == (Usage(prompt_tokens=9) if kept else None)
+    assert (result.usage_raw, result.complete) == (STORY[kept - 1]["usageMetadata"] if kept else None, False)
+    assert result.completion_so_far == [None, 40, 42][kept]
+
+
+def test_running_counts_may_fall_and_final_ones_may_not() -> None:
+    earlier = text("a", used=counts(145, 30, 60))
+    assert metered(sse(earlier, text("b", used=counts(85, 14), finish="STOP"))).usage == Usage(85, None, 14, None, 99)
+    told_twice = [text("b", used=counts(9, 14), finish="STOP"), {"usageMetadata": counts(9, 12)}]
+    result = metered(sse(*told_twice))
+    assert (result.usage, result.flags) == (Usage(9, None, 14, None, 23), ("usage_decreased",))
+
+
+def test_an_answer_that_goes_on_after_its_finish_reason_was_not_finished() -> None:
+    code = said({"executableCode": {"code": "print(6)", "language": "PYTHON"}}, used=counts(9, 4), finish="STOP")
+    ran = said({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "6" * 99}}, used=counts(9, 4))
+    end = text("Six.", used=counts(9, 6, toolUsePromptTokenCount=20), finish="STOP")
+    meter = GEMINI_STREAM.stream_meter()
+    told = []
+    for event in (code, ran, end):
+        meter.feed(sse(event))
+        meter.fold()
+        told.append((meter.done, meter.finish_reason, meter.usage))
+    final = Usage(29, None, 6, None, 35)
+    assert told == [
+        (False, "STOP", Usage(9, None, 4, None, 13)), (False, None, Usage(prompt_tokens=9)), (False, "STOP", final)
+    ]  # fmt: skip
+    result = meter.close()
+    assert (result.flags, result.evidence.chars_latin) == (("tool_prompt",), 8 + 4)
+
+
+@pytest.mark.parametrize("written", [sse, array])
+def test_an_image_in_one_event_does_not_hide_its_usage(written: Any) -> None:
+    image = {"inlineData": {"mimeType": "image/png", "data": "QUJD" * 700_000}}
+    result = metered(written(said(image, used=counts(9, 1290), finish="STOP")), size=65_536)
+    assert (result.usage, result.flags) == (Usage(9, None, 1290, None, 1299), ())
+    assert not result.evidence.empty
+
+
+def test_it_is_done_when_every_candidate_is() -> None:
+    meter = GEMINI_STREAM.stream_meter()
+    done = []
+    for event in (
+        text("a", index=0), text("b", index=1), text("c", index=0, finish="STOP"), text("d", index=1, finish="STOP")
+    ):  # fmt: skip
+        meter.feed(sse(event))
+        meter.fold()
+        done.append(meter.done)
+    assert done == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("used", "usage", "flags"),
+    [
+        (
+            counts(9, 5)
+            | {"promptTokensDetails": [{"modality": "TEXT", "tokenCount": 2}, {"modality": "AUDIO", "tokenCount": 7}]}
+            | {"candidatesTokensDetails": [{"modality": "AUDIO", "tokenCount": 4}, {"modality": "AUDIO"}]},
+            Usage(9, None, 5, None, 14, audio_prompt_tokens=7, audio_completion_tokens=4),
+            (),
+        ),
+        (counts(9, 5), Usage(9, None, 5, None, 14), ()),
+        (counts(9, None, 7), Usage(9, None, 7, 7, 16), ()),
+        (counts(9), Usage(9, None, None, None, 9), ()),
+        (counts(9, 5, cachedContentTokenCount=8), Usage(9, 8, 5, None, 14), ()),
+        (counts(9, 5, cachedContentTokenCount=10), Usage(9, 10, 5, None, 14), ("cached_exceeds_prompt",)),
+        (counts(9, 5, toolUsePromptTokenCount=100), Usage(109, None, 5, None, 114), ("tool_prompt",)),
+        (counts(9, 5) | {"totalTokenCount": 99}, Usage(9, None, 5, None, 99), ("total_mismatch",)),
+        (counts(9, 5) | {"promptTokenCount": "9"}, None, ("usage_invalid",)),
+        (counts(9, 5) | {"thoughtsTokenCount": -1}, None, ("usage_invalid",)),
+        (counts(9, 5) | {"candidatesTokenCount": True}, None, ("usage_invalid",)),
+        (counts(9, 5) | {"promptTokenCount": 9.0}, Usage(9, None, 5, None, 14), ()),
+        ({"trafficType": "ON_DEMAND"}, None, ()),
+        ([], None, ()),
+    ],
+)
+def test_the_rule_of_usage(used: Any, usage: Usage | None, flags: tuple[str, ...]) -> None:
+    event = text("x", used=used, finish="STOP")
+    for result in (metered(sse(event)), metered(array(event)), answered(event)):
+        assert (result.usage, result.flags) == (usage, flags)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text_events", "chars", "tool_events", "tool_calls", "tool_chars"),
+    [
+        ([{"text": "水 is"}], 1, 4, 0, 0, 0),
+        ([{"text": ""}], 0, 0, 0, 0, 0),
+        ([{"text": "", "thoughtSignature": "c2ln" * 99}], 0, 0, 0, 0, 0),
+        ([{"functionCall": {"name": "gauge", "args": {"at": "höhe"}}}], 0, 0, 1, 1, 5 + 13),
+        ([{"functionCall": {"name": "a"}}, {"functionCall": {"name": "a", "args": {}}}], 0, 0, 1, 2, 4),
+        ([{"toolCall": {"toolType": "SEARCH", "args": {"q": 1}}}], 0, 0, 1, 1, 7),
+        ([{"executableCode": {"code": "1+1"}}], 1, 3, 0, 0, 0),
+        ([{"codeExecutionResult": {"output": "2"}}, {"toolResponse": {"x": 1}}], 0, 0, 0, 0, 0),
+        ([{"inlineData": {"mimeType": "image/png", "data": "QUJD" * 999}}], 1, 1, 0, 0, 0),
+        ([{"text": 5}, {"text": "a", "functionCall": 7}], 1, 1, 0, 0, 0),
+    ],
+)
+def test_what_was_generated_is_evidence(
+    parts: list[dict[str, Any]], text_events: int, chars: int, tool_events: int, tool_calls: int, tool_chars: int
+) -> None:
+    evidence = metered(sse(said(*parts))).evidence
+    found = (evidence.text_events, evidence.chars - evidence.tool_chars)
+    assert found == (text_events, chars)
+    assert (evidence.tool_events, evidence.tool_calls, evidence.tool_chars) == (tool_events, tool_calls, tool_chars)
+
+
+def test_fragments_of_a_call_are_one_call() -> None:
+    begun = said({"functionCall": {"name": "gauge", "willContinue": True}})
+    piece = said({"functionCall": {"partialArgs": [{"jsonPath": "$.at", "stringValue": "we"}], "willContinue": True}})
+    evidence = metered(sse(begun, piece, piece)).evidence
+    assert (evidence.tool_calls, evidence.tool_events) == (1, 3)
+    assert evidence.tool_chars > 5
+
+
+@pytest.mark.parametrize(
+    ("finish", "word"),
+    [("MAX_TOKENS", "MAX_TOKENS"), (1, "STOP"), (2, "MAX_TOKENS"), (99, "other"), ("a b;c", "other")],
+)
+def test_finish_reasons_are_words(finish: Any, word: str) -> None:
+    assert metered(sse(text("x", finish=finish))).finish_reason == word
+
+
+def test_a_prompt_that_was_blocked_is_over() -> None:
+    document = {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": counts(9)}
+    for result in (metered(sse(document)), metered(array(document)), answered(document)):
+        assert (result.finish_reason, result.complete, result.usage) == ("SAFETY", True, Usage(9, None, None, None, 9))
+        assert result.evidence.empty
+
+
+ERROR = {"error": {"code": 503, "message": "the model is overloaded", "status": "UNAVAILABLE"}}
+
+
+def test_an_error_is_no_output_wherever_it_stands() -> None:
+    for result in (metered(sse(*STORY[:2], ERROR)), metered(array(*STORY[:2], ERROR))):
+        assert (result.failed, result.complete, result.usage) == ("error_event", False, Usage(prompt_tokens=9))
+        assert result.evidence.chars == 12 + 9
+    for alone in (answered(ERROR), metered(json.dumps(ERROR).encode(), framing=JSON_ARRAY)):
+        assert (alone.failed, alone.complete, alone.evidence.empty) == ("error_body", False, True)
+
+
+def test_what_is_no_event_is_flagged_and_nothing_raises() -> None:
+    result = metered(sse(text("a")) + b"data: {nonsense\n\n" + sse(7, text("b", finish="STOP")))
+    assert (result.flags, result.complete, result.evidence.chars) == (("unparsable_event",), True, 2)
+
+
+shapes = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["candidates", "content", "parts", "text", "functionCall", "args", "usageMetadata", "index",
+                         "promptTokenCount", "finishReason", "inlineData", "promptFeedback", "error"]),
+        inner, max_size=4),
+)  # fmt: skip
+
+
+@given(st.lists(shapes, max_size=4))
+def test_nothing_a_provider_sends_raises(events: list[Any]) -> None:
+    for written in (sse, array):
+        assert metered(written(*events)) == metered(written(*events), size=1)
+    for event in events:
+        answered(event)
+
+
+ASKED = {"contents": [{"role": "user", "parts": [{"text": "How much?"}]}]}
+
+
+def test_facts_of_a_request() -> None:
+    document = ASKED | {
+        "systemInstruction": {"parts": [{"text": "Kurz, 水"}]},
+        "tools": [{"functionDeclarations": [{"name": "gauge"}]}],
+        "generationConfig": {"maxOutputTokens": 50, "candidateCount": 3},
+    }
+    facts = GEMINI_STREAM.facts(document, "weir")
+    assert (facts.model, facts.streamed, facts.usage_asked) == ("weir", True, False)
+    assert (facts.completion_tokens_max, facts.n) == (150, 3)
+    tool_chars = len('[{"functionDeclarations":[{"name":"gauge"}]}]')
+    assert facts.prompt == PromptEvidence(
+        messages=2, chars_latin=15, chars_wide=1, tool_chars=tool_chars, blanks=2, marks=2
+    )
+    assert GEMINI_GENERATE.facts(ASKED, "weir").completion_tokens_max is None
+    assert not GEMINI_GENERATE.facts(ASKED, "weir").streamed
+
+
+def test_a_request_in_the_other_spelling_says_the_same() -> None:
+    camel = ASKED | {
+        "systemInstruction": {"parts": [{"text": "x"}]},
+        "generationConfig": {"maxOutputTokens": 5, "candidateCount": 2, "responseSchema": {"type": "OBJECT"}},
+    }
+    snake = ASKED | {
+        "system_instruction": {"parts": [{"text": "x"}]},
+        "generation_config": {"max_output_tokens": 5, "candidate_count": 2, "response_schema": {"type": "OBJECT"}},
+    }
+    assert GEMINI_STREAM.facts(snake, "m") == GEMINI_STREAM.facts(camel, "m")
+
+
+def test_what_is_not_text_is_told_apart() -> None:
+    parts = [
+        {"inlineData": {"mimeType": "image/png", "data": "QUJD"}}, {"file_data": {"mime_type": "image/jpeg"}},
+        {"inlineData": {"mimeType": "audio/wav", "data": "QUJD"}}, {"fileData": {"fileUri": "x"}},
+        {"functionResponse": {"name": "gauge", "response": {}}}, {"text": 5}, "odd",
+    ]  # fmt: skip
+    prompt = GEMINI_STREAM.facts({"contents": [{"parts": parts}, {"parts": "odd"}]}, "m").prompt
+    assert (prompt.images, prompt.attachments, prompt.tool_chars) == (2, 2, len('{"name":"gauge","response":{}}'))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"contents": None}, "contents"),
+        ({"contents": []}, "contents"),
+        ({"contents": "How much?"}, "contents"),
+        ({"contents": [{}, "x"]}, "contents[1]"),
+        ({"generationConfig": 5}, "generationConfig"),
+        ({"generation_config": []}, "generation_config"),
+        ({"generationConfig": {}, "generation_config": {}}, "generation_config"),
+        ({"generationConfig": {"maxOutputTokens": "50"}}, "generationConfig.maxOutputTokens"),
+        ({"generationConfig": {"maxOutputTokens": 50.0}}, "generationConfig.maxOutputTokens"),
+        ({"generationConfig": {"maxOutputTokens": True}}, "generationConfig.maxOutputTokens"),
+        ({"generationConfig": {"maxOutputTokens": 0}}, "generationConfig.maxOutputTokens"),
+        ({"generation_config": {"max_output_tokens": -1}}, "generation_config.max_output_tokens"),
+        ({"generationConfig": {"maxOutputTokens": 5, "max_output_tokens": 9}}, "generationConfig.max_output_tokens"),
+        ({"generationConfig": {"candidateCount": 9}}, "generationConfig.candidateCount"),
+        ({"systemInstruction": "short"}, "systemInstruction"),
+    ],
+)
+def test_a_wrong_field_is_named_by_its_path(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidField) as refusal:
+        GEMINI_STREAM.facts(ASKED | change, "m")
+    assert refusal.value.param == field
+
+
+def test_the_model_is_the_paths() -> None:
+    sent = GEMINI_STREAM.upstream_document(ASKED | {"model": "models/other"}, upstream_model="up", inject_usage=True)
+    assert sent == ASKED
+
+
+@dataclasses.dataclass
+class No:
+    status: int
+    message: str = "must be an integer"
+    kind: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+
+
+def test_errors_are_googles() -> None:
+    no = No(400, param="generationConfig.maxOutputTokens", code="invalid_value")
+    error = GEMINI_ERRORS.answer(no)["error"]
+    assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
+    assert error["message"] == "generationConfig.maxOutputTokens: must be an integer"
+    reason, violation = error["details"]
+    assert (reason["reason"], violation["fieldViolations"][0]["field"]) == ("INVALID_VALUE", no.param)
+    assert GEMINI_ERRORS.said(No(504))["error"]["status"] == "DEADLINE_EXCEEDED"
+    assert GEMINI_ERRORS.answer(No(418))["error"] == {
+        "code": 418, "message": "must be an integer", "status": "UNKNOWN", "details": []
+    }  # fmt: skip
+
+
+def test_an_error_of_ours_closes_the_array() -> None:
+    begun = array(*STORY[:2])[:-2]
+    document = json.dumps(GEMINI_ERRORS.said(No(504))).encode()
+    elements = json.loads(begun + JSON_ARRAY.event(document, GEMINI_ERRORS.event))
+    assert [*elements[:2], elements[2]["error"]["code"]] == [*STORY[:2], 504]

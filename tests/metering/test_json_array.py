@@ -1,0 +1,91 @@
+"""The elements of a long JSON array: the same at every cut, in linear time and bounded memory."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.metering.json_array import JsonArrayFramer
+from proxy.metering.sse import EVENT_BYTES_MAX
+from tests.metering.fixtures import cuts
+
+texts = st.text(alphabet=st.sampled_from('a"\\[]{},:\n\u00e9\u2028🌊'), max_size=12)
+scalars = st.none() | st.booleans() | st.integers(-99, 99) | texts
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3))
+elements = st.lists(st.dictionaries(texts, values, max_size=4) | scalars, max_size=5)
+
+
+def framed(pieces: list[bytes]) -> tuple[list[bytes], int]:
+    framer = JsonArrayFramer()
+    found = [element for piece in pieces for element, _ in framer.feed(piece)]
+    assert framer.close() is None
+    return found, framer.too_long
+
+
+@given(elements, st.booleans(), st.sampled_from([None, 1]), st.lists(st.integers(0, 400), max_size=8))
+def test_every_object_is_an_element_at_any_cut(
+    wanted: list[Any], ascii_only: bool, indent: int | None, at: list[int]
+) -> None:
+    body = json.dumps(wanted, ensure_ascii=ascii_only, indent=indent).encode()
+    ends = sorted({0, len(body), *(place for place in at if place < len(body))})
+    pieces = [body[a:b] for a, b in pairwise(ends)]
+    objects = [element for element in wanted if isinstance(element, dict)]
+    for cut in (pieces, [body], [body[place : place + 1] for place in range(len(body))]):
+        found, too_long = framed(cut)
+        assert ([json.loads(element) for element in found], too_long) == (objects, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b"", []),
+        (b" \n", []),
+        (b"[]", []),
+        (b"[", []),
+        (b"\xef\xbb\xbf [{}\n,\r\n{}]", [b"{}", b"{}"]),
+        (b'{"a":[{}]}', []),
+        (b'data: [{"a":1}]\n\n', []),
+        (b'[{"a":1}', [b'{"a":1}']),
+        (b'[{"a":"\\"]}"},{"b":"\\\\"}]', [b'{"a":"\\"]}"}', b'{"b":"\\\\"}']),
+        (b'[1,"{}",null,[{}],{"a":{}}]', [b"[{}]", b'{"a":{}}']),
+        (b'[{"a":1}] [{"b":2}]', [b'{"a":1}']),
+        (b'[{"a":"[{"}', [b'{"a":"[{"}']),
+    ],
+)
+def test_what_is_an_element(body: bytes, found: list[bytes]) -> None:
+    for pieces in cuts(body):
+        assert framed(pieces) == (found, 0)
+
+
+def test_another_element_may_follow_only_behind_one() -> None:
+    framer = JsonArrayFramer()
+    told = []
+    for byte in b'[ {"a":[{}]} \n, {} ]':
+        framer.feed(bytes([byte]))
+        told.append(framer.at_boundary)
+    behind = [place for place, true in enumerate(told) if true]
+    assert behind == [11, 12, 13, 17, 18]
+    assert not framer.feed(b"{}")
+    assert not framer.at_boundary
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_an_element_that_is_too_long_is_skipped_and_counted(over: int) -> None:
+    filler = b'{"a":"%b"}' % (b"]" * (EVENT_BYTES_MAX + over - 8))
+    body = b'[{"b":1},%b,{"c":2}]' % filler
+    for size in (len(body), 65_537, EVENT_BYTES_MAX - 5):
+        found, too_long = framed([body[at : at + size] for at in range(0, len(body), size)])
+        assert (len(found), too_long) == (3 - over, over)
+        assert (found[0], found[-1]) == (b'{"b":1}', b'{"c":2}')
+
+
+def test_one_byte_pieces_take_linear_time() -> None:
+    # A framer that begins each search anew would look at 10^10 bytes here and run into any test timeout.
+    body = b'[{"a":"%b"}]' % (b'\\"' * 80_000)
+    found, _ = framed([body[at : at + 1] for at in range(len(body))])
+    assert [len(element) for element in found] == [len(body) - 2]

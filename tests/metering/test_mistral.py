@@ -1,0 +1,80 @@
+"""Mistral's fim, and what its chat has beside OpenAI's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
+from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.meter import Metered
+from proxy.metering.request import InvalidField
+from proxy.metering.usage import PromptEvidence, Usage
+from tests.metering.fixtures import DONE, chunk, cuts, say, sse, usage
+
+ASK = {"model": "codestral", "prompt": "def weir(", "suffix": ")"}
+
+
+def metered(dialect: Dialect, body: bytes) -> Metered:
+    results = []
+    for pieces in cuts(body):
+        meter = dialect.stream_meter()
+        for piece in pieces:
+            meter.feed(piece)
+        results.append(meter.close())
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+def thought(text: str, closed: bool = True) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": [{"type": "text", "text": text}], "closed": closed}
+
+
+def test_content_in_chunks_is_text_and_thinking() -> None:
+    body = sse(
+        chunk({"role": "assistant", "content": ""}),
+        chunk({"content": [thought("Twice ", closed=False)]}),
+        chunk({"content": [thought("two."), {"type": "text", "text": "It is "}]}),
+        chunk({"content": [{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "4"}]}),
+        chunk({"content": "."}, finish="stop", usage=usage(30, 9, 39, service_tier="standard"), p="abcdef"),
+        DONE,
+    )
+    result = metered(OPENAI_CHAT, body)
+    assert (result.usage, result.finish_reason, result.complete) == (Usage(30, None, 9, None, 39), "stop", True)
+    assert (result.evidence.chars, result.evidence.reasoning_chars, result.evidence.text_events) == (18, 10, 4)
+
+
+def test_audio_in_the_prompt_is_in_the_total_alone_and_that_is_said() -> None:
+    used = usage(11, 15, 401, prompt_audio_seconds=5, prompt_tokens_details={"audio_tokens": 375, "cached_tokens": 9})
+    result = metered(OPENAI_CHAT, sse(*say("Much"), chunk(finish="stop", usage=used), DONE))
+    assert result.usage == Usage(11, 9, 15, None, 401, audio_prompt_tokens=375)
+    assert result.flags == ("audio_exceeds_prompt", "total_mismatch")
+    assert result.usage_raw == used
+
+
+def test_fim_is_answered_in_the_shapes_of_chat() -> None:
+    body = sse(chunk({"role": "assistant", "content": ""}), *say("self", ", x"), chunk(finish="length", usage=usage()))
+    result = metered(MISTRAL_FIM, body + sse(DONE))
+    assert (result.usage, result.finish_reason, result.complete) == (Usage(9, None, 3, None, 12), "length", True)
+    assert (result.evidence.chars, result.evidence.text_events) == (7, 2)
+
+
+def test_what_a_fim_request_says() -> None:
+    said = MISTRAL_FIM.facts({**ASK, "max_tokens": 24, "stream": True})
+    assert (said.model, said.streamed, said.completion_tokens_max, said.n) == ("codestral", True, 24, 1)
+    assert said.prompt == PromptEvidence(messages=1, chars_latin=10, blanks=1, marks=2)
+    assert MISTRAL_FIM.facts({"model": "m", "prompt": "水"}).prompt == PromptEvidence(messages=1, chars_wide=1)
+    sent = MISTRAL_FIM.upstream_document(ASK, upstream_model="up", inject_usage=False)
+    assert sent == {**ASK, "model": "up"}
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("prompt", None), ("prompt", ""), ("prompt", ["a"]), ("suffix", 1), ("max_tokens", -1), ("stream", 1)],
+)
+def test_a_wrong_field_is_named(field: str, wrong: Any) -> None:
+    with pytest.raises(InvalidField) as refusal:
+        MISTRAL_FIM.facts({**ASK, field: wrong})
+    assert refusal.value.param == field

@@ -1,0 +1,58 @@
+"""Lines of JSON: the same for every cut, bounded, in linear time."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from time import process_time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.metering import ndjson
+from proxy.metering.ndjson import LineFramer
+
+BODIES = st.lists(st.sampled_from([b"{}", b"\n", b"\r\n", b" ", b"\xe2\x80\xa8", b"\r", b"12345", b"\x85"])).map(
+    b"".join
+)
+
+
+def framed(pieces: list[bytes]) -> tuple[list[bytes], bytes | None, int]:
+    framer = LineFramer()
+    lines = [line for piece in pieces for line, name in framer.feed(piece) if name == b""]
+    last = framer.close()
+    assert framer.at_boundary
+    return lines, last and last[0], framer.too_long
+
+
+@given(BODIES, st.lists(st.integers(0, 200)), st.integers(1, 9))
+def test_the_lines_are_the_same_for_every_cut(body: bytes, at: list[int], longest: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ndjson, "LINE_BYTES_MAX", longest)
+        places = sorted({0, len(body), *(min(place, len(body)) for place in at)})
+        lines = body.split(b"\n")
+        kept = [line for line in lines[:-1] if line.strip() and len(line) <= longest]
+        last = lines[-1] if lines[-1].strip() and len(lines[-1]) <= longest else None
+        too_long = sum(len(line) > longest for line in lines)
+        for pieces in ([body], [body[a:b] for a, b in pairwise(places)], [body[a : a + 1] for a in range(len(body))]):
+            assert framed(pieces) == (kept, last, too_long)
+
+
+def test_a_boundary_is_between_two_lines() -> None:
+    framer = LineFramer()
+    told = []
+    for piece in (b"", b"{}", b"\n", b"{}\n{", b"}\n"):
+        framer.feed(piece)
+        told.append(framer.at_boundary)
+    assert told == [True, False, True, False, True]
+
+
+def test_an_endless_line_takes_bounded_memory_and_linear_time() -> None:
+    framer = LineFramer()
+    begun = process_time()
+    for _ in range(200_000):
+        framer.feed(b"x" * 64)
+        assert len(framer._held) <= ndjson.LINE_BYTES_MAX
+    assert framer.feed(b"\n{}\n") == [(b"{}", b"")]
+    assert framer.too_long == 1
+    assert process_time() - begun < 5

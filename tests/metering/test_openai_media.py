@@ -1,0 +1,217 @@
+"""Images, speech and transcriptions: what a request tells of what it will cost, and what each answer says of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai_images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.estimate import Estimator, reading
+from proxy.metering.framing import Framing
+from proxy.metering.meter import Metered
+from proxy.metering.request import InvalidField, Upload
+from proxy.metering.usage import PromptEvidence, Usage, UsageSource
+from tests.metering.fixtures import cuts, sse
+
+DRAW = {"model": "m", "prompt": "a weir"}
+SAY = {"model": "m", "input": "Hello 堰", "voice": "alto"}
+MP3 = Upload("a.mp3", "audio/mpeg", b"\xff\xfb" * 8000)
+WAV = Upload("a.wav", "", b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0" + bytes(31_968))
+HEAR = {"model": "m", "file": MP3}
+TOKENS = {"input_tokens": 10, "output_tokens": 1056, "total_tokens": 1066}
+
+
+def framing(dialect: Dialect) -> Framing:
+    found = dialect.framing("text/event-stream", streamed=True)
+    assert found is not None
+    return found
+
+
+def streamed(dialect: Dialect, *events: dict[str, Any] | str) -> Metered:
+    """The reading, the same at every cut."""
+    results = []
+    for pieces in cuts(sse(*events)):
+        meter = dialect.stream_meter(framing(dialect))
+        for piece in pieces:
+            meter.feed(piece)
+        results.append(meter.close())
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+def answered(dialect: Dialect, answer: Any, size: int = 7) -> Metered:
+    body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+    meter = dialect.plain_meter()
+    for at in range(0, len(body), size):
+        meter.feed(body[at : at + size])
+    assert meter.bytes_seen == len(body)
+    return meter.close()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "document", "asked"),
+    [
+        (OPENAI_IMAGES, DRAW, Usage(images=1, completion_tokens=1056)),
+        (OPENAI_IMAGES, DRAW | {"n": 3, "quality": "high"}, Usage(images=3, completion_tokens=12480)),
+        (OPENAI_SPEECH, SAY, Usage(characters=7, completion_tokens=13, audio_completion_tokens=13)),
+        (OPENAI_TRANSCRIPTIONS, HEAR, Usage(audio_ms=1000)),
+        (OPENAI_TRANSCRIPTIONS, {"model": "m", "file": WAV}, Usage(audio_ms=2000)),
+    ],
+)
+def test_what_the_request_tells_of_its_cost(dialect: Dialect, document: dict[str, Any], asked: Usage) -> None:
+    assert dialect.facts(document).asked == asked
+
+
+def test_what_is_read_is_evidence_of_the_prompt() -> None:
+    assert OPENAI_IMAGES.facts(DRAW).prompt == PromptEvidence(chars_latin=6)
+    assert OPENAI_SPEECH.facts(SAY | {"instructions": "low"}).prompt == PromptEvidence(chars_latin=9, chars_wide=1)
+    assert OPENAI_TRANSCRIPTIONS.facts(HEAR | {"prompt": "weir"}).prompt == PromptEvidence(chars_latin=4, attachments=1)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "document", "expected"),
+    [
+        (OPENAI_IMAGES, DRAW | {"stream": True}, True),
+        (OPENAI_SPEECH, SAY | {"stream_format": "sse"}, True),
+        (OPENAI_SPEECH, SAY | {"stream_format": "audio"}, False),
+        (OPENAI_TRANSCRIPTIONS, HEAR | {"stream": "true"}, True),
+        (OPENAI_TRANSCRIPTIONS, HEAR | {"stream": "False"}, False),
+        (OPENAI_TRANSCRIPTIONS, HEAR, False),
+    ],
+)
+def test_whether_a_stream_is_asked_for(dialect: Dialect, document: dict[str, Any], expected: bool) -> None:
+    assert dialect.facts(document).streamed is expected
+
+
+@pytest.mark.parametrize(
+    ("dialect", "document", "param"),
+    [
+        (OPENAI_IMAGES, DRAW | {"prompt": None}, "prompt"),
+        (OPENAI_IMAGES, DRAW | {"n": 0}, "n"),
+        (OPENAI_IMAGES, DRAW | {"stream": "yes"}, "stream"),
+        (OPENAI_IMAGES, {"prompt": "x"}, "model"),
+        (OPENAI_SPEECH, SAY | {"input": ["x"]}, "input"),
+        (OPENAI_SPEECH, SAY | {"stream_format": "wav"}, "stream_format"),
+        (OPENAI_SPEECH, {"input": "x"}, "model"),
+        (OPENAI_TRANSCRIPTIONS, {"model": "m"}, "file"),
+        (OPENAI_TRANSCRIPTIONS, HEAR | {"file": "x"}, "file"),
+        (OPENAI_TRANSCRIPTIONS, HEAR | {"model": MP3}, "model"),
+        (OPENAI_TRANSCRIPTIONS, HEAR | {"stream": "yes"}, "stream"),
+        (OPENAI_TRANSCRIPTIONS, HEAR | {"prompt": MP3}, "prompt"),
+    ],
+)
+def test_what_is_wrong_is_named(dialect: Dialect, document: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidField) as refusal:
+        dialect.facts(document)
+    assert refusal.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage", "flags"),
+    [
+        ({"data": [{"b64_json": "a" * 99}], "usage": TOKENS}, Usage(10, None, 1056, None, 1066), ()),
+        ({"data": [{"url": "u"}, {"url": "v"}]}, Usage(images=2), ()),
+        ({"data": [{"url": "u"}], "usage": {"cost_in_usd_ticks": 7}}, Usage(images=1), ()),  # xAI
+        ({"data": []}, Usage(images=0), ()),
+        ({"created": 1}, None, ()),
+        ({"data": [{}], "usage": TOKENS | {"total_tokens": 5}}, Usage(10, None, 1056, None, 5), ("total_mismatch",)),
+        ({"data": [{}], "usage": {"input_tokens": -1}}, None, ("usage_invalid",)),
+    ],
+)
+def test_images_in_an_answer(answer: dict[str, Any], usage: Usage | None, flags: tuple[str, ...]) -> None:
+    read = answered(OPENAI_IMAGES, answer)
+    assert (read.usage, read.flags, read.complete) == (usage, flags, True)
+
+
+def test_images_in_a_stream() -> None:
+    partial = {"type": "image_generation.partial_image", "b64_json": "a" * 500}
+    done = {"type": "image_generation.completed", "b64_json": "b" * 500}
+    read = streamed(OPENAI_IMAGES, partial, done | {"usage": TOKENS})
+    assert (read.usage, read.usage_raw, read.complete) == (Usage(10, None, 1056, None, 1066), TOKENS, True)
+    assert streamed(OPENAI_IMAGES, done, done).usage == Usage(images=2)
+    assert (streamed(OPENAI_IMAGES, partial).usage, streamed(OPENAI_IMAGES, partial).complete) == (None, False)
+    assert streamed(OPENAI_IMAGES, partial, {"type": "error", "error": {"message": "no"}}).failed == "error_event"
+
+
+def test_a_picture_of_megabytes_in_one_event_is_read() -> None:
+    meter = OPENAI_IMAGES.stream_meter(framing(OPENAI_IMAGES))
+    event = sse({"type": "image_generation.completed", "b64_json": "a" * (3 << 20), "usage": TOKENS})
+    for at in range(0, len(event), 1 << 16):
+        meter.feed(event[at : at + (1 << 16)])
+    read = meter.close()
+    assert (read.usage, read.flags) == (Usage(10, None, 1056, None, 1066), ())
+
+
+def test_speech_in_a_stream_and_as_audio() -> None:
+    audio = {"type": "speech.audio.delta", "audio": "UklG"}
+    tokens = {"input_tokens": 4, "output_tokens": 30, "total_tokens": 34}
+    read = streamed(OPENAI_SPEECH, audio, audio, {"type": "speech.audio.done", "usage": tokens})
+    assert read.usage == Usage(4, None, 30, None, 34, audio_completion_tokens=30)
+    assert (read.complete, read.events, read.evidence.empty) == (True, 3, True)
+    cut = streamed(OPENAI_SPEECH, audio)
+    assert (cut.usage, cut.complete) == (None, False)
+    plain = answered(OPENAI_SPEECH, b"ID3\x04" + bytes(900), size=100)
+    assert (plain.usage, plain.complete, plain.flags, plain.evidence.empty) == (None, True, (), True)
+
+
+def test_what_audio_does_not_say_its_request_does() -> None:
+    facts = OPENAI_SPEECH.facts(SAY)
+    read = reading(
+        answered(OPENAI_SPEECH, bytes(900)), estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=5,
+        completion_tokens_max=None, bytes_seen=900, accepted=True, asked=facts.asked,
+    )  # fmt: skip
+    assert read.usage == Usage(5, None, 13, None, 18, audio_completion_tokens=13, characters=7)
+    assert (read.source, read.expected_error) == (UsageSource.ESTIMATED, 0.5)
+
+
+DONE = {"type": "transcript.text.done", "text": "Over the weir."}
+HEARD = {"type": "tokens", "input_tokens": 37, "output_tokens": 9, "total_tokens": 46}
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage", "flags"),
+    [
+        (
+            {"text": "Over the weir.", "usage": HEARD | {"input_token_details": {"audio_tokens": 35}}},
+            Usage(37, None, 9, None, 46, audio_prompt_tokens=35),
+            (),
+        ),
+        ({"text": "Over the weir.", "usage": {"type": "duration", "seconds": 4}}, Usage(audio_ms=4000), ()),
+        ({"text": "Over the weir.", "duration": 5.495999813079834}, Usage(audio_ms=5496), ()),  # Venice, verbose_json
+        ({"text": "Over the weir."}, None, ("audio_unknown",)),
+        ({"text": "Over the weir.", "usage": {"type": "duration", "seconds": -4}}, None, ("usage_invalid",)),
+        (b"Over the weir.", None, ("audio_unknown",)),
+        ("Über\n".encode() * 2 + b"weir", None, ("audio_unknown",)),
+    ],
+)  # fmt: skip
+def test_transcripts_in_an_answer(answer: Any, usage: Usage | None, flags: tuple[str, ...]) -> None:
+    read = answered(OPENAI_TRANSCRIPTIONS, answer, size=3)
+    assert (read.usage, read.flags, read.complete, read.evidence.chars_latin) == (usage, flags, True, 14)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [{"type": "transcript.text.delta", "delta": "Over the "}, {"type": "transcript.text.delta", "delta": "weir."}],
+        [{"type": "transcript.text.segment", "text": "Over the weir.", "speaker": "A"}],
+        [],
+    ],
+)
+def test_transcripts_in_a_stream_are_counted_once(events: list[dict[str, Any]]) -> None:
+    read = streamed(OPENAI_TRANSCRIPTIONS, *events, DONE | {"usage": HEARD})
+    assert (read.usage, read.evidence.chars_latin, read.complete) == (Usage(37, None, 9, None, 46), 14, True)
+
+
+def test_a_type_that_is_no_stream_is_none_whatever_was_asked() -> None:
+    for dialect in (OPENAI_IMAGES, OPENAI_SPEECH, OPENAI_TRANSCRIPTIONS):
+        assert dialect.framing("text/event-stream", streamed=False) is not None
+        assert [dialect.framing(kind, streamed=True) for kind in ("audio/mpeg", "text/plain", "")] == [None] * 3
+
+
+def test_a_file_shows_nowhere() -> None:
+    assert "secret" not in f"{Upload('secret.mp3', 'audio/secret', b'secret')!r}"
