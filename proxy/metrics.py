@@ -28,6 +28,7 @@ from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
 from proxy.metering.usage import UsageSource
 from proxy.provider_metrics import ProviderMetrics
+from proxy.sink_metrics import SinkMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -109,6 +110,7 @@ class Metrics:
         self._make_queue_series(r)
         self.budgets = BudgetMetrics(r)
         self.providers = ProviderMetrics(r)
+        self.sinks = SinkMetrics(r)
 
     def _make_counts(self, r: CollectorRegistry) -> None:
         """What is counted of exchanges."""

@@ -66,9 +66,14 @@ PROMISED = {
     "tokenweir_budget_alerts": "counter",
     "tokenweir_webhook_failures": "counter",
     "tokenweir_idempotency_failures": "counter",
+    "tokenweir_sink_entries": "counter",
+    "tokenweir_sink_failures": "counter",
+    "tokenweir_sink_lag_seconds": "gauge",
+    "tokenweir_sink_waiting_entries": "gauge",
+    "tokenweir_sink_letters": "gauge",
 }
 LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
-          "reason", "threshold"}  # fmt: skip
+          "reason", "threshold", "sink"}  # fmt: skip
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
 PROMPT = "prompt that is nowhere"
@@ -205,6 +210,7 @@ def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: 
     cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
     cannot |= {"tokenweir_failed_attempts"}  # there is one provider
     cannot |= {"tokenweir_budget_rejections", "tokenweir_budget_alerts"}  # nothing is limited here
+    cannot |= {name for name in PROMISED if name.startswith("tokenweir_sink_")}  # and nothing pushed to others
     for name in PROMISED.keys() - cannot:
         assert watched.last[name].samples, name
 

@@ -275,6 +275,10 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir doctor",
         "tokenweir backup",
         "tokenweir audit",
+        "tokenweir statement",
+        "tokenweir export",
+        "tokenweir sinks status",
+        "tokenweir sinks retry",
     }
 
 

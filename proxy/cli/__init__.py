@@ -19,11 +19,14 @@ from proxy.cli import (
     corrections,
     credit,
     doctor,
+    export,
     keys,
     ledger,
     letters,
     reconcile,
     serve,
+    sinks,
+    statement,
 )
 from proxy.cli.words import Failure
 from proxy.settings import SettingsError
@@ -63,4 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_commands(commands)
     backup.add_commands(commands)
     audit.add_commands(commands)
+    statement.add_commands(commands)
+    export.add_commands(commands)
+    sinks.add_commands(commands)
     return parser

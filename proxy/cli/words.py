@@ -8,10 +8,11 @@ import getpass
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from proxy.settings import load
 
@@ -33,6 +34,37 @@ def with_config(commands: Any, name: str, help_text: str) -> argparse.ArgumentPa
 def acts_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
     """A command that changes something; `action` is its name among the acts."""
     parser.set_defaults(run=run, action=action)
+
+
+def with_whose(parser: argparse.ArgumentParser) -> None:
+    """A command about one key or account."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--key", metavar="KEY_ID|ALIAS")
+    group.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
+
+
+def whose(store: Store, options: argparse.Namespace) -> tuple[str, str, str]:
+    """Its id, its kind and its name. Raises ValueError: there is none."""
+    from proxy.ledger.account_store import AccountStore
+
+    if options.key is not None:
+        key = store.keys.one(options.key)
+        return key.key_id, "key", key.alias
+    account = AccountStore(store.engine, clock=time.time).one(options.account)
+    return account.account_id, account.kind.value, account.name
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that is there when all of it is written, and for its owner alone; before, and after a failure, what was
+    there before. Raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from proxy.compose.folder import Folder, key_pepper, ledger_url
 from proxy.compose.node import Node
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import METRICS, Siblings
+from proxy.compose.sink_observers import start_sinks
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.health import State
@@ -159,6 +160,8 @@ class Proxy:
         self._gauges()
         self._node.start(self._tasks, self._store, self._queue, self._metrics)
         await self._admitting.start(self._tasks, self._node.journal)
+        if self._queue is None:  # with a queue, workers do
+            start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
         self._tasks.start(keyring.run(), name="keyring")
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._siblings is None or self._siblings.mine == 0:

@@ -1,10 +1,9 @@
 """Tells somebody's server what was noticed. Law: signed, at least once, within a day; a server that does not answer, or
-answers nonsense, costs nothing but tries. Words of errors hold no URL, and nothing that the server said.
+answers nonsense, costs nothing but tries.
 
     POST {id, type, created_at, scope_id, scope_kind, name, threshold, spent_usd, budget_usd, window_start, window_end}
-    X-Tokenweir-Id         the alert's: the same at every try
-    X-Tokenweir-Timestamp  Unix seconds of this try
-    X-Tokenweir-Signature  v1=hex(HMAC-SHA256(secret, timestamp + "." + body))
+
+signed as posting.py says, with the alert's id.
 
 Any 2xx means that it has arrived. Everything else is tried again, after 10 s at first, then up to an hour.
 """
@@ -12,8 +11,6 @@ Any 2xx means that it has arrived. Everything else is tried again, after 10 s at
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,9 +18,9 @@ import aiohttp
 import msgspec
 from sqlalchemy import Engine
 
-from proxy import __version__
 from proxy.billing.money import usd_text
 from proxy.compose.budgets import InThread
+from proxy.compose.posting import open_session, post, signed
 from proxy.ledger.alerts import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, subjects, told, untold
 from proxy.ledger.reports import iso_utc
 from proxy.pipeline.outage import Listener, Outage
@@ -88,8 +85,7 @@ class Webhook:
         if not claimed:
             return 0
         known = await self._in_thread(subjects, self._engine, {one.scope_id for one in claimed})
-        timeout = aiohttp.ClientTimeout(total=self._answer_s)
-        async with aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session:
+        async with open_session(self._answer_s) as session:
             sending = (self._send(session, one, known.get(one.scope_id)) for one in claimed)
             results = await asyncio.gather(*sending, return_exceptions=True)
         for result in results:
@@ -101,34 +97,14 @@ class Webhook:
         now = self._unix_time()
         why: str | None = "nobody could be told within a day"
         if now < alert.created_at + GIVE_UP_S:
-            why = await self._post(session, alert.alert_id, body_of(alert, subject), now)
+            body = body_of(alert, subject)
+            answer = await post(session, self._url, body, signed(self._secret, alert.alert_id, body, now), unix_s=now)
+            why = None if answer.arrived else answer.why
         if why is None:
             await self._in_thread(told, self._engine, alert)
         else:
             state = await self._in_thread(untold, self._engine, alert, why, self._unix_time())
             self._observer.unsent(alert, why, given_up=state == GIVEN_UP)
-
-    async def _post(self, session: aiohttp.ClientSession, alert_id: str, body: bytes, now: float) -> str | None:
-        """None: it has arrived. Else why not."""
-        timestamp = str(int(now))
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": f"tokenweir/{__version__}",
-            "X-Tokenweir-Id": alert_id,
-            "X-Tokenweir-Timestamp": timestamp,
-            "X-Tokenweir-Signature": signature(self._secret, timestamp, body),
-        }
-        try:
-            async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as answer:
-                return None if 200 <= answer.status < 300 else f"HTTP {answer.status}"
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
-            return type(error).__name__
-
-
-def signature(secret: Secret, timestamp: str, body: bytes) -> str:
-    """What shows that a message is ours, and when it was sent."""
-    signed = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"v1={signed.hexdigest()}"
 
 
 def body_of(alert: Alert, subject: Subject | None) -> bytes:

@@ -23,6 +23,7 @@ from proxy.compose.budgets import open_budgets
 from proxy.compose.folder import ledger_url
 from proxy.compose.observers import SettlerSeen, SweeperSeen
 from proxy.compose.queue import Queue
+from proxy.compose.sink_observers import start_sinks
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.server import Routes, Server
 from proxy.gateway.tasks import Tasks
@@ -88,6 +89,7 @@ class Worker:
         self._tasks.start(sweeper.run(), name="sweeper")
         self._tasks.start(self._keep_partitions(), name="partitions")
         self._tasks.start(audit_for_ever(self.settings, self._engine, self._metrics), name="audit")
+        start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
         self._server = Server(self._routes(), refused=self._metrics.refused)
         self.port = await self._server.start(self.settings.worker.host, self.settings.worker.port)
 

@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, Table, func, or_, select, tuple_
+from sqlalchemy.sql import operators
 
 from proxy.billing.durations import seconds_from
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
@@ -36,6 +37,11 @@ class EntryFilter:
     """the name the client asked for"""
     since: float | None = None
     """begun at or after this; Unix seconds, UTC"""
+    until: float | None = None
+    """begun before this"""
+    key_ids: tuple[str, ...] | None = None
+    settled_by: float | None = None
+    """settled at or before this: up to the ledger's clock, nothing is missing and nothing more comes"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +95,47 @@ class Paid:
 class EntryReader:
     """Reads the ledger from its beginning; asked again later, goes on where it stopped."""
 
-    def __init__(self, engine: Engine, wanted: EntryFilter) -> None:
+    def __init__(self, engine: Engine, wanted: EntryFilter, after: tuple[float, str] | None = None) -> None:
+        """`after`: settled_at and entry_id of an entry that a reader gave; those that follow it are read."""
         self._engine = engine
         self._query = _filtered(wanted)
         begin = 0.0 if wanted.since is None else max(0.0, wanted.since - _CLOCKS_DIFFER_S_MAX)
-        self._after = (begin, "")
+        self._after = (begin, "") if after is None else after
         """settled_at and entry_id of the last one read. settled_at rises with every settling transaction, so nothing
         can come in behind this."""
 
     def new_entries(self) -> Iterator[LedgerEntry]:
         """Every entry not read yet. Raises LedgerUnavailable."""
+        return (entry for entry, _ in self.settled())
+
+    def settled(self) -> Iterator[tuple[LedgerEntry, float]]:
+        """The same, and when each was settled. Raises LedgerUnavailable."""
         while page := self._page():
             for row in page:
                 self._after = (row.settled_at, row.entry_id)
-                yield LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
+                yield _entry(row), row.settled_at
+
+    def page(self) -> list[tuple[LedgerEntry, float]]:
+        """The next PAGE_ENTRIES of them, or fewer; again: the same. Raises LedgerUnavailable."""
+        return [(_entry(row), row.settled_at) for row in self._page()]
 
     def _page(self) -> list[Row[Any]]:
         cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
         with reading(self._engine) as connection:
             return list(connection.execute(self._query.where(cursor > self._after)))
+
+
+def _entry(row: Row[Any]) -> LedgerEntry:
+    return LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
+
+
+def count_entries(engine: Engine, wanted: EntryFilter) -> int:
+    """How many a reader will give. All of them are looked at: ten million take seconds.
+
+    Raises LedgerUnavailable.
+    """
+    with reading(engine) as connection:
+        return connection.execute(select(func.count()).select_from(_wanted(select(1), wanted).subquery())).scalar_one()
 
 
 def entry_json(entry: LedgerEntry) -> dict[str, Any]:
@@ -131,12 +159,12 @@ def read_paid(engine: Engine, scope_id: str) -> Paid:
     Its cost grows with keys, days and models, not with the number of entries.
     """
     with reading(engine) as connection:
-        used = _charged(connection, usage_daily, _keys_below(scope_id))
+        used = _charged(connection, usage_daily, keys_below(scope_id))
         itself = _charged(connection, usage_daily, [scope_id])
         return Paid(used, itself - _charged(connection, balances, [scope_id]))
 
 
-def _keys_below(scope_id: str) -> Select[Any]:
+def keys_below(scope_id: str) -> Select[Any]:
     """The ids of the keys of an organization or project; of a key, its own."""
     projects = select(accounts.c.account_id).where(accounts.c.parent_id == scope_id)
     columns = api_keys.c
@@ -189,11 +217,19 @@ def _iso_time(text: str) -> datetime | None:
 
 def _filtered(wanted: EntryFilter) -> Select[Any]:
     columns = ledger_entries.c
-    query = select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at)
-    if wanted.key_alias is not None:
-        query = query.where(columns.key_alias == wanted.key_alias)
-    if wanted.model is not None:
-        query = query.where(columns.model == wanted.model)
-    if wanted.since is not None:
-        query = query.where(columns.started_at >= wanted.since)
+    query = _wanted(select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at), wanted)
     return query.order_by(columns.settled_at, columns.entry_id).limit(PAGE_ENTRIES)
+
+
+def _wanted(query: Select[Any], wanted: EntryFilter) -> Select[Any]:
+    columns = ledger_entries.c
+    conditions = (
+        (operators.eq, columns.key_alias, wanted.key_alias),
+        (operators.eq, columns.model, wanted.model),
+        (operators.ge, columns.started_at, wanted.since),
+        (operators.lt, columns.started_at, wanted.until),
+        (operators.in_op, columns.key_id, wanted.key_ids),
+        (operators.le, columns.settled_at, wanted.settled_by),
+    )
+    met = (column.operate(operator, value) for operator, column, value in conditions if value is not None)
+    return query.select_from(ledger_entries).where(*met)

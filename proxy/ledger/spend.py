@@ -40,7 +40,7 @@ _DAYS, _PART_AND_DAYS, _LESS_CREDIT = "whole days", "part of a day, and whole da
 def ledger_time(engine: Engine) -> int:
     """Up to when everything is settled: the ledger's clock in µs; 0: nothing ever was. Raises LedgerUnavailable."""
     with reading(engine) as connection:
-        return _clock_us(connection)
+        return clock_of(connection)
 
 
 def sums(engine: Engine, wants: Sequence[tuple[str, float]]) -> list[Sum]:
@@ -50,7 +50,7 @@ def sums(engine: Engine, wants: Sequence[tuple[str, float]]) -> list[Sum]:
     less what was paid in under this very id. What nobody knows has spent nothing.
     """
     with reading(engine) as connection:
-        as_of_us = _clock_us(connection)
+        as_of_us = clock_of(connection)
         kinds = _kinds(connection, {scope_of(gate_id) for gate_id, _ in wants})
         return [
             Sum(gate_id, since, _spent(connection, kinds.get(scope_of(gate_id), _KEY), gate_id, since), as_of_us)
@@ -65,7 +65,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], in
     Raises LedgerUnavailable. A clock that is before `after_us` is that of a ledger which was put back.
     """
     with reading(engine) as connection:
-        clock_us = _clock_us(connection)
+        clock_us = clock_of(connection)
         every = _entries(connection.dialect)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
         if len(rows) <= limit:
@@ -113,7 +113,8 @@ def batches(ids: Collection[str], size_max: int) -> Iterator[list[str]]:
 # -- times
 
 
-def _clock_us(connection: Connection) -> int:
+def clock_of(connection: Connection) -> int:
+    """The ledger's clock, in µs; 0: nothing was ever settled. Raises LedgerUnavailable."""
     found = connection.execute(select(ledger_clock.c.settled_at)).scalar()
     if found is None:
         raise LedgerUnavailable("the ledger's clock (the row of ledger_clock) is gone: restored in part?")

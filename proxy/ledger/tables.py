@@ -326,3 +326,38 @@ acts = Table(
     Column("result", _text(), nullable=False),
     Column("words", _text()),
 )
+
+# What pushes entries to others, and how far each of them is.
+sinks = Table(
+    "sinks",
+    metadata,
+    Column("name", _text(), primary_key=True),
+    # The cursor: everything up to this entry, in the order of settling, is sent, or is a letter.
+    Column("settled_at", UtcTime, nullable=False),
+    Column("entry_id", _text(), nullable=False),
+    Column("sent", BigInteger, nullable=False),
+    Column("last_sent_at", UtcTime),
+    # Who sends, and until when nobody else does.
+    Column("claimed_by", _text()),
+    Column("claimed_until", UtcTime, nullable=False),
+    # Failures in a row: 0 while it works.
+    Column("failures", Integer, nullable=False),
+    Column("failing_since", UtcTime),
+    Column("next_at", UtcTime, nullable=False),
+    Column("last_error", _text()),
+)
+
+# Entries that a sink's server refuses for what they say.
+sink_letters = Table(
+    "sink_letters",
+    metadata,
+    Column("sink", _text(), nullable=False),
+    Column("entry_id", _text(), nullable=False),
+    Column("settled_at", UtcTime, nullable=False),
+    Column("why", _text(), nullable=False),
+    Column("first_seen", UtcTime, nullable=False),
+    # open: somebody should look at it; again: to be sent once more; sent. No letter is ever deleted.
+    Column("state", _text(), nullable=False),
+    PrimaryKeyConstraint("sink", "entry_id"),
+    Index("ix_sink_letters_sink_state", "sink", "state"),
+)

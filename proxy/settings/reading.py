@@ -15,6 +15,7 @@ import yaml
 from proxy.billing.record import Price
 from proxy.settings.kinds import At, SettingsError, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
+from proxy.settings.sinks import SinkKind
 from proxy.settings.values import ProviderSettings, Settings
 
 # Thousands of models fit in; a longer file is not a configuration.
@@ -61,6 +62,9 @@ def _check_sharing(settings: Settings, at: At) -> None:
         raise at.under("ledger").wrong("workers behind a queue cannot reach a SQLite file: must be `postgresql://…`")
     if (settings.alerts.url is None) != (settings.alerts.secret is None):
         raise at.under("alerts").wrong("needs both, `url` and `secret`: no webhook goes out unsigned")
+    for name, sink in settings.sinks.items():
+        if sink.secret is None and sink.kind is not SinkKind.OPENMETER:
+            raise at.under("sinks").under(name).under("secret").wrong("is missing")
     if settings.ledger is not None and settings.key_pepper is None:
         raise at.under("key_pepper").wrong(
             "is missing: proxies that share a ledger must hash keys alike; `tokenweir keys pepper` prints a new one"

@@ -35,6 +35,7 @@ from proxy.settings.kinds import (
     words,
 )
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
+from proxy.settings.sinks import SINK_NAME, SinkSettings
 from proxy.settings.spending import (
     AlertSettings,
     BudgetSettings,
@@ -247,6 +248,13 @@ class Settings:
     alerts: AlertSettings = field(
         default=AlertSettings(), metadata=about(section(AlertSettings), "webhooks about budgets")
     )
+    sinks: Mapping[str, SinkSettings] = field(
+        default_factory=dict,
+        metadata=about(
+            sections(SinkSettings, SINK_NAME, "name of a-z 0-9 _ . -, up to 64"), "servers that entries are pushed to",
+            default="none",
+        ),
+    )  # fmt: skip
     worker: WorkerSettings = field(
         default=WorkerSettings(), metadata=about(section(WorkerSettings), "`tokenweir worker`")
     )

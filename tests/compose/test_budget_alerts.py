@@ -22,7 +22,8 @@ from proxy.billing.limits import CALENDAR_MONTH, Gate, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.compose import webhook
 from proxy.compose.budgets import LedgerFollowed, Thresholds
-from proxy.compose.webhook import AT_ONCE, Webhook, body_of, signature
+from proxy.compose.posting import signature
+from proxy.compose.webhook import AT_ONCE, Webhook, body_of
 from proxy.keys.budgets_local import LocalBudgets
 from proxy.keys.follower import Follower
 from proxy.ledger.alerts import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice

@@ -1,0 +1,65 @@
+"""`tokenweir sinks …`: how far each sink is, and what its server refuses."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+from proxy.cli.words import Failure, acts_as, json_line, store_of, with_config
+from proxy.settings import load
+
+
+def add_commands(commands: Any) -> None:
+    """Make them known."""
+    words = "what pushes entries to others"
+    sinks = commands.add_parser("sinks", help=words, description=words).add_subparsers(required=True, metavar="WHAT")
+    status = with_config(sinks, "status", "how far each one is, and what its server refuses, as JSON lines")
+    status.set_defaults(run=_status)
+    retry = with_config(sinks, "retry", "send once more what was refused, and do not wait after failures")
+    retry.add_argument("name", metavar="NAME")
+    acts_as(retry, "sinks.retry", _retry)
+
+
+def _status(options: argparse.Namespace) -> int:
+    settings = load(options.config, os.environ)
+    with store_of(options) as store:
+        for name, sink in settings.sinks.items():
+            print(json_line({"sink": name, "kind": sink.kind.value, **_stands(store.engine, name)}))
+    return 0
+
+
+def _stands(engine: Any, name: str) -> dict[str, Any]:
+    from proxy.ledger.reports import iso_utc
+    from proxy.ledger.sinks import OPEN, letters, standing
+
+    found = standing(engine, name)
+    if found is None:
+        return {"state": "has not run yet"}
+    sink = found.sink
+    times = {"last_sent_at": sink.last_sent_at, "failing_since": sink.failing_since}
+    return {
+        "state": "fails" if sink.failures else "works" if not found.waiting else "is behind",
+        "sent": sink.sent,
+        "waiting": found.waiting,
+        "lag_s": round(found.lag_s(time.time()), 3),
+        **{field: None if at is None else iso_utc(at) for field, at in times.items()},
+        "failures": sink.failures,
+        "last_error": sink.last_error,
+        "letters": [
+            {"entry_id": one.entry_id, "settled_at": iso_utc(one.settled_at), "why": one.why}
+            for one in letters(engine, name)
+            if one.state == OPEN
+        ],
+    }  # fmt: skip
+
+
+def _retry(options: argparse.Namespace) -> int:
+    from proxy.ledger.sinks import retry
+
+    if options.name not in load(options.config, os.environ).sinks:
+        raise Failure(f"sinks: none is called {options.name!r}")
+    with store_of(options) as store:
+        print(json_line({"sink": options.name, "again": retry(store.engine, options.name)}))
+    return 0

@@ -1,0 +1,152 @@
+"""`statement`, `export` and `sinks`, from the command line to what others get."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import stat
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from msgspec.structs import replace
+
+from proxy.cli import main
+from proxy.ledger.sinks import begin
+from proxy.ledger.store import Arrival
+from proxy.settings import SettingsError, parse
+from tests.cli.test_putting_right import CONFIG, Commands
+from tests.ledger.real import a_real_entry
+from tests.support.net import ask, post_chat
+from tests.support.tokenweir import Tokenweir
+
+LAGO = {"kind": "lago", "url": "http://127.0.0.1:1", "secret": "${LAGO_KEY}"}
+TODAY = datetime.now(UTC).date()
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """A key has used something today."""
+    monkeypatch.setenv("LAGO_KEY", "lago-1")
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    run = Commands(file, capsys)
+    (key,) = run("keys", "create", "--alias", "anna")
+    now = datetime.now(UTC).timestamp()
+    entries = [a_real_entry(number, key=key["key_id"], started_at=now) for number in range(2)]
+    # The sink reads no environment but the process's own, and so is not part of what settles here.
+    file.write_text(yaml.safe_dump(CONFIG))
+    run.ledger(lambda store: store.ledger.settle([Arrival(one) for one in entries]))
+    file.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    return run
+
+
+def test_a_statement(run: Commands, tmp_path: Path) -> None:
+    month = f"{TODAY:%Y-%m}"
+    run("credit", "add", "--key", "anna", "--usd", "2", "--reason", "invoice")
+    (shown,) = run("statement", "--key", "anna", "--month", month, "--format", "json")
+    assert (shown["total"]["requests"], shown["credits_usd"], shown["final"]) == (2, "2", False)
+    (above,) = run("statement", "--account", "org_default", "--month", month, "--format", "json")
+    assert (above["usage_usd"], above["credits_usd"]) == (shown["usage_usd"], "0")
+    page = tmp_path / "page.html"
+    run("statement", "--key", "anna", "--month", month, "--output", str(page))
+    assert page.read_text().startswith("<!doctype html>")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    run("statement", "--key", "anna", "--month", "2026-13", code=1)
+    assert run.err.startswith("tokenweir: month: not one")
+    run("statement", "--key", "nobody", "--month", month, code=1)
+    assert sorted(path.name for path in tmp_path.glob("*page*")) == ["page.html"]
+
+
+def test_an_export(run: Commands, tmp_path: Path) -> None:
+    file = tmp_path / "all.csv"
+    run("export", "--output", str(file), "--key", "anna", "--since", "1d")
+    rows = list(csv.DictReader(io.StringIO(file.read_text(), newline="")))
+    assert [row["model"] for row in rows] == ["tera-large"] * 2
+    assert run.err == ""
+    run("export", "--output", str(file), "--until", "2020-01-01", "--format", "focus")
+    assert len(file.read_text().splitlines()) == 1
+    in_vain = replace(a_real_entry(0), kind="attempt", seq=1, entry_id="attempt-1", charge_usd=0)
+    run.config.write_text(yaml.safe_dump(CONFIG))
+    run.ledger(lambda store: store.ledger.settle([Arrival(in_vain)]))
+    run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    for shape, count in (("focus", 2), ("csv", 3)):
+        run("export", "--output", str(file), "--format", shape)
+        assert len(file.read_text().splitlines()) == 1 + count
+    run("export", "--output", str(tmp_path / "x.parquet"), code=1)
+    assert "would not be called .parquet" in run.err
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "has not run yet"}]
+    run.config.write_text(yaml.safe_dump(CONFIG))
+    run.ledger(lambda store: begin(store.engine, "lago", 0.0))
+    run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
+    (shown,) = run("sinks", "status")
+    assert (shown["state"], shown["waiting"], shown["sent"], shown["letters"]) == ("is behind", 2, 0, [])
+    assert run("sinks", "retry", "lago") == [{"sink": "lago", "again": 0}]
+    assert main(["sinks", "retry", "stripe", "--config", str(run.config)]) == 1
+    assert "none is called 'stripe'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"secret": None}, "sinks.lago.secret: is missing"),
+        ({"kind": "kafka"}, "sinks.lago.kind: must be `stripe`"),
+        ({"url": "lago"}, "sinks.lago.url: must be a URL"),
+        ({"secret": "plain"}, "sinks.lago.secret: a secret does not belong in this file"),
+        ({"customers": {"anna": 7}}, "sinks.lago.customers.anna: must be a text"),
+        ({"since": "soon"}, "sinks.lago.since: must be a day or a time"),
+        ({"event": "two words"}, "sinks.lago.event: must be a name"),
+    ],
+)
+def test_what_no_sink_can_be(change: dict[str, Any], why: str) -> None:
+    config = {**CONFIG, "sinks": {"lago": {**LAGO, **change}}}
+    with pytest.raises(SettingsError) as refused:
+        parse(yaml.safe_dump(config), env={"LAGO_KEY": "lago-1"}, folder=Path())
+    assert str(refused.value).startswith(why)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
+    """Somebody's server: its URL, and what it got."""
+    got: list[dict[str, Any]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(json.loads(await request.read()))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/hook", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    yield f"http://{host}:{port}/hook", got
+    await runner.cleanup()
+
+
+async def test_what_a_proxy_settles_is_pushed(
+    tokenweir: Callable[..., Tokenweir], receiver: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, got = receiver
+    sink = {"kind": "webhook", "url": url, "secret": "${HOOK}", "since": "2026-01-01"}
+    made = tokenweir(start=False, sinks={"books": sink})
+    made.environment["HOOK"] = "a-canary-of-a-secret"
+    await asyncio.to_thread(made.start)
+    key = await asyncio.to_thread(made.key)
+    await post_chat(made.url, ask("tera"), key=key)
+    async with asyncio.timeout(20):
+        while not got:
+            await asyncio.sleep(0.05)
+    (entry,) = await asyncio.to_thread(made.entries, 1)
+    assert got[0]["entry"] == entry
+    assert b"a-canary-of-a-secret" not in made.outputs()

@@ -1,0 +1,215 @@
+"""What a customer is billed for a month: it adds up in every format, and begins with what the last month left."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert, update
+
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.money import nusd_from_usd, usd_text
+from proxy.ledger.credit import credit_entry
+from proxy.ledger.database import writing
+from proxy.ledger.statement import Statement, Whose, month_from, read_statement
+from proxy.ledger.statement_html import statement_html
+from proxy.ledger.statement_pdf import statement_pdf
+from proxy.ledger.statement_text import statement_csv, statement_json
+from proxy.ledger.store import LedgerStore
+from proxy.ledger.tables import accounts, api_keys, ledger_entries
+from tests.ledger.making import an_entry, arriving
+
+KEY, PROJECT, ORGANIZATION = (
+    Whose("key-1", "key", "anna"),
+    Whose("proj-1", "project", "web"),
+    Whose("org-1", "organization", "acme"),
+)
+ROWS = {"created_at": 1.0, "limits": None, "blocked_at": None}
+HOSTILE = '=HYPERLINK("http://x")<script>alert(1)</script>'
+
+
+def at(text: str) -> float:
+    """Unix seconds."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def top_up(number: int, scope_id: str, nusd: int) -> LedgerEntry:
+    """Paid in."""
+    return credit_entry(an_entry(number).exchange_id, scope_id, "anna", nusd, "invoice 4711", at("2026-11-09"))
+
+
+@pytest.fixture
+def book(engine: Engine, store: LedgerStore) -> Any:
+    """Settles entries at a time of the test's choice."""
+    with writing(engine) as connection:
+        connection.execute(
+            insert(accounts),
+            [
+                {
+                    **ROWS,
+                    "account_id": "org-1",
+                    "kind": "organization",
+                    "parent_id": None,
+                    "name": "acme",
+                    "revision": 11,
+                },
+                {
+                    **ROWS,
+                    "account_id": "proj-1",
+                    "kind": "project",
+                    "parent_id": "org-1",
+                    "name": "web",
+                    "revision": 12,
+                },
+            ],
+        )
+        for number, (key_id, alias) in enumerate([("key-1", "anna"), ("key-2", "bert")], 21):
+            row = {"key_id": key_id, "alias": alias, "digest": alias.encode(), "hint": "", "created_at": 1.0}
+            connection.execute(insert(api_keys), {**row, "revision": number, "project_id": "proj-1"})
+
+    def settle(entry: LedgerEntry, settled: str | None = None) -> None:
+        store.settle(arriving(entry))
+        moment = entry.started_at + 1 if settled is None else at(settled)
+        with writing(engine) as connection:
+            its = ledger_entries.c.entry_id == entry.entry_id
+            connection.execute(update(ledger_entries).where(its).values(settled_at=moment))
+
+    return settle
+
+
+@pytest.fixture
+def november(book: Any) -> None:
+    """October, November and December of two keys: every kind of entry on both sides of every midnight."""
+    for number, (begun, more) in enumerate([
+        ("2026-10-31T23:59:59.999999", {"charge_usd": 5}),
+        ("2026-11-01T00:00:00", {"charge_usd": 1_000_000_000}),
+        ("2026-11-01T12:00:00", {"charge_usd": 1, "usage_source": "estimated", "reasoning_tokens": 7}),
+        ("2026-11-01T13:00:00", {"charge_usd": None, "model": HOSTILE, "details": {"units": {"images": 3}}}),
+        ("2026-11-30T23:59:59.999999", {"charge_usd": 20, "key_id": "key-2", "key_alias": "bert"}),
+        ("2026-12-01T00:00:00", {"charge_usd": 7}),
+    ]):  # fmt: skip
+        book(an_entry(number, started_at=at(begun), **more))
+    in_vain = {"kind": "attempt", "seq": 1, "charge_usd": 0, "cost_usd": None, "total_tokens": None}
+    book(an_entry(1, started_at=at("2026-11-01T00:00:00"), **in_vain))
+    lost = {"kind": "adjustment", "seq": 1, "charge_usd": -2, "details": {"why": "@sum, a refund"}}
+    book(an_entry(0, started_at=at("2026-10-31T23:59:59"), **lost), "2026-11-15")
+    book(an_entry(1, started_at=at("2026-11-01"), **{**lost, "charge_usd": -300}), "2026-12-02")
+    book(top_up(90, "key-1", 50_000), "2026-10-20")
+    book(top_up(91, "key-1", 2_000_000_000), "2026-11-09")
+    book(top_up(92, "org-1", 9_000_000_000), "2026-11-10")
+    book(top_up(93, "key-1", -4), "2026-12-09")
+
+
+def read(engine: Engine, whose: Whose, month: str) -> Statement:
+    """As the command does."""
+    return read_statement(engine, whose, month_from(month))
+
+
+@pytest.mark.usefixtures("november")
+def test_a_month_of_a_key(engine: Engine) -> None:
+    found = read(engine, KEY, "2026-11")
+    assert [(one.day.day, one.model, one.usages.requests, one.usages.charge_usd) for one in found.lines] == [
+        (1, HOSTILE, 1, 0),
+        (1, "tera-large", 2, 1_000_000_001),
+    ]
+    total = found.total
+    assert (total.requests, total.estimated, total.estimated_usd, total.unpriced) == (3, 1, 1, 1)
+    assert total.counts == {
+        "prompt_tokens": 300, "cached_tokens": 60, "completion_tokens": 150, "reasoning_tokens": 7,
+        "total_tokens": 450, "images": 3,
+    }  # fmt: skip
+    assert [(one.day, one.usd, one.why) for one in found.adjustments] == [(date(2026, 10, 31), -2, "@sum, a refund")]
+    assert [one.usd for one in found.credits] == [2_000_000_000]
+    assert (found.opening_usd, found.closing_usd) == (49_995, 49_995 - 1_000_000_001 + 2 + 2_000_000_000)
+    assert found.keys == ()
+
+
+@pytest.mark.usefixtures("november")
+@pytest.mark.parametrize("whose", [KEY, PROJECT, ORGANIZATION], ids=lambda one: one.kind)
+def test_a_month_begins_with_what_the_last_one_left(engine: Engine, whose: Whose) -> None:
+    months = [read(engine, whose, f"2026-{month:02}") for month in range(8, 13)]
+    assert months[0].opening_usd == 0
+    for before, after in pairwise(months):
+        assert after.opening_usd == before.closing_usd
+    used = -(5 + 1_000_000_000 + 1 + 7 - 2 - 300)
+    everything = {KEY: used + 2_000_049_996, PROJECT: used - 20, ORGANIZATION: used - 20 + 9_000_000_000}
+    assert months[-1].closing_usd == everything[whose]
+
+
+@pytest.mark.usefixtures("november")
+def test_an_account_sees_what_each_of_its_keys_has_part_in(engine: Engine) -> None:
+    found = read(engine, ORGANIZATION, "2026-11")
+    assert [(name, one.requests, one.charge_usd) for _, name, one in found.keys] == [
+        ("anna", 3, 1_000_000_001),
+        ("bert", 1, 20),
+    ]
+    assert sum(one.charge_usd for *_, one in found.keys) == found.total.charge_usd == 1_000_000_021
+    assert [one.usd for one in found.credits] == [9_000_000_000]
+
+
+@pytest.mark.usefixtures("november")
+def test_what_is_printed_adds_up(engine: Engine) -> None:
+    found = read(engine, KEY, "2026-11")
+    rows = list(csv.DictReader(io.StringIO(statement_csv(found), newline="")))
+    assert [row["line"] for row in rows] == ["opening", "usage", "usage", "adjustment", "credit", "closing"]
+    total = {name: sum(Decimal(row[name] or 0) for row in rows) for name in ("charge_usd", "credit_usd")}
+    opening, closing = Decimal(rows[0]["balance_usd"]), Decimal(rows[-1]["balance_usd"])
+    assert opening - total["charge_usd"] + total["credit_usd"] == closing
+    assert nusd_from_usd(closing) == found.closing_usd
+    amounts = [row[name] for row in rows for name in ("charge_usd", "credit_usd", "balance_usd") if row[name]]
+    assert {len(amount.partition(".")[2]) for amount in amounts} == {9}
+    assert rows[1]["model"] == f"'{HOSTILE}"
+    assert rows[3]["why"] == "'@sum, a refund"
+
+    shown = json.loads(json.dumps(statement_json(found)))
+    sums = [nusd_from_usd(shown[f"{name}_usd"]) for name in ("opening_balance", "usage", "adjustments", "credits")]
+    assert sums[0] - sums[1] - sums[2] + sums[3] == nusd_from_usd(shown["closing_balance_usd"])
+    assert sum(nusd_from_usd(one["charge_usd"]) for one in shown["usage"]) == sums[1]
+    assert "cost" not in json.dumps(shown)
+
+
+@pytest.mark.usefixtures("november")
+def test_the_page_is_safe_whole_and_light(engine: Engine) -> None:
+    page = statement_html(read(engine, ORGANIZATION, "2026-11"))
+    assert "<script" not in page.lower()
+    assert "&lt;script&gt;" in page
+    assert not re.search(r"(src|href)=|url\(|@import", page)
+    assert "≈ 1.000000001" in page
+    assert "Provisional" in page or "Complete" in page
+    assert len(page) < 20_000
+
+
+def test_round_amounts_have_cents(engine: Engine, book: Any) -> None:
+    book(an_entry(0, started_at=at("2026-11-03"), charge_usd=1_500_000_000))
+    page = statement_html(read(engine, KEY, "2026-11"))
+    assert ">1.50<" in page
+    assert ">-1.50<" in page
+
+
+@pytest.mark.usefixtures("november")
+def test_the_document(engine: Engine) -> None:
+    pytest.importorskip("reportlab", reason="the extra tokenweir[pdf] is not installed")
+    found = read(engine, ORGANIZATION, "2026-11")
+    written = statement_pdf(found)
+    assert written.startswith(b"%PDF-")
+    assert written == statement_pdf(found)
+
+
+def test_a_month_without_anything(engine: Engine) -> None:
+    found = read(engine, KEY, "2026-11")
+    assert (found.opening_usd, found.closing_usd, found.lines) == (0, 0, [])
+    assert usd_text(found.total.charge_usd) == "0"
+    assert "Closing balance" in statement_html(found)
+
+
+@pytest.mark.parametrize("text", ["2026", "2026-13", "2026-1", "november", "2026-11-01", "٢٠٢٦-١١", "9999-12"])
+def test_what_is_no_month_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"month: not one"):
+        month_from(text)
