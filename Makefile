@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check bench faults lock clean
+.PHONY: help ready demo test check bench faults lock clean
 help:            ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -15,6 +15,8 @@ $(READY): requirements.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
+
+ready: $(READY)
 
 demo: $(READY)   ## real streams through the proxy into a ledger, in under a minute
 	@$(BIN)/tokenweir demo
