@@ -30,7 +30,7 @@ check: $(READY)  ## types, lint, import contract
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 
-bench: $(READY)  ## the tables of FIGURES.md (needs a C compiler; nginx for the ratios)
+bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run
 	@$(BIN)/python -m tests.bench.apart
 
