@@ -77,6 +77,19 @@ def test_parts_above_their_whole_are_flagged(more: dict[str, int], flags: list[s
     assert list(violations(msgspec.structs.replace(COUNTS, **more))) == flags
 
 
+@pytest.mark.parametrize(
+    ("counts", "completion"),
+    [((9, 5, 54, 40), 45), ((9, 45, 54, 40), 45), ((9, 5, 14, 40), 5), ((9, 5, 14, 0), 5), ((9, 5, None, 40), 5)],
+)
+def test_reasoning_beside_the_completion_is_part_of_it(counts: tuple[int | None, ...], completion: int) -> None:
+    """By the total alone: xAI's leaves reasoning out of the completion, and bills it like the rest."""
+    prompt, told, total, reasoning = counts
+    raw = {"prompt_tokens": prompt, "completion_tokens": told, "total_tokens": total, "reasoning_tokens": reasoning}
+    found = usage_of(raw)
+    assert found is not None
+    assert (found.completion_tokens, found.total_tokens, found.reasoning_tokens) == (completion, total, reasoning)
+
+
 def test_of_two_usages_each_count_is_the_higher() -> None:
     first, second = Usage(searches=2, cache_write_tokens=5), Usage(searches=1, audio_ms=9)
     assert later(first, second) == (Usage(searches=2, cache_write_tokens=5, audio_ms=9), True)

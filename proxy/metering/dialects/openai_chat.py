@@ -123,6 +123,8 @@ class ChatTally(Counting):
             self.flags.add("usage_invalid")
         elif usage != Usage():
             self.flags.update(violations(usage))
+            if usage.completion_tokens != raw.get("completion_tokens"):
+                self.flags.add("reasoning_added")
             self.usage, fell = later(self.usage, usage)
             self.usage_raw = raw
             if fell:

@@ -6,8 +6,9 @@ reasoning = `completion_tokens_details.reasoning_tokens`, else `reasoning_tokens
 `prompt_tokens_details.cache_write_tokens` (OpenRouter, Bedrock), else `cache_creation_input_tokens` (gateways to
 Anthropic), for an hour `cache_creation.ephemeral_1h_input_tokens`; audio = `audio_tokens` of either details; searches =
 `server_tool_use_details.web_search_requests` (OpenRouter), else `num_search_queries` (Perplexity), else
-`num_sources_used` (xAI). Numbers are taken as reported: never clamped, never altered, never added up. A usage with
-one impossible count is not used at all.
+`num_sources_used` (xAI). Numbers are taken as reported: never clamped, never altered, never added up, but for one case:
+where the total is prompt + completion + reasoning, reasoning was counted beside the completion (xAI), and is added to
+it. A usage with one impossible count is not used at all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
@@ -34,7 +36,7 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
         _object(raw, "completion_tokens_details"),
     )
     try:
-        return Usage(
+        usage = Usage(
             prompt_tokens=count(raw.get("prompt_tokens")),
             cached_tokens=_first(
                 prompt_details.get("cached_tokens"), raw.get("prompt_cache_hit_tokens"), raw.get("cached_tokens")
@@ -55,6 +57,15 @@ def usage_of(raw: Mapping[str, Any]) -> Usage | None:
         )
     except ValueError:
         return None
+    return _with_reasoning(usage) if usage.reasoning_tokens else usage
+
+
+def _with_reasoning(usage: Usage) -> Usage:
+    """Reasoning is part of the completion; what the total says tells whether it was counted so."""
+    prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+    if prompt is None or completion is None or total != prompt + completion + (usage.reasoning_tokens or 0):
+        return usage
+    return structs.replace(usage, completion_tokens=total - prompt)
 
 
 def _object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
