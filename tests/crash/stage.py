@@ -18,7 +18,7 @@ from proxy.settings import load
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.tokenweir import Tokenweir
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0
 
 
 class Stage:

@@ -192,13 +192,15 @@ class Plant:
     server: Server
     clock: Clock = field(default_factory=Clock)
     seen: Seen = field(default_factory=Seen)
+    answer_s: float = 10.0
+    """as long as a server may think"""
 
     def sender(self, kind: SinkKind, **settings: Any) -> SinkSender:
         """Another process's."""
         url = self.server.url + ("/hook" if kind is SinkKind.WEBHOOK else "")
         of_all = {"name": "it", "kind": kind, "url": url, "secret": SECRET, "since": 0.0}
         made = SinkSettings(**{**of_all, **settings})
-        return SinkSender(self.engine, made, unix_time=self.clock, observer=self.seen, answer_s=0.3)
+        return SinkSender(self.engine, made, unix_time=self.clock, observer=self.seen, answer_s=self.answer_s)
 
     def settle(self, *entries: LedgerEntry) -> list[str]:
         """Their ids."""
@@ -280,6 +282,7 @@ async def test_a_webhook_gets_everything(plant: Plant) -> None:
 async def test_a_server_that_fails_is_asked_again_later(plant: Plant, answer: int | str) -> None:
     ids = plant.settle(an_entry(0), an_entry(1))
     plant.server.answers = [(lambda: asyncio.sleep(1)) if answer == "silence" else int(answer)]
+    plant.answer_s = 0.3 if answer == "silence" else plant.answer_s
     sender = plant.sender(SinkKind.OPENMETER)
     assert not await sender.look()
     assert not await sender.look()
