@@ -24,6 +24,7 @@ from proxy.console.live import LiveApi
 from proxy.console.openapi import document
 from proxy.console.sessions import Sessions
 from proxy.console.standing import StandingApi
+from proxy.console.static import add_page
 from proxy.console.usage import UsageApi
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
@@ -138,6 +139,7 @@ class Console:
             add(routes, endpoint, sessions)
         routes.local("GET", "/openapi.json", _answering(msgspec.json.encode(document(table)), JSON_TYPE))
         routes.local("GET", "/healthz", _answering(b"ok\n", "text/plain"))
+        add_page(routes)
         self._server = Server(routes, refused=refused, headers=HEADERS)
         port = await self._server.start(admin.host, admin.port)
         self.url = f"http://{f'[{admin.host}]' if ':' in admin.host else admin.host}:{port}"

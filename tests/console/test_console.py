@@ -138,7 +138,9 @@ def test_what_runs_is_not_settled_and_says_so(stand: Stand) -> None:
 
 
 def test_an_exchange_explains_its_number(stand: Stand) -> None:
-    first = entry(0)
+    vain = {"provider": "other", "upstream_model": "m", "failed": "answered 503", "status": 503}
+    vain |= {"started_at": YESTERDAY, "duration_ms": 8.5}
+    first = replace(entry(0), details={**entry(0).details, "attempts": [vain]})
     less = corrected(standing([first]), Wanted(charge_usd=5_000), "goodwill")
     settle(stand.engine, first, less, node=None)  # type: ignore[arg-type]
     shown = stand.get(f"/v1/exchanges/{first.exchange_id}")
@@ -148,6 +150,7 @@ def test_an_exchange_explains_its_number(stand: Stand) -> None:
     assert shown["charge"]["sum"].startswith(f"{shown['charge']['usd']} = ")
     assert (shown["charge_usd"], shown["status"], shown["usage"]["source"]) == ("0.000005", "settled", "reported")
     assert shown["usage"]["counts"]["completion_tokens"] == first.completion_tokens
+    assert shown["attempts"] == [vain]
     (adjustment,) = shown["adjustments"]
     assert (adjustment["why"], adjustment["by"]) == ("goodwill", "operator")
     assert float(adjustment["charge_usd"]) == pytest.approx(5e-6 - float(shown["charge"]["usd"]), abs=1e-15)

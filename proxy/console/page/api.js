@@ -1,0 +1,100 @@
+// What is asked of the proxy. Law: the credential is kept in this tab's session storage and sent in one header, nowhere
+// else; every refusal is an error with words that a person can read.
+
+const KEPT = "tokenweir.credential";
+
+export const credential = () => sessionStorage.getItem(KEPT);
+export const remember = (text) => sessionStorage.setItem(KEPT, text);
+export const forget = () => sessionStorage.removeItem(KEPT);
+
+/** A refusal: `status` 0 is nobody answering; `param` the field it is about. */
+export class Refused extends Error {
+  constructor(status, problem = {}) {
+    super(problem.message ?? `The proxy answered ${status} and said no more.`);
+    Object.assign(this, { status, param: problem.param ?? null, code: problem.code ?? null });
+  }
+}
+
+function address(path, query) {
+  const named = Object.entries(query ?? {}).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const parameters = new URLSearchParams(named.flatMap(([name, value]) => [value].flat().map((one) => [name, one])));
+  return parameters.size ? `${path}?${parameters}` : path;
+}
+
+async function sent(path, { method = "GET", query, body, signal, accept, as = credential() } = {}) {
+  const headers = { Authorization: `Bearer ${as}`, Accept: accept ?? "application/json" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch(address(path, query), {
+      method, headers, signal, body: body && JSON.stringify(body), cache: "no-store", credentials: "omit",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused(0, { message: "The proxy does not answer: it is stopped, or the network is down." });
+  }
+  if (response.ok) return response;
+  const refusal = new Refused(response.status, (await response.json().catch(() => ({}))).error);
+  if (response.status === 401 && as === credential()) {
+    forget();
+    dispatchEvent(new CustomEvent("signed-out", { detail: "You were signed out: what you signed in with no longer counts." }));
+  }
+  throw refusal;
+}
+
+/** The body of an answer. Raises Refused. */
+export const ask = async (path, options) => (await sent(path, options)).json();
+
+export const post = (path, body) => ask(path, { method: "POST", body });
+
+/** The body, and how long to wait before it may be asked again (202: it is not finished); null: it is. */
+export async function askUnfinished(path, options) {
+  const response = await sent(path, options);
+  const wait = response.status === 202 ? Number(response.headers.get("Retry-After") ?? 1) : null;
+  return [await response.json(), wait];
+}
+
+/** Every bucket of a paged report. */
+export async function buckets(path, query, signal) {
+  const found = [];
+  let page;
+  do {
+    const answer = await ask(path, { query: { ...query, page }, signal });
+    found.push(...answer.data);
+    page = answer.next_page;
+  } while (page);
+  return found;
+}
+
+/** The bodies of server-sent events, one after the other, until it ends. */
+export async function* events(path, signal) {
+  const response = await sent(path, { signal, accept: "text/event-stream" });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let kept = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    kept += value;
+    for (let end = kept.indexOf("\n\n"); end >= 0; end = kept.indexOf("\n\n")) {
+      const line = kept.slice(0, end).split("\n").find((one) => one.startsWith("data: "));
+      kept = kept.slice(end + 2);
+      if (line) yield JSON.parse(line.slice(6));
+    }
+  }
+}
+
+/** All keys, revoked ones too, as far as 1,000. */
+export async function everyKey(signal) {
+  const found = [];
+  for (let page = 1, pages = 1; page <= Math.min(pages, 10); page += 1) {
+    const answer = await ask("key/list", { query: { page, size: 100, include_revoked: true }, signal });
+    pages = answer.total_pages;
+    found.push(...answer.keys);
+  }
+  return found;
+}
+
+/** Resolves after so many seconds, or at once when it is no longer wanted. */
+export const pause = (seconds, signal) => new Promise((resolve) => {
+  const timer = setTimeout(resolve, seconds * 1000);
+  signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });
+});

@@ -1,0 +1,73 @@
+// How full the budgets are. Law: what is held by running exchanges counts, and is told apart from what is spent.
+
+import { ask, pause } from "./api.js";
+import { el, empty, failure, loading } from "./dom.js";
+import { count, many, moment, money, nusd, percent } from "./words.js";
+
+export const title = "Budgets";
+
+const EVERY_S = 10;
+const MARKS = [0.5, 0.8, 1];
+const WINDOWS = { none: "for its whole life", calendar_month: "per calendar month (UTC)", calendar_day: "per day (UTC)" };
+
+const ratio = (part, whole) => (whole === 0n ? 1 : Number(part) / Number(whole));
+const level = (used) => (used >= 1 ? "full" : used >= 0.8 ? "high" : used >= 0.5 ? "half" : "low");
+
+function bar(one) {
+  const spent = ratio(nusd(one.spent_usd), nusd(one.budget_usd));
+  const held = ratio(nusd(one.held_usd), nusd(one.budget_usd));
+  // Room to the right of the last mark, so that it is seen to be passed.
+  const scale = Math.max(1.04, spent + held);
+  const words = `${percent(spent)} spent${held > 0 ? `, ${percent(held)} held` : ""}`;
+  const part = (name, width) => {
+    const made = el("span", { class: name });
+    made.style.width = `${(Math.max(0, width) / scale) * 100}%`;
+    return made;
+  };
+  const marks = MARKS.map((at) => {
+    const made = el("span", { class: "limit", "aria-hidden": "true" }, el("span", {}, `${at * 100}`));
+    made.style.left = `${(at / scale) * 100}%`;
+    return made;
+  });
+  return el("div", { class: "fill-frame" }, el("div", {
+    class: `fill ${level(spent)}`, role: "meter", "aria-label": `Budget of ${one.name}`, "aria-valuemin": 0, "aria-valuemax": 100,
+    "aria-valuenow": Math.min(100, spent * 100).toFixed(2), "aria-valuetext": words,
+  }, part("spent", spent), part("held", held)), marks);
+}
+
+function state(spent) {
+  if (spent >= 1) return "It is used up: requests are refused until it begins anew or is raised.";
+  if (spent >= 0.8) return "Past the 80 % mark.";
+  return spent >= 0.5 ? "Past the 50 % mark." : "";
+}
+
+function card(one) {
+  const spent = ratio(nusd(one.spent_usd), nusd(one.budget_usd));
+  const left = nusd(one.budget_usd) - nusd(one.spent_usd) - nusd(one.held_usd);
+  return el("section", { class: "card budget" },
+    el("h2", {}, one.name, " ", el("span", { class: "quiet small" }, one.scope_kind)),
+    el("p", {}, money(one.spent_usd), " of ", money(one.budget_usd), ` ${WINDOWS[one.window] ?? `per ${one.window}`} · ${percent(spent)}`),
+    bar(one),
+    el("p", { class: "small" }, state(spent), " Left: ", money(left > 0n ? left : 0n), ". Held by what runs or is being settled: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
+    el("p", { class: "quiet small" }, one.window_end ? ["Begins anew ", moment(one.window_end), "."] : one.window === "none" ? "It never begins anew." : ""));
+}
+
+/** The fullest first; drawn anew until it is left. */
+export async function show(body, { me, signal }) {
+  body.replaceChildren(loading());
+  while (!signal.aborted) {
+    try {
+      const every = (await ask("v1/budgets", { signal })).data.sort((one, other) => other.used - one.used);
+      const none = empty("No budget has been met yet.", me.role === "operator"
+        ? ["A budget is here from the first request that it counts for. Give a key one under ", el("a", { href: "#/keys" }, "Keys"), "."]
+        : "Your key has no budget, or has not been used yet.");
+      if (signal.aborted) return;
+      body.replaceChildren(every.length ? el("div", { class: "cards" }, every.map(card)) : none,
+        el("p", { class: "quiet small" }, every.length ? `${many(every.length, "budget")}, the fullest first; alerts are sent at 50, 80 and 100 %. Looked at every ${count(EVERY_S)} seconds.` : ""));
+    } catch (error) {
+      if (signal.aborted || error.status === 401) return;
+      body.replaceChildren(failure(error));
+    }
+    await pause(EVERY_S, signal);
+  }
+}

@@ -1,0 +1,92 @@
+// Elements. Law: whatever came over the wire becomes text, never markup; there is no HTML in any string.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") made.addEventListener(name, value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
+  return made;
+}
+
+/** An element; an attribute that is a function listens to the event of its name. */
+export const el = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children);
+
+/** The same, of SVG. */
+export const svg = (name, attributes = {}, ...children) =>
+  filled(document.createElementNS(SVG, name), attributes, children);
+
+/** Something for those who listen to the page. */
+export function say(words) {
+  document.getElementById("said").textContent = words;
+}
+
+/** What is shown until there is something to show. */
+export const loading = () => el("p", { class: "quiet loading", role: "status" }, "Loading …");
+
+/** Nothing is there, and why. */
+export const empty = (title, ...words) =>
+  el("div", { class: "empty" }, el("p", { class: "empty-title" }, title), el("p", { class: "quiet" }, ...words));
+
+/** What went wrong, and a way to try again. */
+export const failure = (error, again) =>
+  el("div", { class: "notice bad", role: "alert" },
+    el("p", {}, error.message),
+    again && el("button", { type: "button", click: again }, "Try again"));
+
+/** `columns`: {label, cell: row → node or text, number?, long?, hidden?}. On a phone, every row becomes a card. */
+export function table({ caption, columns, rows, opens }) {
+  const shown = columns.filter((one) => !one.hidden);
+  const heads = shown.map((one) =>
+    el("th", { scope: "col", role: "columnheader", class: one.number && "number" }, one.label));
+  return el("table", { role: "table", class: opens && "opens" },
+    caption && el("caption", {}, caption),
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, heads)),
+    el("tbody", { role: "rowgroup" }, rows.map((row) => rowOf(shown, row))));
+}
+
+/** One line of it. */
+export const rowOf = (columns, row) =>
+  el("tr", { role: "row" }, columns.filter((one) => !one.hidden).map((one) =>
+    el("td", { role: "cell", class: one.number ? "number" : one.long && "long", "data-label": one.label }, one.cell(row))));
+
+/** Names and what they stand for; what is null is left out. */
+export const pairs = (lines) =>
+  el("dl", { class: "pairs" }, lines.filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+
+/** A number that matters, and what it is. */
+export const tile = (label, value, more) =>
+  el("div", { class: "tile" }, el("div", { class: "tile-label" }, label), el("div", { class: "tile-value" }, value),
+    more && el("div", { class: "quiet small" }, more));
+
+/** A window over the page. It takes the focus, and gives it back when it is closed, by Escape too. */
+export function overlay(title, ...children) {
+  const from = document.activeElement;
+  const box = el("dialog", { "aria-label": title, close: () => (box.remove(), from?.isConnected && from.focus()) },
+    el("h2", {}, title), ...children);
+  document.body.append(box);
+  box.showModal();
+  return box;
+}
+
+/** Asks before something is done; `act` does it, and its refusal is shown where it was asked for. */
+export function confirmed(title, words, label, act) {
+  const trouble = el("div", {});
+  const yes = el("button", { type: "button", class: "danger", click: async () => {
+    yes.disabled = true;
+    try {
+      await act();
+      box.close();
+    } catch (error) {
+      trouble.replaceChildren(failure(error));
+      yes.disabled = false;
+    }
+  } }, label);
+  const box = overlay(title, el("p", {}, words), trouble,
+    el("div", { class: "row end" }, el("button", { type: "button", autofocus: true, click: () => box.close() }, "Cancel"), yes));
+  return box;
+}

@@ -1,0 +1,118 @@
+// Keys: made, limited, renewed, blocked, revoked. Law: a secret is shown once and kept nowhere; what cannot be undone is asked twice.
+
+import { ask, everyKey, post } from "./api.js";
+import { confirmed, el, empty, loading, overlay, pairs, say, table } from "./dom.js";
+import { keyForm } from "./key_form.js";
+import { count, date, many, money } from "./words.js";
+
+export const title = "Keys";
+
+function state(key) {
+  const [label, good] = key.revoked ? ["revoked", false] : key.blocked ? ["blocked", false]
+    : key.expires && new Date(key.expires) < new Date() ? ["expired", false] : ["counts", true];
+  return el("span", { class: `mark ${good ? "good" : "careful"}` }, label);
+}
+
+function limits(key) {
+  const found = [
+    key.max_budget !== null && ["$", String(key.max_budget), key.budget_duration ? ` per ${key.budget_duration.replaceAll("_", " ")}` : " in all"],
+    key.rpm_limit && `${count(key.rpm_limit)} requests a minute`,
+    key.tpm_limit && `${count(key.tpm_limit)} tokens a minute`,
+    key.max_parallel_requests && `${count(key.max_parallel_requests)} at once`,
+    key.models.length && `only ${key.models.join(", ")}`,
+    key.prepaid && "prepaid",
+  ].filter(Boolean);
+  return found.length ? found.flatMap((one, number) => (number ? [el("br"), one] : [one])) : "none";
+}
+
+async function copied(field, button) {
+  field.select();
+  try {
+    await navigator.clipboard.writeText(field.value);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Copy it by hand";  // the clipboard is for pages over HTTPS, or of this machine, only
+  }
+}
+
+/** Once. */
+function secretShown(key, done) {
+  const field = el("input", { id: "secret", readonly: true, value: key.key, spellcheck: "false", autocomplete: "off" });
+  const button = el("button", { type: "button", class: "main", click: () => copied(field, button) }, "Copy");
+  const box = overlay(`The secret of ${key.key_alias}`,
+    el("p", {}, "It is shown this once, and nobody can show it again: put it where it is used, now."),
+    el("label", { for: "secret" }, "Secret"), el("div", { class: "row" }, field, button),
+    el("div", { class: "row end" }, el("button", { type: "button", click: () => box.close() }, "I have it")));
+  box.addEventListener("close", () => (field.value = "", done()));
+  field.select();
+}
+
+function renew(key, done) {
+  const at = el("select", { id: "grace" }, el("option", { value: "24h" }, "in 24 hours"), el("option", { value: "1h" }, "in an hour"), el("option", { value: "now" }, "at once"));
+  const words = el("span", {}, el("label", { for: "grace" }, "The key gets a new secret. The old one ends "), at, ".");
+  confirmed(`A new secret for ${key.key_alias}`, words, "Make a new secret", async () => {
+    const answer = await post(`key/${encodeURIComponent(key.token)}/regenerate`, { grace_period: at.value });
+    secretShown(answer, done);
+  });
+}
+
+function revoke(key, done) {
+  confirmed(`Revoke ${key.key_alias}?`, "It never counts again; this cannot be undone. What it was used for stays in the ledger. To stop it for a while, block it instead.", `Revoke ${key.key_alias} for ever`, async () => {
+    await post("key/delete", { keys: [key.token] });
+    done(`${key.key_alias} is revoked.`);
+  });
+}
+
+function block(key, done) {
+  if (key.blocked) {
+    const act = async () => (await post("key/unblock", { key: key.token }), done(`${key.key_alias} counts again.`));
+    return confirmed(`Unblock ${key.key_alias}?`, "It counts again at once.", "Unblock", act);
+  }
+  return confirmed(`Block ${key.key_alias}?`, "Its requests are refused until you unblock it; what runs goes on.", "Block", async () => {
+    await post("key/block", { key: key.token });
+    done(`${key.key_alias} is blocked.`);
+  });
+}
+
+function actions(key, again) {
+  if (key.revoked) return "–";
+  const button = (words, act) => el("button", { type: "button", class: "small", "aria-label": `${words}: ${key.key_alias}`, click: () => act(key, again) }, words);
+  return el("div", { class: "row" }, button("Limits", (one, done) => keyForm(one, () => done(`${one.key_alias} is changed.`))),
+    button("New secret", renew), button(key.blocked ? "Unblock" : "Block", block), button("Revoke", revoke));
+}
+
+const columns = (again) => [
+  { label: "Name", long: true, cell: (key) => [el("a", { href: `#/exchanges?${new URLSearchParams({ key_id: key.token })}` }, key.key_alias), el("div", { class: "quiet small" }, key.key_name)] },
+  { label: "State", cell: state },
+  { label: "Spent in all", number: true, cell: (key) => money(key.spend) },
+  { label: "Limits", long: true, cell: limits },
+  { label: "Expires", cell: (key) => (key.expires ? date(key.expires) : "never") },
+  { label: "Actions", cell: (key) => actions(key, again) },
+];
+
+async function own(body, signal) {
+  const { info: key } = await ask("key/info", { signal });
+  body.replaceChildren(el("section", { class: "card" }, el("h2", {}, key.key_alias), pairs([
+    ["Secret", `begins and ends as ${key.key_name}`], ["State", state(key)], ["Spent in all", money(key.spend)], ["Limits", el("span", {}, limits(key))],
+    ["Project", key.team_id], ["Made", date(key.created_at)], ["Expires", key.expires ? date(key.expires) : "never"], ["Tags", key.tags.join(", ")],
+  ]), el("p", { class: "quiet small" }, "Only the operator can change it.")));
+}
+
+/** The operator's list, or what a key's owner may know of it. */
+export async function show(body, { me, signal }) {
+  body.replaceChildren(loading());
+  if (me.role === "key") return own(body, signal);
+  const place = el("div", {}, loading());
+  const revoked = el("input", { type: "checkbox", change: () => fill() });
+  const made = () => keyForm(null, (key) => secretShown(key, fill));
+  body.replaceChildren(el("div", { class: "row spread" }, el("button", { type: "button", class: "main", click: made }, "New key"), el("label", { class: "check" }, revoked, "Show revoked ones")), place);
+  async function fill(words) {
+    const every = await everyKey(signal);
+    const keys = every.filter((key) => revoked.checked || !key.revoked);
+    const hidden = every.length - keys.length;
+    const lines = table({ caption: `${many(keys.length, "key")}${hidden ? `, and ${count(hidden)} revoked` : ""}, newest first`, columns: columns(fill), rows: keys });
+    place.replaceChildren(keys.length ? lines : empty("There is no key yet.", "Make one: its secret goes where a provider's API key went, and its address is this proxy's."));
+    if (typeof words === "string") say(words);
+  }
+  return fill();
+}

@@ -1,0 +1,151 @@
+// What was spent: by day, and by model or key. Law: a day is a day of UTC, as the ledger has it; sums are whole nUSD.
+
+import { buckets, everyKey } from "./api.js";
+import { bars } from "./chart.js";
+import { el, empty, failure, loading, table, tile } from "./dom.js";
+import { brief, count, day, many, money, nusd, percent, shortDay } from "./words.js";
+
+export const title = "Spend";
+
+const DAY_S = 86_400;
+// More colours are not told apart.
+const SERIES_MAX = 6;
+const REST = "all others";
+const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"] };
+
+function choices(name, label, options, chosen, change) {
+  return el("label", {}, label, el("select", { name, change }, Object.entries(options).map(([value, words]) =>
+    el("option", { value, selected: value === chosen }, words))));
+}
+
+/** Asks for both reports, and the names of the keys. */
+async function read(days, by, { me, signal }) {
+  const start_time = (Math.floor(Date.now() / 1000 / DAY_S) - days + 1) * DAY_S;
+  const [item, group] = BY[by];
+  const [costs, usage, keys] = await Promise.all([
+    buckets("v1/organization/costs", { start_time, limit: 180, group_by: item }, signal),
+    buckets("v1/organization/usage/completions", { start_time, limit: 31, group_by: group }, signal),
+    by === "key" && me.role === "operator" ? everyKey(signal) : [],
+  ]);
+  const aliases = new Map(keys.map((key) => [key.token, key.key_alias]));
+  const name = (id) => aliases.get(id) ?? (id === me.key_id ? me.key_alias : id) ?? "without a name";
+  return { costs, usage, name, item, group };
+}
+
+/** Group → {name, charge, cost, requests, input, output}, the dearest first. */
+function summed({ costs, usage, name, item, group }) {
+  const groups = new Map();
+  const of = (id) => {
+    const known = groups.get(id) ?? { id, name: name(id), charge: 0n, cost: null, requests: 0, input: 0, output: 0 };
+    groups.set(id, known);
+    return known;
+  };
+  for (const one of costs.flatMap((bucket) => bucket.results)) {
+    const sum = of(one[item]);
+    sum.charge += nusd(one.amount.value);
+    if (one.provider_amount) sum.cost = (sum.cost ?? 0n) + nusd(one.provider_amount.value);
+  }
+  for (const one of usage.flatMap((bucket) => bucket.results)) {
+    const sum = of(one[group]);
+    sum.requests += one.num_model_requests;
+    sum.input += one.input_tokens;
+    sum.output += one.output_tokens;
+  }
+  return [...groups.values()].sort((one, other) => (other.charge > one.charge ? 1 : other.charge < one.charge ? -1 : 0));
+}
+
+const sum = (groups, name) => groups.reduce((total, one) => total + (one[name] ?? 0n), 0n);
+
+function headline(groups, operator) {
+  const charge = sum(groups, "charge");
+  const cost = sum(groups, "cost");
+  const requests = groups.reduce((total, one) => total + one.requests, 0);
+  const tokens = groups.reduce((total, one) => total + one.input + one.output, 0);
+  const margin = charge > 0n ? percent(Number(charge - cost) / Number(charge)) : "–";
+  return el("div", { class: "tiles" },
+    tile("Charged", money(charge), operator ? "to the keys' owners, corrections included" : "corrections included"),
+    operator && tile("Cost", money(cost), "what providers charge"),
+    operator && tile("Margin", money(charge - cost), `${margin} of what is charged`),
+    tile("Requests", count(requests)), tile("Tokens", count(tokens), "prompt and output"));
+}
+
+/** Only what is charged: a day of corrections alone may come to less than nothing, and has no bar. */
+function chart({ costs, item }, groups, signal) {
+  const shown = groups.slice(0, groups.length > SERIES_MAX ? SERIES_MAX - 1 : SERIES_MAX);
+  const place = new Map(shown.map((one) => [one.id, one.name]));
+  const series = [...place.values(), ...(groups.length > shown.length ? [REST] : [])];
+  const columns = costs.map((bucket) => {
+    const values = new Map(series.map((one) => [one, 0]));
+    for (const one of bucket.results) {
+      const name = place.get(one[item]) ?? REST;
+      values.set(name, values.get(name) + Math.max(0, Number(nusd(one.amount.value))));
+    }
+    const parts = series.map((one) => ({ series: one, value: values.get(one) }));
+    return { label: day(bucket.start_time), brief: shortDay(bucket.start_time), parts };
+  });
+  const words = (value) => brief(BigInt(Math.round(value)));
+  return bars({ name: "Charged per day (UTC)", bars: columns, series, words, signal });
+}
+
+function share(one, all) {
+  const bar = el("span", { class: "share", "aria-hidden": "true" }, el("span", {}));
+  const part = all > 0n ? Number(one.charge) / Number(all) : 0;
+  bar.firstChild.style.width = `${Math.max(0, Math.min(1, part)) * 100}%`;
+  return [bar, el("span", { class: "figure" }, percent(part))];
+}
+
+function ranking(groups, by, operator) {
+  const all = sum(groups, "charge");
+  const link = (one) => el("a", { href: `#/exchanges?${new URLSearchParams({ [by === "key" ? "key_id" : "model"]: one.id })}` }, one.name);
+  return table({ caption: `Per ${BY[by][2].toLowerCase()}`, rows: groups, columns: [
+    { label: BY[by][2], long: true, cell: link },
+    { label: "Charge", number: true, cell: (one) => money(one.charge) },
+    { label: "Share", number: true, cell: (one) => share(one, all) },
+    { label: "Cost", number: true, hidden: !operator, cell: (one) => money(one.cost) },
+    { label: "Requests", number: true, cell: (one) => count(one.requests) },
+    { label: "Prompt tokens", number: true, cell: (one) => count(one.input) },
+    { label: "Output tokens", number: true, cell: (one) => count(one.output) },
+  ] });
+}
+
+/** The chart's numbers. */
+function days({ costs }) {
+  const rows = [...costs].reverse();
+  const charge = (bucket) => bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n);
+  return el("details", {}, el("summary", {}, "The days as a table"), table({ caption: "Per day", rows, columns: [
+    { label: "Day (UTC)", cell: (bucket) => day(bucket.start_time) },
+    { label: "Charge", number: true, cell: (bucket) => money(charge(bucket)) },
+  ] }));
+}
+
+/** Days and grouping stand in the address, so that they can be kept as a bookmark. */
+export async function show(body, { me, signal, query }) {
+  const chosen = { days: query.get("days") ?? "30", by: query.get("by") in BY ? query.get("by") : "model" };
+  const change = (event) => {
+    chosen[event.target.name] = event.target.value;
+    history.replaceState(null, "", `#/spend?${new URLSearchParams(chosen)}`);
+    fill();
+  };
+  const found = el("div", {}, loading());
+  body.replaceChildren(el("form", { class: "filters" },
+    choices("days", "Days", { 7: "7 days", 30: "30 days", 90: "90 days" }, chosen.days, change),
+    me.role === "operator" && choices("by", "Per", { model: "model", key: "key" }, chosen.by, change)), found);
+  let asked = 0;
+  async function fill() {
+    const mine = (asked += 1);
+    try {
+      const report = await read(Number(chosen.days) || 30, chosen.by, { me, signal });
+      if (mine !== asked || signal.aborted) return;
+      const groups = summed(report);
+      if (!groups.length) {
+        found.replaceChildren(empty(`Nothing was spent in these ${many(report.costs.length, "day")}.`, "A day shows here as soon as its first exchange is settled, about a second after it ended."));
+        return;
+      }
+      const operator = me.role === "operator";
+      found.replaceChildren(headline(groups, operator), chart(report, groups, signal), days(report), ranking(groups, chosen.by, operator));
+    } catch (error) {
+      if (!signal.aborted) found.replaceChildren(failure(error, fill));
+    }
+  }
+  await fill();
+}

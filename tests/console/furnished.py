@@ -1,0 +1,107 @@
+"""A console with a month of use behind it: every way in which an exchange can end, corrections, budgets, streams that
+run. What its page is looked at with, by tests and by eye."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from proxy.billing.correction import Wanted, corrected, standing
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.limits import Limits
+from proxy.billing.record import Attempt, Bills, Outcome
+from proxy.billing.reservation import Standing
+from proxy.billing.settlement import entry
+from proxy.gateway.running import Running
+from proxy.ledger.usage import DAY_S, id_from
+from proxy.metering.usage import Reading, Usage, UsageSource
+from tests.console.stand import Stand
+from tests.ledger.real import a_real_record, settle
+
+USD = 10**9
+DAYS = 30
+KEYS = {
+    "key-search": ("search", 5),
+    "key-support": ("support-bot-production", 40),
+    "key-batch": ("nightly batch", None),
+}
+MODELS = ("tera-large", "tera-small", "siliconstorm/deepseek-v3-thinking-with-a-long-name")
+EVIDENCE = {"text_events": 148, "chars_latin": 811, "blanks": 139, "marks": 24}
+
+
+def furnish(stand: Stand) -> dict[str, str]:
+    """Key → its secret."""
+    secrets = {
+        key_id: stand.key(key_id, alias=alias, limits=Limits(budget_usd=None if usd is None else usd * USD, rpm=600))
+        for key_id, (alias, usd) in KEYS.items()
+    }
+    settle(stand.engine, *month(), *corrections(), node=None)
+    spent = zip(KEYS, (3_912_345_678, 41 * USD, 0), strict=True)
+    stand.budgets.gates = [Standing(key_id, time.time() - 9 * DAY_S, nusd, USD // 3, 2, 0) for key_id, nusd in spent]
+    stand.inside.streams = [running(number) for number in range(4)]
+    return secrets
+
+
+def month() -> list[LedgerEntry]:
+    """Some for every day, more on weekdays, the same each time."""
+    chance = Random(7)
+    today = time.time() // DAY_S * DAY_S
+    found = []
+    for back in range(DAYS - 1, -1, -1):
+        begin = today - back * DAY_S
+        for number in range(chance.randint(2, 9)):
+            at = min(begin + chance.random() * DAY_S, time.time() - 120 - number)
+            found.append(one(len(found), at, chance))
+    return found
+
+
+def one(number: int, at: float, chance: Random) -> LedgerEntry:
+    """An exchange of that time."""
+    key_id = chance.choice(list(KEYS))
+    prompt, output = chance.randint(500, 90_000), chance.randint(20, 9_000)
+    record = a_real_record(
+        number, key=key_id, model=chance.choice(MODELS), started_at=at, usage=Usage(prompt, prompt // 3, output)
+    )
+    opened = replace(
+        record.opened, exchange_id=exchange_id(number, at), key_alias=KEYS[key_id][0], held_usd=12_345_678,
+        attempts=(Attempt("tensorloop", "large-v1", "answered 503", 503, at, 81.5),) if number % 9 == 4 else (),
+    )  # fmt: skip
+    record = replace(record, opened=opened, first_token_ms=chance.random() * 900, duration_ms=900 + output * 4.2)
+    if number % 5 == 3:
+        record = replace(
+            record, outcome=Outcome.CLIENT_LEFT, details={"evidence": EVIDENCE},
+            reading=replace(record.reading, source=UsageSource.ESTIMATED, estimator="estimate-3", expected_error=0.041),
+        )  # fmt: skip
+    if number % 31 == 7:
+        nothing = Reading(Usage(), UsageSource.NONE)
+        record = replace(record, outcome=Outcome.UPSTREAM_FAILED, reading=nothing, bills=Bills.NOTHING)
+    return entry(record)
+
+
+def exchange_id(number: int, at: float) -> str:
+    """In the order of time."""
+    return f"{id_from(at)}7{number:03x}-8000-{number:012x}"
+
+
+def corrections() -> list[LedgerEntry]:
+    """One exchange of yesterday, and the goodwill that followed."""
+    first = one(4_000, time.time() - DAY_S, Random(1))
+    less = corrected(standing([first]), Wanted(charge_usd=5_000), "goodwill: the answer was cut by our own deployment")
+    assert less is not None
+    return [first, less]
+
+
+def running(number: int, **differences: Any) -> Running:
+    """A stream."""
+    key_id = list(KEYS)[number % 3]
+    began = time.time() - 3.7 * (number + 1)
+    stream = Running(
+        exchange_id=exchange_id(3_000 + number, began), key_id=key_id, key_alias=KEYS[key_id][0], provider="tera",
+        model=MODELS[number % 3], endpoint="/v1/chat/completions", streamed=True, started_at=began, state="streaming",
+        events=31, bytes=5_843, prompt_tokens=1_204, completion_tokens=37 * (number + 1), usage_source="estimated",
+        charge_usd=171_690 * (number + 1), cost_usd=146_130 * (number + 1),
+    )  # fmt: skip
+    return replace(stream, **differences)

@@ -1,0 +1,278 @@
+"""The console's page: its files as they are served, and the page itself in a real browser, as people use it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.console.static import FOLDER
+from proxy.demo.script import Shape
+from tests.console.furnished import KEYS, furnish, running
+from tests.console.stand import SECRET, Stand
+from tests.console.test_serve import opened
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = Path("/usr/bin/chromium")
+# Nothing of it calls home.
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+]
+PHONE = {"width": 360, "height": 740}
+PATIENCE_MS = 15_000
+VIEWS = {"live": "Live", "spend": "Spend", "exchanges": "Exchanges", "keys": "Keys", "budgets": "Budgets"}
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_says_what_it_is_and_is_asked_for_once(stand: Stand) -> None:
+    types = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+    for file in FOLDER.iterdir():
+        path = "/" if file.name == "index.html" else f"/page/{file.name}"
+        answered = stand("GET", path, key=None)
+        assert (answered.status, answered.body) == (200, file.read_bytes()), path
+        assert answered.headers["Content-Type"] == f"{types[file.suffix[1:]]}; charset=utf-8"
+        assert (answered.headers["Cache-Control"], answered.headers["X-Frame-Options"]) == ("no-cache", "DENY")
+        policy = answered.headers["Content-Security-Policy"]
+        assert "default-src 'none'; script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert asked_again(stand.url, path, answered.headers["ETag"]) == (304, b"")
+    assert stand("GET", "/page/static.py", key=None).status == 404
+    assert stand("GET", "/page/../static.py", key=None).status == 404
+
+
+def asked_again(url: str, path: str, tag: str) -> tuple[int, bytes]:
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=10)
+    connection.request("GET", path, headers={"If-None-Match": tag})
+    response = connection.getresponse()
+    found = response.status, response.read()
+    connection.close()
+    return found
+
+
+def test_the_page_asks_nobody_else_and_makes_no_markup() -> None:
+    for file in FOLDER.iterdir():
+        text = file.read_text("utf-8")
+        elsewhere = set(re.findall(r"https?://[^\s\"']+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not elsewhere, file.name
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text), file.name
+        assert len(text.splitlines()) <= 400
+
+
+# -- the page ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's own, without a window."""
+    if not CHROMIUM.exists():
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright for Python is not installed")
+    with playwright.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A new tab of a phone's size, where nothing may go wrong unseen."""
+    context = browser.new_context(viewport=PHONE, locale="en-GB", reduced_motion="reduce")
+    context.set_default_timeout(PATIENCE_MS)
+    tab = context.new_page()
+    wrong: list[str] = []
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    yield tab
+    context.close()
+    # A refusal that the page shows in words is told by the browser too.
+    assert [one for one in wrong if "the server responded with a status of 4" not in one] == []
+
+
+def sign_in(page: Page, url: str, secret: str = SECRET) -> None:
+    page.goto(url)
+    page.keyboard.type(secret)  # the field has the focus
+    page.keyboard.press("Enter")
+    page.wait_for_selector("nav")
+
+
+def heading(page: Page, words: str) -> None:
+    page.get_by_role("heading", name=words, exact=True, level=1).wait_for()
+
+
+def see(page: Page, view: str) -> str:
+    """Go there; all that is said there, once it has been asked for."""
+    page.evaluate(f"location.hash = '#/{view}'")
+    until(page, "!document.querySelector('.loading') && !!document.querySelector('.view').childElementCount")
+    return page.inner_text("main")
+
+
+def until(page: Page, true: str) -> None:
+    """Wait for it; Playwright's own way needs an `eval`, which the page forbids."""
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while not page.evaluate(true):
+        assert time.monotonic() < deadline, f"{true}: {page.inner_text('main')}"
+        page.wait_for_timeout(20)
+
+
+def width(page: Page) -> int:
+    return int(page.evaluate("document.documentElement.scrollWidth"))
+
+
+def test_who_is_neither_gets_a_word_and_no_further(stand: Stand, page: Page) -> None:
+    page.goto(stand.url)
+    page.keyboard.type("a-secret-that-nobody-has")
+    page.keyboard.press("Enter")
+    page.get_by_text("neither the admin secret nor a key").wait_for()
+    assert page.locator("nav").count() == 0
+    sign_in(page, stand.url)
+    page.reload()
+    heading(page, "Live")
+    page.get_by_role("button", name="Sign out").click()
+    heading(page, "Sign in")
+    assert page.evaluate("sessionStorage.length + Object.keys(localStorage).length") == 0
+
+
+def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
+    """With long names, all outcomes, and every budget there is; by keyboard alone, a chart says its values."""
+    furnish(stand)
+    sign_in(page, stand.url)
+    for view, title in VIEWS.items():
+        see(page, view)
+        heading(page, title)
+        assert width(page) == PHONE["width"], view
+    corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
+    assert "goodwill" in see(page, f"exchanges/{corrected['id']}")
+    assert width(page) == PHONE["width"]
+    assert "No exchange fits" in see(page, "exchanges?model=nobody")
+    see(page, "spend")
+    page.focus(".chart")
+    page.keyboard.press("Home")
+    assert re.search(r": \$0\.0\d+ \(", page.inner_text("#said"))
+
+
+def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
+    secrets = furnish(stand)
+    sign_in(page, stand.url, secrets["key-search"])
+    told = " ".join(see(page, view) for view in VIEWS)
+    assert "My key" in told
+    assert all(alias not in told for key_id, (alias, _) in KEYS.items() if key_id != "key-search")
+    assert page.get_by_role("button", name="New key").count() == 0
+    assert "Cost" not in told
+    stand.post("/key/block", {"key": "key-search"})
+    page.evaluate("location.hash = '#/exchanges'")
+    page.get_by_text("You were signed out").wait_for()
+
+
+def test_keys_are_made_limited_blocked_and_revoked_by_keyboard(stand: Stand, page: Page) -> None:
+    sign_in(page, stand.url)
+    assert "There is no key yet" in see(page, "keys")
+    press = page.keyboard.press
+    page.get_by_role("button", name="New key").focus()
+    press("Enter")
+    page.keyboard.type("anna")
+    page.get_by_label("The budget is for").select_option("30d")
+    page.get_by_label("Budget, USD").fill("99999999999999")
+    press("Enter")
+    page.locator("dialog .notice").wait_for()
+    assert page.locator("[aria-invalid]").get_attribute("name") == "max_budget"
+    page.get_by_label("Budget, USD").fill("2.5")
+    press("Enter")
+    secret = page.locator("#secret").input_value()
+    press("Escape")
+    (made,) = stand.get("/key/list")["keys"]
+    assert (made["key_alias"], made["max_budget"], made["budget_duration"]) == ("anna", 2.5, "30d")
+    assert stand.get("/v1/me", key=secret)["key_alias"] == "anna"
+    assert secret not in page.content()
+    for action in ("Block", "Revoke"):
+        page.get_by_role("button", name=f"{action}: anna").focus()
+        press("Enter")
+        dialog = page.get_by_role("dialog")
+        assert dialog.get_by_role("button", name="Cancel").evaluate("one => one === document.activeElement")
+        press("Tab")
+        press("Enter")
+        dialog.wait_for(state="detached")
+        assert stand("GET", "/v1/me", key=secret).status in (401, 403), action
+    page.get_by_text("There is no key yet").wait_for()
+
+
+def test_a_streams_line_stays_while_its_numbers_grow(stand: Stand, page: Page) -> None:
+    one, two = stand.inside.streams = [running(1), running(2)]
+    sign_in(page, stand.url)
+    link = page.locator("a.row-link").first
+    link.focus()
+    stand.inside.streams = [running(0), replace(one, completion_tokens=4_000), replace(two, completion_tokens=5_000)]
+    page.get_by_text("5,000").wait_for()
+    assert page.evaluate("document.activeElement.className") == "row-link"
+    stand.inside.streams = []
+    page.get_by_text("Nothing runs at this moment").wait_for()
+    assert page.locator(f".plain-list a[href$='{two.exchange_id}']").count() == 1
+
+
+def test_a_stream_is_watched_and_then_explained(
+    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the whole of a proxy that serves."""
+    monkeypatch.setenv("ADMIN", SECRET)
+    one = tokenweir(admin={"port": 0, "secret": "${ADMIN}"})
+    provider.script("long", Shape("openai", tokens=240, pace_ms=10))
+    body: dict[str, Any] = {"model": "long", "stream": True, "messages": [{"role": "user", "content": "nobody's"}]}
+    sign_in(page, one.console_url)
+    page.get_by_text("Nothing runs at this moment").wait_for()
+    stream = opened(one.url, "/v1/chat/completions", one.key(), body)
+    grown = "Number(document.querySelector('.growing')?.textContent) > %d"
+    until(page, grown % 0)
+    first = int(page.inner_text(".growing"))
+    until(page, grown % first)
+    page.locator("a.row-link").click()
+    page.get_by_text("It still runs").wait_for()
+    stream.read()
+    page.get_by_text("The provider reported the counts itself.").wait_for()
+    (entry,) = one.entries(1)
+    charge = f"${entry['charge_usd']}"
+    assert page.inner_text(".big") == charge
+    assert page.inner_text("tfoot td") == charge
+    assert "nobody's" not in page.content()
+
+
+@pytest.mark.parametrize(
+    ("usd", "brief", "exact"),
+    [
+        ("0", "$0", "$0"),
+        ("0.000000001", "$0.000000001", "$0.000000001"),
+        ("0.00168053", "$0.00168", "$0.00168053"),
+        ("2.59e-05", "$0.0000259", "$0.0000259"),
+        ("0.999999999", "$1", "$0.999999999"),
+        ("4.99951", "$4.9995", "$4.99951"),
+        ("-0.1", "−$0.10", "−$0.10"),
+        ("12345678901.23", "$12,345,678,901.23", "$12,345,678,901.23"),
+    ],
+)
+def test_money_never_looks_like_nothing(usd: str, brief: str, exact: str, words: Callable[[str], list[str]]) -> None:
+    assert words(usd) == [brief, exact]
+
+
+@pytest.fixture(scope="module")
+def words(browser: Browser) -> Iterator[Callable[[str], list[str]]]:
+    """words.js, asked in the browser."""
+    module = (FOLDER / "words.js").read_text().partition("\n\nconst")[2]
+    tab = browser.new_page()
+    tab.add_script_tag(
+        content=f"const{module}; window.said = (usd) => [brief(nusd(usd)), exact(nusd(usd))]", type="module"
+    )
+    until(tab, "!!window.said")
+    yield lambda usd: tab.evaluate("(usd) => window.said(usd)", usd)
+    tab.close()
