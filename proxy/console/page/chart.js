@@ -6,12 +6,12 @@ const HEIGHT = 240;
 const EDGE = { top: 12, right: 4, bottom: 26, left: 68 };
 const LABEL_PX = 58;
 
-/** Round steps up to `top` (a number): at most five lines. */
+/** Round steps of whole units up to `top`: at most five lines. */
 function ticks(top) {
   if (top <= 0) return [0];
   const rough = top / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999);
+  const step = Math.max(1, [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough * 0.999));
   const lines = Math.ceil((top / step) * 0.999);
   return Array.from({ length: lines + 1 }, (_, number) => Number((number * step).toPrecision(12)));
 }

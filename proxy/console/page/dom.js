@@ -66,7 +66,8 @@ export const tile = (label, value, more) =>
 /** A window over the page. It takes the focus, and gives it back when it is closed, by Escape too. */
 export function overlay(title, ...children) {
   const from = document.activeElement;
-  const box = el("dialog", { "aria-label": title, close: () => (box.remove(), from?.isConnected && from.focus()) },
+  const back = () => (from?.isConnected ? from : document.getElementById("main")).focus();
+  const box = el("dialog", { "aria-label": title, close: () => (box.remove(), back()) },
     el("h2", {}, title), ...children);
   document.body.append(box);
   box.showModal();

@@ -105,13 +105,16 @@ export async function show(body, { me, signal }) {
   const place = el("div", {}, loading());
   const revoked = el("input", { type: "checkbox", change: () => fill() });
   const made = () => keyForm(null, (key) => secretShown(key, fill));
-  body.replaceChildren(el("div", { class: "row spread" }, el("button", { type: "button", class: "main", click: made }, "New key"), el("label", { class: "check" }, revoked, "Show revoked ones")), place);
+  const make = el("button", { type: "button", class: "main", click: made }, "New key");
+  body.replaceChildren(el("div", { class: "row spread" }, make, el("label", { class: "check" }, revoked, "Show revoked ones")), place);
   async function fill(words) {
     const every = await everyKey(signal);
     const keys = every.filter((key) => revoked.checked || !key.revoked);
     const hidden = every.length - keys.length;
     const lines = table({ caption: `${many(keys.length, "key")}${hidden ? `, and ${count(hidden)} revoked` : ""}, newest first`, columns: columns(fill), rows: keys });
+    const focused = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
     place.replaceChildren(keys.length ? lines : empty("There is no key yet.", "Make one: its secret goes where a provider's API key went, and its address is this proxy's."));
+    if (focused !== false) ([...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused) ?? make).focus();
     if (typeof words === "string") say(words);
   }
   return fill();
