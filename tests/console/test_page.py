@@ -197,6 +197,15 @@ def test_keys_are_made_limited_blocked_and_revoked_by_keyboard(stand: Stand, pag
     assert (made["key_alias"], made["max_budget"], made["budget_duration"]) == ("anna", 2.5, "30d")
     assert stand.get("/v1/me", key=secret)["key_alias"] == "anna"
     assert secret not in page.content()
+    for budget, window in (("", None), ("7", None)):  # what the form says is what holds, changed or not
+        page.get_by_role("button", name="Limits: anna").focus()
+        press("Enter")
+        page.get_by_label("Budget, USD").fill(budget)
+        press("Enter")
+        page.get_by_role("dialog").wait_for(state="detached")
+        (changed,) = stand.get("/key/list")["keys"]
+        assert (changed["max_budget"], changed["budget_duration"]) == (float(budget) if budget else None, window)
+        assert changed["expires"] == made["expires"]
     for action in ("Block", "Revoke"):
         page.get_by_role("button", name=f"{action}: anna").focus()
         press("Enter")
@@ -228,7 +237,7 @@ def test_a_stream_is_watched_and_then_explained(
     """Through the whole of a proxy that serves."""
     monkeypatch.setenv("ADMIN", SECRET)
     one = tokenweir(admin={"port": 0, "secret": "${ADMIN}"})
-    provider.script("long", Shape("openai", tokens=240, pace_ms=10))
+    provider.script("long", Shape("openai", tokens=2_000, pace_ms=10))
     body: dict[str, Any] = {"model": "long", "stream": True, "messages": [{"role": "user", "content": "nobody's"}]}
     sign_in(page, one.console_url)
     page.get_by_text("Nothing runs at this moment").wait_for()
@@ -239,8 +248,9 @@ def test_a_stream_is_watched_and_then_explained(
     until(page, grown % first)
     page.locator("a.row-link").click()
     page.get_by_text("It still runs").wait_for()
-    stream.read()
-    page.get_by_text("The provider reported the counts itself.").wait_for()
+    stream.close()
+    page.get_by_text("The client left before its end.").wait_for()
+    assert "Evidence" in page.inner_text("main")
     (entry,) = one.entries(1)
     charge = f"${entry['charge_usd']}"
     assert page.inner_text(".big") == charge

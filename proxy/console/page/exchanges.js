@@ -38,7 +38,7 @@ function form(query, keys, me) {
   const time = (name, label) => el("label", {}, label, el("input", { type: "datetime-local", name, value: query.get(name) }));
   const made = el("form", { class: "filters", submit: go },
     me.role === "operator" && select("key_id", "Key", keys.map((key) => [key.token, key.key_alias]), query.get("key_id")),
-    el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "all", autocomplete: "off" })),
+    el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "all, or a whole name", autocomplete: "off" })),
     select("outcome", "Ended", named(OUTCOMES), query.get("outcome")),
     select("usage_source", "Usage", named(SOURCES), query.get("usage_source")),
     time("from", "From"), time("to", "Until"),

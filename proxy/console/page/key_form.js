@@ -60,7 +60,9 @@ export function keyForm(key, done) {
   const submit = async (event) => {
     event.preventDefault();
     const given = new FormData(form);
-    const changed = fields.filter(([name]) => (key ? given.get(name) !== first[name] : given.get(name) !== ""));
+    // A key without a budget does not tell for how long one would be: a new budget says so itself.
+    const differs = (name) => given.get(name) !== first[name] || (name === "budget_duration" && differs("max_budget"));
+    const changed = fields.filter(([name]) => (key ? differs(name) : given.get(name) !== ""));
     const body = Object.fromEntries(changed.map(([name, field]) => [name, field.to(given.get(name))]));
     button.disabled = true;
     try {
