@@ -7,9 +7,9 @@ OpenTelemetry's GenAI names for the same things stand in brackets in the help te
 
 from __future__ import annotations
 
-from collections import Counter as Counts
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,17 +21,17 @@ from prometheus_client import (
     generate_latest,
 )
 
+from proxy import __version__
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
+from proxy.ledger_metrics import OTHER, LedgerMetrics
 from proxy.metering.usage import UsageSource
 from proxy.provider_metrics import ProviderMetrics
 from proxy.sink_metrics import SinkMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OTHER = "other"
 
 TTFT_BOUNDS_S = (
     0.001,
@@ -56,7 +56,6 @@ TTFT_BOUNDS_S = (
 )
 DURATION_BOUNDS_S = tuple(0.01 * 2**n for n in range(14))
 OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
-WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ERROR_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
 INTER_EVENT_BOUNDS_S = (
     0.001,
@@ -94,8 +93,8 @@ class _Bound:
 class Metrics:
     """The registry and every series in it. Call from the event-loop thread only, but for `exposition`."""
 
-    def __init__(self, models: Collection[str] = ()) -> None:
-        """`models`: the configured names, the only ones that become label values."""
+    def __init__(self, models: Collection[str] = (), *, keys_max: int = 0) -> None:
+        """`models`: the configured names, the only ones that become label values. `keys_max`: how many keys do."""
         self._models = frozenset(models)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
         self.registry = r = CollectorRegistry()
@@ -104,10 +103,12 @@ class Metrics:
         self._bound: dict[tuple[str, str], _Bound] = {}
         self._admitted = 0
         self._terminal = 0
+        Gauge("tokenweir_build_info", "1; the version of this process is its label.", ("version",), registry=r).labels(
+            __version__
+        ).set(1)
         self._make_counts(r)
         self._make_times(r)
-        self._make_ledger_series(r)
-        self._make_queue_series(r)
+        self.ledger = LedgerMetrics(r, self.label, keys_max=keys_max)
         self.budgets = BudgetMetrics(r)
         self.providers = ProviderMetrics(r)
         self.sinks = SinkMetrics(r)
@@ -124,25 +125,6 @@ class Metrics:
             "tokenweir_refusals",
             "Requests that were not admitted, by HTTP status and error code.",
             ("status", "code"),
-            registry=r,
-        )
-        self.tokens = Counter(
-            "tokenweir_tokens",
-            "Tokens by type (input, cached_input, output, reasoning_output: the second is part of the "
-            "first, the fourth of the third) "
-            "and by source (reported by the provider, or estimated). [gen_ai.client.inference.usage.*]",
-            (*_MODEL, "type", "source"), registry=r,
-        )  # fmt: skip
-        self.cost = Counter(
-            "tokenweir_cost_usd", "What providers charge for settled exchanges, in USD.", _MODEL, registry=r
-        )
-        self.charge = Counter(
-            "tokenweir_charge_usd", "What keys are billed for settled exchanges, in USD.", _MODEL, registry=r
-        )
-        self.unpriced = Counter(
-            "tokenweir_unpriced",
-            "Settled exchanges for which no price is known: served, billed nothing, to be looked at.",
-            _MODEL,
             registry=r,
         )
         self.leaves = Counter(
@@ -172,6 +154,11 @@ class Metrics:
             "[gen_ai.server.request.duration]",
             _MODEL, buckets=DURATION_BOUNDS_S, registry=r,
         )  # fmt: skip
+        self.drain = Histogram(
+            "tokenweir_provider_drain_seconds",
+            "How long a provider's stream was read on after its client had left, where the policy is to drain.",
+            ("provider",), buckets=DURATION_BOUNDS_S, registry=r,
+        )  # fmt: skip
         self.overhead = Histogram(
             "tokenweir_relay_overhead_seconds",
             "What the proxy adds before a request goes up: from its arrival to its dispatch.",
@@ -199,57 +186,6 @@ class Metrics:
             "Relative error the estimate would have had, for exchanges whose usage was reported.",
             _MODEL, buckets=ERROR_BOUNDS, registry=r,
         )  # fmt: skip
-
-    def _make_ledger_series(self, r: CollectorRegistry) -> None:
-        """What becomes of exchanges that ended."""
-        self.entries = Counter(
-            "tokenweir_ledger_entries",
-            "Ledger entries by result: inserted, repeated (known already), conflict (same id, other "
-            "content: an alarm), dead_letter.",
-            ("result",),
-            registry=r,
-        )
-        self.write = Histogram(
-            "tokenweir_ledger_write_seconds",
-            "Time of one ledger transaction.",
-            buckets=WRITE_BOUNDS_S,
-            registry=r,
-        ).labels()
-        self.write_failures = Counter(
-            "tokenweir_ledger_write_failures",
-            "Ledger transactions that failed and are tried again.",
-            registry=r,
-        )
-        self.journal_damage = Counter(
-            "tokenweir_journal_damage",
-            "Damaged places found in the journal at start; copies are in its quarantine folder.",
-            registry=r,
-        )
-
-    def _make_queue_series(self, r: CollectorRegistry) -> None:
-        """What goes between machines; all of it stays 0 where there is no queue."""
-        self.records_sent = Counter(
-            "tokenweir_queue_records",
-            "Records sent to the queue: new, or again (their arrival was not certain, or the queue lost them).",
-            ("sent",), registry=r,
-        )  # fmt: skip
-        self.outages = Counter(
-            "tokenweir_queue_outages", "Times that the queue or the ledger behind it stopped answering.", registry=r
-        )
-        self.nodes = Gauge("tokenweir_nodes", "Proxies on the board of leases, as this worker sees it.", registry=r)
-        self.swept = Counter(
-            "tokenweir_swept_exchanges", "Exchanges of dead proxies that were settled from their leases.", registry=r
-        )
-        self.leases_damaged = Counter(
-            "tokenweir_leases_damaged", "Leases of dead proxies that cannot be read: an alarm.", registry=r
-        )
-        self.differences = Gauge(
-            "tokenweir_reconcile_differences",
-            "What differed in the last audit of the ledger, by check: an alarm if it is not 0.", ("check",), registry=r,
-        )  # fmt: skip
-        self.audited_at = Gauge(
-            "tokenweir_reconcile_timestamp_seconds", "When the ledger was last audited, in Unix time.", registry=r
-        )
 
     def gauges(
         self,
@@ -315,7 +251,7 @@ class Metrics:
         if record.first_token_ms is not None and opened.streamed:
             bound.ttft.observe(record.first_token_ms / 1000)
         if record.outcome is Outcome.CLIENT_LEFT:
-            self.leaves.labels(provider, str(record.details.get("policy", "cancel"))).inc()
+            self._left(provider, record.details)
         if record.reading.source is UsageSource.ESTIMATED:
             self.usage_missing.labels(provider, model, record.outcome).inc()
         timings = record.details.get("provider_timings")
@@ -323,6 +259,13 @@ class Metrics:
             self._observe_timings(provider, model, timings)
         if estimate_error is not None:
             bound.estimate_error.observe(abs(estimate_error))
+
+    def _left(self, provider: str, details: Mapping[str, Any]) -> None:
+        """A client is gone; `details` of its record say what followed."""
+        policy = details.get("policy", "cancel")
+        self.leaves.labels(provider, policy).inc()
+        if "read_on_ms" in details:
+            self.drain.labels(provider).observe(details["read_on_ms"] / 1000)
 
     def _observe_timings(self, provider: str, model: str, timings: Mapping[str, float]) -> None:
         """What a provider says of its own speed: milliseconds on the wire."""
@@ -344,53 +287,13 @@ class Metrics:
     # -- from the ledger
     def committed(self, results: Mapping[str, int], *, entries: Sequence[LedgerEntry], duration_s: float) -> None:
         """One transaction. `results`: how many by result; `entries`: those that are new, if that is known."""
-        self.write.observe(duration_s)
-        for result, count in results.items():
-            if count:
-                self.entries.labels(result).inc(count)
         self._terminal += sum(results.values())
-        tokens: Counts[tuple[str, ...]] = Counts()
-        money: Counts[tuple[str, str, str]] = Counts()
-        for entry in entries:
-            _sum(entry, self.label(entry.model), tokens, money)
-        for labels, count in tokens.items():
-            self.tokens.labels(*labels).inc(count)
-        for (series, *names), amount in money.items():
-            scale = 1 if series == "unpriced" else NUSD_PER_USD
-            getattr(self, series).labels(*names).inc(amount / scale)
-
-    def sent(self, records: int, *, again: int) -> None:
-        """So many records are in the queue; `again` of them were sent before."""
-        self.records_sent.labels("new").inc(records - again)
-        if again:
-            self.records_sent.labels("again").inc(again)
+        self.ledger.committed(results, entries, duration_s)
 
     def confirmed(self, records: int) -> None:
         """The ledger has so many more of ours: others wrote them."""
         self._terminal += records
 
-    def failed(self) -> None:
-        """One transaction failed; it is tried again."""
-        self.write_failures.inc()
-
     def exposition(self) -> bytes:
         """What GET /metrics answers."""
         return generate_latest(self.registry)
-
-
-def _sum(entry: LedgerEntry, model: str, tokens: Counts[tuple[str, ...]], money: Counts[tuple[str, str, str]]) -> None:
-    """Add one entry to the sums of its batch."""
-    counts = (
-        ("input", entry.prompt_tokens), ("cached_input", entry.cached_tokens),
-        ("output", entry.completion_tokens), ("reasoning_output", entry.reasoning_tokens),
-    )  # fmt: skip
-    for kind, count in counts:
-        if count:
-            tokens[entry.provider, model, kind, entry.usage_source] += count
-    # Corrections can be negative; a counter cannot. They are in the ledger.
-    if entry.cost_usd is not None and entry.cost_usd > 0:
-        money["cost", entry.provider, model] += entry.cost_usd
-    if entry.charge_usd is None:
-        money["unpriced", entry.provider, model] += 1
-    elif entry.charge_usd > 0:
-        money["charge", entry.provider, model] += entry.charge_usd

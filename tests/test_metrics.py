@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy import __version__
 from proxy.billing.record import Outcome
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
@@ -42,6 +43,11 @@ PROMISED = {
     "tokenweir_estimate_error_ratio": "histogram",
     "tokenweir_provider_prefill_seconds": "histogram",
     "tokenweir_provider_decode_seconds": "histogram",
+    "tokenweir_provider_drain_seconds": "histogram",
+    "tokenweir_build_info": "gauge",
+    "tokenweir_dead_letters": "gauge",
+    "tokenweir_key_tokens": "counter",
+    "tokenweir_key_charge_usd": "counter",
     "tokenweir_ledger_entries": "counter",
     "tokenweir_ledger_write_seconds": "histogram",
     "tokenweir_ledger_write_failures": "counter",
@@ -73,7 +79,8 @@ PROMISED = {
     "tokenweir_sink_letters": "gauge",
 }
 LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
-          "reason", "threshold", "sink"}  # fmt: skip
+          "reason", "threshold", "sink", "version", "key"}  # fmt: skip
+DRAIN_S = 0.2
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
 PROMPT = "prompt that is nowhere"
@@ -138,8 +145,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory, provider_process: Scripted
     priced = {"provider": "scripted", "price": PRICE, "cost": COST}
     tokenweir = Tokenweir(
         tmp_path_factory.mktemp("watched"),
-        providers={"scripted": provider_section(provider_process.base_url, on_client_leave="cancel")},
-        models={**dict.fromkeys(NAMED, priced), "*": {"provider": "scripted"}},
+        providers={
+            "scripted": provider_section(provider_process.base_url, on_client_leave="cancel"),
+            "draining": provider_section(
+                provider_process.base_url, on_client_leave="drain", drain={"seconds": DRAIN_S}
+            ),
+        },
+        models={**dict.fromkeys(NAMED, priced), "*": {"provider": "scripted"}, "drain/*": {"provider": "draining"}},
+        metrics={"keys_max": 1},
     )
     tokenweir.start()
     try:
@@ -180,9 +193,13 @@ async def _traffic(tokenweir: Tokenweir, key: str, provider: ScriptedProvider) -
         await client.send(chat_request(ask("waits"), key=key))
         await client.read_body(await client.read_head(), until=CONTENT)
         assert gauge(families(await asyncio.to_thread(scrape, tokenweir)), "tokenweir_streams_in_flight") == 1
+    async with await connect(tokenweir.url) as client:
+        await client.send(chat_request(ask("drain/waits"), key=key))
+        await client.read_body(await client.read_head(), until=CONTENT)
+    await post_chat(tokenweir.url, ask("tera"), key=tokenweir.key("second"))
     await post_chat(tokenweir.url, ask("tera"), key="tw-nobody")
     await post_chat(tokenweir.url, b"{", key=key)
-    return 2 * len(asked) + 1
+    return 2 * len(asked) + 3
 
 
 def _settled(tokenweir: Tokenweir) -> str:
@@ -240,12 +257,13 @@ def test_units_are_base_units_and_in_the_name(watched: Watched) -> None:
 
 def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
     allowed = {
-        "provider": {"scripted"},
+        "provider": {"scripted", "draining"},
         "model": {*NAMED, OTHER},
         "outcome": set(Outcome),
         "type": {"input", "cached_input", "output", "reasoning_output"},
         "source": {"reported", "estimated"},
         "policy": {"cancel", "drain"},
+        "version": {__version__},
         "state": {"closed", "open", "half_open"},
         "result": {"inserted", "repeated", "conflict", "dead_letter"},
         "status": {"400", "401"},
@@ -255,14 +273,26 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         for sample in watched.last[name].samples:
             assert set(sample.labels) <= LABELS
             for label, value in sample.labels.items():
-                assert label == "le" or value in allowed[label], f"{sample.name} {label}={value!r}"
+                assert label in ("le", "key") or value in allowed[label], f"{sample.name} {label}={value!r}"
     assert total(watched.last, "tokenweir_exchanges", model=OTHER) > 0
 
 
 def test_no_person_and_no_word_of_anybody_is_there(watched: Watched) -> None:
-    keys = {entry["key_id"] for entry in watched.entries} | {entry["exchange_id"] for entry in watched.entries}
+    keys = {entry["exchange_id"] for entry in watched.entries}
     for secret in (watched.key, ALIAS, PROMPT, "unheard-of", "127.0.0.1", watched.tokenweir.PROVIDER_KEY, *keys):
         assert secret not in watched.text
+
+
+def test_keys_are_labels_only_where_it_is_asked_for_and_only_so_many(watched: Watched) -> None:
+    first = watched.entries[0]["key_id"]
+    named = {s.labels["key"] for f in watched.last.values() for s in f.samples if "key" in s.labels}
+    assert named == {first, OTHER}
+    for key in named:
+        mine = [entry for entry in watched.entries if (entry["key_id"] == first) == (key == first)]
+        tokens = sum(entry["completion_tokens"] or 0 for entry in mine)
+        assert total(watched.last, "tokenweir_key_tokens", key=key, type="output") == tokens
+        charge = sum(float(entry["charge_usd"] or 0) for entry in mine)
+        assert total(watched.last, "tokenweir_key_charge_usd", key=key) == pytest.approx(charge, abs=1e-12)
 
 
 def test_exchanges_are_those_of_the_ledger(watched: Watched) -> None:
@@ -273,7 +303,10 @@ def test_exchanges_are_those_of_the_ledger(watched: Watched) -> None:
     assert total(watched.last, "tokenweir_exchanges") == len(watched.entries)
     assert total(watched.last, "tokenweir_ledger_entries", result="inserted") == len(watched.entries)
     assert total(watched.last, "tokenweir_exchange_duration_seconds", "_count") == len(watched.entries)
-    assert total(watched.last, "tokenweir_client_leaves", policy="cancel") == by_outcome["client_left"]
+    assert total(watched.last, "tokenweir_client_leaves") == by_outcome["client_left"] == 2
+    assert total(watched.last, "tokenweir_client_leaves", policy="drain") == 1
+    assert total(watched.last, "tokenweir_provider_drain_seconds", "_count", provider="draining") == 1
+    assert DRAIN_S <= total(watched.last, "tokenweir_provider_drain_seconds", "_sum") < 10
 
 
 @pytest.mark.parametrize("model", [*NAMED, OTHER])

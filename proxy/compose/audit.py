@@ -9,12 +9,15 @@ import time
 from sqlalchemy import Engine
 
 from proxy.compose.outside import outside_of
+from proxy.ledger.letters import count_open
 from proxy.ledger.reconcile import GRACE_S, Finding, reconcile
 from proxy.metrics import Metrics
 from proxy.settings import Settings
 
 # Each audit looks at what was settled since the last one and some more; the whole is for `tokenweir reconcile`.
 AUDIT_S = 600.0
+# One count of an index's first rows; an alarm about money need not come sooner.
+LETTERS_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +37,19 @@ async def audit_for_ever(settings: Settings, engine: Engine, metrics: Metrics) -
             _say(findings, metrics)
 
 
+async def count_letters(engine: Engine, metrics: Metrics) -> None:
+    """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the last count stays."""
+    while True:
+        try:
+            metrics.ledger.dead_letters.set(await asyncio.to_thread(count_open, engine))
+        except OSError as error:
+            _log.warning("dead letters cannot be counted now: %s", error)
+        await asyncio.sleep(LETTERS_S)
+
+
 def _say(findings: list[Finding], metrics: Metrics) -> None:
     for finding in findings:
-        metrics.differences.labels(finding.name).set(finding.differences)
+        metrics.ledger.differences.labels(finding.name).set(finding.differences)
         if not finding.ok:
             _log.error("audit: %d differ: %s; first: %s", finding.differences, finding.means, finding.examples[:1])
-    metrics.audited_at.set_to_current_time()
+    metrics.ledger.audited_at.set_to_current_time()

@@ -38,7 +38,7 @@ class SettlerSeen:
 
     def failed(self, error: Exception) -> None:
         """One try failed; there will be others."""
-        self._metrics.failed()
+        self._metrics.ledger.write_failures.inc()
         if not self._failing:
             self._failing = True
             known = isinstance(error, OSError)  # the ledger, or the queue before it
@@ -54,7 +54,7 @@ class OutageSeen:
 
     def failed(self, error: Exception) -> None:
         """An outage begins, or a bug shows itself."""
-        self._metrics.outages.inc()
+        self._metrics.ledger.outages.inc()
         _log.error("%s: %s", self._what, error, exc_info=None if isinstance(error, OSError) else error)
 
     def healed(self, _error: Exception) -> None:
@@ -70,7 +70,7 @@ class ShipperSeen(OutageSeen):
 
     def sent(self, records: int, *, again: int) -> None:
         """So many are in the queue now."""
-        self._metrics.sent(records, again=again)
+        self._metrics.ledger.sent(records, again=again)
 
     def confirmed(self, records: int) -> None:
         """The ledger has so many more."""
@@ -85,14 +85,14 @@ class SweeperSeen(OutageSeen):
 
     def looked(self, nodes: int) -> None:
         """The board was read."""
-        self._metrics.nodes.set(nodes)
+        self._metrics.ledger.nodes.set(nodes)
 
     def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
         """A node is dead, and its exchanges are settled."""
-        self._metrics.swept.inc(len(records))
+        self._metrics.ledger.swept.inc(len(records))
         _log.warning("node %s is silent: %d exchanges were settled from its leases", node, len(records))
 
     def damaged(self, node: str, exchange_id: str, why: str) -> None:
         """A lease that cannot be read: an alarm."""
-        self._metrics.leases_damaged.inc()
+        self._metrics.ledger.leases_damaged.inc()
         _log.error("lease of exchange %s on node %s cannot be read: %s", exchange_id, node, why)

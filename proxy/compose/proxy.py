@@ -23,6 +23,7 @@ from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
 from proxy.billing.settlement import content_hash
 from proxy.compose.admitting import Admitting
+from proxy.compose.audit import count_letters
 from proxy.compose.console import Console, Inside
 from proxy.compose.folder import Folder, key_pepper, ledger_url
 from proxy.compose.node import Node
@@ -135,7 +136,7 @@ class Proxy:
         self._folder.make()
         self._node = Node(self._folder, self.settings)
         self._estimator = _load_estimator(self._folder.estimator)
-        self._metrics = Metrics(self.settings.models)
+        self._metrics = Metrics(self.settings.models, keys_max=self.settings.metrics.keys_max)
         self._queue = None
         if self.settings.queue is not None:
             self._queue = Queue(self.settings)
@@ -164,6 +165,8 @@ class Proxy:
             start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
         self._tasks.start(keyring.run(), name="keyring")
         self._tasks.start(self._keep_estimator(), name="estimator")
+        if self._queue is None:  # else the workers do
+            self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
         if self._siblings is None or self._siblings.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
         inside = Inside(self._chat, self._siblings, self._queue)
@@ -190,7 +193,7 @@ class Proxy:
     def _recover(self, node: Node) -> None:
         node.recover(self._estimator)
         self._metrics.recovered(node.journal.depth)
-        self._metrics.journal_damage.inc(len(node.journal.damage))
+        self._metrics.ledger.journal_damage.inc(len(node.journal.damage))
 
     async def _adopt(self) -> None:
         """Settle what processes left that nobody starts any more: those beyond a smaller `--workers`."""

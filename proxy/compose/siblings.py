@@ -27,7 +27,7 @@ METRICS = "metrics"
 """the question for a process's own series"""
 
 # Gauges of which the sum would say nothing: the highest counts.
-_HIGHEST = ("_age_seconds", "_time_seconds", "_timestamp_seconds", "_info")
+_HIGHEST = ("_age_seconds", "_time_seconds", "_timestamp_seconds", "_info", "_dead_letters")
 
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]

@@ -18,7 +18,7 @@ from aiohttp import web
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import content_hash, entry
 from proxy.compose.admitting import Following
-from proxy.compose.audit import audit_for_ever
+from proxy.compose.audit import audit_for_ever, count_letters
 from proxy.compose.budgets import open_budgets
 from proxy.compose.folder import ledger_url
 from proxy.compose.observers import SettlerSeen, SweeperSeen
@@ -69,7 +69,7 @@ class Worker:
         await self._in_thread(migrate, url)
         self._engine = open_engine(url)
         self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
-        self._metrics = Metrics(self.settings.models)
+        self._metrics = Metrics(self.settings.models, keys_max=self.settings.metrics.keys_max)
         self._settlers = [
             Settler(
                 lane, self._store, to_entry=entry, observer=SettlerSeen(self._metrics),
@@ -90,6 +90,7 @@ class Worker:
         self._tasks.start(self._keep_partitions(), name="partitions")
         self._tasks.start(audit_for_ever(self.settings, self._engine, self._metrics), name="audit")
         start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
+        self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
         self._server = Server(self._routes(), refused=self._metrics.refused)
         self.port = await self._server.start(self.settings.worker.host, self.settings.worker.port)
 

@@ -391,6 +391,8 @@ class Exchange:
     ) -> None:
         if failed is not None:
             self._details["failed"] = failed
+        if self._left_at is not None and self._details["policy"] == "drain":
+            self._details["read_on_ms"] = round((monotonic() - self._left_at) * 1000, 3)
         self._closing.close(
             outcome, now=monotonic(), metered=metered, details=self._details,
             events=relay.events if relay else 0, size=relay.bytes if relay else size,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Engine, literal, select, update
+from sqlalchemy import Connection, Engine, func, literal, select, update
 
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.entries import LedgerEntry
@@ -102,6 +102,13 @@ class Letters:
             return self._to_entry(letter.payload.encode())
         except Exception as error:
             raise LetterError(f"still cannot be read: {type(error).__name__}: {error}") from error
+
+
+def count_open(engine: Engine) -> int:
+    """How many letters nobody has dealt with. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        counted = connection.execute(select(func.count()).where(_COLUMNS.state == OPEN)).scalar_one()
+    return int(counted)
 
 
 def _why(settled: Settled) -> str:

@@ -62,6 +62,8 @@ DRAIN_TOKENS_MAX = 1_000_000
 REQUEST_BYTES_MAX = 256 << 20
 # A slot is a few hundred bytes of the progress table: a million of them is still a small file.
 STREAMS_MAX = 1 << 20
+# Six series for each, in each process: more than this belongs into SQL.
+METRIC_KEYS_MAX = 1_000
 # Below 16 MiB a short outage of the ledger would already stop the work; 1 TiB is a unit mistaken for another.
 JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
 
@@ -198,6 +200,18 @@ class ProviderSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """What /metrics says beyond what it always does."""
+
+    keys_max: int = field(
+        default=0,
+        metadata=about(
+            whole(0, METRIC_KEYS_MAX), "keys with series of their own, by id, the first ones seen; 0: none have"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything that can be set."""
 
@@ -260,6 +274,9 @@ class Settings:
     )
     admin: AdminSettings = field(
         default=AdminSettings(), metadata=about(section(AdminSettings), "the console and its APIs")
+    )
+    metrics: MetricsSettings = field(
+        default=MetricsSettings(), metadata=about(section(MetricsSettings), "series that are not always wanted")
     )
     journal: JournalSettings = field(
         default=JournalSettings(), metadata=about(section(JournalSettings), "the local outbox")
