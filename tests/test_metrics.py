@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy import __version__
 from proxy.billing.record import Outcome
+from proxy.billing.reservation import Why
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
 from proxy.metrics import OTHER, Metrics
@@ -226,7 +227,7 @@ def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: 
     cannot = {"tokenweir_ledger_write_failures", "tokenweir_journal_damage", "tokenweir_queue_records"}
     cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
     cannot |= {"tokenweir_failed_attempts"}  # there is one provider
-    cannot |= {"tokenweir_budget_rejections", "tokenweir_budget_alerts"}  # nothing is limited here
+    cannot |= {"tokenweir_budget_alerts"}  # nothing is limited here
     cannot |= {name for name in PROMISED if name.startswith("tokenweir_sink_")}  # and nothing pushed to others
     for name in PROMISED.keys() - cannot:
         assert watched.last[name].samples, name
@@ -267,6 +268,7 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         "state": {"closed", "open", "half_open"},
         "result": {"inserted", "repeated", "conflict", "dead_letter"},
         "status": {"400", "401"},
+        "reason": set(Why),
         "code": {"invalid_json", "invalid_api_key"},
     }
     for name in PROMISED:
