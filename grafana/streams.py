@@ -1,0 +1,147 @@
+"""*Streams now*: what clients feel. From Prometheus."""
+
+from __future__ import annotations
+
+from grafana.panels import BAD, FAIR, GOOD, Board, Panel, Query, Variable
+
+_OF = '{provider=~"$provider", model=~"$model"}'
+
+
+def _quantiles(series: str, labels: str = "", *, by: str = "") -> list[Query]:
+    grouped = f"le, {by}" if by else "le"
+    return [
+        Query(
+            f"histogram_quantile({q / 100:g}, sum by ({grouped}) (rate({series}_bucket{labels}[$__rate_interval])))",
+            f"p{q}" + (f" {{{{{by}}}}}" if by else ""),
+        )
+        for q in (50, 95, 99)
+    ]
+
+
+def _quantile_now(series: str, q: float, labels: str = "") -> list[Query]:
+    return [Query(f"histogram_quantile({q}, sum by (le) (rate({series}_bucket{labels}[$__rate_interval])))")]
+
+
+def _rates(series: str, by: str, labels: str = "") -> list[Query]:
+    legend = " ".join(f"{{{{{one.strip()}}}}}" for one in by.split(","))
+    return [Query(f"sum by ({by}) (rate({series}{labels}[$__rate_interval]))", legend)]
+
+
+STREAMS = Board(
+    uid="tokenweir-streams",
+    title="Streams now",
+    says="What clients feel: how soon the first token comes, how evenly the others, and what the proxy adds.",
+    since="now-15m",
+    refresh="5s",
+    variables=[
+        Variable("provider", "Provider", "label_values(tokenweir_exchanges_total, provider)"),
+        Variable("model", "Model", 'label_values(tokenweir_exchanges_total{provider=~"$provider"}, model)'),
+    ],
+    panels=[
+        Panel(
+            title="In flight", kind="stat", width=4, height=4,
+            says="Exchanges that have begun and not ended, of all proxies.",
+            queries=[Query("sum(tokenweir_streams_in_flight)")],
+        ),
+        Panel(
+            title="Exchanges per second", kind="stat", width=4, height=4, unit="reqps",
+            says="That ended, however they did.",
+            queries=[Query(f"sum(rate(tokenweir_exchanges_total{_OF}[$__rate_interval]))")],
+        ),
+        Panel(
+            title="Served to the end", kind="stat", width=4, height=4, unit="percentunit",
+            says="Of the exchanges that ended: the provider finished and the client was there.",
+            limits=[(None, BAD), (0.9, FAIR), (0.97, GOOD)],
+            queries=[
+                Query(
+                    'sum(rate(tokenweir_exchanges_total{provider=~"$provider", model=~"$model", outcome="served"}'
+                    f"[$__rate_interval])) / sum(rate(tokenweir_exchanges_total{_OF}[$__rate_interval]))"
+                )
+            ],
+        ),
+        Panel(
+            title="First token, p95", kind="stat", width=4, height=4, unit="s",
+            says="From a request's arrival to its first generated token on the way to the client: 19 of 20 are faster.",
+            queries=_quantile_now("tokenweir_time_to_first_token_seconds", 0.95, _OF),
+        ),
+        Panel(
+            title="Between events, p95", kind="stat", width=4, height=4, unit="s",
+            says="Between two pieces of a stream, as they come from providers (all of them).",
+            queries=_quantile_now("tokenweir_inter_event_seconds", 0.95),
+        ),
+        Panel(
+            title="Overhead, p99", kind="stat", width=4, height=4, unit="s",
+            says="What the proxy adds before a request goes up.",
+            limits=[(None, GOOD), (0.01, FAIR), (0.05, BAD)],
+            queries=_quantile_now("tokenweir_relay_overhead_seconds", 0.99),
+        ),
+        Panel(
+            title="Time to first token", unit="s", width=12,
+            says="From a request's arrival to its first generated token on the way to the client; streams only.",
+            queries=_quantiles("tokenweir_time_to_first_token_seconds", _OF),
+        ),
+        Panel(
+            title="Time to first token, p95 by model", unit="s", width=12,
+            says="19 of 20 are faster.",
+            queries=[
+                Query(
+                    "histogram_quantile(0.95, sum by (le, provider, model) (rate("
+                    f"tokenweir_time_to_first_token_seconds_bucket{_OF}[$__rate_interval])))",
+                    "{{provider}} {{model}}",
+                )
+            ],
+        ),
+        Panel(
+            title="Time between events", unit="s",
+            says="Between two pieces of a stream, as they come from providers: the proxy holds none back.",
+            queries=_quantiles("tokenweir_inter_event_seconds"),
+        ),
+        Panel(
+            title="Time between events, all of them", unit="s", kind="heatmap",
+            says="How many of each length: a second band is a provider that sends in bursts.",
+            queries=[
+                Query(
+                    "sum by (le) (increase(tokenweir_inter_event_seconds_bucket[$__rate_interval]))",
+                    "{{le}}", shape="heatmap",
+                )
+            ],
+        ),
+        Panel(
+            title="What the proxy adds", unit="s",
+            says="From a request's arrival to its dispatch: reading it, who may, budgets, the journal.",
+            queries=_quantiles("tokenweir_relay_overhead_seconds"),
+        ),
+        Panel(
+            title="In flight by proxy", stacked=True,
+            says="Exchanges that have begun and not ended.",
+            queries=[Query("sum by (instance) (tokenweir_streams_in_flight)", "{{instance}}")],
+        ),
+        Panel(
+            title="How exchanges end", unit="reqps", stacked=True,
+            says="By outcome; each exchange has exactly one.",
+            queries=_rates("tokenweir_exchanges_total", "outcome", _OF),
+        ),
+        Panel(
+            title="Clients that leave", unit="reqps", stacked=True,
+            says="Before the end, by the policy that followed: cancel closes upstream, drain reads on for the bill.",
+            queries=_rates("tokenweir_client_leaves_total", "policy", '{provider=~"$provider"}'),
+        ),
+        Panel(
+            title="Tokens per second", unit="short", stacked=True,
+            says="Generated, as they were settled, by where their count comes from.",
+            queries=_rates(
+                "tokenweir_tokens_total", "model, source", '{provider=~"$provider", model=~"$model", type="output"}'
+            ),
+        ),
+        Panel(
+            title="How long drains read on", unit="s",
+            says="After the client left, where the policy is to drain.",
+            queries=_quantiles("tokenweir_provider_drain_seconds", '{provider=~"$provider"}'),
+        ),
+        Panel(
+            title="Requests refused", unit="reqps", stacked=True,
+            says="Not admitted, by status and code: nothing was sent up, nothing is billed.",
+            queries=_rates("tokenweir_refusals_total", "status, code"),
+        ),
+    ],
+)  # fmt: skip
