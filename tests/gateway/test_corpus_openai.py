@@ -66,11 +66,17 @@ def check(dialect: Dialect, replay: Replay, response: Response, entry: dict[str,
         assert count is None or counted[name] == count, where
 
 
-def chosen(corpus: Path) -> Iterator[tuple[Dialect, Replay]]:
-    """Every record of the open set, at two of its chunkings."""
+def open_records(corpus: Path) -> Iterator[tuple[Dialect, list[dict[str, Any]]]]:
+    """The records of the open set, by the dialect they are asked in."""
     opened = {json.loads(line)["id"] for line in (corpus / "open.jsonl").read_bytes().split(b"\n") if line}
     for dialect, names, _ in NAMES:
-        for turn, record in enumerate(one for one in records_of(dialect, names) if one["id"] in opened):
+        yield dialect, [one for one in records_of(dialect, names) if one["id"] in opened]
+
+
+def chosen(corpus: Path) -> Iterator[tuple[Dialect, Replay]]:
+    """Every record of the open set, at two of its chunkings."""
+    for dialect, records in open_records(corpus):
+        for turn, record in enumerate(records):
             ways = list(replays([record]))
             yield from ((dialect, ways[(turn + step) % len(ways)]) for step in (0, 2))
 
@@ -79,7 +85,7 @@ async def test_every_record_at_two_chunkings(deployment: Deployment, corpus: Pat
     todo = [
         (dialect, replay, deployment.plan("units", replay.script(), "corpus")) for dialect, replay in chosen(corpus)
     ]
-    assert len(todo) == 2 * 62
+    assert len(todo) == 2 * 69
     responses: list[Response] = []
     async with await connect(deployment.url) as client:
         for dialect, replay, model in todo:

@@ -30,7 +30,7 @@ NOTHING_GENERATED = (OPENAI_EMBEDDINGS, OPENAI_MODERATIONS, OPENAI_RERANK)
 # The names that the corpus has for each, and how many records there are.
 NAMES: tuple[tuple[Dialect, tuple[str, ...], int], ...] = (
     (OPENAI_COMPLETIONS, ("openai.completions",), 41),
-    (OPENAI_EMBEDDINGS, ("openai.embeddings",), 16),
+    (OPENAI_EMBEDDINGS, ("openai.embeddings", "mistral.embeddings"), 23),
     (OPENAI_MODERATIONS, ("openai.moderations",), 4),
     (OPENAI_RERANK, ("cohere.rerank", "other.rerank"), 12),
     (OPENAI_IMAGES, ("openai.images",), 4),
