@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help ready demo test check bench faults lock clean
+.PHONY: help ready demo test check bench faults real lock clean
 help:            ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -36,6 +36,9 @@ bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the 
 
 faults: $(READY) ## the long runs: kills by the hundred
 	@$(BIN)/python -m pytest -m slow -n 0
+
+real: $(READY)   ## every recorded answer of real providers, at every chunking (where the corpus is at hand)
+	@$(BIN)/python -m pytest -m real -n 0
 
 lock: $(READY)   ## renew requirements.txt, and deploy/requirements.txt: what runs, without what tests
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.txt
