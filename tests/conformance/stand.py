@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 def systems(url: str) -> dict[str, dict[str, Any]]:
-    """The four, and variants of them with timers or bounds that a test can wait for."""
+    """The four, variants of them with timers or bounds that a test can wait for, and two of other languages."""
     v1, waves = f"{url}/v1", f"{url}/waves/v1"
     scaled = {"connect_s": 5, "first_byte_s": 30, "idle_s": IDLE_S, "total_s": 60}
     drain = {"seconds": 60, "tokens": 8192}
@@ -64,6 +64,8 @@ def systems(url: str) -> dict[str, dict[str, Any]]:
         "siliconstorm-fragments": provider_section(v1, on_client_leave="cancel", cumulative=False),
         "electron": provider_section(waves, on_client_leave="drain", drain=drain),
         "electron-cancel": provider_section(waves, on_client_leave="cancel"),
+        "anthropic": provider_section(v1, on_client_leave="cancel", dialects=["anthropic"]),
+        "gemini": provider_section(v1, on_client_leave="cancel", dialects=["gemini"]),
     }
 
 
