@@ -37,7 +37,7 @@ bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the 
 faults: $(READY) ## the long runs: kills by the hundred
 	@$(BIN)/python -m pytest -m slow -n 0
 
-real: $(READY)   ## every recorded answer of real providers, at every chunking (where the corpus is at hand)
+real: $(READY)   ## recorded answers of real providers at every chunking, and a real llama-server (where they are at hand)
 	@$(BIN)/python -m pytest -m real -n 0
 
 lock: $(READY)   ## renew requirements.txt, and deploy/requirements.txt: what runs, without what tests
