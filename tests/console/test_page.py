@@ -196,6 +196,7 @@ def test_keys_are_made_limited_blocked_and_revoked_by_keyboard(stand: Stand, pag
     (made,) = stand.get("/key/list")["keys"]
     assert (made["key_alias"], made["max_budget"], made["budget_duration"]) == ("anna", 2.5, "30d")
     assert stand.get("/v1/me", key=secret)["key_alias"] == "anna"
+    page.locator("#secret").wait_for(state="detached")
     assert secret not in page.content()
     for budget, window in (("", None), ("7", None)):  # what the form says is what holds, changed or not
         page.get_by_role("button", name="Limits: anna").focus()

@@ -61,7 +61,7 @@ def machines(
 
 
 async def test_a_few_points_of_one_machine(one_machine: Swept) -> None:
-    points_struck, _, wrong = await sweep(one_machine, every=160)
+    points_struck, _, wrong = await sweep(one_machine, every=240)
     wrong += await one_machine.unsettled_holds()
     assert not wrong, wrong
     assert points_struck >= 1
