@@ -56,15 +56,17 @@ NAMED = {
     "several": "several answers in one body",
     "compaction": "a compaction, billed and not in the truth",
     "tools": "Gemini's own tools, billed as prompt",
+    "reasoning_added": "xAI's reasoning, billed and beside the completion",
 }
 FOUND = {
-    EQUAL: 599,
+    EQUAL: 586,
     UNTOLD: 49,
     ERROR: 35,
     OURS: 14,
     NAMED["tools"]: 19,
     NAMED["several"]: 1,
     NAMED["compaction"]: 1,
+    NAMED["reasoning_added"]: 13,
 }
 
 
@@ -122,6 +124,8 @@ def verdict(dialect: Dialect | None, record: dict[str, Any], entry: dict[str, An
         return UNTOLD
     if all(entry[name] == count for name, count in told.items()):
         return EQUAL
+    if "reasoning_added" in entry["details"].get("flags", ()):
+        return NAMED["reasoning_added"]
     return NAMED[exception(record) or gemini_exception(record) or f"unnamed: {record['id']}"]
 
 
