@@ -10,11 +10,13 @@ from aiohttp import web
 from proxy.gateway import errors
 from proxy.metering.dialect import KeyHeader
 
+_HEADERS = tuple(KeyHeader)
+
 
 def presented(request: web.BaseRequest) -> str | None:
     """The key as it came; None if there is none. Raises ApiError: two different ones, or one in the URL."""
     headers = request.headers
-    found = {_credential(header, value) for header in KeyHeader if (value := headers.get(header)) is not None}
+    found = {_credential(header, value) for header in _HEADERS if (value := headers.get(header)) is not None}
     if len(found) > 1:
         raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
     if found:

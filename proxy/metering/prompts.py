@@ -1,7 +1,8 @@
 """What one model's answers say of prompts: tokens for each counter of a request, and how far off that is.
 
 Law: before a model taught, its prior; then what its template adds for messages, tools, calls and results is learned,
-as the worth of characters is. A prompt is at least one token.
+as the worth of characters is. Of a model that many answers taught, what surprises is learned, and some of the rest. A
+prompt is at least one token.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ BELIEFS = (
 )
 # What the priors miss by, typically, on recorded traffic.
 ERROR_PRIOR = 0.3
+# After so many answers one in so many is learned from, and all that miss by more than this share: learning costs ten
+# times what estimating does.
+_TAUGHT, _ONE_IN, _SURPRISE = 100, 8, 0.05
 
 
 def counters(prompt: PromptEvidence) -> list[float]:
@@ -47,9 +51,10 @@ def counters(prompt: PromptEvidence) -> list[float]:
 class Prompts:
     """One model: its regression, its mean error."""
 
-    __slots__ = ("errors", "ridge")
+    __slots__ = ("_answers", "errors", "ridge")
 
     def __init__(self) -> None:
+        self._answers = 0  # since this process knows the model
         self.ridge = Ridge(BELIEFS)
         self.errors = Errors()
 
@@ -63,8 +68,11 @@ class Prompts:
 
     def learn(self, prompt: PromptEvidence, tokens: int) -> None:
         """From an answer that told the tokens of its prompt, at least one."""
-        self.errors.learn(self.tokens(prompt) / tokens - 1, tokens)
-        self.ridge.learn(counters(prompt), tokens)
+        error = self.tokens(prompt) / tokens - 1
+        self.errors.learn(error, tokens)
+        self._answers += 1
+        if self._answers <= _TAUGHT or self._answers % _ONE_IN == 0 or abs(error) > _SURPRISE:
+            self.ridge.learn(counters(prompt), tokens)
 
     def row(self) -> list[float]:
         """Everything learned, for `restored`."""

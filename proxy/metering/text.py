@@ -14,7 +14,6 @@ Chars: TypeAlias = tuple[int, ...]
 arabic, indic, kana, hangul."""
 
 NO_CHARS: Chars = (0,) * 11
-_NO_SCRIPTS: Chars = (0,) * 6
 
 _LATIN = re.compile("[\x00-\u024f]+")
 _WIDE = re.compile(
@@ -42,7 +41,7 @@ def chars_of(text: str) -> Chars:
     raw = text.encode(errors="ignore")  # halves of characters are counted, but in no script
     blanks, marks = text.count(" "), len(raw.translate(None, _ALL_BUT_MARKS))
     if text.isascii():
-        return len(text), 0, 0, blanks, marks, *_NO_SCRIPTS
+        return len(text), 0, 0, blanks, marks, 0, 0, 0, 0, 0, 0
     rest = _LATIN.sub("", text)
     other = len(_WIDE.sub("", rest))
     scripts = [len(raw.translate(None, all_but)) for all_but in _ALL_BUT]

@@ -80,3 +80,21 @@ def test_what_was_learned_survives_being_written_down(answers: list[tuple[Prompt
 )
 def test_what_cannot_be_one_is_left_out(row: list[float]) -> None:
     assert Prompts.restored(row) is None
+
+
+def test_of_a_model_that_is_well_known_what_surprises_is_learned_and_some_of_the_rest() -> None:
+    prompts, usual = Prompts(), PromptEvidence(messages=1, chars_latin=88)
+    for _ in range(100):
+        prompts.learn(usual, 30)
+    moved = 0
+    for _ in range(80):
+        before = list(prompts.ridge.weights)
+        prompts.learn(usual, prompts.tokens(usual))
+        moved += prompts.ridge.weights != before
+    assert moved <= 10
+    before = list(prompts.ridge.weights)
+    prompts.learn(usual, 60)
+    assert prompts.ridge.weights != before
+    for _ in range(40):
+        prompts.learn(usual, 60)
+    assert abs(prompts.tokens(usual) - 60) <= 3, "a model that has changed is learned anew"

@@ -93,9 +93,9 @@ def prompt_of(
         attachments=len(kinds) - images,
         blanks=blanks,
         marks=marks,
-        tools=sum(len(value) for value in tools if isinstance(value, list)),
-        calls=sum(len(value) if isinstance(value, list) else 1 for value in calls if value),
-        results=sum(message.get("role") in _RESULTS for message in messages),
+        tools=sum([len(value) for value in tools if isinstance(value, list)]) if tools else 0,
+        calls=sum([len(value) if isinstance(value, list) else 1 for value in calls if value]) if calls else 0,
+        results=sum([message.get("role") in _RESULTS for message in messages]),
         call_chars=call_chars,
         schema_chars=schema_chars,
     )
@@ -116,4 +116,4 @@ def read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds:
 
 
 def _json_chars(values: list[Any]) -> int:
-    return sum([json_bytes(value) for value in values if value])
+    return sum([json_bytes(value) for value in values if value]) if values else 0

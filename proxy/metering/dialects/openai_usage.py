@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -99,14 +100,16 @@ _PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "reasoning_exceeds_completion": (("reasoning_tokens",), "completion_tokens"),
     "audio_exceeds_completion": (("audio_completion_tokens",), "completion_tokens"),
 }
+_ALL_PARTS = attrgetter(*{part for parts, _ in _PARTS.values() for part in parts})
 
 
 def violations(usage: Usage) -> Iterator[str]:
     """The identities that `usage` breaks. Some providers break them always: it is said, not corrected."""
-    for flag, (parts, name) in _PARTS.items():
-        whole, counts = getattr(usage, name), [getattr(usage, part) for part in parts]
-        if whole is not None and None not in counts and sum(counts) > whole:
-            yield flag
+    if any(_ALL_PARTS(usage)):  # none of most answers
+        for flag, (parts, name) in _PARTS.items():
+            whole, counts = getattr(usage, name), [getattr(usage, part) for part in parts]
+            if whole is not None and None not in counts and sum(counts) > whole:
+                yield flag
     prompt, completion, total = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
     if total is not None and prompt is not None and completion is not None and total != prompt + completion:
         yield "total_mismatch"
