@@ -27,7 +27,7 @@ _TYPE = re.compile(
     boundary=(?:"([A-Za-z0-9'()+_,./:=? -]{0,69}[A-Za-z0-9'()+_,./:=?-])"|([A-Za-z0-9'+_.-]{1,70}))\s*""",
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
-_PARAMETER = re.compile(r';[ \t]*([A-Za-z]+\*?)=(?:"((?:[^"\\\r\n]|\\.)*+)"|([^\s";]+))[ \t]*')
+_PARAMETER = re.compile(r';[ \t]*([A-Za-z]+\*?)=(?:"((?:[^"\\\r\n]|\\.)*)"|([^\s";]+))[ \t]*')
 # Every field of the SDKs; what two parsers could read differently is none.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}(?:\[[A-Za-z0-9_.-]{0,100}\]){0,3}", re.ASCII)
 _PLAIN_CODINGS = ("binary", "8bit", "7bit")

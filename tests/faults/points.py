@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[2]
 
 # The path of one exchange, from admission to settlement; first what runs in a proxy, then what a worker runs too.
 PROXY_FILES = (
-    "gateway/chat.py", "gateway/exchange.py", "gateway/closing.py", "gateway/relay.py", "gateway/reply.py",
-    "gateway/upstream.py", "gateway/upstream_connection.py", "gateway/watch.py", "gateway/spending.py",
-    "keys/admission.py", "keys/budgets_local.py", "keys/budget_file.py", "keys/budgets_redis.py",
+    "gateway/chat.py", "gateway/asking.py", "gateway/exchange.py", "gateway/closing.py", "gateway/relay.py",
+    "gateway/reply.py", "gateway/upstream.py", "gateway/upstream_connection.py", "gateway/watch.py",
+    "gateway/spending.py", "keys/admission.py", "keys/budgets_local.py", "keys/budget_file.py", "keys/budgets_redis.py",
     "outbox.py", "pipeline/journal.py", "pipeline/log.py", "pipeline/segment.py", "pipeline/progress.py",
     "pipeline/local_queue.py", "pipeline/shipper.py", "pipeline/leases.py", "pipeline/redis_leases.py",
     "pipeline/redis_queue.py",
