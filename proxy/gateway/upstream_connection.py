@@ -8,6 +8,7 @@ exactly where its framing says.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -59,6 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._idle = idle
         self._gone = gone
         self._transport: asyncio.Transport | None = None
+        self._unread = select.poll()
         self._head: bytearray = bytearray()
         self._asked: asyncio.Future[Head] | None = None
         self._reader: ChunkReader | LengthReader | None = None
@@ -115,8 +117,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """True if it is open and at rest."""
-        return self._transport is not None and not self._transport.is_closing() and self._reader is None
+        """True if it is open and at rest, as far as even the kernel knows.
+
+        A provider's goodbye may have come since the event loop last looked: a request written then is lost, and must
+        not be sent twice. What was said unasked is nothing to build on either.
+        """
+        at_rest = self._transport is not None and not self._transport.is_closing() and self._reader is None
+        return at_rest and not self._unread.poll(0)
 
     def close(self) -> None:
         """Close it."""
@@ -128,6 +135,9 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            self._unread.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the provider."""

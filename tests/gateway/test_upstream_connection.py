@@ -4,6 +4,7 @@ is no longer steered by who had it before."""
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -331,3 +332,16 @@ async def test_a_body_that_breaks_off_is_not_read() -> None:
     connection.connection_lost(None)
     with pytest.raises(UpstreamFailedError):
         await answer.read(10)
+
+
+@pytest.mark.parametrize("goodbye", [b"", b"HTTP/1.1 408 Request Timeout\r\n\r\n"], ids=["closed", "spoke-first"])
+async def test_what_the_kernel_already_knows_of_a_resting_connection_counts(goodbye: bytes) -> None:
+    """The provider closes, and before the event loop has looked, somebody wants the connection."""
+    ours, theirs = socket.socketpair()
+    connection = UpstreamConnection(lambda _: None, lambda _: None)
+    await asyncio.get_running_loop().create_connection(lambda: connection, sock=ours)
+    assert connection.usable
+    theirs.sendall(goodbye)
+    theirs.close()
+    assert not connection.usable
+    connection.close()
