@@ -7,8 +7,10 @@ in one window of time, requests and tokens in 60 s, exchanges at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import inf
 
 import msgspec
 
@@ -91,6 +93,29 @@ class Gate(msgspec.Struct, frozen=True, gc=False):
     rpm: int | None = None
     tpm: int | None = None
     parallel: int | None = None
+
+
+class Passage(msgspec.Struct, frozen=True, gc=False):
+    """The gates of all levels of a request; from `since` until `until` (Unix seconds) they are these."""
+
+    gates: tuple[Gate, ...]
+    since: float
+    until: float
+    spends: bool
+    """one of them bounds money"""
+
+
+def passage(scopes: Sequence[Scope], now: float) -> Passage:
+    """What a request at `now` has to pass."""
+    passed = tuple([gate for scope in scopes for gate in gates(scope, now)])
+    budgets = [one for one in scopes if one.limits.budget_usd is not None]
+    ends = [window_end(one.limits.budget_window, one.minted_at, now) for one in budgets]
+    return Passage(
+        passed,
+        since=max([gate.since for gate in passed], default=0.0),
+        until=min([end for end in ends if end is not None], default=inf),
+        spends=any(gate.nusd_max is not None for gate in passed),
+    )
 
 
 def credit_gate(scope_id: str) -> str:

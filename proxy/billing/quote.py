@@ -52,10 +52,11 @@ def quote(
     tokens = prompt_tokens + completion_tokens
     if price is None:
         return Quote(0, tokens)
-    most = max(
-        parts_at_most(rates, prompt_tokens, completion_tokens, units)
+    reached = [
+        rates
         for tiers in (price.tiers, *price.service_tiers.values())
         for place, rates in enumerate(tiers)
         if place == 0 or prompt_tokens > rates.above_prompt_tokens
-    )
+    ]
+    most = max([parts_at_most(rates, prompt_tokens, completion_tokens, units) for rates in reached])
     return Quote(min(nusd_rounded_half_up(most), nusd_max), tokens)

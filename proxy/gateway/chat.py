@@ -172,10 +172,8 @@ class Chat:
         price, cost = route.prices(now)
         if dialect.free_unpriced:
             price, cost = price or FREE, cost or FREE
-        prompt = self._ports.estimator.prompt(
-            model_key(route.provider.settings.name, route.upstream_model), facts.prompt
-        )
-        return Terms(now, price, cost, prompt.tokens)
+        model = model_key(route.provider.settings.name, route.upstream_model)
+        return Terms(now, price, cost, self._ports.estimator.prompt_tokens(model, facts.prompt))
 
     async def _admitted(
         self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
@@ -235,7 +233,6 @@ class Chat:
         outbox = self._ports.outbox
         try:
             slot = outbox.claim(made)
-            spends = any(gate.nusd_max is not None for gate in reservation.hold.gates)
             opened = Opened(
                 exchange_id=made,
                 key_id=key.key_id,
@@ -254,7 +251,7 @@ class Chat:
                 ),
                 slot=slot.index,
                 bill=route.provider.settings.bill,
-                held_usd=reservation.hold.nusd if spends else None,
+                held_usd=reservation.hold.nusd if reservation.spends else None,
             )
             try:
                 return opened, slot, outbox.begin(opened)

@@ -122,7 +122,7 @@ class Closing:
             provider=name,
             upstream_model=route.upstream_model,
             cost=FREE if free else route.prices(self.opened.started_at)[1],
-            prompt_tokens_estimate=0 if free else self._ports.estimator.prompt(key, self._facts.prompt).tokens,
+            prompt_tokens_estimate=0 if free else self._ports.estimator.prompt_tokens(key, self._facts.prompt),
             bill=route.provider.settings.bill,
             attempts=(*self.opened.attempts, attempt),
         )

@@ -6,21 +6,28 @@ Law: never in the URL, which others log; and one key: where two headers disagree
 from __future__ import annotations
 
 from aiohttp import web
+from multidict import istr
 
 from proxy.gateway import errors
 from proxy.metering.dialect import KeyHeader
 
-_HEADERS = tuple(KeyHeader)
+# An `istr` is made lower case once, not whenever it is looked for.
+_HEADERS = tuple((header, istr(header)) for header in KeyHeader)
 
 
 def presented(request: web.BaseRequest) -> str | None:
     """The key as it came; None if there is none. Raises ApiError: two different ones, or one in the URL."""
     headers = request.headers
-    found = {_credential(header, value) for header in _HEADERS if (value := headers.get(header)) is not None}
-    if len(found) > 1:
-        raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
-    if found:
-        return found.pop()
+    found: str | None = None
+    for header, name in _HEADERS:
+        value = headers.get(name)
+        if value is not None:
+            credential = _credential(header, value)
+            if found is not None and found != credential:
+                raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
+            found = credential
+    if found is not None:
+        return found
     query = request.raw_path.partition("?")[2]
     if any(part.partition("=")[0] == "key" for part in query.split("&")):
         raise errors.key_refused("in_url")

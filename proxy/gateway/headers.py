@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from aiohttp import HttpVersion10, HttpVersion11, web
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDictProxy, istr
 
 from proxy.gateway.errors import ApiError, bad_request
 from proxy.gateway.framing import Head
@@ -17,7 +17,7 @@ EXCHANGE_HEADER = "x-tokenweir-exchange"
 SERVER = ("Server", "tokenweir")
 
 # Up: what a provider may use of a request, in every language. Everything that names the client stays here.
-_UP = ("OpenAI-Beta", "X-Stainless-Retry-Count", "traceparent", "tracestate")
+_UP = tuple(map(istr, ("OpenAI-Beta", "X-Stainless-Retry-Count", "traceparent", "tracestate")))
 # Down: what an SDK reads. Rate limits of the provider describe our account there, not the client's key: not passed.
 _DOWN = {
     name.lower(): name

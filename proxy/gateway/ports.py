@@ -56,6 +56,10 @@ class Reservation(Protocol):
     @property
     def hold(self) -> Hold: ...
     @property
+    def spends(self) -> bool:
+        """Money is limited."""
+
+    @property
     def levels(self) -> Sequence[Level]: ...
     def grow(self, nusd: int) -> None:
         """It has cost so much by now. Cheap."""

@@ -20,7 +20,9 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 def headers(gates: Sequence[Gate], levels: Iterable[Level]) -> Headers:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, of what is limited; gates and levels by their ids."""
-    bounds = {gate.gate_id: gate for gate in gates}
+    bounds = {gate.gate_id: gate for gate in gates if gate.rpm is not None or gate.tpm is not None}
+    if not bounds:
+        return ()
     known = [(bounds[level.gate_id], level) for level in levels if level.gate_id in bounds]
     requests = [(gate.rpm, at.requests_left, at.requests_reset_s) for gate, at in known if gate.rpm is not None]
     tokens = [(gate.tpm, at.tokens_left, at.tokens_reset_s) for gate, at in known if gate.tpm is not None]

@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import structs
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Gate, Scope, WhenDown, gates
+from proxy.billing.limits import Gate, Passage, Scope, WhenDown, passage
 from proxy.billing.reservation import Denied, Granted, Hold, Level, Unseeded, Why
 from proxy.keys.budgets import BudgetStore, BudgetsUnavailable, Own
 
@@ -32,6 +32,8 @@ ENDED_MAX = 500
 FORGET_MAX, FORGET_S = 1_000, 5.0
 # A store that took so long to fail is left alone as long again: nobody waits for it in vain.
 HANGS_S = 1.0
+# Keys whose gates are at hand.
+PASSAGES_MAX = 4_096
 # A gate that cannot be seeded in so many tries is moving faster than the ledger can be read: it is taken for down.
 SEED_TRIES = 3
 # As long as a client waits for the ledger to say what was spent.
@@ -54,10 +56,12 @@ class Observer(Protocol):
 class Reservation:
     """What one exchange holds. `closed` exactly once."""
 
-    __slots__ = ("_admission", "_growing", "hold", "levels", "on_short")
+    __slots__ = ("_admission", "_growing", "hold", "levels", "on_short", "spends")
 
-    def __init__(self, admission: Admission, hold: Hold, levels: Sequence[Level]) -> None:
+    def __init__(self, admission: Admission, hold: Hold, levels: Sequence[Level], *, spends: bool) -> None:
         self.hold = hold
+        self.spends = spends
+        """money is limited"""
         self.levels = levels
         """none where the store was down"""
         self.on_short: Callable[[], None] | None = None
@@ -113,6 +117,7 @@ class Admission:
         self._when_down = when_down
         self._allowance_nusd = allowance_nusd
         self._observer = observer
+        self._passages: dict[str, tuple[Sequence[Scope], Passage]] = {}
         self._held: dict[str, Reservation] = {}
         self._closed: dict[str, Hold] = {}
         """ended, at their charges; the ledger is not known to have them. Oldest first"""
@@ -145,18 +150,28 @@ class Admission:
         """Hold this for the exchange at every level. `scopes`: those that limit anything. Nothing is ever held for one
         that is denied."""
         now = self._unix_time()
-        passing = tuple(gate for scope in scopes for gate in gates(scope, now))
-        hold = Hold(exchange_id, passing, nusd, tokens, now)
-        if not passing:
-            return Reservation(self, hold, ())
+        passing = self._passage(key, scopes, now)
+        hold = Hold(exchange_id, passing.gates, nusd, tokens, now)
+        if not passing.gates:
+            return Reservation(self, hold, (), spends=False)
         verdict = await self._asked(hold)
         if verdict is None:
             verdict = self._without_store(key, scopes, hold)
         if isinstance(verdict, Denied):
             self._observer.denied(verdict.why)
             return verdict
-        reservation = self._held[exchange_id] = Reservation(self, hold, verdict.levels)
+        reservation = self._held[exchange_id] = Reservation(self, hold, verdict.levels, spends=passing.spends)
         return reservation
+
+    def _passage(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> Passage:
+        known = self._passages.get(key.key_id)
+        if known is not None and known[0] is scopes and known[1].since <= now < known[1].until:
+            return known[1]
+        if len(self._passages) >= PASSAGES_MAX:
+            self._passages.clear()
+        found = passage(scopes, now)
+        self._passages[key.key_id] = scopes, found
+        return found
 
     async def _asked(self, hold: Hold) -> Granted | Denied | None:
         """What the store says; None: nobody can say."""
@@ -226,8 +241,7 @@ class Admission:
         hold = reservation.hold
         if self._held.pop(hold.exchange_id, None) is None:
             return
-        spends = any(gate.nusd_max is not None for gate in hold.gates)
-        ended = structs.replace(hold, nusd=nusd if spends else 0, tokens=tokens)
+        ended = Hold(hold.exchange_id, hold.gates, nusd if reservation.spends else 0, tokens, hold.at)
         if ended.nusd:
             self._closed[hold.exchange_id] = ended
         self._ending.append(ended)

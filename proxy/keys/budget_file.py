@@ -64,6 +64,7 @@ class BudgetFile:
         self.warm_until = 0.0
         """`time.monotonic`, which all processes of a machine share"""
         self.execute: Callable[..., sqlite3.Cursor]
+        self.executemany: Callable[..., sqlite3.Cursor]
         self._path = path
         self._name = str(path)
         self._lock: int | None = None
@@ -153,7 +154,7 @@ class BudgetFile:
         except BaseException:
             database.close()
             raise
-        self._database, self.execute = database, database.execute
+        self._database, self.execute, self.executemany = database, database.execute, database.executemany
 
     def _begin_anew(self, *, warm_s: float) -> None:
         """A new life. Should two processes begin one at the same time, the later counts, and the other follows."""

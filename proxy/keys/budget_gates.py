@@ -53,7 +53,8 @@ class Moves:
         for gate_id, move in self.gates.items():
             alike.setdefault(move, []).append(gate_id)
         for move, gate_ids in alike.items():
-            self._file.execute(_sql(_MOVE, len(gate_ids)), (*move, *gate_ids))
+            statement, ids = of_all(_MOVE, gate_ids)
+            self._file.execute(statement, (*move, *ids))
         self.gates.clear()
 
 
@@ -78,7 +79,7 @@ class Gates:
         gate_ids = [gate.gate_id for gate in gates]
         if not self._moves.gates.keys().isdisjoint(gate_ids):  # read before, with other bounds or for another window
             self.write()
-        rows = {row[0]: row for row in self._file.execute(_sql(_SELECT_GATES, len(gate_ids)), gate_ids)}
+        rows = {row[0]: row for row in self._file.execute(*of_all(_SELECT_GATES, gate_ids))}
         self._states.update((gate.gate_id, _state(gate, rows.get(gate.gate_id), self._now)) for gate in gates)
 
     def count_in(self, hold: Hold, states: Iterable[State], second: int) -> None:
@@ -110,7 +111,12 @@ def _state(gate: Gate, row: tuple[str, float | None, int | None, int, int, bytes
     )
 
 
+def of_all(statement: str, ids: list[str]) -> tuple[str, list[str]]:
+    """The statement for so many, at least one, where it has `?*`; and what to bind there."""
+    size = 1 << (len(ids) - 1).bit_length()  # few sizes: each is a statement that SQLite has to prepare
+    return _sql(statement, size), ids + ids[-1:] * (size - len(ids))
+
+
 @cache
 def _sql(statement: str, count: int) -> str:
-    """For so many gates."""
     return statement.replace("?*", ",".join("?" * count))

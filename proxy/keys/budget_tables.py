@@ -16,14 +16,16 @@ import msgspec
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
 from proxy.keys.budget_file import BudgetFile, Damaged
-from proxy.keys.budget_gates import COUNTED, Gates, Moves
+from proxy.keys.budget_gates import COUNTED, Gates, Moves, of_all
 from proxy.keys.readings import Readings
 from proxy.keys.verdicts import bounds_holds, bounds_rate, levels, verdict
 
 _NEW_HOLD = "INSERT OR IGNORE INTO holds VALUES (?, ?, ?, ?, ?, NULL, ?)"
 _SELECT_HOLD = "SELECT * FROM holds WHERE exchange_id = ?"
-_TAKE_HOLD = "DELETE FROM holds WHERE exchange_id = ? RETURNING *"
-_TAKE_OPEN_HOLD = "DELETE FROM holds WHERE exchange_id = ? AND closed_at IS NULL RETURNING *"
+_SELECT_HOLDS = "SELECT * FROM holds WHERE exchange_id IN (?*)"
+_CLOSE_HOLD = "UPDATE holds SET nusd = ?, tokens = ?, closed_at = coalesce(closed_at, ?) WHERE exchange_id = ?"
+_TAKE_HOLDS = "DELETE FROM holds WHERE exchange_id IN (?*) RETURNING *"
+_TAKE_OPEN_HOLDS = "DELETE FROM holds WHERE exchange_id IN (?*) AND closed_at IS NULL RETURNING *"
 _STANDINGS = (
     "SELECT gate_id, since, spent, held, open, closed FROM gates WHERE (spent IS NOT NULL OR open + closed > 0)"
 )
@@ -123,10 +125,10 @@ class BudgetTables:
 
     def close(self, ended: Iterable[Hold]) -> None:
         """See BudgetStore."""
+        told = {one.exchange_id: one for one in ended}
         with Moves(self._file) as moves:
-            for one in ended:
-                if (kept := self._kept(one.exchange_id)) is not None:
-                    self._end(kept, one, moves)
+            rows = self._file.execute(*of_all(_SELECT_HOLDS, list(told))).fetchall() if told else ()
+            self._end([(_Kept(*row), told[row[0]]) for row in rows], moves)
 
     def end(self, exchange_ids: Iterable[str]) -> None:
         """Those of them that run have ended, at what they hold."""
@@ -139,12 +141,12 @@ class BudgetTables:
     def release(self, exchange_ids: Iterable[str]) -> None:
         """See BudgetStore."""
         with Moves(self._file) as moves:
-            self._forget(_TAKE_HOLD, exchange_ids, moves)
+            self._forget(_TAKE_HOLDS, exchange_ids, moves)
 
     def release_open(self, exchange_ids: Iterable[str]) -> int:
         """Those of them that still run; how many that were."""
         with Moves(self._file) as moves:
-            return self._forget(_TAKE_OPEN_HOLD, exchange_ids, moves)
+            return self._forget(_TAKE_OPEN_HOLDS, exchange_ids, moves)
 
     @property
     def _warming(self) -> bool:
@@ -159,17 +161,20 @@ class BudgetTables:
         row = self._file.execute(_SELECT_HOLD, (exchange_id,)).fetchone()
         return None if row is None else _Kept(*row)
 
-    def _end(self, kept: _Kept, ended: Hold, moves: Moves) -> None:
-        if ended.tokens != kept.tokens and (rated := [gate for gate in kept.gates if bounds_rate(gate)]):
-            self._correct(kept, rated, ended.tokens - kept.tokens)
-        if ended.nusd == 0:
-            self._forget(_TAKE_HOLD, [kept.exchange_id], moves)
-            return
-        self._file.execute(
-            "UPDATE holds SET nusd = ?, tokens = ?, closed_at = coalesce(closed_at, ?) WHERE exchange_id = ?",
-            (ended.nusd, ended.tokens, self._unix_time(), kept.exchange_id),
-        )
-        moves.add(kept.gates, ended.nusd - kept.nusd, -kept.open, kept.open)
+    def _end(self, ended: Iterable[tuple[_Kept, Hold]], moves: Moves) -> None:
+        """They have, at their charges; what is charged nothing is forgotten."""
+        now, charged, free = self._unix_time(), [], []
+        for kept, one in ended:
+            if one.tokens != kept.tokens and (rated := [gate for gate in kept.gates if bounds_rate(gate)]):
+                self._correct(kept, rated, one.tokens - kept.tokens)
+            if one.nusd == 0:
+                free.append(kept.exchange_id)
+            else:
+                charged.append((one.nusd, one.tokens, now, kept.exchange_id))
+                moves.add(kept.gates, one.nusd - kept.nusd, -kept.open, kept.open)
+        if charged:
+            self._file.executemany(_CLOSE_HOLD, charged)
+        self._forget(_TAKE_HOLDS, free, moves)
 
     def _correct(self, kept: _Kept, rated: Sequence[Gate], tokens: int) -> None:
         for state in Gates(self._file, self._unix_time()).states(rated):
@@ -179,14 +184,12 @@ class BudgetTables:
 
     def _forget(self, take: str, exchange_ids: Iterable[str], moves: Moves) -> int:
         """They are held no longer; how many that were."""
-        count = 0
-        for exchange_id in exchange_ids:
-            row = self._file.execute(take, (exchange_id,)).fetchone()
-            if row is not None:
-                kept = _Kept(*row)
-                moves.add(kept.gates, -kept.nusd, -kept.open, kept.open - 1)
-                count += 1
-        return count
+        named = list(exchange_ids)
+        rows = self._file.execute(*of_all(take, named)).fetchall() if named else ()
+        for row in rows:
+            kept = _Kept(*row)
+            moves.add(kept.gates, -kept.nusd, -kept.open, kept.open - 1)
+        return len(rows)
 
     def _move(self, kept: _Kept, nusd: int, running: int, closed: int) -> None:
         with Moves(self._file) as moves:
@@ -224,7 +227,7 @@ class BudgetTables:
             if (kept := self._kept(one.exchange_id)) is not None:
                 self._file.execute("UPDATE holds SET node = ? WHERE exchange_id = ?", (self._node, one.exchange_id))
                 with Moves(self._file) as moves:
-                    self._end(kept, one, moves)
+                    self._end([(kept, one)], moves)
             elif one.nusd and not self._released_since(one, looked):
                 self._restore(one, counts=False)
                 self.close([one])

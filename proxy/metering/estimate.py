@@ -86,10 +86,9 @@ class Estimator:
             return round(hidden_tokens(model.hidden, named, visible)) or None
         return 0 if may_hide(name, named.answers) else None
 
-    def prompt(self, model_key: str, prompt: PromptEvidence) -> Estimate:
+    def prompt_tokens(self, model_key: str, prompt: PromptEvidence) -> int:
         """Tokens of the prompt, at least one."""
-        model = self._prompts.get(model_key, _NO_PROMPTS)
-        return Estimate(model.tokens(prompt), model.expected_error())
+        return self._prompts.get(model_key, _NO_PROMPTS).tokens(prompt)
 
     def prompt_error(self, model_key: str) -> float:
         """How far off a prompt's estimate typically is."""

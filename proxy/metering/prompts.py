@@ -36,7 +36,7 @@ BELIEFS = (
 ERROR_PRIOR = 0.3
 # After so many answers one in so many is learned from, and all that miss by more than this share: learning costs ten
 # times what estimating does.
-_TAUGHT, _ONE_IN, _SURPRISE = 100, 8, 0.05
+_TAUGHT, _ONE_IN, _SURPRISE = 100, 32, 0.05
 
 
 def counters(prompt: PromptEvidence) -> list[float]:
@@ -60,7 +60,11 @@ class Prompts:
 
     def tokens(self, prompt: PromptEvidence) -> int:
         """At least one."""
-        return max(round(self.ridge.tokens(counters(prompt))), 1)
+        return self._tokens(counters(prompt))
+
+    def _tokens(self, counts: list[float]) -> int:
+        said = round(self.ridge.tokens(counts))
+        return said if said > 0 else 1
 
     def expected_error(self) -> float:
         """Typical relative error."""
@@ -68,11 +72,12 @@ class Prompts:
 
     def learn(self, prompt: PromptEvidence, tokens: int) -> None:
         """From an answer that told the tokens of its prompt, at least one."""
-        error = self.tokens(prompt) / tokens - 1
+        counts = counters(prompt)
+        error = self._tokens(counts) / tokens - 1
         self.errors.learn(error, tokens)
         self._answers += 1
         if self._answers <= _TAUGHT or self._answers % _ONE_IN == 0 or abs(error) > _SURPRISE:
-            self.ridge.learn(counters(prompt), tokens)
+            self.ridge.learn(counts, tokens)
 
     def row(self) -> list[float]:
         """Everything learned, for `restored`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 
 import msgspec
 
@@ -157,8 +158,4 @@ class Errors:
 
 
 def _weighted(weights: Sequence[float], counters: Sequence[float]) -> float:
-    total = 0.0  # added up here: what `sum` rounds differs between versions of Python
-    for weight, count in zip(weights, counters, strict=True):
-        if count:
-            total += weight * count
-    return total
+    return math.fsum(map(mul, weights, counters))  # what `sum` rounds differs between versions of Python

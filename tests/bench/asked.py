@@ -58,7 +58,7 @@ def estimated(one: Asked, group: Sequence[Asked]) -> int:
     estimator = Estimator()
     for other in random.Random(one.id).sample(others, REPORTED):
         estimator.learn(one.key, evidence=Evidence(), prompt=other.prompt, usage=Usage(prompt_tokens=other.tokens))
-    return estimator.prompt(one.key, one.prompt).tokens
+    return estimator.prompt_tokens(one.key, one.prompt)
 
 
 def measured(records: Iterable[Mapping[str, Any]]) -> list[tuple[Asked, int]]:

@@ -48,6 +48,7 @@ class Held:
 
     on_short: Callable[[], None] | None = None
     levels: Sequence[Level] = ()
+    spends = False
 
     def __init__(self, exchange_id: str) -> None:
         self.hold = Hold(exchange_id, (), 0, 0)

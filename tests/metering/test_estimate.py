@@ -29,7 +29,7 @@ def test_priors_are_plausible() -> None:
     assert tokens(estimator) == 101
     assert tokens(estimator, Evidence(chars_wide=100)) == 101
     assert tokens(estimator, Evidence(tool_calls=1, tool_chars=34)) == 20
-    assert estimator.prompt("p/m", PromptEvidence(messages=1, chars_latin=44)).tokens == 17
+    assert estimator.prompt_tokens("p/m", PromptEvidence(messages=1, chars_latin=44)) == 17
 
 
 def test_caps() -> None:
@@ -181,7 +181,7 @@ def test_learns_a_model_and_knows_its_error() -> None:
     learn(estimator, 1.5, 40)
     assert abs(tokens(estimator) - 151.5) < 12
     assert estimator.completion("p/m", TEXT, **ROOMY).expected_error < naive  # type: ignore[arg-type]
-    assert abs(estimator.prompt("p/m", PromptEvidence(messages=5)).tokens - 46) < 6
+    assert abs(estimator.prompt_tokens("p/m", PromptEvidence(messages=5)) - 46) < 6
     assert Estimator().completion("p/other", TEXT, **ROOMY).tokens == 101  # type: ignore[arg-type]
 
 
@@ -249,7 +249,7 @@ def test_what_an_older_version_learned_is_left_out() -> None:
 
 def test_restored_corrections_are_bounded() -> None:
     restored = Estimator.restore({"version": VERSION, "prompts": {"p/m": [1e300, 1e300, 1e300]}})
-    assert restored.prompt("p/m", PromptEvidence(messages=5)).tokens <= 4 * 23
+    assert restored.prompt_tokens("p/m", PromptEvidence(messages=5)) <= 4 * 23
 
 
 def metered(usage: Usage | None, evidence: Evidence) -> Metered:

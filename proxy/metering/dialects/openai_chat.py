@@ -100,6 +100,8 @@ class ChatTally(Counting):
             self.fail("error_body")
         for choice in chunk.choices or ():
             choice.delta = choice.message or choice.delta
+            self._plain.add(choice.index or 0)  # nothing follows that could repeat it
+            self._plain_reasoning.add(choice.index or 0)
         self._read_chunk(chunk)
         self.done = chunk.choices is not None
         return True

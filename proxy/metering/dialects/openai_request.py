@@ -25,14 +25,16 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Reads a request; `named` by its path, the model need not be in it. Raises InvalidField."""
     n = integer(document, "n", at_most=N_MAX) or 1
     # Which of the two a provider obeys differs: the larger one bounds both.
-    limits = [integer(document, name, at_most=TOKENS_MAX) for name in ("max_tokens", "max_completion_tokens")]
-    limit = max([limit for limit in limits if limit is not None], default=None)
+    limit = max(
+        integer(document, "max_tokens", at_most=TOKENS_MAX) or 0,
+        integer(document, "max_completion_tokens", at_most=TOKENS_MAX) or 0,
+    )
     streamed, asked = usage_asked(document)
     return RequestFacts(
         model=named or model_of(document),
         streamed=streamed,
         usage_asked=asked,
-        completion_tokens_max=None if limit is None else n * limit,
+        completion_tokens_max=n * limit or None,
         n=n,
         prompt=prompt_of(messages_of(document), document),
     )
@@ -82,13 +84,14 @@ def prompt_of(
     latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
     tools = [value for name in _TOOLS if (value := document.get(name))]
-    call_chars, schema_chars = _json_chars(calls), _json_chars([document.get("response_format")])
+    call_chars = _json_chars(calls) if calls else 0
+    schema_chars = json_bytes(schema) if (schema := document.get("response_format")) else 0
     return PromptEvidence(
         messages=len(messages),
         chars_latin=latin,
         chars_wide=wide,
         chars_other=other,
-        tool_chars=_json_chars(tools) + call_chars + schema_chars + _json_chars(structures),
+        tool_chars=call_chars + schema_chars + (_json_chars([*tools, *structures]) if tools or structures else 0),
         images=images,
         attachments=len(kinds) - images,
         blanks=blanks,
@@ -116,4 +119,4 @@ def read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds:
 
 
 def _json_chars(values: list[Any]) -> int:
-    return sum([json_bytes(value) for value in values if value]) if values else 0
+    return sum([json_bytes(value) for value in values if value])

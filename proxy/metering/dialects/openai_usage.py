@@ -75,7 +75,10 @@ def _object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _first(*values: object, most: int = TOKENS_MAX) -> int | None:
-    return count(next((value for value in values if value is not None), None), most)
+    for value in values:
+        if value is not None:
+            return count(value, most)
+    return None
 
 
 def count(value: object, most: int = TOKENS_MAX) -> int | None:
