@@ -14,8 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.prices import configured
-from proxy.billing.record import Rates
+from proxy.billing.money import usd_text
+from proxy.billing.prices import charge, configured
+from proxy.billing.record import Bills, Rates
+from proxy.metering.usage import Usage
 from proxy.settings import (
     ProviderSettings,
     Secret,
@@ -235,6 +237,23 @@ WRONG: list[tuple[str, object, str]] = [
         {"flex": {"input": 1, "output": 1, "service_tiers": {}}},
         "models.electron.price.service_tiers.flex.service_tiers: unknown field",
     ),
+    (f"{M}/price/tiers", {"200000": {}}, "models.electron.price.tiers: must be a list"),
+    (f"{M}/price/tiers", [{"input": 1, "output": 1}], "models.electron.price.tiers[0].above_prompt_tokens: is missing"),
+    (
+        f"{M}/price/tiers",
+        [{"above_prompt_tokens": 0, "input": 1, "output": 1}],
+        "models.electron.price.tiers[0].above_prompt_tokens: must be a whole number from 1",
+    ),
+    (
+        f"{M}/price/tiers",
+        [{"above_prompt_tokens": above, "input": 1, "output": 1} for above in (9, 200, 200)],
+        "models.electron.price.tiers[2].above_prompt_tokens: must be more than in the one before",
+    ),
+    (
+        f"{M}/price/service_tiers",
+        {"flex": {"input": 1, "output": 1, "tiers": [{"above_prompt_tokens": 5, "output": 1}]}},
+        "models.electron.price.service_tiers.flex.tiers[0].input: is missing",
+    ),
     (f"{M}/cost", 0.5, "models.electron.cost: must be a mapping"),
 ]
 
@@ -255,10 +274,46 @@ def test_a_price_list_in_every_unit_and_with_variants() -> None:
     units = {"image": usd // 25, "audio_hour": 36 * usd // 100, "characters": 15 * usd, "request": usd // 200}
     flex = Rates(usd, usd, 4 * usd, **units, searches=10 * usd)
     priority = Rates(4 * usd, 4 * usd, 16 * usd, **units, searches=0)
-    assert price == configured(base, {"flex": flex, "priority": priority})
+    assert price == configured(base, service_tiers={"flex": (flex,), "priority": (priority,)})
     plain = settings(changed(f"{M}/price", {"input": 0.1, "cached_input": 0.05, "output": 0.4})).models["electron"]
     assert plain.price is not None
     assert plain.price.version == "config-8abdc940"
+
+
+def test_a_price_list_with_tiers_for_long_prompts() -> None:
+    written = {
+        "input": 1.25, "cached_input": 0.125, "output": 10, "searches": 14,
+        "tiers": [
+            {"above_prompt_tokens": 128_000, "input": 2, "output": 12},
+            {"above_prompt_tokens": 200_000, "input": 2.5, "cached_input": 0.25, "output": 15, "searches": 35},
+        ],
+        "service_tiers": {
+            "priority": {
+                "input": 2.5, "output": 20, "tiers": [{"above_prompt_tokens": 200_000, "input": 5, "output": 30}]
+            },
+        },
+    }  # fmt: skip
+    price = settings(changed(f"{M}/price", written)).models["electron"].price
+    assert price is not None
+    long, longer = Usage(prompt_tokens=200_000), Usage(prompt_tokens=200_001)
+    costs = {
+        (length, tier): usd_text(charge(price, usage, Bills.EVERYTHING, tier))
+        for length, usage in (("short", Usage(prompt_tokens=128_000)), ("long", long), ("longer", longer))
+        for tier in (None, "priority", "flex")
+    }
+    assert costs == {
+        ("short", None): "0.16", ("short", "priority"): "0.32", ("short", "flex"): "0.16",
+        ("long", None): "0.4", ("long", "priority"): "0.5", ("long", "flex"): "0.4",
+        ("longer", None): "0.5000025", ("longer", "priority"): "1.000005", ("longer", "flex"): "0.5000025",
+    }  # fmt: skip
+    searched = [
+        charge(price, Usage(prompt_tokens=tokens, searches=1), Bills.OUTPUT) for tokens in (1, 150_000, 300_000)
+    ]
+    assert [usd_text(nusd) for nusd in searched] == ["0.014", "0.014", "0.035"], "what a tier leaves out is as below it"
+    without = {name: value for name, value in written.items() if name != "tiers"}
+    other = settings(changed(f"{M}/price", without)).models["electron"].price
+    assert other is not None
+    assert other.version != price.version
 
 
 SHARED = {"ledger": "${DATABASE_URL}", "queue": "redis+sentinel://:${REDIS_PW}@a:1,b:2/main", "key_pepper": "${PEPPER}"}
@@ -548,7 +603,8 @@ def test_the_reference_names_every_setting_once() -> None:
         "listen.port",
         "providers.<name>.timeouts.idle_s",
         "models.<name>.price.cached_input",
-        "models.<name>.price.service_tiers.<name>.audio_hour",
+        "models.<name>.price.audio_hour",
+        "models.<name>.price.tiers[].above_prompt_tokens",
         "crashed_empty",
     ):
         assert name in names

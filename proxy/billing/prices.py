@@ -224,11 +224,16 @@ def rate_from_usd(usd: object, high: int = USD_PER_MILLION_MAX) -> int:
 OPTIONAL = Rates.__struct_fields__[4:]
 
 
-def configured(rates: Rates, service_tiers: Mapping[str, Rates] = MappingProxyType({})) -> Price:
-    """A price list from the configuration. The same numbers have the same version on every machine and for ever."""
-    numbers = _numbers(rates) + "".join(f";{word}:{_numbers(own)}" for word, own in sorted(service_tiers.items()))
+def configured(*tiers: Rates, service_tiers: Mapping[str, tuple[Rates, ...]] = MappingProxyType({})) -> Price:
+    """A price list from the configuration, at least one tier, in rising order. The same numbers have the same version
+    on every machine and for ever."""
+    numbers = _list(tiers) + "".join(f";{word}:{_list(own)}" for word, own in sorted(service_tiers.items()))
     version = f"config-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}"
-    return Price(version, (rates,), {word: (own,) for word, own in service_tiers.items()})
+    return Price(version, tiers, dict(service_tiers))
+
+
+def _list(tiers: Sequence[Rates]) -> str:
+    return "+".join(_numbers(rates) for rates in tiers)
 
 
 def _numbers(rates: Rates) -> str:

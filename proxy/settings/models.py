@@ -59,6 +59,17 @@ class ModelSettings:
         default="",
         metadata=about(text(_UPSTREAM_MODEL, "a model name"), "its name there", default="the same name"),
     )
+    price: Price | None = field(
+        default=None,
+        metadata=about(
+            PRICE, "what the key's owner is billed, whoever answers",
+            default="the built-in price book, for the first provider",
+        ),
+    )  # fmt: skip
+    cost: Price | None = field(
+        default=None,
+        metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
+    )
     providers: tuple[TargetSettings, ...] = field(
         default=(),
         metadata=about(
@@ -74,17 +85,6 @@ class ModelSettings:
             default="none",
         ),
     )  # fmt: skip
-    price: Price | None = field(
-        default=None,
-        metadata=about(
-            PRICE, "what the key's owner is billed, whoever answers",
-            default="the built-in price book, for the first provider",
-        ),
-    )  # fmt: skip
-    cost: Price | None = field(
-        default=None,
-        metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
-    )
     completion_tokens_max: int | None = field(
         default=None,
         metadata=about(

@@ -6,16 +6,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
 from proxy.billing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, configured
 from proxy.billing.record import Price, Rates
-from proxy.settings.kinds import At, Kind, about, rate, read_section, sections
+from proxy.metering.usage import TOKENS_MAX
+from proxy.settings.kinds import At, Kind, about, rate, read_section, sections, several, whole
 
 # The words that an answer can say (`service_tier_of`); "auto" is none of them.
 _SERVICE_TIER = re.compile(r"(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+
+
+def _rising(kind: Kind) -> Kind:
+    """Each above the one before."""
+
+    def read(raw: object, at: At) -> tuple[TierSettings, ...]:
+        tiers: tuple[TierSettings, ...] = kind.read(raw, at)
+        for number in range(1, len(tiers)):
+            if tiers[number].above_prompt_tokens <= tiers[number - 1].above_prompt_tokens:
+                place = at.numbered(number).under("above_prompt_tokens")
+                raise place.wrong("must be more than in the one before")
+        return tiers
+
+    return replace(kind, read=read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +78,50 @@ class RateSettings:
         metadata=about(rate("request", USD_EACH_MAX), "each request whose prompt is billed", default="no fee"),
     )
 
-    def rates(self) -> Rates:
-        """As one tier for prompts of every length."""
+    def rates(self, above_prompt_tokens: int = 0) -> Rates:
+        """As one tier."""
         more = {name: getattr(self, name) for name in OPTIONAL}
-        return Rates(self.input, self.input if self.cached_input is None else self.cached_input, self.output, **more)
+        cached = self.input if self.cached_input is None else self.cached_input
+        return Rates(self.input, cached, self.output, above_prompt_tokens, **more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceTierSettings(RateSettings):
+class TierSettings(RateSettings):
+    """What holds instead for long prompts."""
+
+    above_prompt_tokens: int = field(
+        metadata=about(whole(1, TOKENS_MAX), "the prompt is longer than that: these prices hold for all of the request")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieredSettings(RateSettings):
+    """Prices, and those for long prompts."""
+
+    tiers: tuple[TierSettings, ...] = field(
+        default=(),
+        metadata=about(
+            _rising(several(TierSettings, "a list for longer prompts each, the shortest first")),
+            "whole lists for long prompts; a price per unit or request that one leaves out is as above",
+            default="none",
+        ),
+    )
+
+    def all_rates(self) -> tuple[Rates, ...]:
+        """For prompts of every length."""
+        base = self.rates()
+        return base, *(_variant(base, one.rates(one.above_prompt_tokens)) for one in self.tiers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTierSettings(TieredSettings):
     """What holds instead where the provider says that it served so."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceSettings(RateSettings):
+class PriceSettings(TieredSettings):
     """A price list as it is written."""
 
     service_tiers: Mapping[str, ServiceTierSettings] = field(
@@ -92,8 +136,11 @@ class PriceSettings(RateSettings):
 
     def price(self) -> Price:
         """With its variants."""
-        base = self.rates()
-        return configured(base, {word: _variant(base, own.rates()) for word, own in self.service_tiers.items()})
+        variants = {
+            word: tuple(_variant(self.rates(), rates) for rates in own.all_rates())
+            for word, own in self.service_tiers.items()
+        }
+        return configured(*self.all_rates(), service_tiers=variants)
 
 
 # Not tokens: they cost no other than usual because an answer was fast or slow, unless a list says so.

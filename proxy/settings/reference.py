@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,37 @@ _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 
 def reference() -> str:
     """Two tables: every setting (name, type, default, meaning), and what is billed in which situation."""
-    settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "")]
+    settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "", {})]
     policy = ["| situation | bills | when |", "|---|---|---|"]
     policy += [f"| `{found}` | `{rule.bills}` | {rule.when} |" for found, rule in POLICY.items()]
     return "\n".join([*settings, "", *policy, ""])
 
 
-def _rows(section: type[Any], prefix: str) -> Iterator[str]:
+def _rows(section: type[Any], prefix: str, told: dict[type[Any], str]) -> Iterator[str]:
+    """`told`: sections that have rows already → where those are."""
+    known = _known(section, told)
+    told |= {each: prefix.rstrip(".") for each in section.__mro__ if is_dataclass(each) and each not in told}
     for setting in fields(section):
-        if not setting.metadata:
+        if not setting.metadata or setting.name in known:
             continue
         kind: Kind = setting.metadata["kind"]
         name = f"{prefix}{setting.name}"
-        cells = (f"`{name}`", kind.words, _default(setting), setting.metadata["meaning"])
+        cells = (f"`{name}`", kind.words, _default(setting), setting.metadata["meaning"] + _elsewhere(kind, told))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         if kind.section is not None:
-            yield from _rows(kind.section, f"{name}{kind.suffix}.")
+            yield from _rows(kind.section, f"{name}{kind.suffix}.", told)
+
+
+def _known(section: type[Any], told: Mapping[type[Any], str]) -> set[str]:
+    return {field.name for each in section.__mro__ if each in told for field in fields(each)}
+
+
+def _elsewhere(kind: Kind, told: Mapping[type[Any], str]) -> str:
+    """Where the fields of a section are told, if not here."""
+    if kind.section is None:
+        return ""
+    place = next((told[each] for each in kind.section.__mro__ if each in told), None)
+    return "" if place is None else f"; fields as in `{place}`"
 
 
 def _default(setting: Field[Any]) -> str:

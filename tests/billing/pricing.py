@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.billing.prices import OPTIONAL, configured
 from proxy.billing.record import Bills, Price, Rates
@@ -20,14 +21,16 @@ WORDS = st.sampled_from(["priority", "flex", "batch"])
 
 
 @st.composite
-def prices(draw: st.DrawFn) -> Price:
-    """A configured list with variants, or one with tiers."""
-    if draw(st.booleans()):
-        return configured(draw(RATES), draw(st.dictionaries(WORDS, RATES, max_size=2)))
+def tiers(draw: st.DrawFn) -> tuple[Rates, ...]:
+    """One to three, in rising order."""
     above = [0, *sorted(draw(st.sets(st.integers(1, 50), max_size=2)))]
-    fields = Rates.__struct_fields__
-    tiers = ({name: getattr(draw(RATES), name) for name in fields} | {"above_prompt_tokens": start} for start in above)
-    return Price("tiered", tuple(Rates(**tier) for tier in tiers))
+    return tuple(replace(draw(RATES), above_prompt_tokens=start) for start in above)
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> Price:
+    """A configured list, with variants and tiers or without."""
+    return configured(*draw(tiers()), service_tiers=draw(st.dictionaries(WORDS, tiers(), max_size=2)))
 
 
 def exact_nusd(price: Price, usage: Usage, bills: Bills, service_tier: str | None = None) -> Fraction:

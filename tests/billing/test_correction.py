@@ -211,7 +211,7 @@ def test_what_is_no_price_is_refused(shown: dict[str, str]) -> None:
 
 
 def test_units_are_set_right_and_priced_like_tokens() -> None:
-    price = configured(replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), {"flex": PRICE.tiers[0]})
+    price = configured(replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), service_tiers={"flex": PRICE.tiers})
     usage = replace(REPORTED.usage, cache_write_tokens=500, searches=2)
     record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
     entries = [entry(record)]
@@ -228,7 +228,7 @@ def test_units_are_set_right_and_priced_like_tokens() -> None:
 
 def test_a_new_price_goes_by_how_the_exchange_was_served() -> None:
     record = replace(RECORD, reading=replace(REPORTED, service_tier="priority"))
-    price = configured(PRICE.tiers[0], {"priority": DEARER.tiers[0]})
+    price = configured(*PRICE.tiers, service_tiers={"priority": DEARER.tiers})
     entries = [entry(record)]
     assert entries[0].charge_usd == charge(PRICE, REPORTED.usage, Bills.EVERYTHING), "this list has no variants"
     line = rerated(standing(entries), price, None)

@@ -209,7 +209,9 @@ def test_a_record_of_the_version_before_makes_the_entry_of_before() -> None:
 
 
 def test_units_stand_among_the_details_and_are_charged() -> None:
-    price = configured(replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), {"priority": COST.tiers[0]})
+    price = configured(
+        replace(PRICE.tiers[0], cache_write=10**9, searches=10**10), service_tiers={"priority": COST.tiers}
+    )
     usage = replace(REPORTED.usage, cache_write_tokens=100, audio_prompt_tokens=0, searches=2)
     record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
     line = entry(record)

@@ -147,7 +147,7 @@ def test_what_an_entry_shows_of_a_price_makes_the_charge_again(
 
 
 def test_a_variant_holds_by_the_word_of_the_answer_alone() -> None:
-    price = configured(PLAIN, {"priority": FULL, "flex": Rates(USD, USD, 4 * USD)})
+    price = configured(PLAIN, service_tiers={"priority": (FULL,), "flex": (Rates(USD, USD, 4 * USD),)})
     usage = Usage(prompt_tokens=1_000_000, completion_tokens=0)
     costs = {word: usd_text(charge(price, usage, Bills.EVERYTHING, word)) for word in (None, "default", "flex", "x")}
     assert costs == {None: "2", "default": "2", "flex": "1", "x": "2"}
@@ -167,8 +167,8 @@ def test_other_numbers_have_another_version(rates: Rates, name: str, rate: int, 
     assert (configured(other).version == configured(rates).version) == (other == rates)
     versions = {
         configured(rates).version,
-        configured(rates, {word: rates}).version,
-        configured(rates, {"x": rates}).version,
+        configured(rates, service_tiers={word: (rates,)}).version,
+        configured(rates, service_tiers={"x": (rates,)}).version,
     }
     assert len(versions) == 3
 

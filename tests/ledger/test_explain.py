@@ -33,7 +33,7 @@ def test_a_charge_is_told_as_a_sum() -> None:
         " + 60000 ms of audio × 1 an hour + 0.005 request"
         " + 45 output × 4 a million + 5 reasoning × 4 a million + 2 searches × 10 a thousand"
     )
-    fast = replace(a_real_record(price=configured(PRICE.tiers[0], {"flex": Rates(USD, USD, USD)})))
+    fast = replace(a_real_record(price=configured(*PRICE.tiers, service_tiers={"flex": (Rates(USD, USD, USD),)})))
     fast = replace(fast, reading=replace(fast.reading, service_tier="flex"))
     assert sum_text(entry(fast)).endswith(", served as flex")
 

@@ -132,7 +132,7 @@ def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
 
 def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: Engine) -> None:
     list_price = replace(PRICE.tiers[0], cache_write=10**9, reasoning=7 * 10**8, searches=10**10, request=10**6)
-    price = configured(list_price, {"priority": DEARER.tiers[0]})
+    price = configured(list_price, service_tiers={"priority": DEARER.tiers})
     usage = Usage(1_000, 100, 50, 5, 1_050, cache_write_tokens=600, searches=2)
     record = a_real_record(1, price=price, cost=price, usage=usage)
     record = replace(record, reading=replace(record.reading, service_tier="batch"))
@@ -144,7 +144,7 @@ def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: 
     line = at_work.adjust(record.opened.exchange_id, Wanted(searches=3), "one was not counted")
     assert line is not None
     assert line.charge_usd == 10**7
-    dearer = configured(replace(list_price, searches=2 * 10**10), {"priority": PRICE.tiers[0]})
+    dearer = configured(replace(list_price, searches=2 * 10**10), service_tiers={"priority": PRICE.tiers})
     done = at_work.rerate("tera-large", lambda _: (dearer, None), since=0.0, until=2e9)
     assert done.total.charge_usd == 3 * 10**7 + charge(PRICE, usage, Bills.EVERYTHING) - entry(fast).charge_usd
     assert wrong(engine) == {}
