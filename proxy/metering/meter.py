@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
+from msgspec import structs
 
 from proxy.metering.dialects.openai_usage import plain, timings
 from proxy.metering.framing import Framer
 from proxy.metering.run import RunReader, RunText
 from proxy.metering.skim import Skim
+from proxy.metering.sse import EventFramer
 from proxy.metering.tally import Tally
 from proxy.metering.usage import Evidence, Usage, service_tier_of
 
@@ -27,6 +29,8 @@ JSON_BYTES_MAX = 16 << 20
 
 _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
+# What an event of a stream begins with, and no JSON does.
+_EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class Metered(msgspec.Struct, frozen=True):
@@ -104,12 +108,13 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
 
 
 class JsonMeter:
-    """Meters one JSON answer. Keeps up to JSON_BYTES_MAX of it; says nothing of it before `close`.
+    """Meters one JSON answer. Keeps up to JSON_BYTES_MAX of it; says nothing of it before `close`. A stream of events
+    that was labelled as JSON is read as one.
 
     `skim`: what is in its lists is not kept.
     """
 
-    __slots__ = ("_kept", "_metered", "_skim", "_tally", "_too_long", "bytes_seen", "done", "events")
+    __slots__ = ("_kept", "_metered", "_new_tally", "_skim", "_tally", "_too_long", "bytes_seen", "done", "events")
 
     at_boundary = False
     """there are no events"""
@@ -121,6 +126,7 @@ class JsonMeter:
         self._skim = skim
         self._kept = bytearray()
         self._too_long = False
+        self._new_tally = tally
         self._tally = tally(None)
         self._metered: Metered | None = None
         self.bytes_seen = 0
@@ -162,11 +168,20 @@ class JsonMeter:
         if self._too_long:
             return _metered(self._tally, complete=False, events=0, flags={"body_too_long"})
         body = bytes(self._kept.strip(_BLANK))
+        if body.startswith(_EVENT):
+            return self._read_events()
         if not body or not self._tally.read_answer(body):
             flags = {"unparsable_body"} if body else set[str]()
             return _metered(self._tally, complete=False, events=0, flags=flags)
         complete = self._tally.done and self._tally.failed is None
         return _metered(self._tally, complete=complete, events=0, flags=set())
+
+    def _read_events(self) -> Metered:
+        stream = StreamMeter(self._new_tally, EventFramer())
+        stream.feed(bytes(self._kept))
+        metered = stream.close()
+        self._tally, self.events = stream.tally, stream.events
+        return structs.replace(metered, flags=tuple(sorted({*metered.flags, "stream_as_json"})))
 
 
 class OpaqueMeter:
@@ -215,14 +230,14 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_folded", "_framer", "_json", "_metered", "_new_tally", "_pieces", "_read_events", "_run", "_tally",
-        "_undecided", "_waiting",
+        "_folded", "_framer", "_json", "_metered", "_new_tally", "_pieces", "_read_events", "_run", "_undecided",
+        "_waiting", "tally",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
         self._framer = framer
         self._new_tally = tally
-        self._tally = tally(cumulative)
+        self.tally = tally(cumulative)
         self._pieces: list[bytes] = []
         self._waiting = 0  # bytes in _pieces
         self._undecided = True  # nothing visible yet: it may turn out to be one JSON document
@@ -259,10 +274,10 @@ class StreamMeter:
         read = None
         for event, name in events:
             read = self._read(event, name)
-        run = None if read is None or events[-1][1] else self._tally.run(read, events[-1][0])
+        run = None if read is None or events[-1][1] else self.tally.run(read, events[-1][0])
         self._run = None if run is None else RunReader(run)
         self._read_events += len(events)
-        self._tally.flush()
+        self.tally.flush()
 
     @property
     def run(self) -> RunReader | None:
@@ -274,7 +289,7 @@ class StreamMeter:
         """Events that `run` has read; they are not fed."""
         self._folded += found.size
         self._read_events += found.events
-        self._tally.read_run(found)
+        self.tally.read_run(found)
 
     def close(self) -> Metered:
         """The stream is over, whole or not. Idempotent."""
@@ -290,7 +305,7 @@ class StreamMeter:
     @property
     def done(self) -> bool:
         """The provider said that nothing more will come."""
-        return self._tally.done
+        return self.tally.done
 
     @property
     def bytes_seen(self) -> int:
@@ -310,32 +325,32 @@ class StreamMeter:
     @property
     def evidence(self) -> Evidence:
         """What was generated so far. The one object: it grows."""
-        return self._tally.evidence
+        return self.tally.evidence
 
     @property
     def usage(self) -> Usage | None:
         """What the provider reported last."""
-        return self._tally.usage
+        return self.tally.usage
 
     @property
     def finish_reason(self) -> str | None:
         """The last one; "other" if it is not a word."""
-        return self._tally.finish_reason
+        return self.tally.finish_reason
 
     @property
     def response_id(self) -> str | None:
         """The provider's id of the answer."""
-        return self._tally.response_id
+        return self.tally.response_id
 
     @property
     def failed(self) -> str | None:
         """A word if the provider said that it failed."""
-        return self._tally.failed
+        return self.tally.failed
 
     @property
     def flags(self) -> set[str]:
         """What was odd so far."""
-        return self._tally.flags | ({"event_too_long"} if self._framer.too_long else set())
+        return self.tally.flags | ({"event_too_long"} if self._framer.too_long else set())
 
     def _keep_json(self, payload: bytes, *, is_stream: bool) -> None:
         if self._undecided and (head := payload.lstrip(_BLANK)):
@@ -347,28 +362,28 @@ class StreamMeter:
             self._json.feed(payload)
 
     def _read(self, event: bytes, name: bytes) -> object | None:
-        read = self._tally.read(event, name)
+        read = self.tally.read(event, name)
         if read is None:
             self._read_odd(event, name)
         return read
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
         if event.strip() == _DONE:  # OpenAI's own last event, which gateways put behind every language
-            self._tally.done = True
+            self.tally.done = True
         elif name == b"error":
-            self._tally.fail("error_event")
+            self.tally.fail("error_event")
         elif b"\n" in event:  # several data lines that are no one document: events whose blank line was forgotten
             for line in event.split(b"\n"):
                 self._read(line, name)
         elif event.strip():
-            self._tally.flags.add("unparsable_event")
+            self.tally.flags.add("unparsable_event")
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
         # It counts for the meter if it is all there; half an event is no fault of the provider.
         if event.strip() == _DONE:
-            self._tally.done = True
+            self.tally.done = True
         else:
-            self._tally.read(event, name)
+            self.tally.read(event, name)
 
     def _result(self) -> Metered:
         flags = self.flags
@@ -377,5 +392,5 @@ class StreamMeter:
             if "unparsable_body" not in answer.flags:
                 return answer
             flags |= set(answer.flags)
-        complete = self.done or self._tally.finish_reason is not None
-        return _metered(self._tally, complete=complete, events=self.events, flags=flags)
+        complete = self.done or self.tally.finish_reason is not None
+        return _metered(self.tally, complete=complete, events=self.events, flags=flags)

@@ -11,6 +11,7 @@ from proxy.demo.script import Cut, Fin, Raw, Script, Send, Stall, Wait
 from proxy.demo.shapes import LANGUAGES, Answer, json_bytes, whole, words
 from tests.gateway.deployment import SOON_S, WRITE_STALL_S, Deployment, charge, nusd
 from tests.gateway.streams import TEXT, cut_off, inside_utf8, wire_of, without_run
+from tests.gateway.streams import told as events_told
 from tests.support.net import RawClient
 
 JSON = (("Content-Type", "application/json"),)
@@ -63,6 +64,18 @@ async def test_without_usage_it_is_estimated(deployment: Deployment) -> None:
     entry = await deployment.entry(model)
     assert (entry["outcome"], entry["usage_source"]) == ("served", "estimated")
     assert 60 <= entry["completion_tokens"] <= 600
+    assert nusd(entry) == charge(entry) > 0
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_a_stream_that_calls_itself_json_is_billed(deployment: Deployment, framing: str) -> None:
+    events = b"".join(events_told("openai", 6))
+    model = deployment.plan("cancel", script(events, framing=framing))
+    response = await deployment.post(model, usage=True)
+    assert (response.body, response.ended) == (events, "complete")
+    entry = await deployment.entry(model)
+    assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 6)
+    assert entry["details"]["flags"] == ["stream_as_json"]
     assert nusd(entry) == charge(entry) > 0
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.metering import meter as meter_module
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
@@ -119,6 +120,25 @@ def test_json_meter_takes_anything(body: bytes) -> None:
     result = meter.close()
     assert (result.usage, result.complete, result.evidence.empty) == (None, False, True)
     assert result.flags == (("unparsable_body",) if body.strip() else ())
+
+
+def test_a_stream_that_calls_itself_json_is_read_as_what_it_is() -> None:
+    events = [
+        b': hello\n\ndata: {"id":"w1","choices":[{"delta":{"content":"Wehr"}}]}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}\n\ndata: [DONE]\n\n',
+    ]
+    body = b"".join(events)
+    streamed = metered([body])
+    for cut in (1, 7, len(body)):
+        meter = OPENAI_CHAT.plain_meter()
+        for at in range(0, len(body), cut):
+            meter.feed(body[at : at + cut])
+        whole = meter.close()
+        assert whole == replace(streamed, flags=("stream_as_json",))
+        assert (meter.usage, meter.evidence) == (streamed.usage, streamed.evidence)
+    meter = OPENAI_CHAT.plain_meter()
+    meter.feed(events[0] + b"data: {")  # it broke off
+    assert (meter.close().usage, meter.close().evidence.chars_latin, meter.close().complete) == (None, 4, False)
 
 
 def test_json_meter_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
