@@ -45,7 +45,10 @@ class Head(msgspec.Struct, frozen=True):
 
     def header(self, name: str) -> str:
         """The first header of this (lower-case) name, or an empty string."""
-        return next((value for each, value in self.headers if each == name), "")
+        for each, value in self.headers:
+            if each == name:
+                return value
+        return ""
 
 
 def read_head(head: bytes) -> Head:
