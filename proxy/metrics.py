@@ -140,6 +140,13 @@ class Metrics:
             registry=r,
         )
 
+        self.spans = Counter(
+            "tokenweir_trace_spans",
+            "Spans of exchanges for the OTLP collector, by result: sent, or lost because it is away or slow.",
+            ("result",),
+            registry=r,
+        )
+
     def _make_times(self, r: CollectorRegistry) -> None:
         """How long things take, and how wrong an estimate is."""
         self.ttft = Histogram(

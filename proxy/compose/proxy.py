@@ -30,6 +30,7 @@ from proxy.compose.node import Node
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import METRICS, Siblings
 from proxy.compose.sink_observers import start_sinks
+from proxy.compose.traces import close_traces, open_traces
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
 from proxy.gateway.health import State
@@ -133,10 +134,11 @@ class Proxy:
     async def start(self) -> None:
         """Listen. Raises SettingsError, JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
         require_prices(self.settings, price_lookup(self._book))
+        self._metrics = Metrics(self.settings.models, keys_max=self.settings.metrics.keys_max)
+        self._traces = open_traces(self.settings.traces, self._metrics)
         self._folder.make()
         self._node = Node(self._folder, self.settings)
         self._estimator = _load_estimator(self._folder.estimator)
-        self._metrics = Metrics(self.settings.models, keys_max=self.settings.metrics.keys_max)
         self._queue = None
         if self.settings.queue is not None:
             self._queue = Queue(self.settings)
@@ -223,6 +225,7 @@ class Proxy:
             unix_time=time.time,
             admission=self._admitting.admission,
             claims=self._admitting.claims,
+            traces=self._traces,
         )
         providers = {
             name: Provider.of(one, write_stall_s=self.settings.write_stall_s)
@@ -296,7 +299,7 @@ class Proxy:
         await self._server.close()
         await self._console.close()
         await self._upstream.close()
-        await self._node.close(LAST_SETTLE_S)
+        await asyncio.gather(self._node.close(LAST_SETTLE_S), close_traces(self._traces, grace_s))
         await self._tasks.stop()
         await self._admitting.close()
         if self._asked_by_siblings is not None:

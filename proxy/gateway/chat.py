@@ -27,6 +27,7 @@ from proxy.gateway.connection import ClientConnection
 from proxy.gateway.credentials import presented
 from proxy.gateway.errors import JSON_TYPE, ApiError
 from proxy.gateway.exchange import Exchange
+from proxy.gateway.headers import TRACEPARENT
 from proxy.gateway.ids import exchange_id
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve, Route
 from proxy.gateway.rate_limits import refusal
@@ -105,6 +106,8 @@ class Chat:
         try:
             route = self._arranged(route, facts.model)
             closing = await self._admitted(made, dialect, key, facts, route, received_at)
+            if self._ports.traces is not None:
+                closing.traceparent = request.headers.get(TRACEPARENT)
             if claim is not None:
                 claim.keep_answer(closing)
             exchange = Exchange(

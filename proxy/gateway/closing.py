@@ -92,6 +92,8 @@ class Closing:
         """that answer"""
         self.sent: tuple[Metered, int] | None = None
         """a plain answer that went, and how many bytes of it"""
+        self.traceparent: str | None = None
+        """the request's header, where somebody makes traces"""
         self.slot = slot
         self.closed = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
@@ -166,6 +168,8 @@ class Closing:
         charged = amount(self.opened.price, read.usage, record.bills, read.service_tier)
         self.reservation.close(charged or 0, _tokens(read.usage))
         self._ports.meters.ended(record, estimate_error=self._learn(metered))
+        if self._ports.traces is not None:
+            self._ports.traces.ended(record, self.traceparent)
         return record
 
     def keep(self, body: bytes, content_type: str) -> None:

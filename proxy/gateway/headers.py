@@ -16,8 +16,10 @@ from proxy.gateway.framing import Head
 EXCHANGE_HEADER = "x-tokenweir-exchange"
 SERVER = ("Server", "tokenweir")
 
+TRACEPARENT = istr("traceparent")
+
 # Up: what a provider may use of a request, in every language. Everything that names the client stays here.
-_UP = tuple(map(istr, ("OpenAI-Beta", "X-Stainless-Retry-Count", "traceparent", "tracestate")))
+_UP = (istr("OpenAI-Beta"), istr("X-Stainless-Retry-Count"), TRACEPARENT, istr("tracestate"))
 # Down: what an SDK reads. Rate limits of the provider describe our account there, not the client's key: not passed.
 _DOWN = {
     name.lower(): name

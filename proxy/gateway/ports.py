@@ -107,6 +107,13 @@ class Meters(Protocol):
         """Not admitted."""
 
 
+class Traces(Protocol):
+    """Whoever makes traces of exchanges."""
+
+    def ended(self, record: UsageRecord, traceparent: str | None) -> None:
+        """Closed in the journal; its request came with this header. Cheap, and never raises."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """Where a model name leads, and at what price."""
@@ -146,3 +153,5 @@ class Ports:
     unix_time: Callable[[], float]
     admission: Admission
     claims: Claims
+    traces: Traces | None = None
+    """None: nobody does"""

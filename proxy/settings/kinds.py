@@ -22,7 +22,7 @@ from proxy.billing.record import Bills
 from proxy.billing.settlement import Situation
 from proxy.secret import Secret
 
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
 # "user:password@host" with something between the colon and the @; a variable there was taken out before.
@@ -61,7 +61,7 @@ class At:
 
     def filled(self, text: str) -> str:
         """`text` with each `${VAR}` replaced by that variable's value. Raises SettingsError if one is missing."""
-        return _VARIABLE.sub(self._variable, text)
+        return VARIABLE.sub(self._variable, text)
 
     def _variable(self, match: re.Match[str]) -> str:
         value = self.env.get(match[1])
@@ -188,7 +188,7 @@ def place(here: str, *schemes: str) -> Kind:
         scheme, found, rest = value.partition("://")
         if scheme not in schemes or not found or not rest.strip("/") or not VISIBLE.fullmatch(value):
             raise at.wrong(f"must be {words}")
-        if not at.literal_secrets and _PASSWORD.search(_VARIABLE.sub("", str(raw))):
+        if not at.literal_secrets and _PASSWORD.search(VARIABLE.sub("", str(raw))):
             raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
         return Secret(value)
 
@@ -349,11 +349,11 @@ def secret() -> Kind:
     def read(raw: object, at: At) -> Secret:
         if not isinstance(raw, str):
             raise at.wrong("must be a text, ${VAR}")
-        if not at.literal_secrets and not _VARIABLE.fullmatch(raw):
+        if not at.literal_secrets and not VARIABLE.fullmatch(raw):
             raise at.wrong("a secret does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
         value = at.filled(raw)
         if not value:
-            raise at.wrong(f"the secret is empty{f' ({raw})' if _VARIABLE.fullmatch(raw) else ''}")
+            raise at.wrong(f"the secret is empty{f' ({raw})' if VARIABLE.fullmatch(raw) else ''}")
         if len(value) > SECRET_CHARS_MAX or not VISIBLE.fullmatch(value):
             raise at.wrong("the secret has blanks, line ends or characters beyond ASCII in it, or is too long")
         return Secret(value)

@@ -42,6 +42,7 @@ from proxy.settings.spending import (
     IdempotencySettings,
     ReserveSettings,
 )
+from proxy.settings.traces import TracesSettings
 from proxy.settings.urls import url
 
 LEDGER_SCHEMES = ("postgresql",)
@@ -277,6 +278,10 @@ class Settings:
     )
     metrics: MetricsSettings = field(
         default=MetricsSettings(), metadata=about(section(MetricsSettings), "series that are not always wanted")
+    )
+    traces: TracesSettings | None = field(
+        default=None,
+        metadata=about(section(TracesSettings), "spans for an OTLP collector; needs `tokenweir[otlp]`", default="off"),
     )
     journal: JournalSettings = field(
         default=JournalSettings(), metadata=about(section(JournalSettings), "the local outbox")

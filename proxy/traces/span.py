@@ -1,0 +1,179 @@
+"""A record → what its span says, in the names of OpenTelemetry's GenAI conventions and, for what is ours, `tokenweir.`.
+
+Law: ids, names as configured or asked for, counts, times and closed sets of words; never a prompt, a completion, a
+header, an address or a secret. A key is told by its id, as metrics tell it: its alias is somebody's own words, and
+traces are read by more people than the ledger. Money is here as numbers for charts; the ledger has it exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from proxy.billing.money import NUSD_PER_USD
+from proxy.billing.record import Attempt, Outcome, UsageRecord
+from proxy.billing.settlement import amount, incurred
+from proxy.metering.usage import Usage
+
+Value = str | bool | int | float | tuple[str, ...]
+
+# Longer than any id or reason that a provider has given; what it says beyond that is not worth its place in a queue.
+CHARS_MAX = 256
+
+_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII | re.DOTALL)
+
+# The end of an endpoint → what is done there. Words of the conventions as far as they have one: the first four.
+_OPERATIONS = (
+    ("/embeddings", "embeddings"),
+    ("/completions", "text_completion"),
+    ("/generate", "text_completion"),
+    (":generateContent", "generate_content"),
+    (":streamGenerateContent", "generate_content"),
+    ("/count_tokens", "count_tokens"),
+    ("/moderations", "moderation"),
+    ("/rerank", "rerank"),
+    ("/generations", "image_generation"),
+    ("/speech", "speech"),
+    ("/transcriptions", "transcription"),
+)
+_CHAT = ("/chat/completions", "/chat", "/messages", "/responses")
+
+# A client that leaves is no failure of anybody's; what the provider refuses is one for whoever asked.
+_NO_ERROR = (Outcome.SERVED, Outcome.CLIENT_LEFT)
+
+
+# What a record's details say of a failure, each in words of ours or as a number: why, at which limit, with what answer.
+_WHY = ("failed", "limit", "upstream_status")
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The span of the client's that an exchange belongs to: what a valid `traceparent` says."""
+
+    trace_id: int
+    span_id: int
+    sampled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened within a span."""
+
+    name: str
+    at_ns: int
+    attributes: dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What is told of one exchange. Times: Unix, in nanoseconds."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Value]
+    events: tuple[Event, ...]
+    error: str | None
+    """its `error.type`; None: it did not fail"""
+
+
+def parent_of(traceparent: str | None) -> Parent | None:
+    """What the header says, by W3C's Trace Context; None: there is none, or it is none."""
+    found = None if traceparent is None else _PARENT.fullmatch(traceparent.strip())
+    if found is None:
+        return None
+    version, trace_id, span_id = found[1], int(found[2], 16), int(found[3], 16)
+    if version == "ff" or (version == "00" and found[5] is not None) or not trace_id or not span_id:
+        return None
+    return Parent(trace_id, span_id, sampled=bool(int(found[4], 16) & 1))
+
+
+def operation(endpoint: str) -> str:
+    """`gen_ai.operation.name` of what is asked for there; its last word where it is none that we know."""
+    if endpoint.endswith(_CHAT):
+        return "chat"
+    known = (name for end, name in _OPERATIONS if endpoint.endswith(end))
+    return next(known, endpoint.rpartition("/")[2])
+
+
+def span_of(record: UsageRecord) -> Span:
+    """Its span. Total: every record has one."""
+    opened = record.opened
+    failed = record.outcome not in _NO_ERROR
+    told = {name: value for name, value in _attributes(record) if value is not None}
+    if failed:
+        told["error.type"] = record.outcome.value
+    return Span(
+        name=_text(f"{operation(opened.endpoint)} {opened.model}"),
+        start_ns=_ns(opened.started_at),
+        end_ns=_ns(opened.started_at + record.duration_ms / 1000),
+        attributes=told,
+        events=tuple(map(_event, opened.attempts)),
+        error=record.outcome.value if failed else None,
+    )
+
+
+def _attributes(record: UsageRecord) -> Iterator[tuple[str, Value | None]]:
+    opened, reading = record.opened, record.reading
+    yield "gen_ai.operation.name", operation(opened.endpoint)
+    yield "gen_ai.provider.name", opened.provider
+    yield "gen_ai.request.model", _text(opened.model)
+    yield "gen_ai.request.stream", opened.streamed
+    yield "gen_ai.response.id", _text_or_none(record.provider_response_id)
+    yield "gen_ai.response.finish_reasons", None if record.finish_reason is None else (_text(record.finish_reason),)
+    yield from _counts(reading.usage)
+    yield "tokenweir.exchange_id", opened.exchange_id
+    yield "tokenweir.key_id", opened.key_id
+    yield "tokenweir.upstream_model", _text(opened.upstream_model)
+    yield "tokenweir.outcome", record.outcome.value
+    yield "tokenweir.usage_source", reading.source.value
+    yield "tokenweir.charge_usd", _usd(amount(opened.price, reading.usage, record.bills, reading.service_tier))
+    incurs = incurred(reading.source, record.bills)
+    yield "tokenweir.cost_usd", _usd(amount(opened.cost, reading.usage, incurs, reading.service_tier))
+    yield "tokenweir.price_version", opened.price.version if opened.price else None
+    yield "tokenweir.time_to_first_token_s", None if record.first_token_ms is None else record.first_token_ms / 1000
+    for name in _WHY:
+        yield f"tokenweir.{name}", record.details.get(name)
+
+
+def _counts(usage: Usage) -> Iterator[tuple[str, int | None]]:
+    """Cached, written and audio tokens are parts of the input; reasoning and audio are parts of the output."""
+    yield "gen_ai.usage.input_tokens", usage.prompt_tokens
+    yield "gen_ai.usage.output_tokens", usage.completion_tokens
+    yield "gen_ai.usage.cache_read.input_tokens", usage.cached_tokens
+    yield "gen_ai.usage.cache_write.input_tokens", usage.cache_write_tokens
+    yield "gen_ai.usage.reasoning.output_tokens", usage.reasoning_tokens
+    yield "gen_ai.usage.audio.input_tokens", usage.audio_prompt_tokens
+    yield "gen_ai.usage.audio.output_tokens", usage.audio_completion_tokens
+
+
+def _event(attempt: Attempt) -> Event:
+    """A provider that was asked in vain."""
+    told: dict[str, Value] = {
+        "gen_ai.provider.name": attempt.provider,
+        "tokenweir.upstream_model": _text(attempt.upstream_model),
+        "tokenweir.failed": attempt.failed,
+        "tokenweir.duration_s": attempt.duration_ms / 1000,
+    }
+    if attempt.status is not None:
+        told["tokenweir.upstream_status"] = attempt.status
+    return Event("tokenweir.attempt", _ns(attempt.started_at), told)
+
+
+def _text(words: str) -> str:
+    """What others have said, cut, and as UTF-8 can have it: half a character would cost the whole batch."""
+    return words[:CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+
+
+def _text_or_none(words: str | None) -> str | None:
+    return None if words is None else _text(words)
+
+
+def _usd(nusd: int | None) -> float | None:
+    return None if nusd is None else nusd / NUSD_PER_USD
+
+
+def _ns(seconds: float) -> int:
+    """Whole microseconds: a time of today as a float has no more."""
+    return round(seconds * 1_000_000) * 1000
