@@ -132,7 +132,8 @@ def _attributes(record: UsageRecord) -> Iterator[tuple[str, Value | None]]:
     incurs = incurred(reading.source, record.bills)
     yield "tokenweir.cost_usd", _usd(amount(opened.cost, reading.usage, incurs, reading.service_tier))
     yield "tokenweir.price_version", opened.price.version if opened.price else None
-    yield "tokenweir.time_to_first_token_s", None if record.first_token_ms is None else record.first_token_ms / 1000
+    if record.first_token_ms is not None and opened.streamed:
+        yield "tokenweir.time_to_first_token_s", record.first_token_ms / 1000
     for name in _WHY:
         yield f"tokenweir.{name}", record.details.get(name)
 

@@ -57,6 +57,8 @@ def test_a_span_has_the_numbers_of_the_ledger_and_the_names_of_the_conventions()
         "tokenweir.price_version": "v7",
         "tokenweir.time_to_first_token_s": 0.3,
     }
+    whole = span_of(structs.replace(RECORD, opened=structs.replace(OPENED, streamed=False)))
+    assert span.attributes.keys() - whole.attributes.keys() == {"tokenweir.time_to_first_token_s"}
     told = {"gen_ai.provider.name": "first", "tokenweir.upstream_model": "large-1", "tokenweir.failed": "refused"}
     told |= {"tokenweir.duration_s": 0.04, "tokenweir.upstream_status": 429}
     assert span.events == (Event("tokenweir.attempt", 1_700_000_000_750_000_000, told),)
