@@ -15,6 +15,7 @@ from proxy.billing.settlement import amount, bills, situation
 from proxy.gateway.errors import JSON_TYPE
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Route
 from proxy.gateway.relay import End, Relay
+from proxy.gateway.upstream import Answer
 from proxy.metering.estimate import reading
 from proxy.metering.meter import Metered, OpaqueMeter
 from proxy.metering.request import RequestFacts
@@ -172,9 +173,9 @@ class Closing:
             self._ports.traces.ended(record, self.traceparent)
         return record
 
-    def keep(self, body: bytes, content_type: str) -> None:
+    def keep(self, body: bytes, answer: Answer) -> None:
         """A whole JSON answer, in case that it is asked for again."""
-        if content_type == JSON_TYPE and len(body) <= self.keeps:
+        if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
             self.kept = body
 
     def sending(self, metered: Metered, size: int) -> None:

@@ -225,8 +225,7 @@ class Exchange:
         assert body is not None, "bounded by its content length"
         meter = self._dialect.plain_meter()
         meter.feed(body)
-        if self._closing.keeps:
-            self._closing.keep(body, answer.content_type)
+        self._closing.keep(body, answer)
         metered = meter.close()
         left = self._left_at is not None
         delivered = 0 if left else len(body)
