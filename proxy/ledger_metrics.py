@@ -1,7 +1,7 @@
 """The Prometheus series of the ledger, of what it counts, and of the way to it. Their help text is the documentation.
 
-Law: as of all metrics (see metrics.py): what is counted here indicates, what is billed stands in the ledger. A key is a
-label only where an operator asked for it, by its id, and only the first so many of them.
+Law: as of all metrics (see metrics.py): what is counted here indicates, what is billed stands in the ledger. A key or a
+project is a label only where an operator asked for it, by its id, and only the first so many of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import NUSD_PER_USD
 from proxy.histogram import Histogram
+from proxy.project_metrics import OTHER, ProjectMetrics
 
-OTHER = "other"
 WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _MODEL = ("provider", "model")
 
@@ -23,8 +23,8 @@ _MODEL = ("provider", "model")
 class LedgerMetrics:
     """Every series that is fed when entries are written. Call from the event-loop thread only."""
 
-    def __init__(self, r: CollectorRegistry, label: Callable[[str], str], *, keys_max: int) -> None:
-        """`label`: a model's name as a label has it. `keys_max`: how many keys have series of their own."""
+    def __init__(self, r: CollectorRegistry, label: Callable[[str], str], *, keys_max: int, projects_max: int) -> None:
+        """`label`: a model's name as a label has it. `keys_max`, `projects_max`: how many have series of their own."""
         self._label = label
         self._keys_max = keys_max
         self._keys: set[str] = set()
@@ -34,6 +34,8 @@ class LedgerMetrics:
         self._make_audit(r)
         if keys_max:
             self._make_keys(r)
+        self.projects = ProjectMetrics(r, projects_max=projects_max) if projects_max else None
+        """None: nobody asked for them"""
 
     def _make_money(self, r: CollectorRegistry) -> None:
         """What entries count."""
@@ -171,6 +173,8 @@ class LedgerMetrics:
             money[self.charge, *where] += entry.charge_usd
         if self._keys_max:
             self._add_key(entry, counts)
+        if self.projects is not None:
+            self.projects.add(entry.key_id, counts, max(0, entry.charge_usd or 0))
 
     def _add_key(self, entry: LedgerEntry, counts: Mapping[str, int]) -> None:
         if len(self._keys) < self._keys_max:

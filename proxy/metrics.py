@@ -26,8 +26,9 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
-from proxy.ledger_metrics import OTHER, LedgerMetrics
+from proxy.ledger_metrics import LedgerMetrics
 from proxy.metering.usage import UsageSource
+from proxy.project_metrics import OTHER
 from proxy.provider_metrics import ProviderMetrics
 from proxy.sink_metrics import SinkMetrics
 
@@ -93,8 +94,9 @@ class _Bound:
 class Metrics:
     """The registry and every series in it. Call from the event-loop thread only, but for `exposition`."""
 
-    def __init__(self, models: Collection[str] = (), *, keys_max: int = 0) -> None:
-        """`models`: the configured names, the only ones that become label values. `keys_max`: how many keys do."""
+    def __init__(self, models: Collection[str] = (), *, keys_max: int = 0, projects_max: int = 0) -> None:
+        """`models`: the configured names, the only ones that become label values. `keys_max`, `projects_max`: how many
+        keys and projects do."""
         self._models = frozenset(models)
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
         self.registry = r = CollectorRegistry()
@@ -108,7 +110,7 @@ class Metrics:
         ).set(1)
         self._make_counts(r)
         self._make_times(r)
-        self.ledger = LedgerMetrics(r, self.label, keys_max=keys_max)
+        self.ledger = LedgerMetrics(r, self.label, keys_max=keys_max, projects_max=projects_max)
         self.budgets = BudgetMetrics(r)
         self.providers = ProviderMetrics(r)
         self.sinks = SinkMetrics(r)

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy import __version__
+from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.billing.record import Outcome
 from proxy.billing.reservation import Why
 from proxy.demo.script import Send, Shape, Stall
@@ -49,6 +50,8 @@ PROMISED = {
     "tokenweir_dead_letters": "gauge",
     "tokenweir_key_tokens": "counter",
     "tokenweir_key_charge_usd": "counter",
+    "tokenweir_project_tokens": "counter",
+    "tokenweir_project_charge_usd": "counter",
     "tokenweir_ledger_entries": "counter",
     "tokenweir_ledger_write_seconds": "histogram",
     "tokenweir_ledger_write_failures": "counter",
@@ -80,7 +83,7 @@ PROMISED = {
     "tokenweir_sink_letters": "gauge",
 }
 LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
-          "reason", "threshold", "sink", "version", "key"}  # fmt: skip
+          "reason", "threshold", "sink", "version", "key", "project"}  # fmt: skip
 DRAIN_S = 0.2
 NAMED = ("tera", "silent")
 ALIAS = "alias-that-is-nowhere"
@@ -153,7 +156,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory, provider_process: Scripted
             ),
         },
         models={**dict.fromkeys(NAMED, priced), "*": {"provider": "scripted"}, "drain/*": {"provider": "draining"}},
-        metrics={"keys_max": 1},
+        metrics={"keys_max": 1, "projects_max": 1},
     )
     tokenweir.start()
     try:
@@ -204,10 +207,11 @@ async def _traffic(tokenweir: Tokenweir, key: str, provider: ScriptedProvider) -
 
 
 def _settled(tokenweir: Tokenweir) -> str:
-    """The exposition once nothing is unsettled."""
+    """The exposition once nothing is unsettled, and every key's project was looked up."""
     for _ in range(500):
-        text = scrape(tokenweir)
-        if gauge(families(text), "tokenweir_ledger_unsettled") == 0:
+        found = families(text := scrape(tokenweir))
+        by_key, by_project = (total(found, f"tokenweir_{level}_tokens") for level in ("key", "project"))
+        if gauge(found, "tokenweir_ledger_unsettled") == 0 and by_key == by_project:
             return text
     raise AssertionError("something stays unsettled")
 
@@ -265,6 +269,7 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         "source": {"reported", "estimated"},
         "policy": {"cancel", "drain"},
         "version": {__version__},
+        "project": {DEFAULT_PROJECT},
         "state": {"closed", "open", "half_open"},
         "result": {"inserted", "repeated", "conflict", "dead_letter"},
         "status": {"400", "401"},
@@ -295,6 +300,14 @@ def test_keys_are_labels_only_where_it_is_asked_for_and_only_so_many(watched: Wa
         assert total(watched.last, "tokenweir_key_tokens", key=key, type="output") == tokens
         charge = sum(float(entry["charge_usd"] or 0) for entry in mine)
         assert total(watched.last, "tokenweir_key_charge_usd", key=key) == pytest.approx(charge, abs=1e-12)
+
+
+def test_what_keys_use_their_project_uses(watched: Watched) -> None:
+    assert {s.labels["project"] for s in watched.last["tokenweir_project_charge_usd"].samples} == {DEFAULT_PROJECT}
+    for name, labels in (("tokens", {"type": "output"}), ("tokens", {"type": "input"}), ("charge_usd", {})):
+        of_keys = total(watched.last, f"tokenweir_key_{name}", **labels)
+        assert of_keys > 0
+        assert total(watched.last, f"tokenweir_project_{name}", **labels) == pytest.approx(of_keys, abs=1e-12)
 
 
 def test_exchanges_are_those_of_the_ledger(watched: Watched) -> None:

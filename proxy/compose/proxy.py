@@ -27,6 +27,7 @@ from proxy.compose.audit import count_letters
 from proxy.compose.console import Console, Inside
 from proxy.compose.folder import Folder, key_pepper, ledger_url
 from proxy.compose.node import Node
+from proxy.compose.projects import start_projects
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import METRICS, Siblings
 from proxy.compose.sink_observers import start_sinks
@@ -134,7 +135,8 @@ class Proxy:
     async def start(self) -> None:
         """Listen. Raises SettingsError, JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
         require_prices(self.settings, price_lookup(self._book))
-        self._metrics = Metrics(self.settings.models, keys_max=self.settings.metrics.keys_max)
+        shown = self.settings.metrics
+        self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
         self._traces = open_traces(self.settings.traces, self._metrics)
         self._folder.make()
         self._node = Node(self._folder, self.settings)
@@ -165,6 +167,7 @@ class Proxy:
         await self._admitting.start(self._tasks, self._node.journal)
         if self._queue is None:  # with a queue, workers do
             start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
+        start_projects(self._metrics, self._engine, self._tasks)
         self._tasks.start(keyring.run(), name="keyring")
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._queue is None:  # else the workers do

@@ -22,6 +22,7 @@ from proxy.compose.audit import audit_for_ever, count_letters
 from proxy.compose.budgets import open_budgets
 from proxy.compose.folder import ledger_url
 from proxy.compose.observers import SettlerSeen, SweeperSeen
+from proxy.compose.projects import start_projects
 from proxy.compose.queue import Queue
 from proxy.compose.sink_observers import start_sinks
 from proxy.gateway.connection import ClientConnection
@@ -69,7 +70,8 @@ class Worker:
         await self._in_thread(migrate, url)
         self._engine = open_engine(url)
         self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
-        self._metrics = Metrics(self.settings.models, keys_max=self.settings.metrics.keys_max)
+        shown = self.settings.metrics
+        self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
         self._settlers = [
             Settler(
                 lane, self._store, to_entry=entry, observer=SettlerSeen(self._metrics),
@@ -90,6 +92,7 @@ class Worker:
         self._tasks.start(self._keep_partitions(), name="partitions")
         self._tasks.start(audit_for_ever(self.settings, self._engine, self._metrics), name="audit")
         start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
+        start_projects(self._metrics, self._engine, self._tasks)
         self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
         self._server = Server(self._routes(), refused=self._metrics.refused)
         self.port = await self._server.start(self.settings.worker.host, self.settings.worker.port)

@@ -64,7 +64,7 @@ REQUEST_BYTES_MAX = 256 << 20
 # A slot is a few hundred bytes of the progress table: a million of them is still a small file.
 STREAMS_MAX = 1 << 20
 # Six series for each, in each process: more than this belongs into SQL.
-METRIC_KEYS_MAX = 1_000
+METRIC_KEYS_MAX = METRIC_PROJECTS_MAX = 1_000
 # Below 16 MiB a short outage of the ledger would already stop the work; 1 TiB is a unit mistaken for another.
 JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
 
@@ -208,6 +208,12 @@ class MetricsSettings:
         default=0,
         metadata=about(
             whole(0, METRIC_KEYS_MAX), "keys with series of their own, by id, the first ones seen; 0: none have"
+        ),
+    )
+    projects_max: int = field(
+        default=0,
+        metadata=about(
+            whole(0, METRIC_PROJECTS_MAX), "projects with series of their own, by id, the first ones seen; 0: none have"
         ),
     )
 

@@ -26,7 +26,8 @@ def record(outcome: Outcome, source: UsageSource, **details: object) -> UsageRec
 
 def exposition() -> str:
     """Every series of ours, fed once."""
-    metrics = Metrics(["gpt-x"])
+    metrics = Metrics(["gpt-x"], keys_max=1, projects_max=1)
+    assert metrics.ledger.projects is not None
     metrics.gauges(in_flight=lambda: 2, depth=lambda: 1, oldest_age_s=lambda: 0.5, held=lambda: 0)
     metrics.budgets.outstanding(lambda: 1_500_000_000)
     metrics.providers.watch("openai", ["closed", "open"], lambda: "closed")
@@ -41,6 +42,7 @@ def exposition() -> str:
     metrics.refused(401, "invalid_api_key")
     metrics.attempted(Attempt("openai", "gpt-x", "refused", 429, 1.0, 2.0))
     metrics.committed({"inserted": 2}, entries=[entry(one) for one in records], duration_s=0.004)
+    metrics.ledger.projects.place({"key-1": "default"})
     metrics.ledger.sent(3, again=1)
     metrics.ledger.differences.labels("balances").set(0)
     metrics.budgets.rejections.labels("money").inc()

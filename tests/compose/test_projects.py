@@ -1,0 +1,81 @@
+"""Series by project: whose a key is, is looked up beside the way of records, and nothing is lost until it is known."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from proxy.billing.keys import DEFAULT_PROJECT
+from proxy.compose.projects import place_for_ever
+from proxy.gateway.tasks import Tasks
+from proxy.ledger.database import open_engine, sqlite_url
+from proxy.ledger.key_store import KeyStore
+from proxy.ledger.migrate import migrate
+from proxy.metrics import OTHER, Metrics
+from proxy.project_metrics import ProjectMetrics
+from tests.ledger.making import an_entry
+
+
+def fed(key_ids: list[str], projects_max: int = 1) -> tuple[Metrics, ProjectMetrics]:
+    """One entry for each, of 100 + 20 tokens or so."""
+    metrics = Metrics(["tera-large"], projects_max=projects_max)
+    metrics.committed({}, entries=[an_entry(number, key_id=one) for number, one in enumerate(key_ids)], duration_s=0.1)
+    assert metrics.ledger.projects is not None
+    return metrics, metrics.ledger.projects
+
+
+def outputs(metrics: Metrics) -> dict[str, float]:
+    """Output tokens by project."""
+    samples = (s for family in metrics.registry.collect() for s in family.samples)
+    return {
+        s.labels["project"]: s.value
+        for s in samples
+        if s.name == "tokenweir_project_tokens_total" and s.labels["type"] == "output"
+    }
+
+
+def test_only_so_many_projects_and_all_others_together() -> None:
+    each = an_entry().completion_tokens
+    assert each
+    metrics, projects = fed(["a", "b", "c", "a", "nobody's"])
+    assert outputs(metrics) == {}
+    assert projects.waiting() == ["a", "b", "c", "nobody's"]
+    projects.place({"a": "first", "b": "first", "c": "second"})
+    assert projects.unplaced.is_set()
+    projects.place({"nobody's": None})
+    assert not projects.unplaced.is_set()
+    assert outputs(metrics) == {"first": 3 * each, OTHER: 2 * each}
+    metrics.committed({}, entries=[an_entry(9, key_id="c"), an_entry(10, key_id="b")], duration_s=0.1)
+    assert projects.waiting() == []
+    assert outputs(metrics) == {"first": 4 * each, OTHER: 3 * each}
+
+
+def test_nobody_asked() -> None:
+    metrics = Metrics(["tera-large"])
+    metrics.committed({}, entries=[an_entry()], duration_s=0.1)
+    assert metrics.ledger.projects is None
+    assert outputs(metrics) == {}
+
+
+async def test_a_ledger_that_is_away_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = open_engine(url := sqlite_url(tmp_path / "ledger.db"))  # without its tables: nobody can be looked up
+    metrics, projects = fed(["key-1"])
+    tasks = Tasks()
+    tasks.start(place_for_ever(projects, engine, retry_s=0.01), name="projects")
+    try:
+        async with asyncio.timeout(30):
+            while "cannot be looked up" not in caplog.text:
+                await asyncio.sleep(0.01)
+            assert projects.waiting() == ["key-1"]
+            await asyncio.to_thread(migrate, url)
+            # Asked meanwhile, it was nobody's key yet: one that is settled has always been made before.
+            made = KeyStore(engine, clock=lambda: 1.0)
+            made.create(key_id="key-2", alias="b", digest=b"2", hint="…2", models=None, expires_at=None)
+            metrics.committed({}, entries=[an_entry(2, key_id="key-2")], duration_s=0.1)
+            while set(outputs(metrics)) != {OTHER, DEFAULT_PROJECT}:
+                await asyncio.sleep(0.01)
+    finally:
+        await tasks.stop()
+        engine.dispose()
