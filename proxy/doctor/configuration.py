@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from proxy.billing.prices import PriceBook
@@ -18,7 +19,6 @@ from proxy.settings import (
     require_prices,
 )
 
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 # Models that bill reasoning which they do not stream, as of the end of 2026, and the APIs that have such models.
 _HIDERS = frozenset({"api.openai.com", "generativelanguage.googleapis.com", "api.x.ai", "openrouter.ai"})
 
@@ -31,16 +31,11 @@ def wording(case: Case) -> list[Finding]:
 
 
 def _unwise(settings: Settings) -> Iterator[Finding]:
-    if settings.listen.host not in _LOOPBACK:
-        yield note(
-            "configuration",
-            f"listen.host {settings.listen.host}: other machines reach it, and it speaks HTTP without TLS",
-            "let nobody but the edge with TLS reach it: see deploy/edge/",
-        )
+    yield from _reachable(settings)
     if settings.allow_literal_secrets:
         yield note("configuration", "secrets may stand in the file", "write ${VAR}, and drop allow_literal_secrets")
     for provider in settings.providers.values():
-        if provider.base_url.startswith("http://") and urlsplit(provider.base_url).hostname not in _LOOPBACK:
+        if provider.base_url.startswith("http://") and not _is_loopback(urlsplit(provider.base_url).hostname or ""):
             yield note(
                 "configuration",
                 f"providers.{provider.name}: http://: its key and all prompts go in clear",
@@ -50,6 +45,39 @@ def _unwise(settings: Settings) -> Iterator[Finding]:
             yield note(
                 "configuration", f"providers.{provider.name}: no model leads to it", "name it under models, or drop it"
             )
+
+
+def _reachable(settings: Settings) -> Iterator[Finding]:
+    """What other machines reach, and who should not."""
+    listen, admin = settings.listen.host, settings.admin
+    if not _is_loopback(listen):
+        yield note(
+            "configuration",
+            f"listen.host {listen}: other machines reach it, and it speaks HTTP without TLS",
+            "let nobody but the edge with TLS reach it: see deploy/edge/",
+        )
+    measured = {"listen.host": listen} | ({} if settings.queue is None else {"worker.host": settings.worker.host})
+    for name, host in measured.items():
+        if not _is_loopback(host):
+            yield note(
+                "configuration",
+                f"/metrics is answered at {name} {host} to whoever reaches it, with what is spent at which provider",
+                "let only what scrapes reach it past the edge, which passes on `/v1/` alone",
+            )
+    if admin.secret is not None and not _is_loopback(admin.host):
+        yield note(
+            "configuration",
+            f"admin.host {admin.host}: whoever reaches it needs only the secret, sent without TLS, to change all keys",
+            "127.0.0.1 and a tunnel (ssh -L, kubectl port-forward), or an edge with TLS that lets operators in only",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """True if only this machine reaches it."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def prices(case: Case) -> list[Finding]:

@@ -36,6 +36,9 @@ from tests.support.valkey import Valkey
 
 SECRET = "sk-canary-of-the-doctor-9c41"
 PEPPER = "5e" * 32
+ADMIN = "a-secret-of-0123456789-abcdefghij"
+# What the doctor says of what other machines reach.
+REACHED = ("listen.host 0.0.0.0: other", "/metrics is answered at listen.host 0.0.0.0 ", "admin.host ::: whoever")
 PRICE = {"input": 1, "output": 2}
 
 
@@ -47,7 +50,7 @@ def settings_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", **more: A
         **more,
     }
     env = {"TEST_PROVIDER_KEY": SECRET, **{name: str(more[name]) for name in ("ledger", "queue") if name in more}}
-    return parse(yaml.safe_dump(raw), env=env | {"PEPPER": PEPPER}, folder=folder)
+    return parse(yaml.safe_dump(raw), env=env | {"PEPPER": PEPPER, "ADMIN": ADMIN}, folder=folder)
 
 
 def case_of(folder: Path, base_url: str = "http://127.0.0.1:1/v1", call: str | None = None, **more: Any) -> Case:
@@ -155,6 +158,7 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
         tmp_path,
         "http://10.9.8.7/v1",
         listen={"host": "0.0.0.0"},
+        admin={"host": "::", "secret": "${ADMIN}"},
         allow_literal_secrets=True,
         providers={
             "scripted": provider_section("http://10.9.8.7/v1"),
@@ -171,11 +175,25 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
         },
     )
     words = said(configuration.wording(case))
-    assert [word for word in ("listen.host", "literal", "in clear", "unused: no model") if word not in words] == []
+    unwise = (*REACHED, "literal", "in clear", "unused: no model")
+    assert [word for word in unwise if word not in words] == []
     assert "behind * a model without a price" in said(configuration.prices(case))
     assert "*, thinker: reasoning is billed" in said(configuration.hidden_reasoning(case))
     unpriced = case_of(tmp_path, models={"never-heard-of": {"provider": "scripted"}})
     assert "models.never-heard-of.price: is missing" in said(configuration.prices(unpriced))
+
+
+def test_who_reaches_what_is_not_for_clients(tmp_path: Path) -> None:
+    """Nothing to say where it is off, or on this machine alone."""
+    everywhere = {"host": "0.0.0.0"}
+    alone = case_of(tmp_path, admin={"secret": "${ADMIN}"}, listen={"host": "127.0.0.2"}, worker=everywhere)
+    assert marks(configuration.wording(alone)) == {"configuration": "ok"}
+    off = said(configuration.wording(case_of(tmp_path, admin=everywhere)))
+    assert "admin" not in off
+    shared = {"queue": "redis://127.0.0.1:1", "ledger": "postgresql://p", "key_pepper": "${PEPPER}"}
+    queued = said(configuration.wording(case_of(tmp_path, worker=everywhere, **shared)))
+    assert "/metrics is answered at worker.host 0.0.0.0 " in queued
+    assert "listen.host" not in queued
 
 
 def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
