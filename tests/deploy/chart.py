@@ -101,6 +101,8 @@ class Template:
     def _first(self, words: str) -> Any:
         if words.startswith("include "):
             return self.render(self._defined[json.loads(words.split()[1])])
+        if words.startswith(".Files.Get "):
+            return (CHART / json.loads(words.split()[1])).read_text()
         if words.startswith("toYaml "):
             return yaml.safe_dump(self._path(words.removeprefix("toYaml ")), width=10_000).rstrip("\n")
         return self._path(words)

@@ -3,6 +3,7 @@ is not there. What can be run is (systemd's own checks; the edges in test_edges.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -20,11 +21,15 @@ from tests.deploy import chart
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PEPPER = "5e" * 32
+ADMIN = "a-secret-of-0123456789-abcdefghij"
+BASICS = {"REDIS_URL", "DATABASE_URL", "TOKENWEIR_PEPPER", "OPENAI_API_KEY"}
 # Longer than a stream may take to stop, and what it left to be settled.
 STOP_S = 45
 # By systemd's own measure: 10 is open to everything, a service of Debian's usually 9.
 EXPOSURE_MAX = 1.5
 SERVED = {"/healthz", "/readyz", "/metrics"}
+# What the chart packs of other folders: `helm package` takes nothing from outside of it.
+PACKED = sorted([*(DEPLOY / "prometheus").glob("*.rules.yml"), *(ROOT / "grafana" / "dashboards").glob("*.json")])
 
 
 def compose() -> dict[str, Any]:
@@ -37,9 +42,27 @@ def settings_of(text: str, env: set[str]) -> Settings:
     """The configuration, with variables of these names and no others."""
     values = {
         "REDIS_URL": "redis://redis", "DATABASE_URL": "postgresql://p",
-        "TOKENWEIR_PEPPER": PEPPER, "OPENAI_API_KEY": "sk-x",
+        "TOKENWEIR_PEPPER": PEPPER, "OPENAI_API_KEY": "sk-x", "TOKENWEIR_ADMIN_SECRET": ADMIN,
     }  # fmt: skip
     return parse(text, env={name: values[name] for name in env}, folder=Path())
+
+
+def rendered(render: Callable[[dict[str, Any]], str], **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the chart makes of these values, by kind and name; each is there once."""
+    made = [one for one in yaml.safe_load_all(render(values)) if one]
+    by_kind = {(one["kind"], one["metadata"]["name"]): one for one in made}
+    assert len(by_kind) == len(made)
+    return by_kind
+
+
+def mounted(by_kind: dict[tuple[str, str], dict[str, Any]], kind: str, name: str) -> str:
+    """The configuration as the containers of this workload find it."""
+    volumes = by_kind[kind, name]["spec"]["template"]["spec"]["volumes"]
+    (config,) = (volume["configMap"] for volume in volumes if volume["name"] == "config")
+    (item,) = config["items"]
+    assert item["path"] == "tokenweir.yaml"
+    text: str = by_kind["ConfigMap", config["name"]]["data"][item["key"]]
+    return text
 
 
 def test_a_container_runs_as_nobody_and_its_commands_are_ours() -> None:
@@ -108,6 +131,13 @@ def test_the_configuration_in_compose_loads_and_its_variables_are_given() -> Non
         assert name in services
         assert int(port) == settings.listen.port
         assert all(target in edge for edge in edges)
+    assert settings.admin.secret is not None
+    assert not [edge for edge in edges if str(settings.admin.port) in edge]
+    for name, service in services.items():
+        published = service.get("ports", ())
+        assert name == "edge" or all(port.startswith("127.0.0.1:") for port in published)
+        consoles = [port for port in published if port.endswith(f":{settings.admin.port}")]
+        assert len(consoles) == name.startswith("tokenweir-")
 
 
 @pytest.mark.parametrize("unit", ["tokenweir.service", "tokenweir-worker@.service"])
@@ -129,12 +159,10 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
 
 @pytest.mark.parametrize("render", chart.RENDERERS)
 def test_the_chart_makes_what_kubernetes_takes(render: Callable[[dict[str, Any]], str]) -> None:
-    switched_on = {"ingress": {"enabled": True}, "podMonitor": {"enabled": True}, "proxy": {"replicas": 3}}
-    made = [one for one in yaml.safe_load_all(render(switched_on)) if one]
-    by_kind = {(one["kind"], one["metadata"]["name"]): one for one in made}
-    assert len(by_kind) == len(made) == 8
+    by_kind = rendered(render, ingress={"enabled": True}, podMonitor={"enabled": True}, proxy={"replicas": 3})
+    assert len(by_kind) == 8
     text = by_kind["ConfigMap", "tw"]["data"]["tokenweir.yaml"]
-    settings = settings_of(text, {"REDIS_URL", "DATABASE_URL", "TOKENWEIR_PEPPER", "OPENAI_API_KEY"})
+    settings = settings_of(text, BASICS)
     proxy, worker = by_kind["StatefulSet", "tw"], by_kind["Deployment", "tw-worker"]
     assert proxy["spec"]["replicas"] == 3
     for workload, port in ((proxy, settings.listen.port), (worker, settings.worker.port)):
@@ -156,8 +184,61 @@ def test_the_chart_makes_what_kubernetes_takes(render: Callable[[dict[str, Any]]
     assert proxy["spec"]["serviceName"] == by_kind["Service", "tw-proxies"]["metadata"]["name"]
     paths = by_kind["Ingress", "tw"]["spec"]["rules"][0]["http"]["paths"]
     assert [path["path"] for path in paths] == ["/v1/"]
-    assert ("Ingress", "tw") not in {
-        (one["kind"], one["metadata"]["name"]) for one in yaml.safe_load_all(render({})) if one
+    job = by_kind["PodMonitor", "tw"]["spec"]["jobLabel"]
+    for workload in (proxy, worker):  # the rules and dashboards look for that word
+        assert workload["spec"]["template"]["metadata"]["labels"][job] == "tokenweir"
+
+
+@pytest.mark.parametrize("render", chart.RENDERERS)
+def test_the_chart_opens_nothing_that_was_not_asked_for(render: Callable[[dict[str, Any]], str]) -> None:
+    by_kind = rendered(render)
+    assert sorted(by_kind) == [
+        ("ConfigMap", "tw"), ("Deployment", "tw-worker"), ("PodDisruptionBudget", "tw"), ("Service", "tw"),
+        ("Service", "tw-proxies"), ("StatefulSet", "tw"),
+    ]  # fmt: skip
+    assert settings_of(mounted(by_kind, "StatefulSet", "tw"), BASICS).admin.secret is None
+    assert "8090" not in render({})
+
+
+@pytest.mark.parametrize("render", chart.RENDERERS)
+def test_the_console_in_the_chart_is_for_who_has_its_secret(render: Callable[[dict[str, Any]], str]) -> None:
+    by_kind = rendered(render, admin={"existingSecret": "mine"}, ingress={"enabled": True})
+    proxy = settings_of(mounted(by_kind, "StatefulSet", "tw"), BASICS | {"TOKENWEIR_ADMIN_SECRET"})
+    assert proxy.admin.secret is not None
+    assert settings_of(mounted(by_kind, "Deployment", "tw-worker"), BASICS).admin.secret is None
+    (container,) = by_kind["StatefulSet", "tw"]["spec"]["template"]["spec"]["containers"]
+    (given,) = container["env"]
+    secret = {"name": "mine", "key": "TOKENWEIR_ADMIN_SECRET"}
+    assert given == {"name": "TOKENWEIR_ADMIN_SECRET", "valueFrom": {"secretKeyRef": secret}}
+    assert {"name": "admin", "containerPort": proxy.admin.port} in container["ports"]
+    service = by_kind["Service", "tw-admin"]["spec"]
+    assert (service["type"], service["ports"][0]["targetPort"]) == ("ClusterIP", "admin")
+    assert "admin" not in str(by_kind["Ingress", "tw"]["spec"])
+    assert "TOKENWEIR_ADMIN_SECRET" not in str(by_kind["Deployment", "tw-worker"])
+
+
+def test_what_the_chart_packs_is_what_is_tested() -> None:
+    packed = sorted((chart.CHART / "files").iterdir(), key=lambda file: file.name)
+    copies = {file.name: file.read_bytes() for file in packed}
+    sources = {file.name: file.read_bytes() for file in PACKED}
+    assert copies == sources, f"run: cp {' '.join(str(file.relative_to(ROOT)) for file in PACKED)} {chart.CHART}/files/"
+
+
+@pytest.mark.parametrize("render", chart.RENDERERS)
+def test_rules_and_dashboards_come_with_the_chart_as_they_are(render: Callable[[dict[str, Any]], str]) -> None:
+    labels = {"release": "prometheus"}
+    by_kind = rendered(render, rules={"enabled": True, "labels": labels}, dashboards={"enabled": True})
+    rules = {name: one for (kind, name), one in by_kind.items() if kind == "PrometheusRule"}
+    assert {name: one["spec"] for name, one in rules.items()} == {
+        f"tw-{file.name.partition('.')[0]}": yaml.safe_load(file.read_text())
+        for file in PACKED
+        if file.suffix == ".yml"
+    }
+    assert all(labels.items() <= one["metadata"]["labels"].items() for one in rules.values())
+    dashboards = by_kind["ConfigMap", "tw-dashboards"]
+    assert dashboards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name: json.loads(text) for name, text in dashboards["data"].items()} == {
+        file.name: json.loads(file.read_text()) for file in PACKED if file.suffix == ".json"
     }
 
 
