@@ -20,6 +20,7 @@ ready: $(READY)
 
 demo: $(READY)   ## real streams through the proxy into a ledger, in under a minute
 	@$(BIN)/tokenweir demo
+	@echo; echo "Now yours: $(BIN)/tokenweir demo --keep goes on serving, with the console; with your provider: see the README"
 
 test: $(READY) check   ## all tests
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal

@@ -11,6 +11,7 @@ from proxy.settings import load, reference
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SECRET = "a-secret-of-0123456789-abcdefghij"
 
 
 def between(mark: str) -> str:
@@ -27,7 +28,9 @@ def test_the_quick_start_configuration_loads(tmp_path: Path) -> None:
     block = README.split("```yaml\n")[1].split("```")[0]
     file = tmp_path / "tokenweir.yaml"
     file.write_text(block)
-    settings = load(file, {"OPENAI_API_KEY": "sk-of-a-newcomer"})
+    exported = dict.fromkeys(re.findall(r"^export ([A-Z_]+)=", README.split("## Words")[0], re.MULTILINE), SECRET)
+    settings = load(file, exported)
+    assert settings.admin.secret is not None
     assert set(settings.models) == {"gpt-4o-mini", "*"}
     assert settings.data_dir == tmp_path / "data"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -30,6 +31,7 @@ BUDGET_USD, CROWD = "0.0001", 10
 
 _CONFIG = """\
 listen: {host: 127.0.0.1, port: 0}
+admin: {port: 0, secret: "${DEMO_ADMIN_SECRET}"}
 data_dir: ./data
 providers:
   tera:         {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: cancel}
@@ -90,14 +92,17 @@ class Deployment:
         self.config.write_text(_CONFIG.replace("UPSTREAM", provider_url))
         root = Path(__file__).parents[2]
         path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
-        self.environment = {**os.environ, "DEMO_PROVIDER_KEY": PROVIDER_KEY, "PYTHONPATH": path}
-        self.url = ""
+        self.admin_secret = secrets.token_hex(32)
+        own = {"DEMO_PROVIDER_KEY": PROVIDER_KEY, "DEMO_ADMIN_SECRET": self.admin_secret, "PYTHONPATH": path}
+        self.environment = {**os.environ, **own}
+        self.url = self.console_url = ""
         self._child: Child | None = None
 
     async def start(self) -> None:
         """Serve."""
         arguments = ("proxy", "serve", "--config", str(self.config))
         self._child = await Child.start(self.folder, self.environment, *arguments)
+        self.console_url = (await self._child.line_with("console at")).split()[-1]
         self.url = (await self._child.line_with("listening on")).split()[-1]
 
     async def end(self, number: signal.Signals) -> None:
@@ -293,11 +298,16 @@ async def _compare(session: aiohttp.ClientSession, provider_url: str, entries: l
 
 async def _keep(deployment: Deployment) -> None:
     key = json.loads(await deployment.command("keys", "create", "--alias", "yours"))["key"]
-    _say("It goes on serving; Ctrl-C ends it")
+    _say("It goes on serving; Ctrl-C ends it. In another terminal:")
     _line(f"export KEY={key}")
     body = '{"model":"electron","stream":true,"messages":[{"role":"user","content":"hello"}]}'
     _line(f"curl -N {deployment.url}/v1/chat/completions -H \"Authorization: Bearer $KEY\" -d '{body}'")
     _line(f"curl {deployment.url}/metrics")
+    _say("The console, in a browser")
+    _line(
+        f"{deployment.console_url}  (sign in with the secret to see all of it, or with the key to see what is its own)"
+    )
+    _line(f"secret  {deployment.admin_secret}")
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
