@@ -304,10 +304,8 @@ async def _keep(deployment: Deployment) -> None:
     _line(f"curl -N {deployment.url}/v1/chat/completions -H \"Authorization: Bearer $KEY\" -d '{body}'")
     _line(f"curl {deployment.url}/metrics")
     _say("The console, in a browser")
-    _line(
-        f"{deployment.console_url}  (sign in with the secret to see all of it, or with the key to see what is its own)"
-    )
-    _line(f"secret  {deployment.admin_secret}")
+    _line(f"{deployment.console_url}  (sign in with this secret to see all, with the key to see what is its own)")
+    _line(deployment.admin_secret)
     told = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, told.set)

@@ -29,7 +29,7 @@ from proxy.ledger.tables import dead_letters
 from tests.support import sse
 from tests.support.net import ask
 from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
+from tests.support.tokenweir import COST, PRICE, Listening, Tokenweir, provider_section
 
 STREAMS = 50
 # Beside the streams: answers that are no streams, and clients that leave, under both policies.
@@ -317,9 +317,14 @@ def nano(usd: str | None) -> int:
 
 def gauges(tokenweir: Tokenweir) -> dict[str, float]:
     """The metrics without labels."""
-    with urlopen(f"{tokenweir.url}/metrics", timeout=PATIENCE_S) as answer:
-        text = answer.read().decode()
-    return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE)}
+    found = re.findall(r"^(\w+) (\S+)$", exposition(tokenweir), re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def exposition(listening: Listening) -> str:
+    """What a proxy or a worker says of itself."""
+    with urlopen(f"{listening.url}/metrics", timeout=PATIENCE_S) as answer:
+        return str(answer.read().decode())
 
 
 def settle(tokenweir: Tokenweir) -> None:

@@ -89,4 +89,5 @@ class Apart:
             options=options,
             lease_s=self._lease_s,
             shutdown_grace_s=2.0,
+            metrics={"projects_max": 1},
         )

@@ -8,8 +8,9 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.demo.script import Shape
-from tests.crash.chaos import gauges, settle
+from tests.crash.chaos import exposition, gauges, settle
 from tests.crash.stage import Stage, until
 from tests.distributed.conftest import LEASE_S, Apart
 from tests.support import sse
@@ -44,6 +45,8 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     for (entry,) in entries_of(proxy, *names):
         assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 12)
     await asyncio.to_thread(settle, proxy)
+    billed = f'tokenweir_project_tokens_total{{project="{DEFAULT_PROJECT}",type="output"}} 36.0'
+    await until(lambda: billed in exposition(worker))
     assert worker.stop() == 0
     assert proxy.stop() == 0
     assert proxy.command("ledger", "--json").stdout.count("\n") == 3
