@@ -94,6 +94,32 @@ def test_what_a_cut_leaves_of_what_was_generated_is_not_final(kept: int, written
     assert result.completion_so_far == [None, 40, 42][kept]
 
 
+def searched(*queries: Any, model: str, used: Any, finish: Any = "STOP") -> dict[str, Any]:
+    """An event with an answer that was looked up."""
+    event = text("Found.", used=used, finish=finish) | {"modelVersion": model}
+    event["candidates"][0]["groundingMetadata"] = {"webSearchQueries": list(queries)}
+    return event
+
+
+@pytest.mark.parametrize(
+    ("model", "searches"), [("gemini-3-pro", 2), ("gemini-2.5-flash", 1), ("models/gemini-2.0-flash-001", 1), ("", 2)]
+)
+def test_searches_are_counted_as_google_bills_them(model: str, searches: int) -> None:
+    """Each query once, wherever it is told again; up to Gemini 2, each answer that made any."""
+    one = searched("flood today", model=model, used=counts(9, 2), finish=None)
+    last = searched("flood today", "gauge level", "", 7, model=model, used=counts(9, 5))
+    want = Usage(9, None, 5, None, 14, searches=searches)
+    for written in (sse, array):
+        assert metered(written(one, last)).usage == want
+    meter = GEMINI_GENERATE.plain_meter()
+    meter.feed(json.dumps(last).encode())
+    assert meter.close().usage == want
+    cut = metered(sse(one, searched("gauge level", model=model, used=counts(9, 4), finish=None)))
+    assert cut.usage == Usage(9, None, None, None, None, searches=searches), "what was looked up is billed, too"
+    assert metered(sse(searched(model=model, used=counts(9, 5)))).usage == Usage(9, None, 5, None, 14)
+    assert metered(sse(searched("x", model=model, used=None))).usage is None
+
+
 def test_running_counts_may_fall_and_final_ones_may_not() -> None:
     earlier = text("a", used=counts(145, 30, 60))
     assert metered(sse(earlier, text("b", used=counts(85, 14), finish="STOP"))).usage == Usage(85, None, 14, None, 99)

@@ -45,12 +45,19 @@ class Content(msgspec.Struct, gc=False):
     parts: list[Part] | None = None
 
 
+class Grounding(msgspec.Struct, gc=False):
+    """What an answer was looked up by."""
+
+    queries: list[Any] | None = msgspec.field(default=None, name="webSearchQueries")
+
+
 class Candidate(msgspec.Struct, gc=False):
     """One of the answers."""
 
     index: int | None = None
     content: Content | None = None
     finish_reason: str | int | None = msgspec.field(default=None, name="finishReason")
+    grounding: Grounding | None = msgspec.field(default=None, name="groundingMetadata")
 
 
 class PromptFeedback(msgspec.Struct, gc=False):
@@ -66,6 +73,7 @@ class Generated(msgspec.Struct, gc=False):
     prompt_feedback: PromptFeedback | None = msgspec.field(default=None, name="promptFeedback")
     usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
     response_id: str | None = msgspec.field(default=None, name="responseId")
+    model: str | None = msgspec.field(default=None, name="modelVersion")
     error: Any = None
 
 
