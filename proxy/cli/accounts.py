@@ -107,11 +107,9 @@ def _info(options: argparse.Namespace) -> int:
         accounts = AccountStore(store.engine, clock=time.time)
         account = accounts.one(options.account)
         above = None if account.parent_id is None else accounts.one(account.parent_id)
-        shown = [
-            {**account_json(one), "balance": paid_json(read_paid(store.engine, one.account_id))}
-            for one in (account, above)
-            if one is not None
-        ]
+        levels = [one for one in (account, above) if one is not None]
+        paid = read_paid(store.engine, [one.account_id for one in levels])
+        shown = [{**account_json(one), "balance": paid_json(paid[one.account_id])} for one in levels]
     print(json_line({**shown[0], **({"organization": shown[1]} if above is not None else {})}))
     return 0
 

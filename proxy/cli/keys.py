@@ -146,11 +146,11 @@ def _info(options: argparse.Namespace) -> int:
         project = _accounts(store).one(key.project_id)
         assert project.parent_id is not None
         levels = {"project": project, "organization": _accounts(store).one(project.parent_id)}
+        paid = read_paid(store.engine, [key.key_id, *(one.account_id for one in levels.values())])
         above = {
-            name: {**account_json(one), "balance": paid_json(read_paid(store.engine, one.account_id))}
-            for name, one in levels.items()
+            name: {**account_json(one), "balance": paid_json(paid[one.account_id])} for name, one in levels.items()
         }
-        print(json_line({**key_json(key), "balance": paid_json(read_paid(store.engine, key.key_id)), **above}))
+        print(json_line({**key_json(key), "balance": paid_json(paid[key.key_id]), **above}))
     return 0
 
 

@@ -13,11 +13,14 @@ import msgspec
 from aiohttp import web
 from sqlalchemy import Engine
 
+from proxy.billing.settlement import content_hash
 from proxy.compose.folder import key_pepper
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import Siblings
+from proxy.console.accounts import AccountsApi
 from proxy.console.acting import Threads
 from proxy.console.api import HEADERS, Endpoint, add
+from proxy.console.doing import Doing
 from proxy.console.exchanges import ExchangesApi
 from proxy.console.keys import KeysApi
 from proxy.console.live import LiveApi
@@ -38,7 +41,9 @@ from proxy.ledger.acts import Acts
 from proxy.ledger.alerts import subjects
 from proxy.ledger.exchanges import Found, Wanted, read_exchange, read_exchanges
 from proxy.ledger.key_store import KeyStore
-from proxy.ledger.usage import Sums, read_spent, read_usage
+from proxy.ledger.reports import read_paid
+from proxy.ledger.store import LedgerStore
+from proxy.ledger.usage import Sums, read_usage
 from proxy.ledger.usage import Wanted as WantedSums
 from proxy.pipeline.frames import decode_opened
 from proxy.settings import Settings
@@ -155,19 +160,26 @@ class Console:
         """Every route that wants to know who asks."""
         acts = Acts(self._engine, clock=time.time)
         reads = LedgerRead(self._engine, self._threads, self._inside)
+        doing = Doing(acts, self._threads, self._keyring)
+        paid = partial(read_paid, self._engine)
+        key_store, account_store = KeyStore(self._engine, clock=time.time), AccountStore(self._engine, clock=time.time)
         keys = KeysApi(
-            KeyStore(self._engine, clock=time.time), AccountStore(self._engine, clock=time.time), acts, self._threads,
-            self._keyring, pepper=key_pepper(self._settings), lifetime_max_s=self._settings.key_lifetime_max,
-            unix_time=time.time, spent=partial(read_spent, self._engine),
+            key_store, account_store, doing, self._threads, pepper=key_pepper(self._settings),
+            lifetime_max_s=self._settings.key_lifetime_max, unix_time=time.time, paid=paid,
+        )  # fmt: skip
+        ledger = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
+        accounts = AccountsApi(
+            account_store, key_store, ledger, doing, self._threads, unix_time=time.time, paid=paid
         )  # fmt: skip
         standing = StandingApi(
-            self._threads, acts, standings=self._budgets.standings, subjects=partial(subjects, self._engine)
+            self._threads, acts, standings=self._budgets.standings, subjects=partial(subjects, self._engine), paid=paid
         )
         yield from UsageApi(reads.usage, unix_time=time.time).endpoints()
         yield from self._exchanges.endpoints()
         yield from LiveApi(self._inside.running, sessions, unix_time=time.time).endpoints()
         yield from standing.endpoints()
         yield from keys.endpoints()
+        yield from accounts.endpoints()
 
 
 def _answering(body: bytes, content_type: str) -> Serve:

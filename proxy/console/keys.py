@@ -1,23 +1,23 @@
 """Making, changing and revoking keys, by the same functions as the commands. Law: a secret is shown once, when it is
-made; every change is put down as an act before it is done, and counts in this process when it is answered.
+made; every change is done by `doing.py`.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.durations import seconds_from
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
-from proxy.billing.limits import LIFETIME, Limits
 from proxy.console.acting import Threads
 from proxy.console.api import Call, Endpoint, Reply
+from proxy.console.doing import Doing, checked, unknown_key
 from proxy.console.key_shapes import (
-    FIELDS,
+    NOTHING_PAID,
     DeleteBody,
     Deleted,
     GenerateBody,
@@ -27,19 +27,19 @@ from proxy.console.key_shapes import (
     KeyShown,
     NamedBody,
     NewKey,
+    PaidOf,
     RegenerateBody,
     UpdateBody,
     changes,
+    made_limits,
     shown,
 )
-from proxy.console.reading import invalid
-from proxy.console.sessions import Session
-from proxy.gateway.errors import ApiError, bad_request
-from proxy.keys.secrets import digest, hint, new_secret, parse
-from proxy.ledger.account_store import AccountStore, UnknownAccountError
-from proxy.ledger.acts import Act, Actor, Acts
-from proxy.ledger.key_store import KeyStore, UnknownKeyError
-from proxy.ledger.levels import LIMITS
+from proxy.gateway.errors import bad_request
+from proxy.keys.secrets import digest, hint, new_secret
+from proxy.ledger.account_store import AccountStore
+from proxy.ledger.acts import Act
+from proxy.ledger.key_store import KeyStore
+from proxy.ledger.reports import Paid
 from proxy.secret import masked
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
@@ -62,13 +62,6 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_revoked: bool = False
 
 
-class Whose(Protocol):
-    """The keyring, as this needs it."""
-
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str: ...
-    async def refresh(self, *, wait_s_max: float | None = None) -> None: ...
-
-
 class KeysApi:
     """All of `/key/*`."""
 
@@ -76,25 +69,22 @@ class KeysApi:
         self,
         keys: KeyStore,
         accounts: AccountStore,
-        acts: Acts,
+        doing: Doing,
         threads: Threads,
-        keyring: Whose,
         *,
         pepper: bytes,
         lifetime_max_s: int | None,
         unix_time: Callable[[], float],
-        spent: Callable[[list[str]], dict[str, int]],
+        paid: PaidOf,
     ) -> None:
-        """`spent`: keys → what each was charged, nUSD."""
         self._keys = keys
         self._accounts = accounts
-        self._acts = acts
+        self._doing = doing
         self._threads = threads
-        self._keyring = keyring
         self._pepper = pepper
         self._lifetime_max_s = lifetime_max_s
         self._unix_time = unix_time
-        self._spent = spent
+        self._paid = paid
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Its lines of the table."""
@@ -124,9 +114,7 @@ class KeysApi:
         fields: GenerateBody = call.body
         key_id = f"key_{secrets.token_hex(10)}"
         given = _checked(fields)
-        limits = {name: given.pop(name) for name in LIMITS & given.keys()}
-        if limits.get("budget_usd") is not None:
-            limits.setdefault("budget_window", LIFETIME)
+        limits = made_limits(given)
         secret, hashed, recognised = self._new_secret()
         made = {"alias": key_id, "models": None, **given}
 
@@ -136,17 +124,17 @@ class KeysApi:
                 made["project_id"] = self._accounts.one(fields.team_id, AccountKind.PROJECT).account_id
             return self._keys.create(
                 key_id=key_id, digest=hashed, hint=recognised, expires_at=self._expires(fields),
-                limits=Limits(**limits), **made,
+                limits=limits, **made,
             )  # fmt: skip
 
-        key = await self._acted(call, "key.generate", None, fields, work)
-        return Reply(NewKey(key=secret, **shown(key, 0)))
+        key = await self._doing.act(call, "key.generate", None, fields, work)
+        return Reply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
 
     async def update(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
         fields: UpdateBody = call.body
         given = _checked(fields)
-        named = await self._named(fields.key)
+        named = await self._doing.key_named(fields.key)
 
         def work(_act: Act) -> ApiKey:
             return self._keys.update(named, **given, **({} if fields.duration is UNSET else self._lifetime(fields)))
@@ -156,7 +144,7 @@ class KeysApi:
     async def delete(self, call: Call) -> Reply:
         """All of them or none. Raises ApiError, OSError."""
         body: DeleteBody = call.body
-        named = [await self._named(one) for one in (*body.keys, *body.key_aliases)]
+        named = [await self._doing.key_named(one) for one in (*body.keys, *body.key_aliases)]
         if not named:
             raise bad_request("'keys' is missing: say which.", param="keys", code="missing_field")
 
@@ -164,31 +152,31 @@ class KeysApi:
             found = list(dict.fromkeys(self._keys.one(one).key_id for one in named))
             return [self._keys.revoke(key_id).key_id for key_id in found]
 
-        deleted = await self._acted(call, "key.delete", ", ".join(named), None, work)
+        deleted = await self._doing.act(call, "key.delete", ", ".join(named), None, work)
         return Reply(Deleted(deleted_keys=deleted))
 
     async def block(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
-        named = await self._named(call.body.key)
+        named = await self._doing.key_named(call.body.key)
         return await self._changed(call, "key.block", named, None, lambda _act: self._keys.block(named))
 
     async def unblock(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
-        named = await self._named(call.body.key)
+        named = await self._doing.key_named(call.body.key)
         return await self._changed(call, "key.unblock", named, None, lambda _act: self._keys.unblock(named))
 
     async def regenerate(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
         body: RegenerateBody = call.body
-        grace_s = 0 if body.grace_period in _AT_ONCE else _field("grace_period", seconds_from, body.grace_period)
+        grace_s = 0 if body.grace_period in _AT_ONCE else checked("grace_period", seconds_from, body.grace_period)
         named = _not_a_secret(call.named)
         secret, hashed, recognised = self._new_secret()
         until = self._unix_time() + grace_s
-        key = await self._acted(
+        key = await self._doing.act(
             call, "key.regenerate", named, body,
             lambda _act: self._keys.rotate(named, digest=hashed, hint=recognised, old_until=until),
         )  # fmt: skip
-        return Reply(NewKey(key=secret, **shown(key, await self._spent_by(key))))
+        return Reply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
 
     async def one(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
@@ -196,11 +184,11 @@ class KeysApi:
         if own is not None and asked in (UNSET, own.key_id, own.alias):
             asked = own.key_id
         elif own is not None:
-            raise _unknown()
+            raise unknown_key()
         elif asked is UNSET:
             raise bad_request("'key' is missing: say which.", param="key", code="missing_field")
-        key = await self._stored(lambda: self._keys.one(_not_a_secret(asked)))
-        found = KeyInfo(**shown(key, await self._spent_by(key)))
+        key = await self._doing.ask(lambda: self._keys.one(_not_a_secret(asked)))
+        found = KeyInfo(**shown(key, await self._paid_by(key)))
         return Reply(KeyShown(key=key.key_id, found=found))
 
     async def listed(self, call: Call) -> Reply:
@@ -216,53 +204,19 @@ class KeysApi:
             and (query.include_revoked or key.revoked_at is None)
         ]
         page = wanted[(query.page - 1) * query.size :][: query.size]
-        spent = await self._threads.run(self._spent, [key.key_id for key in page])
-        keys = [KeyInfo(**shown(key, spent.get(key.key_id, 0))) for key in page]
+        paid = await self._threads.run(self._paid, [key.key_id for key in page])
+        keys = [KeyInfo(**shown(key, paid[key.key_id])) for key in page]
         pages = -(-len(wanted) // query.size)
         return Reply(KeyPage(keys=keys, total_count=len(wanted), current_page=query.page, total_pages=pages))
 
     # -- what they have in common
 
     async def _changed(self, call: Call, action: str, named: str, fields: Any, work: Callable[[Act], ApiKey]) -> Reply:
-        key = await self._acted(call, action, named, fields, work)
-        return Reply(KeyInfo(**shown(key, await self._spent_by(key))))
+        key = await self._doing.act(call, action, named, fields, work)
+        return Reply(KeyInfo(**shown(key, await self._paid_by(key))))
 
-    async def _acted(self, call: Call, action: str, target: str | None, fields: Any, work: Callable[[Act], Any]) -> Any:
-        """Do it, put down; what came of it counts here from now on. Raises ApiError for what the store refuses."""
-        details = None if fields is None else {k: v for k, v in msgspec.to_builtins(fields).items() if k != "key"}
-
-        def acted() -> Any:
-            with self._acts.act(_actor(call.who), action, target, details) as act:
-                done = work(act)
-                if isinstance(done, ApiKey):
-                    act.target = done.key_id
-                return done
-
-        found = await self._stored(acted)
-        await self._keyring.refresh(wait_s_max=1.0)
-        return found
-
-    async def _stored(self, work: Callable[[], Any]) -> Any:
-        try:
-            return await self._threads.run(work)
-        except UnknownKeyError:
-            raise _unknown() from None
-        except ValueError as refusal:
-            raise _refused(refusal) from None
-
-    async def _spent_by(self, key: ApiKey) -> int:
-        return (await self._threads.run(self._spent, [key.key_id])).get(key.key_id, 0)
-
-    async def _named(self, text: str) -> str:
-        """A key's id or alias; of a secret its key's id, so that no secret goes further. Raises ApiError."""
-        if parse(text) is None:
-            if masked(text) != text:
-                raise _unknown()
-            return text
-        found = await self._keyring.key(text)
-        if isinstance(found, str):
-            raise _unknown()
-        return found.key_id
+    async def _paid_by(self, key: ApiKey) -> Paid:
+        return (await self._threads.run(self._paid, [key.key_id]))[key.key_id]
 
     def _new_secret(self) -> tuple[str, bytes, str]:
         secret = new_secret().reveal()
@@ -280,10 +234,6 @@ class KeysApi:
         return {"expires_at": self._expires(fields)}
 
 
-def _actor(who: Session) -> Actor:
-    return Actor(who.actor, "api", who.address)
-
-
 def _not_a_secret(text: str) -> str:
     """What stands in a URL, others log. Raises ApiError."""
     if masked(text) != text:
@@ -291,26 +241,6 @@ def _not_a_secret(text: str) -> str:
     return text
 
 
-def _unknown() -> ApiError:
-    return ApiError(404, "There is no such key.", param="key", code="key_not_found")
-
-
 def _checked(fields: KeyFields) -> dict[str, Any]:
-    found: dict[str, Any] = _field("max_budget", changes, fields)
+    found: dict[str, Any] = checked("max_budget", changes, fields)
     return found
-
-
-def _field(param: str, read: Callable[[Any], Any], value: Any) -> Any:
-    try:
-        return read(value)
-    except ValueError as wrong:
-        raise invalid(f"'{param}': {wrong}.", param) from None
-
-
-def _refused(refusal: ValueError) -> ApiError:
-    """The store's words, under the name of the field that was sent."""
-    ours, found, words = str(refusal).partition(": ")
-    param = FIELDS.get(ours) if found else None
-    if param is None:
-        return invalid(f"{refusal}.", "team_id" if isinstance(refusal, UnknownAccountError) else None)
-    return invalid(f"'{param}': {words}.", param)

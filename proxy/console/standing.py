@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import Standing
 from proxy.console.acting import Threads
 from proxy.console.api import Call, Endpoint, Reply
+from proxy.console.key_shapes import PaidOf
 from proxy.ledger.acts import Acts, Line
 from proxy.ledger.alerts import Subject
-from proxy.ledger.reports import iso_utc
+from proxy.ledger.reports import Paid, iso_utc
+from proxy.ledger.spend import scope_of
 
 ACTS_DEFAULT, ACTS_MAX = 50, 500
 
@@ -34,6 +37,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     scope_kind: str
     name: str
     window: str
+    """as a limit says it; `credit`: it is what was paid in, for all its life"""
     window_start: str | None
     window_end: str | None
     budget_usd: str
@@ -53,9 +57,10 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many."""
+    """How many, and where to go on."""
 
     limit: Annotated[int, Meta(ge=1, le=ACTS_MAX)] = ACTS_DEFAULT
+    after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$")] | UnsetType = UNSET
 
 
 class ActShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,14 +75,17 @@ class ActShown(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None
     details: dict[str, Any] | None
     result: str
+    """begun, done, refused or failed; begun and no more: nobody knows what became of it"""
     words: str | None
 
 
 class ActList(msgspec.Struct, frozen=True, kw_only=True):
-    """The last ones, newest first."""
+    """A page of them, newest first."""
 
     object: Literal["list"] = "list"
     listed: list[ActShown] = msgspec.field(name="data")
+    has_more: bool
+    next_after: str | None
 
 
 class StandingApi:
@@ -90,12 +98,14 @@ class StandingApi:
         *,
         standings: Callable[[], Awaitable[Sequence[Standing]]],
         subjects: Callable[[set[str]], dict[str, Subject]],
+        paid: PaidOf,
     ) -> None:
         """`standings`: of every gate. `subjects`: scopes → whose they are. Both raise OSError."""
         self._threads = threads
         self._acts = acts
         self._standings = standings
         self._subjects = subjects
+        self._paid = paid
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Its lines of the table."""
@@ -118,15 +128,30 @@ class StandingApi:
 
     async def budgets(self, call: Call) -> Reply:
         """Raises OSError."""
-        every = [one for one in await self._standings() if call.who.may_see(one.gate_id)]
-        known = await self._threads.run(self._subjects, {one.gate_id for one in every})
-        found = [_budget(one, known[one.gate_id]) for one in every if one.gate_id in known]
+        every = [(scope_of(one.gate_id), one) for one in await self._standings()]
+        every = [(scope_id, one) for scope_id, one in every if call.who.may_see(scope_id)]
+        known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
+        prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
+        paid = await self._threads.run(self._paid, prepaid) if prepaid else {}
+        found = [
+            _budget(one, known[scope_id]) if scope_id == one.gate_id else _credit(one, known[scope_id], paid)
+            for scope_id, one in every
+            if scope_id in known
+        ]
         return Reply(Budgets(listed=[one for one in found if one is not None]))
 
     async def acts(self, call: Call) -> Reply:
         """Raises OSError."""
+        query: ActsQuery = call.query
+        before = None if query.after is UNSET else query.after
+        found = await self._threads.run(self._acts.latest, query.limit + 1, before)
+        page, more = found[: query.limit], len(found) > query.limit
         return Reply(
-            ActList(listed=[_act(one) for one in await self._threads.run(self._acts.latest, call.query.limit)])
+            ActList(
+                listed=[_act(one) for one in page],
+                has_more=more,
+                next_after=page[-1].act_id if more else None,
+            )
         )
 
 
@@ -148,6 +173,27 @@ def _budget(one: Standing, subject: Subject) -> Budget | None:
         spent_usd=usd_text(spent),
         held_usd=usd_text(one.held),
         used=round(spent / limit, 6) if limit else 1.0,
+        running=one.open,
+    )
+
+
+def _credit(one: Standing, subject: Subject, paid: Mapping[str, Paid]) -> Budget | None:
+    """What is left of what was paid in. None: it is prepaid no more, or nothing is known of it yet."""
+    if subject.scope_id not in paid or one.spent is None:
+        return None
+    credit = paid[subject.scope_id].credit_usd
+    spent = credit + one.spent  # the gate counts what was spent, less what was paid in
+    return Budget(
+        scope_id=subject.scope_id,
+        scope_kind=subject.kind,
+        name=subject.name,
+        window=CREDIT,
+        window_start=None,
+        window_end=None,
+        budget_usd=usd_text(credit),
+        spent_usd=usd_text(spent),
+        held_usd=usd_text(one.held),
+        used=round(spent / credit, 6) if credit > 0 else 1.0,
         running=one.open,
     )
 

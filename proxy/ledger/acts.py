@@ -97,9 +97,11 @@ class Acts:
                 return
             after = page[-1].act_id
 
-    def latest(self, limit: int) -> list[Line]:
-        """The last ones, newest first."""
+    def latest(self, limit: int, before: str | None = None) -> list[Line]:
+        """The last ones, newest first; or the last ones before the act of this id."""
         query = select(acts).order_by(_COLUMNS.act_id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(_COLUMNS.act_id < before)
         with reading(self._engine) as connection:
             return [Line(*row) for row in connection.execute(query)]
 

@@ -23,14 +23,19 @@ def add_credit(
     store: LedgerStore, *, exchange_id: str, scope_id: str, name: str, nusd: int, why: str, at: float | None = None
 ) -> LedgerEntry:
     """Pay `nusd` in for a key or an account; its entry. Negative: pay it out again. `exchange_id`: a new UUIDv7; the
-    same one again is refused. `at`: Unix seconds, None: now.
+    same one again, for the same amount, pays nothing more. `at`: Unix seconds, None: now.
 
-    Raises CreditError, LedgerUnavailable (then it is in the ledger or not: look), OddBatchError.
+    Raises CreditError, LedgerUnavailable (then it is in the ledger or not: the same again is safe).
     """
     entry = credit_entry(exchange_id, scope_id, name, nusd, why, time.time() if at is None else at)
     with store.settling() as settling:
-        settling.insert([Arrival(entry)])
-    return entry
+        there = [one.entry for one in settling.stored([exchange_id]).values()]
+        if not there:
+            settling.insert([Arrival(entry)])
+            return entry
+    if [(one.kind, one.key_id, one.charge_usd) for one in there] != [(CREDIT, scope_id, -nusd)]:
+        raise CreditError("id: something else was settled under it")
+    return there[0]
 
 
 def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str, at: float) -> LedgerEntry:

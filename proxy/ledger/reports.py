@@ -6,7 +6,7 @@ open for longer than a page: a slow terminal must not keep SQLite's log from bei
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any
@@ -153,15 +153,22 @@ def read_balances(engine: Engine) -> list[Balance]:
         return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
 
 
-def read_paid(engine: Engine, scope_id: str) -> Paid:
-    """What this key or account has used and paid in. Raises LedgerUnavailable.
+def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, Paid]:
+    """What each of these keys and accounts (a page of them) has used and paid in. Raises LedgerUnavailable.
 
     Its cost grows with keys, days and models, not with the number of entries.
     """
+    ids = sorted(scope_ids)
+    used = dict.fromkeys(ids, 0)
     with reading(engine) as connection:
-        used = _charged(connection, usage_daily, keys_below(scope_id))
-        itself = _charged(connection, usage_daily, [scope_id])
-        return Paid(used, itself - _charged(connection, balances, [scope_id]))
+        levels = [tuple(row) for row in connection.execute(_levels(ids))]
+        charged = _charged(connection, usage_daily, _levels(ids).with_only_columns(api_keys.c.key_id))
+        itself = _charged(connection, usage_daily, ids)
+        balance = _charged(connection, balances, ids)
+    for level in levels:
+        for scope_id in used.keys() & set(level):
+            used[scope_id] += charged.get(level[0], 0)
+    return {one: Paid(used[one], itself.get(one, 0) - balance.get(one, 0)) for one in ids}
 
 
 def keys_below(scope_id: str) -> Select[Any]:
@@ -172,10 +179,18 @@ def keys_below(scope_id: str) -> Select[Any]:
     return select(columns.key_id).where(of_it)
 
 
-def _charged(connection: Connection, table: Table, ids: Any) -> int:
-    """The sum of a table of sums for these ids; nUSD."""
-    query = select(func.coalesce(nusd_sum("charged_usd", connection.dialect), 0)).select_from(table)
-    return int(connection.execute(query.where(table.c.key_id.in_(ids))).scalar_one())
+def _levels(scope_ids: Collection[str]) -> Select[Any]:
+    """Every key that is one of these or below one of them, its project and its organization."""
+    key, project = api_keys.c, accounts.c
+    found = or_(key.key_id.in_(scope_ids), key.project_id.in_(scope_ids), project.parent_id.in_(scope_ids))
+    query = select(key.key_id, key.project_id, project.parent_id)
+    return query.select_from(api_keys.outerjoin(accounts, project.account_id == key.project_id)).where(found)
+
+
+def _charged(connection: Connection, table: Table, ids: Any) -> dict[str, int]:
+    """The sum of a table of sums for each of these ids that is in it; nUSD."""
+    query = select(table.c.key_id, nusd_sum("charged_usd", connection.dialect)).group_by(table.c.key_id)
+    return {row[0]: int(row[1]) for row in connection.execute(query.where(table.c.key_id.in_(ids)))}
 
 
 def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = None) -> list[DailyUsage]:

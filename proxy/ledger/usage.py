@@ -195,14 +195,3 @@ def _date(unix_s: int) -> date:
 
 def _unix(day: date) -> int:
     return (day - _EPOCH) // timedelta(seconds=1)
-
-
-def read_spent(engine: Engine, key_ids: Collection[str]) -> dict[str, int]:
-    """What each of these keys (a page of them) was ever charged, nUSD; none that was not. Raises LedgerUnavailable."""
-    with reading(engine) as connection:
-        query = (
-            select(_DAYS.key_id, nusd_sum("charged_usd", connection.dialect))
-            .where(_DAYS.key_id.in_(sorted(key_ids)))
-            .group_by(_DAYS.key_id)
-        )
-        return {key_id: int(nusd) for key_id, nusd in connection.execute(query)}

@@ -43,6 +43,12 @@ def running(number: int = 0, key_id: str = "key-1") -> Running:
 
 OPERATORS = [
     ("GET", "/v1/acts"),
+    ("GET", "/account/list"),
+    ("POST", "/account/new"),
+    ("POST", "/account/update"),
+    ("POST", "/account/block"),
+    ("POST", "/account/unblock"),
+    ("POST", "/credit/add"),
     ("POST", "/key/generate"),
     ("POST", "/key/update"),
     ("POST", "/key/delete"),
@@ -193,7 +199,8 @@ def test_dashboards_of_openai_page_through_the_buckets(stand: Stand) -> None:
     assert costs[2]["results"][0]["amount"] == {"value": pytest.approx(charged / 1e9, abs=1e-12), "currency": "usd"}
 
 
-WRONG = [
+CREDIT = {"usd": 5, "reason": "card", "key": "key-1"}
+WRONG: list[tuple[str, str, Any, str]] = [
     ("GET", "/v1/organization/usage/completions", None, "start_time"),
     ("GET", "/v1/organization/usage/completions?start_time=soon", None, "start_time"),
     ("GET", "/v1/organization/usage/completions?start_time=-1", None, "start_time"),
@@ -227,17 +234,33 @@ WRONG = [
     ("POST", "/key/update", {"key": "key-1", "key_alias": None}, "key_alias"),
     ("POST", "/key/delete", {}, "keys"),
     ("POST", "/key/key-1/regenerate", {"grace_period": "a while"}, "grace_period"),
+    ("GET", "/v1/acts?after=yesterday", None, "after"),
+    ("POST", "/account/new", {"kind": "project", "name": "web"}, "organization"),
+    ("POST", "/account/new", {"kind": "organization", "name": "acme", "organization": "default"}, "organization"),
+    ("POST", "/account/new", {"kind": "project", "name": "web", "organization": "nobody"}, "organization"),
+    ("POST", "/account/new", {"kind": "organization", "name": "default"}, "name"),
+    ("POST", "/account/new", {"kind": "organization", "name": "acme", "max_budget": -1}, "max_budget"),
+    ("POST", "/account/update", {"account": "proj_default", "budget_duration": "soon"}, "budget_duration"),
+    ("POST", "/account/update", {"account": "default", "rpm_limit": 0}, "rpm_limit"),
+    ("POST", "/credit/add", {"usd": 5, "reason": "card"}, "key"),
+    ("POST", "/credit/add", {**CREDIT, "account": "default"}, "key"),
+    ("POST", "/credit/add", {"usd": 5, "key": "key-1"}, "reason"),
+    ("POST", "/credit/add", {**CREDIT, "reason": " "}, "reason"),
+    ("POST", "/credit/add", {**CREDIT, "usd": 0}, "usd"),
+    ("POST", "/credit/add", {**CREDIT, "usd": 1e-10}, "usd"),
+    ("POST", "/credit/add", {**CREDIT, "id": "1"}, "id"),
+    ("POST", "/credit/add", {**CREDIT, "id": f"{id_from(9.0)}7000-8000-000000000000"}, "id"),
 ]
 
 
 def test_what_cannot_be_is_refused_by_its_name_and_changes_nothing(stand: Stand) -> None:
     stand.key()
-    before = stand.keys.every()
+    before = stand.keys.every(), stand.get("/account/list")
     for method, path, body, param in WRONG:
         refused = stand(method, path, body)
         assert (refused.status, refused.body["error"]["param"]) == (400, param), (path, body, refused.body)
         assert refused.body["error"]["type"] == "invalid_request_error"
-    assert stand.keys.every() == before
+    assert (stand.keys.every(), stand.get("/account/list")) == before
     assert stand("POST", "/key/block", {"key": "tw-" + "a" * 40}).status == 404
     assert {one["result"] for one in stand.get("/v1/acts")["data"]} == {"refused"}
 

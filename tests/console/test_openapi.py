@@ -15,6 +15,12 @@ from tests.ledger.real import settle
 
 EXAMPLES = 12
 ROUTES = {
+    "/account/block": ["post"],
+    "/account/list": ["get"],
+    "/account/new": ["post"],
+    "/account/unblock": ["post"],
+    "/account/update": ["post"],
+    "/credit/add": ["post"],
     "/key/block": ["post"],
     "/key/delete": ["post"],
     "/key/generate": ["post"],

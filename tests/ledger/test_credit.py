@@ -24,7 +24,6 @@ from proxy.ledger.database import reading, writing
 from proxy.ledger.key_store import KeyStore
 from proxy.ledger.reconcile import reconcile
 from proxy.ledger.reports import EntryFilter, EntryReader, Paid, entry_json, read_balances, read_daily, read_paid
-from proxy.ledger.settling import OddBatchError
 from proxy.ledger.store import Arrival
 from proxy.ledger.table_text import line
 from proxy.ledger.tables import balances, ledger_entries, usage_daily
@@ -61,7 +60,7 @@ def test_a_top_up_is_an_entry_that_lowers_the_balance(engine: Engine) -> None:
     assert (balance.charged_usd, balance.entries) == (used - 50 * USD, 2)
     (day,) = read_daily(engine, *EVER)
     assert (day.charged_usd, day.entries) == (used, 1)
-    assert read_paid(engine, "key-1") == Paid(0, 50 * USD)  # no such key was ever made: nothing is below it
+    assert read_paid(engine, ["key-1"]) == {"key-1": Paid(0, 50 * USD)}, "no such key was ever made"
     assert wrong(engine) == wrong(engine, since=0.0) == {}
 
 
@@ -80,10 +79,12 @@ def test_a_refund_is_a_top_up_with_the_other_sign(engine: Engine) -> None:
     assert wrong(engine) == {}
 
 
-def test_the_same_top_up_again_is_refused_and_changes_nothing(engine: Engine) -> None:
-    pay(engine, 50 * USD)
-    with pytest.raises(OddBatchError):
-        pay(engine, 50 * USD)
+def test_the_same_top_up_again_pays_nothing_more_and_another_is_refused(engine: Engine) -> None:
+    paid = pay(engine, 50 * USD)
+    assert pay(engine, 50 * USD) == paid
+    for other in ({"nusd": 51 * USD}, {"nusd": 50 * USD, "who": "key-2"}):
+        with pytest.raises(CreditError, match="id: something else"):
+            pay(engine, **other)  # type: ignore[arg-type]
     assert read_balances(engine)[0].charged_usd == -50 * USD
     assert wrong(engine) == {}
 
@@ -149,8 +150,8 @@ def test_used_by_the_keys_below_and_paid_in_for_itself(engine: Engine) -> None:
         DEFAULT_ORGANIZATION: (sum(used), 7 * USD),
         "org-1": (0, 0),
     }
-    assert {who: read_paid(engine, who) for who in expected} == {who: Paid(*sums) for who, sums in expected.items()}
-    assert read_paid(engine, "proj-1").left_usd == 4 * USD - used[1] - used[2]
+    assert read_paid(engine, expected) == {who: Paid(*sums) for who, sums in expected.items()}
+    assert read_paid(engine, ["proj-1"])["proj-1"].left_usd == 4 * USD - used[1] - used[2]
     assert wrong(engine) == {}
 
 

@@ -1,0 +1,101 @@
+"""Organizations, projects and what is paid in, by the console: each change is put down, each payment counts once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.billing.limits import Limits, credit_gate
+from proxy.billing.reservation import Standing
+from proxy.gateway.ids import exchange_id
+from proxy.ledger.reports import read_paid
+from tests.console.stand import Stand
+from tests.console.test_console import entry
+from tests.ledger.real import settle
+
+USD = 10**9
+
+
+def did(stand: Stand) -> list[tuple[str, str, str]]:
+    """What was done, oldest first."""
+    return [(one["action"], one["target"], one["result"]) for one in reversed(stand.get("/v1/acts")["data"])]
+
+
+def test_the_life_of_a_project(stand: Stand) -> None:
+    acme = stand.post("/account/new", {"kind": "organization", "name": "acme", "max_budget": 50, "rpm_limit": 9})
+    made = stand.post("/account/new", {"kind": "project", "name": "web", "organization": "acme", "prepaid": True})
+    assert (acme["max_budget"], acme["budget_duration"], acme["organization_id"]) == (50, None, None)
+    assert (made["kind"], made["organization_id"], made["prepaid"], made["credit"]) == (
+        "project", acme["id"], True, 0,
+    )  # fmt: skip
+    named = stand.post("/account/update", {"account": made["id"], "name": "shop", "budget_duration": "30d"})
+    assert named == {**made, "name": "shop"}
+    secret = stand.post("/key/generate", {"key_alias": "anna", "team_id": "shop"})["key"]
+    assert stand.post("/account/block", {"account": "acme"})["blocked"] is True
+    assert stand("GET", "/v1/me", key=secret).status == 401
+    assert stand.post("/account/unblock", {"account": "acme"}) == acme
+    assert stand.get("/v1/me", key=secret)["role"] == "key"
+    unknown = stand("POST", "/account/block", {"account": "nobody"})
+    assert (unknown.status, unknown.body["error"]["code"]) == (404, "account_not_found")
+    every = stand.get("/account/list?size=3&page=1")
+    assert [one["name"] for one in every["accounts"]] == ["default", "default", "acme"]
+    assert (every["total_count"], every["total_pages"]) == (4, 2)
+    assert [one["name"] for one in stand.get("/account/list?kind=project")["accounts"]] == ["default", "shop"]
+    assert did(stand) == [
+        ("account.create-organization", acme["id"], "done"),
+        ("account.create-project", made["id"], "done"),
+        ("account.update", made["id"], "done"),
+        ("key.generate", stand.get("/v1/me", key=secret)["key_id"], "done"),
+        ("account.block", acme["id"], "done"),
+        ("account.unblock", acme["id"], "done"),
+        ("account.block", "nobody", "refused"),
+    ]
+
+
+def test_what_is_paid_in_counts_once_however_often_it_is_asked_for(stand: Stand) -> None:
+    stand.key(alias="anna", limits=Limits(prepaid=True))
+    settle(stand.engine, entry(1), node=None)
+    used = entry(1).charge_usd
+    paid = {"key": "anna", "usd": 25.5, "reason": "invoice 7", "id": exchange_id()}
+    first = stand.post("/credit/add", paid)
+    assert (first["scope_id"], first["usd"], first["credit"], first["spend"]) == ("key-1", 25.5, 25.5, used / USD)
+    assert stand.post("/credit/add", paid) == first
+    other = stand("POST", "/credit/add", {**paid, "usd": 26})
+    assert (other.status, other.body["error"]["param"]) == (400, "id")
+    assert stand.post("/credit/add", {"key": "key-1", "usd": -0.5, "reason": "paid back"})["credit"] == 25
+    assert stand.post("/credit/add", {"account": "proj_default", "usd": 3, "reason": "card"})["spend"] == used / USD
+    assert read_paid(stand.engine, ["key-1"])["key-1"].left_usd == 25 * USD - used
+    (info,) = stand.get("/key/list")["keys"]
+    assert (info["credit"], info["spend"]) == (25, used / USD)
+    assert [one[1:] for one in did(stand)] == [
+        ("key-1", "done"), ("key-1", "done"), ("key-1", "refused"), ("key-1", "done"), ("proj_default", "done"),
+    ]  # fmt: skip
+    (act,) = [one for one in stand.get("/v1/acts")["data"] if one["result"] == "refused"]
+    assert (act["details"]["usd"], act["details"]["reason"]) == (26.0, "invoice 7")
+
+
+def test_prepaid_stands_among_the_budgets(stand: Stand) -> None:
+    secret = stand.key(limits=Limits(prepaid=True))
+    stand.key("key-2", limits=Limits())
+    stand.post("/credit/add", {"key": "key-1", "usd": 10, "reason": "card"})
+    gates = [Standing(credit_gate(name), 0.0, -4 * USD, USD, 1, 0) for name in ("key-1", "key-2")]
+    stand.budgets.gates = [*gates, Standing(credit_gate("gone"), 0.0, None, 0, 0, 0)]
+    for key in ({}, {"key": secret}):
+        (shown,) = stand.get("/v1/budgets", **key)["data"]
+        assert (shown["window"], shown["budget_usd"], shown["spent_usd"], shown["held_usd"], shown["used"]) == (
+            "credit", "10", "6", "1", 0.6,
+        )  # fmt: skip
+        assert (shown["name"], shown["window_end"]) == ("key-1", None)
+
+
+def test_acts_are_paged_without_a_gap(stand: Stand) -> None:
+    for number in range(5):
+        stand.post("/account/update", {"account": "proj_default", "rpm_limit": number + 1})
+    found: list[Any] = []
+    page = stand.get("/v1/acts?limit=2")
+    while True:
+        found += page["data"]
+        if not page["has_more"]:
+            break
+        page = stand.get(f"/v1/acts?limit=2&after={page['next_after']}")
+    assert [one["details"]["rpm_limit"] for one in found] == [5, 4, 3, 2, 1]
+    assert page["next_after"] is None
