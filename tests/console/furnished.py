@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from proxy.billing.correction import Wanted, corrected, standing
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.limits import Limits
+from proxy.billing.keys import DEFAULT_PROJECT
+from proxy.billing.limits import Limits, credit_gate
 from proxy.billing.record import Attempt, Bills, Outcome
 from proxy.billing.reservation import Standing
 from proxy.billing.settlement import entry
 from proxy.gateway.running import Running
+from proxy.ledger.account_store import AccountStore
 from proxy.ledger.usage import DAY_S, id_from
 from proxy.metering.usage import Reading, Usage, UsageSource
 from tests.console.stand import Stand
@@ -28,21 +30,46 @@ KEYS = {
     "key-support": ("support-bot-production", 40),
     "key-batch": ("nightly batch", None),
 }
+PROJECTS = {"key-support": "proj_web", "key-batch": "proj_batch"}
 MODELS = ("tera-large", "tera-small", "siliconstorm/deepseek-v3-thinking-with-a-long-name")
 EVIDENCE = {"text_events": 148, "chars_latin": 811, "blanks": 139, "marks": 24}
 
 
 def furnish(stand: Stand) -> dict[str, str]:
     """Key → its secret."""
+    organizations(stand)
     secrets = {
-        key_id: stand.key(key_id, alias=alias, limits=Limits(budget_usd=None if usd is None else usd * USD, rpm=600))
+        key_id: stand.key(
+            key_id, alias=alias, limits=Limits(budget_usd=None if usd is None else usd * USD, rpm=600),
+            project_id=PROJECTS.get(key_id, DEFAULT_PROJECT),
+        )
         for key_id, (alias, usd) in KEYS.items()
-    }
+    }  # fmt: skip
+    acts(stand)
     settle(stand.engine, *month(), *corrections(), node=None)
     spent = zip(KEYS, (3_912_345_678, 41 * USD, 0), strict=True)
     stand.budgets.gates = [Standing(key_id, time.time() - 9 * DAY_S, nusd, USD // 3, 2, 0) for key_id, nusd in spent]
+    stand.budgets.gates += [Standing(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
     stand.inside.streams = [running(number) for number in range(4)]
     return secrets
+
+
+def organizations(stand: Stand) -> None:
+    """One with two projects, one of them with a long name."""
+    accounts = AccountStore(stand.engine, clock=time.time)
+    accounts.create_organization(account_id="org_acme", name="acme", limits=Limits(budget_usd=500 * USD))
+    for account_id, name in (("proj_web", "web"), ("proj_batch", "nightly-evaluation-of-everything")):
+        accounts.create_project(
+            account_id=account_id, name=name, organization="org_acme", limits=Limits(prepaid=name == "web", parallel=40)
+        )
+
+
+def acts(stand: Stand) -> None:
+    """What an operator does on such a day, and what was refused."""
+    stand.post("/key/update", {"key": "key-batch", "prepaid": True, "on_exhausted": "cut", "when_down": "open"})
+    stand.post("/credit/add", {"key": "key-batch", "usd": 25, "reason": "invoice 2026-118, by transfer"})
+    stand.post("/account/update", {"account": "proj_web", "rpm_limit": 900, "budget_duration": "30d"})
+    stand("POST", "/credit/add", {"account": "nobody", "usd": 3, "reason": "a card"})
 
 
 def month() -> list[LedgerEntry]:

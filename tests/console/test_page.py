@@ -32,7 +32,8 @@ FLAGS = [
 ]
 PHONE = {"width": 360, "height": 740}
 PATIENCE_MS = 15_000
-VIEWS = {"live": "Live", "spend": "Spend", "exchanges": "Exchanges", "keys": "Keys", "budgets": "Budgets"}
+VIEWS = {"live": "Live", "spend": "Spend", "exchanges": "Exchanges", "keys": "Keys", "projects": "Projects",
+         "budgets": "Budgets", "audit": "Audit"}  # fmt: skip
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -217,6 +218,47 @@ def test_keys_are_made_limited_blocked_and_revoked_by_keyboard(stand: Stand, pag
         dialog.wait_for(state="detached")
         assert stand("GET", "/v1/me", key=secret).status in (401, 403), action
     page.get_by_text("There is no key yet").wait_for()
+
+
+def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, page: Page) -> None:
+    sign_in(page, stand.url)
+    see(page, "projects")
+    press = page.keyboard.press
+    for button, name in (("New organization", "acme"), ("New project", "web")):
+        page.get_by_role("button", name=button).click()
+        page.keyboard.type(name)
+        if name == "web":
+            page.locator("[name=organization]").select_option(label="acme")
+            page.locator("[name=prepaid]").select_option("true")
+        press("Enter")
+        page.get_by_role("dialog").wait_for(state="detached")
+        page.get_by_role("button", name=f"Limits: {button.split()[1]} {name}").wait_for()
+    page.get_by_role("button", name="Top up: project web").click()
+    for amount, reason in (("0", "a card"), ("12.5", "a card")):
+        page.locator("[name=usd]").fill(amount)
+        page.locator("[name=reason]").fill(reason)
+        press("Enter")
+        if amount == "0":
+            page.locator("dialog .notice").wait_for()
+            assert page.locator("[aria-invalid]").get_attribute("name") == "usd"
+    page.get_by_text("$12.50 left").wait_for()
+    _, _, acme, web = stand.get("/account/list")["accounts"]
+    assert (web["organization_id"], web["prepaid"], web["credit"]) == (acme["id"], True, 12.5)
+    see(page, "keys")
+    page.get_by_role("button", name="New key").click()
+    page.keyboard.type("anna")
+    page.locator("[name=team_id]").select_option(label="web (acme)")
+    page.locator("[name=when_down]").select_option("open")
+    press("Enter")
+    page.locator("#secret").wait_for()
+    press("Escape")
+    page.get_by_text("goes on while nobody").wait_for()
+    (key,) = stand.get("/key/list")["keys"]
+    assert (key["team_id"], key["when_down"], key["on_exhausted"]) == (web["id"], "open", "finish")
+    told = see(page, "audit")
+    done = ("key.generate", "credit.add", "usd: 12.5", "account.create-project", "account.create-organization")
+    assert [word for word in done if word not in told] == []
+    assert "refused" in told
 
 
 def test_a_streams_line_stays_while_its_numbers_grow(stand: Stand, page: Page) -> None:

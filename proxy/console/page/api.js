@@ -82,15 +82,27 @@ export async function* events(path, signal) {
   }
 }
 
-/** All keys, revoked ones too, as far as 1,000. */
-export async function everyKey(signal) {
+/** As far as 1,000. */
+async function everyOne(path, name, query, signal) {
   const found = [];
   for (let page = 1, pages = 1; page <= Math.min(pages, 10); page += 1) {
-    const answer = await ask("key/list", { query: { page, size: 100, include_revoked: true }, signal });
+    const answer = await ask(path, { query: { page, size: 100, ...query }, signal });
     pages = answer.total_pages;
-    found.push(...answer.keys);
+    found.push(...answer[name]);
   }
   return found;
+}
+
+/** All keys, revoked ones too, newest first. */
+export const everyKey = (signal) => everyOne("key/list", "keys", { include_revoked: true }, signal);
+
+/** All organizations and projects, oldest first. */
+export const everyAccount = (signal) => everyOne("account/list", "accounts", {}, signal);
+
+/** A project's name; that of its organization behind it, where it is not the one that is there from the beginning. */
+export function projectName(project, accounts) {
+  const above = accounts.find((one) => one.id === project.organization_id);
+  return above && above.id !== "org_default" ? `${project.name} (${above.name})` : project.name;
 }
 
 /** Resolves after so many seconds, or at once when it is no longer wanted. */

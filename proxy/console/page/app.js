@@ -2,14 +2,16 @@
 
 import { ask, credential, forget, remember } from "./api.js";
 import { el, failure, say } from "./dom.js";
+import * as audit from "./audit.js";
 import * as budgets from "./budgets.js";
 import * as exchange from "./exchange.js";
 import * as exchanges from "./exchanges.js";
 import * as keys from "./keys.js";
 import * as live from "./live.js";
+import * as projects from "./projects.js";
 import * as spend from "./spend.js";
 
-const VIEWS = { live, spend, exchanges, keys, budgets };
+const VIEWS = { live, spend, exchanges, keys, projects, budgets, audit };
 const THEMES = { auto: "as the system", light: "light", dark: "dark" };
 const main = document.getElementById("main");
 const header = document.getElementById("top");
@@ -47,8 +49,10 @@ function titleOf(name) {
   return name === "keys" && me.role === "key" ? "My key" : VIEWS[name].title;
 }
 
+const mayLook = (name) => me.role === "operator" || !VIEWS[name].operator;
+
 function drawHeader(current) {
-  const links = me && Object.keys(VIEWS).map((name) =>
+  const links = me && Object.keys(VIEWS).filter(mayLook).map((name) =>
     el("a", { href: `#/${name}`, "aria-current": name === current && "page" }, titleOf(name)));
   const who = me && el("span", { class: "who" }, me.role === "operator" ? "Operator" : me.key_alias);
   header.replaceChildren(...[
@@ -62,7 +66,7 @@ function drawHeader(current) {
 function place() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, id] = path.split("/").map(decodeURIComponent);
-  return { name: name in VIEWS ? name : "live", id, query: new URLSearchParams(query) };
+  return { name: name in VIEWS && mayLook(name) ? name : "live", id, query: new URLSearchParams(query) };
 }
 
 async function show(moved) {

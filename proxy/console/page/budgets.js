@@ -8,14 +8,14 @@ export const title = "Budgets";
 
 const EVERY_S = 10;
 const MARKS = [0.5, 0.8, 1];
-const WINDOWS = { none: "for its whole life", calendar_month: "per calendar month (UTC)", calendar_day: "per day (UTC)" };
+const WINDOWS = { none: "for its whole life", calendar_month: "per calendar month (UTC)", calendar_day: "per day (UTC)", credit: "paid in" };
 
-const ratio = (part, whole) => (whole === 0n ? 1 : Number(part) / Number(whole));
+const ratio = (part, whole) => (whole <= 0n ? 1 : Number(part) / Number(whole));
 const level = (used) => (used >= 1 ? "full" : used >= 0.8 ? "high" : used >= 0.5 ? "half" : "low");
 
 function bar(one) {
   const spent = ratio(nusd(one.spent_usd), nusd(one.budget_usd));
-  const held = ratio(nusd(one.held_usd), nusd(one.budget_usd));
+  const held = nusd(one.held_usd) > 0n ? ratio(nusd(one.held_usd), nusd(one.budget_usd)) : 0;
   // Room to the right of the last mark, so that it is seen to be passed.
   const scale = Math.max(1.04, spent + held);
   const words = `${percent(spent)} spent${held > 0 ? `, ${percent(held)} held` : ""}`;
@@ -35,8 +35,8 @@ function bar(one) {
   }, part("spent", spent), part("held", held)), marks);
 }
 
-function state(spent) {
-  if (spent >= 1) return "It is used up: requests are refused until it begins anew or is raised.";
+function state(spent, prepaid) {
+  if (spent >= 1) return `It is used up: requests are refused until ${prepaid ? "more is paid in" : "it begins anew or is raised"}.`;
   if (spent >= 0.8) return "Past the 80 % mark.";
   return spent >= 0.5 ? "Past the 50 % mark." : "";
 }
@@ -48,8 +48,8 @@ function card(one) {
     el("h2", {}, one.name, " ", el("span", { class: "quiet small" }, one.scope_kind)),
     el("p", {}, money(one.spent_usd), " of ", money(one.budget_usd), ` ${WINDOWS[one.window] ?? `per ${one.window}`} · ${percent(spent)}`),
     bar(one),
-    el("p", { class: "small" }, state(spent), " Left: ", money(left > 0n ? left : 0n), ". Held by what runs or is being settled: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
-    el("p", { class: "quiet small" }, one.window_end ? ["Begins anew ", moment(one.window_end), "."] : one.window === "none" ? "It never begins anew." : ""));
+    el("p", { class: "small" }, state(spent, one.window === "credit"), " Left: ", money(left > 0n ? left : 0n), ". Held by what runs or is being settled: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
+    el("p", { class: "quiet small" }, one.window_end ? ["Begins anew ", moment(one.window_end), "."] : { none: "It never begins anew.", credit: "Prepaid: what it has used and what was paid in, of all its life." }[one.window] ?? ""));
 }
 
 /** The fullest first; drawn anew until it is left. */

@@ -1,28 +1,17 @@
 // Keys: made, limited, renewed, blocked, revoked. Law: a secret is shown once and kept nowhere; what cannot be undone is asked twice.
 
-import { ask, everyKey, post } from "./api.js";
+import { ask, everyAccount, everyKey, post, projectName } from "./api.js";
 import { confirmed, el, empty, loading, overlay, pairs, say, table } from "./dom.js";
-import { keyForm } from "./key_form.js";
+import { creditForm, keyForm, limits, takesCredit } from "./levels.js";
 import { count, date, many, money } from "./words.js";
 
 export const title = "Keys";
 
-function state(key) {
+function state(key, blocked) {
   const [label, good] = key.revoked ? ["revoked", false] : key.blocked ? ["blocked", false]
-    : key.expires && new Date(key.expires) < new Date() ? ["expired", false] : ["counts", true];
+    : key.expires && new Date(key.expires) < new Date() ? ["expired", false]
+    : blocked?.has(key.team_id) ? ["project blocked", false] : ["counts", true];
   return el("span", { class: `mark ${good ? "good" : "careful"}` }, label);
-}
-
-function limits(key) {
-  const found = [
-    key.max_budget !== null && ["$", String(key.max_budget), key.budget_duration ? ` per ${key.budget_duration.replaceAll("_", " ")}` : " in all"],
-    key.rpm_limit && `${count(key.rpm_limit)} requests a minute`,
-    key.tpm_limit && `${count(key.tpm_limit)} tokens a minute`,
-    key.max_parallel_requests && `${count(key.max_parallel_requests)} at once`,
-    key.models.length && `only ${key.models.join(", ")}`,
-    key.prepaid && "prepaid",
-  ].filter(Boolean);
-  return found.length ? found.flatMap((one, number) => (number ? [el("br"), one] : [one])) : "none";
 }
 
 async function copied(field, button) {
@@ -77,13 +66,16 @@ function block(key, done) {
 function actions(key, again) {
   if (key.revoked) return "–";
   const button = (words, act) => el("button", { type: "button", class: "small", "aria-label": `${words}: ${key.key_alias}`, click: () => act(key, again) }, words);
-  return el("div", { class: "row" }, button("Limits", (one, done) => keyForm(one, () => done(`${one.key_alias} is changed.`))),
+  const change = (one, done) => keyForm(one, {}, () => done(`${one.key_alias} is changed.`));
+  const pay = (one, done) => creditForm(one.key_alias, one, { key: one.token }, (paid) => done(`$${paid.usd} is paid in for ${one.key_alias}.`));
+  return el("div", { class: "row" }, button("Limits", change), takesCredit(key) && button("Top up", pay),
     button("New secret", renew), button(key.blocked ? "Unblock" : "Block", block), button("Revoke", revoke));
 }
 
-const columns = (again) => [
+const columns = (again, projects, blocked) => [
   { label: "Name", long: true, cell: (key) => [el("a", { href: `#/exchanges?${new URLSearchParams({ key_id: key.token })}` }, key.key_alias), el("div", { class: "quiet small" }, key.key_name)] },
-  { label: "State", cell: state },
+  { label: "Project", long: true, cell: (key) => projects[key.team_id] ?? key.team_id },
+  { label: "State", cell: (key) => state(key, blocked) },
   { label: "Spent in all", number: true, cell: (key) => money(key.spend) },
   { label: "Limits", long: true, cell: limits },
   { label: "Expires", cell: (key) => (key.expires ? date(key.expires) : "never") },
@@ -93,27 +85,45 @@ const columns = (again) => [
 async function own(body, signal) {
   const { info: key } = await ask("key/info", { signal });
   body.replaceChildren(el("section", { class: "card" }, el("h2", {}, key.key_alias), pairs([
-    ["Secret", `begins and ends as ${key.key_name}`], ["State", state(key)], ["Spent in all", money(key.spend)], ["Limits", el("span", {}, limits(key))],
+    ["Secret", `begins and ends as ${key.key_name}`], ["State", state(key)], ["Spent in all", money(key.spend)],
+    ["Paid in", takesCredit(key) ? money(key.credit) : null], ["Limits", el("span", {}, limits(key))],
     ["Project", key.team_id], ["Made", date(key.created_at)], ["Expires", key.expires ? date(key.expires) : "never"], ["Tags", key.tags.join(", ")],
   ]), el("p", { class: "quiet small" }, "Only the operator can change it.")));
 }
 
-/** The operator's list, or what a key's owner may know of it. */
-export async function show(body, { me, signal }) {
+/** Project → its name; and those whose keys are refused: it, or its organization, is blocked. */
+function projectsOf(accounts) {
+  const projects = accounts.filter((one) => one.kind === "project");
+  const refused = new Set(accounts.filter((one) => one.blocked).map((one) => one.id));
+  return {
+    names: Object.fromEntries(projects.map((one) => [one.id, projectName(one, accounts)])),
+    blocked: new Set(projects.filter((one) => refused.has(one.id) || refused.has(one.organization_id)).map((one) => one.id)),
+  };
+}
+
+/** The operator's list, of one project if the address says so; or what a key's owner may know of theirs. */
+export async function show(body, { me, signal, query }) {
   body.replaceChildren(loading());
   if (me.role === "key") return own(body, signal);
+  const only = query.get("project");
   const place = el("div", {}, loading());
   const revoked = el("input", { type: "checkbox", change: () => fill() });
-  const made = () => keyForm(null, (key) => secretShown(key, fill));
+  let names = {};
+  const made = () => keyForm(null, names, (key) => secretShown(key, fill));
   const make = el("button", { type: "button", class: "main", click: made }, "New key");
   body.replaceChildren(el("div", { class: "row spread" }, make, el("label", { class: "check" }, revoked, "Show revoked ones")), place);
   async function fill(words) {
-    const every = await everyKey(signal);
-    const keys = every.filter((key) => revoked.checked || !key.revoked);
-    const hidden = every.length - keys.length;
-    const lines = table({ caption: `${many(keys.length, "key")}${hidden ? `, and ${count(hidden)} revoked` : ""}, newest first`, columns: columns(fill), rows: keys });
+    const [every, accounts] = await Promise.all([everyKey(signal), everyAccount(signal)]);
+    const found = every.filter((key) => !only || key.team_id === only);
+    const keys = found.filter((key) => revoked.checked || !key.revoked);
+    const hidden = found.length - keys.length;
+    const projects = projectsOf(accounts);
+    names = projects.names;
+    const caption = `${many(keys.length, "key")}${only ? ` of ${names[only] ?? only}` : ""}${hidden ? `, and ${count(hidden)} revoked` : ""}, newest first`;
+    const lines = table({ caption, columns: columns(fill, names, projects.blocked), rows: keys });
     const focused = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
-    place.replaceChildren(keys.length ? lines : empty("There is no key yet.", "Make one: its secret goes where a provider's API key went, and its address is this proxy's."));
+    place.replaceChildren(only ? el("p", { class: "small" }, el("a", { href: "#/keys" }, "Show the keys of all projects")) : "",
+      keys.length ? lines : empty("There is no key yet.", "Make one: its secret goes where a provider's API key went, and its address is this proxy's."));
     if (focused !== false) ([...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused) ?? make).focus();
     if (typeof words === "string") say(words);
   }

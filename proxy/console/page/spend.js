@@ -1,6 +1,6 @@
-// What was spent: by day, and by model or key. Law: a day is a day of UTC, as the ledger has it; sums are whole nUSD.
+// What was spent: by day, and by model, key or project. Law: a day is a day of UTC, as the ledger has it; sums are whole nUSD.
 
-import { buckets, everyKey } from "./api.js";
+import { buckets, everyAccount, everyKey, projectName } from "./api.js";
 import { bars } from "./chart.js";
 import { el, empty, failure, loading, table, tile } from "./dom.js";
 import { brief, count, day, many, money, nusd, percent, shortDay } from "./words.js";
@@ -11,7 +11,7 @@ const DAY_S = 86_400;
 // More colours are not told apart.
 const SERIES_MAX = 6;
 const REST = "all others";
-const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"] };
+const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"], project: ["project_id", "project_id", "Project"] };
 
 function choices(name, label, options, chosen, change) {
   return el("label", {}, label, el("select", { name, change }, Object.entries(options).map(([value, words]) =>
@@ -22,12 +22,16 @@ function choices(name, label, options, chosen, change) {
 async function read(days, by, { me, signal }) {
   const start_time = (Math.floor(Date.now() / 1000 / DAY_S) - days + 1) * DAY_S;
   const [item, group] = BY[by];
-  const [costs, usage, keys] = await Promise.all([
+  const operator = me.role === "operator";
+  const [costs, usage, keys, accounts] = await Promise.all([
     buckets("v1/organization/costs", { start_time, limit: 180, group_by: item }, signal),
     buckets("v1/organization/usage/completions", { start_time, limit: 31, group_by: group }, signal),
-    by === "key" && me.role === "operator" ? everyKey(signal) : [],
+    by === "key" && operator ? everyKey(signal) : [],
+    by === "project" && operator ? everyAccount(signal) : [],
   ]);
-  const aliases = new Map(keys.map((key) => [key.token, key.key_alias]));
+  const aliases = new Map([
+    ...keys.map((key) => [key.token, key.key_alias]), ...accounts.map((one) => [one.id, projectName(one, accounts)]),
+  ]);
   const name = (id) => aliases.get(id) ?? (id === me.key_id ? me.key_alias : id) ?? "without a name";
   return { costs, usage, name, item, group };
 }
@@ -96,7 +100,8 @@ function share(one, all) {
 
 function ranking(groups, by, operator) {
   const all = sum(groups, "charge");
-  const link = (one) => el("a", { href: `#/exchanges?${new URLSearchParams({ [by === "key" ? "key_id" : "model"]: one.id })}` }, one.name);
+  const [view, field] = { key: ["exchanges", "key_id"], model: ["exchanges", "model"], project: ["keys", "project"] }[by];
+  const link = (one) => (one.id === null ? one.name : el("a", { href: `#/${view}?${new URLSearchParams({ [field]: one.id })}` }, one.name));
   return table({ caption: `Per ${BY[by][2].toLowerCase()}`, rows: groups, columns: [
     { label: BY[by][2], long: true, cell: link },
     { label: "Charge", number: true, cell: (one) => money(one.charge) },
@@ -129,7 +134,7 @@ export async function show(body, { me, signal, query }) {
   const found = el("div", {}, loading());
   body.replaceChildren(el("form", { class: "filters" },
     choices("days", "Days", { 7: "7 days", 30: "30 days", 90: "90 days" }, chosen.days, change),
-    me.role === "operator" && choices("by", "Per", { model: "model", key: "key" }, chosen.by, change)), found);
+    me.role === "operator" && choices("by", "Per", { model: "model", key: "key", project: "project" }, chosen.by, change)), found);
   let asked = 0;
   async function fill() {
     const mine = (asked += 1);

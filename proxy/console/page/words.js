@@ -5,7 +5,9 @@ import { el } from "./dom.js";
 
 const NUSD = 1_000_000_000n;
 const COUNT = new Intl.NumberFormat("en");
-const MOMENT = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const MOMENT_PARTS = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+const MOMENT = new Intl.DateTimeFormat("en-GB", MOMENT_PARTS);
+const FAR_MOMENT = new Intl.DateTimeFormat("en-GB", { year: "numeric", ...MOMENT_PARTS });
 const UTC_DAY = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", weekday: "short", day: "numeric", month: "short" });
 const SHORT_DAY = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
 
@@ -62,11 +64,11 @@ export function span(ms) {
 
 const utc = (at) => `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
 
-/** An ISO time; null: a dash. */
-export function moment(iso) {
+/** An ISO time, with its year if it may be far away; null: a dash. */
+export function moment(iso, far = false) {
   if (!iso) return "–";
   const at = new Date(iso);
-  return el("time", { datetime: iso, title: utc(at) }, MOMENT.format(at));
+  return el("time", { datetime: iso, title: utc(at) }, (far ? FAR_MOMENT : MOMENT).format(at));
 }
 
 /** A date that may be far away, with its year. */
@@ -97,9 +99,16 @@ export const SOURCES = {
   none: ["none", "There is no usage: nobody reported any, and there was nothing to estimate from."],
 };
 
-/** A small mark: how an exchange ended, or where its usage is from. */
+export const RESULTS = {
+  done: ["done", "It was done."],
+  refused: ["refused", "It could not be done, and nothing has changed."],
+  failed: ["failed", "It broke off: whether it was done, the thing itself says."],
+  begun: ["not known", "It was begun, and nobody put down what became of it: the thing itself says."],
+};
+
+/** A small mark: how an exchange ended, where its usage is from, or what became of an act. */
 export function mark(table, name) {
   const [label, words] = table[name] ?? [name, ""];
-  const good = name === "served" || name === "reported";
+  const good = ["served", "reported", "done"].includes(name);
   return el("span", { class: `mark ${good ? "good" : "careful"}`, title: words }, label);
 }
