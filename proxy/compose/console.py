@@ -14,6 +14,7 @@ from aiohttp import web
 from sqlalchemy import Engine
 
 from proxy.billing.settlement import content_hash
+from proxy.compose.elsewhere import OtherMachines
 from proxy.compose.folder import key_pepper
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import Siblings
@@ -23,7 +24,7 @@ from proxy.console.api import HEADERS, Endpoint, add
 from proxy.console.doing import Doing
 from proxy.console.exchanges import ExchangesApi
 from proxy.console.keys import KeysApi
-from proxy.console.live import LiveApi
+from proxy.console.live import LiveApi, Seen
 from proxy.console.openapi import document
 from proxy.console.sessions import Sessions
 from proxy.console.standing import StandingApi
@@ -45,22 +46,36 @@ from proxy.ledger.reports import read_paid
 from proxy.ledger.store import LedgerStore
 from proxy.ledger.usage import Sums, read_usage
 from proxy.ledger.usage import Wanted as WantedSums
+from proxy.metering.estimate import Estimator
 from proxy.pipeline.frames import decode_opened
 from proxy.settings import Settings
 
 LIVE, WHOSE = "live", "whose"
 """questions between the processes on one port: what runs there; which key an exchange is of"""
 
-_RUNNING = msgspec.json.Decoder(list[Running])
+
+class Mine(msgspec.Struct, frozen=True):
+    """What one process runs."""
+
+    node: str
+    running: list[Running]
+
+
+_MINE = msgspec.json.Decoder(Mine)
 
 
 class Inside:
     """What the processes on one port, and the board of leases, know of exchanges that the ledger does not have yet."""
 
-    def __init__(self, chat: Chat, siblings: Siblings | None, queue: Queue | None) -> None:
+    def __init__(
+        self, chat: Chat, siblings: Siblings | None, queue: Queue | None, *, node: str, estimator: Estimator
+    ) -> None:
+        """`node`: this process, as the board names it."""
         self._chat = chat
         self._siblings = siblings
         self._queue = queue
+        self._node = node
+        self._others = None if queue is None else OtherMachines(queue.leases, estimator)
 
     def answer_to(self, question: str) -> bytes:
         """To a sibling; nothing if it is not for us to answer."""
@@ -69,11 +84,15 @@ class Inside:
             return msgspec.json.encode(self._mine())
         return (self._chat.whose.key_of(rest) or "").encode() if word == WHOSE else b""
 
-    async def running(self) -> tuple[list[Running], int]:
+    async def running(self) -> Seen:
         """See `console.live.Source`."""
         answers = [] if self._siblings is None else await self._siblings.ask(LIVE)
-        mine = self._mine()
-        return [*mine, *(one for answer in answers for one in _RUNNING.decode(answer))], 1 + len(answers)
+        here = [self._mine(), *map(_MINE.decode, answers)]
+        running = [one for process in here for one in process.running]
+        if self._others is None:
+            return Seen(running, len(here))
+        found = await self._others.look({process.node for process in here})
+        return Seen([*running, *found.running], len(here), found.nodes, found.known)
 
     async def key_of(self, exchange_id: str) -> str | None:
         """The key of one that runs here or elsewhere, or has just ended here; None: nobody knows it. Raises OSError."""
@@ -86,8 +105,8 @@ class Inside:
             mine = None if opened is None else decode_opened(opened).key_id
         return mine
 
-    def _mine(self) -> list[Running]:
-        return [exchange.running() for exchange in self._chat.live]
+    def _mine(self) -> Mine:
+        return Mine(self._node, [exchange.running() for exchange in self._chat.live])
 
 
 class LedgerRead:

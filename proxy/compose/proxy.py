@@ -174,7 +174,8 @@ class Proxy:
             self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
         if self._siblings is None or self._siblings.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
-        inside = Inside(self._chat, self._siblings, self._queue)
+        node = self._node.journal.node.node_id
+        inside = Inside(self._chat, self._siblings, self._queue, node=node, estimator=self._estimator)
         self._console = Console(self.settings, self._engine, keyring, self._admitting.store, inside)
         self._server = Server(self._routes(), refused=self._metrics.refused)
         listen = self.settings.listen

@@ -7,8 +7,9 @@ shows a bounded number of streams.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
@@ -51,6 +52,14 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     usage_source: Literal["reported", "estimated"]
     charge_usd: str | None
     cost_usd: str | UnsetType | None = UNSET
+    node: str | None
+    """the proxy that said so, if it is on another machine; then the numbers are a few seconds old"""
+    silent_s: float | None
+    """how long that one has said nothing since"""
+
+
+Elsewhere = Literal["none", "all", "part", "unknown"]
+"""how much is known of other machines: there are none; all; some run too much, or in another version; nobody can say"""
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +68,10 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["live"] = "live"
     at: str
     processes: int
-    """of this machine that it covers; other machines are asked for themselves"""
+    """of this machine that it covers"""
+    nodes: int
+    """proxies of other machines that it covers"""
+    elsewhere: Elsewhere
     running: int
     charge_usd: str
     """of all that run"""
@@ -68,11 +80,20 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     """the newest ones"""
 
 
-class Source(Protocol):
-    """The processes on this port."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that runs, and who has said so."""
 
-    async def __call__(self) -> tuple[list[Running], int]:
-        """All that runs, and how many processes have said so."""
+    running: Sequence[Running]
+    processes: int
+    nodes: int = 0
+    elsewhere: Elsewhere = "none"
+
+
+class Source(Protocol):
+    """The processes on this port, and what they know of others."""
+
+    async def __call__(self) -> Seen: ...
 
 
 class LiveApi:
@@ -82,7 +103,7 @@ class LiveApi:
         self._source = source
         self._sessions = sessions
         self._unix_time = unix_time
-        self._last: tuple[list[Running], int] = [], 0
+        self._last = Seen((), 0)
         self._taken_at = float("-inf")
         self._taking = asyncio.Lock()
         self._watchers = 0
@@ -123,13 +144,15 @@ class LiveApi:
             if loop.time() >= self._taken_at + SNAPSHOT_S:
                 self._last = await self._source()
                 self._taken_at = loop.time()
-        every, processes = self._last
-        seen = [one for one in every if who.may_see(one.key_id)]
+        last = self._last
+        seen = [one for one in last.running if who.may_see(one.key_id)]
         newest = sorted(seen, key=lambda one: one.started_at, reverse=True)[:SHOWN_MAX]
         now = self._unix_time()
         return Live(
             at=iso_utc(now),
-            processes=processes,
+            processes=last.processes,
+            nodes=last.nodes,
+            elsewhere=last.elsewhere,
             running=len(seen),
             charge_usd=usd_text(sum(one.charge_usd or 0 for one in seen)),
             completion_tokens=sum(one.completion_tokens for one in seen),
@@ -156,6 +179,8 @@ def _stream(one: Running, now: float, *, operator: bool) -> Stream:
         usage_source=one.usage_source,
         charge_usd=_usd(one.charge_usd),
         cost_usd=_usd(one.cost_usd) if operator else UNSET,
+        node=one.node,
+        silent_s=None if one.node is None else round(one.silent_s, 1),
     )
 
 

@@ -39,6 +39,10 @@ class Running(msgspec.Struct, frozen=True):
     usage_source: Literal["reported", "estimated"]
     charge_usd: int | None
     cost_usd: int | None
+    node: str | None = None
+    """the proxy that says so, if it is on another machine"""
+    silent_s: float = 0.0
+    """how long that one has said nothing; before that, its numbers were at most a few seconds old"""
 
 
 def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> Running:

@@ -67,6 +67,9 @@ class LeaseBoard(Protocol):
     async def ids(self, node: str) -> set[str]:
         """The exchanges of which anything is there."""
 
+    async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
+        """How many leases each of these has, give or take a few."""
+
     async def of(self, node: str) -> Mapping[str, Parts]:
         """The leases that were announced, each whole, as they were at one instant."""
 
@@ -317,6 +320,10 @@ class LocalLeases:
     async def ids(self, node: str) -> set[str]:
         """See LeaseBoard."""
         return set(self._leases.get(node, ()))
+
+    async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
+        """See LeaseBoard."""
+        return {node: len(self._leases.get(node, ())) for node in nodes}
 
     async def of(self, node: str) -> Mapping[str, Parts]:
         """See LeaseBoard."""

@@ -10,6 +10,7 @@ from typing import Any
 from proxy.compose.console import Inside
 from proxy.compose.siblings import Siblings
 from proxy.gateway.running import REMEMBERED_MAX, Whose
+from proxy.metering.estimate import Estimator
 from proxy.pipeline.frames import opened_payload
 from proxy.pipeline.leases import LocalLeases, Parts
 from tests.ledger.making import a_record
@@ -17,7 +18,9 @@ from tests.ledger.making import a_record
 
 def inside(siblings: Siblings | None = None, queue: Any = None) -> tuple[Inside, Whose]:
     whose = Whose()
-    return Inside(SimpleNamespace(whose=whose, live=()), siblings, queue), whose  # type: ignore[arg-type]
+    chat = SimpleNamespace(whose=whose, live=())
+    name = "only" if siblings is None else f"process-{siblings.mine}"
+    return Inside(chat, siblings, queue, node=name, estimator=Estimator()), whose  # type: ignore[arg-type]
 
 
 async def test_whoever_has_it_says_whose_it_is() -> None:
@@ -33,7 +36,10 @@ async def test_whoever_has_it_says_whose_it_is() -> None:
         server = await members[1].listen(other.answer_to)
         found = [await asked.key_of(name) for name in ("ended-there", opened.exchange_id, "nobody's", "x\nlive")]
         assert found == ["key-2", opened.key_id, None, None]
-        assert await asked.running() == ([], 2)
+        await board.renew("process-1", "1.1", {opened.exchange_id: Parts(opened_payload(opened), b"")}, [])
+        seen = await asked.running()
+        assert (seen.processes, seen.nodes, seen.elsewhere) == (2, 1, "all")
+        assert [(one.exchange_id, one.node) for one in seen.running] == [(opened.exchange_id, "elsewhere")]
         server.close()
         await server.wait_closed()
 

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 
 from proxy.billing.reservation import Standing
 from proxy.compose.console import Console
+from proxy.console.live import Seen
 from proxy.gateway.running import Running
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
@@ -49,8 +50,9 @@ class Inside:
     streams: list[Running] = field(default_factory=list)
     unsettled: dict[str, str] = field(default_factory=dict)
 
-    async def running(self) -> tuple[list[Running], int]:
-        return self.streams, 1
+    async def running(self) -> Seen:
+        others = {one.node for one in self.streams} - {None}
+        return Seen(self.streams, 1, len(others), "all" if others else "none")
 
     async def key_of(self, exchange_id: str) -> str | None:
         return self.unsettled.get(exchange_id)

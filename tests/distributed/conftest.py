@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,9 +59,9 @@ class Apart:
         """of all of them"""
         self.proxies = [first]
 
-    def proxy(self, *options: str) -> Tokenweir:
+    def proxy(self, *options: str, **settings: Any) -> Tokenweir:
         """Another machine's proxy, not started yet; the first one is there already."""
-        self.proxies.append(self._made(f"machine-{len(self.proxies)}", options))
+        self.proxies.append(self._made(f"machine-{len(self.proxies)}", options, **settings))
         return self.proxies[-1]
 
     def worker(self) -> Listening:
@@ -81,7 +82,7 @@ class Apart:
         for proxy in self.proxies:
             proxy.close()
 
-    def _made(self, name: str, options: tuple[str, ...] = ()) -> Tokenweir:
+    def _made(self, name: str, options: tuple[str, ...] = (), **settings: Any) -> Tokenweir:
         return deployment(
             self._folder / name,
             self._provider,
@@ -90,4 +91,5 @@ class Apart:
             lease_s=self._lease_s,
             shutdown_grace_s=2.0,
             metrics={"projects_max": 1},
+            **settings,
         )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.demo.script import Shape
+from tests.console.test_serve import SECRET, answer
 from tests.crash.chaos import exposition, gauges, settle
 from tests.crash.stage import Stage, until
 from tests.distributed.conftest import LEASE_S, Apart
@@ -50,6 +53,33 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     assert worker.stop() == 0
     assert proxy.stop() == 0
     assert proxy.command("ledger", "--json").stdout.count("\n") == 3
+
+
+async def test_a_console_shows_what_other_machines_run(
+    apart: Apart, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADMIN", SECRET)
+    relaying = apart.proxies[0].start()
+    watching = apart.proxy(admin={"port": 0, "secret": "${ADMIN}"}).start()
+    provider.script("far", LONG)
+
+    async def seen(wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                _, shown = await asyncio.to_thread(answer, watching.console_url, "/v1/live", SECRET)
+                if wanted(shown):
+                    return shown
+                await asyncio.sleep(0.2)
+
+    async with Stage(relaying, apart.key) as stage:
+        _, response = await stage.begin("far")
+        shown = await seen(lambda one: any(stream["completion_tokens"] for stream in one["data"]))
+        assert (shown["nodes"], shown["elsewhere"], shown["running"]) == (1, "all", 1)
+        (first,) = shown["data"]
+        assert (first["id"], first["model"]) == (dict(response.headers)["x-tokenweir-exchange"], "far")
+        assert first["node"]
+        (later,) = (await seen(lambda one: one["data"][0]["completion_tokens"] > first["completion_tokens"]))["data"]
+        assert float(later["charge_usd"]) > float(first["charge_usd"]) > 0
 
 
 async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apart, provider: ScriptedProvider) -> None:

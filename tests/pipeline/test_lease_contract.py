@@ -51,6 +51,7 @@ async def test_a_new_node_is_seen_with_its_leases(board: LeaseBoard) -> None:
     assert await board.renew("a", "1.1", {FIRST: NEW, SECOND: NEW}, []) == Standing(2, None)
     assert (await board.nodes(), await board.ids("a")) == ({"a": "1.1"}, {FIRST, SECOND})
     assert await board.of("a") == {FIRST: NEW, SECOND: NEW}
+    assert (await board.counts(["a", "nobody"]), await board.counts([])) == ({"a": 2, "nobody": 0}, {})
 
 
 async def test_a_renewal_says_what_beat_was_there_before_and_what_is_there_now(board: LeaseBoard) -> None:

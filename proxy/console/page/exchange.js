@@ -149,7 +149,7 @@ export async function show(body, { id, signal }) {
     const [one, wait] = await askUnfinished(`v1/exchanges/${encodeURIComponent(id)}`, { signal });
     if (wait === null) return draw(found, one);
     const running = (await ask("v1/live", { signal })).data.find((stream) => stream.id === id);
-    found.replaceChildren(el("p", { class: "notice", role: "status" }, running ? "It still runs. This page explains it as soon as it has ended." : "It has ended, or runs on another machine, and is not in the ledger yet. This page waits for it."), running ? standing(running) : "");
+    found.replaceChildren(el("p", { class: "notice", role: "status" }, running ? "It still runs. This page explains it as soon as it has ended." : "It has ended, or runs where it cannot be seen from here, and is not in the ledger yet. This page waits for it."), running ? standing(running) : "");
     await pause(wait, signal);
   }
   return undefined;

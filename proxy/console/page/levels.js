@@ -7,7 +7,7 @@ import { count, money, nusd } from "./words.js";
 
 const WINDOWS = { "": "its whole life", "1d": "each day (rolling)", "7d": "each 7 days", "30d": "each 30 days", calendar_month: "each calendar month (UTC)" };
 const LIFETIMES = { "30d": "30 days", "90d": "90 days", "365d": "a year", never: "for ever" };
-const PREPAID = { false: "no: it is billed afterwards", true: "yes: what was paid in, and no more" };
+const PREPAID = { false: "no, billed afterwards", true: "yes" };
 const ENDS = { finish: "let it finish", cut: "cut it" };
 const DOWN = { "": "as the settings say", closed: "refuse its requests", open: "let them through" };
 
@@ -19,7 +19,7 @@ const same = (text) => text.trim();
 const LIMITS = {
   max_budget: { label: "Budget, USD", hint: "empty: no limit", type: "number", step: "any", min: 0, with: "budget_duration", from: (one) => one.max_budget ?? "", to: number },
   budget_duration: { label: "The budget is for", options: WINDOWS, from: (one) => one.budget_duration ?? "", to: (text) => text || null },
-  prepaid: { label: "Prepaid", hint: "is paid in with “Top up”, in the list", options: PREPAID, from: (one) => one.prepaid, to: (text) => text === "true" },
+  prepaid: { label: "Prepaid", hint: "yes: it may use what was paid in with “Top up”, and no more", options: PREPAID, from: (one) => one.prepaid, to: (text) => text === "true" },
   rpm_limit: { label: "Requests a minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.rpm_limit ?? "", to: number },
   tpm_limit: { label: "Tokens a minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.tpm_limit ?? "", to: number },
   max_parallel_requests: { label: "At once", hint: "requests that may run; empty: no limit", type: "number", min: 1, from: (one) => one.max_parallel_requests ?? "", to: number },
@@ -28,12 +28,12 @@ const NONE = { max_budget: null, budget_duration: "30d", prepaid: false, rpm_lim
 
 const keyFields = (key, projects) => ({
   key_alias: { label: "Name", hint: "how bills and lists call it", required: true, from: (one) => one.key_alias, to: same },
-  ...(key ? {} : { team_id: { label: "Project", hint: "what it uses, the project uses; never changes", options: projects, from: (one) => one.team_id, to: same } }),
+  ...(key ? {} : { team_id: { label: "Project", hint: "what the key uses, it uses, too; never changes", options: projects, from: (one) => one.team_id, to: same } }),
   models: { label: "Models", hint: "separated by commas; empty: all", from: (one) => one.models.join(", "), to: list },
   ...LIMITS,
   duration: { label: "The key lives", options: key ? { "": "as long as now", ...LIFETIMES } : LIFETIMES, from: () => (key ? "" : "90d"), to: same },
   on_exhausted: { label: "When the money ends in mid-stream", options: ENDS, from: (one) => one.on_exhausted, to: same },
-  when_down: { label: "While nobody can say what is left", hint: "the settings: refuse where money is limited, if nothing else is set", options: DOWN, from: (one) => one.when_down ?? "", to: (text) => text || null },
+  when_down: { label: "While nobody can say what is left", hint: "the settings' own default: refuse them where money is limited", options: DOWN, from: (one) => one.when_down ?? "", to: (text) => text || null },
   tags: { label: "Tags", hint: "separated by commas", from: (one) => one.tags.join(", "), to: list },
 });
 const NEW_KEY = { key_alias: "", team_id: "proj_default", models: [], ...NONE, on_exhausted: "finish", when_down: null, tags: [] };
@@ -47,7 +47,7 @@ export const keyForm = (key, projects, done) => openForm({
 
 /** `account` null: a new one of this kind; a project is of one of these organizations (id → name). */
 export function accountForm(account, kind, organizations, done) {
-  const above = { organization: { label: "Organization", hint: "what the project uses, it uses; never changes", options: organizations, from: () => Object.keys(organizations)[0], to: same } };
+  const above = { organization: { label: "Organization", hint: "what the project uses, it uses, too; never changes", options: organizations, from: () => Object.keys(organizations)[0], to: same } };
   openForm({
     title: account ? `Limits of ${account.name}` : `A new ${kind}`, label: account ? "Save" : `Make the ${kind}`,
     fields: {

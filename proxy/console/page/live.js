@@ -10,7 +10,24 @@ const RETRY_S = 3;
 const ENDED_MAX = 8;
 const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client gone, read to its end" };
 
-const COLUMNS = (me) => [
+// A proxy that says nothing for so long may be dead.
+const SILENT_S = 10;
+
+/** How much is known of other machines, where it is less than all. */
+const ELSEWHERE = {
+  part: "Other machines run more than can be shown here; each shows its own at its own console, and all is in the ledger once it ends.",
+  unknown: "What other machines run cannot be asked now: the queue does not answer. It is in the ledger once it ends.",
+};
+
+function where(one) {
+  if (one.node === null) return "this machine";
+  const age = one.silent_s > SILENT_S
+    ? el("span", { class: "mark careful", title: "It has not said anything for so long. If it is dead, its streams are settled from what was known." }, `silent for ${span(one.silent_s * 1000)}`)
+    : el("span", { class: "quiet small" }, "a few seconds old");
+  return [el("div", { title: `proxy ${one.node}` }, one.node.slice(0, 8)), age];
+}
+
+const COLUMNS = (me, alone) => [
   { label: "Model", long: true, cell: (one) => el("a", { class: "row-link", href: `#/exchanges/${one.id}` }, one.model) },
   { label: "Key", long: true, cell: (one) => one.key_alias, hidden: me.role === "key" },
   { label: "State", cell: (one) => STATES[one.state] },
@@ -20,11 +37,12 @@ const COLUMNS = (me) => [
   { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
   { label: "Cost", number: true, cell: (one) => money(one.cost_usd), hidden: me.role === "key" },
   { label: "Age", number: true, cell: (one) => span(one.age_s * 1000) },
+  { label: "Runs on", cell: where, hidden: alone },
 ];
 
 class Board {
-  constructor(body, me) {
-    this.columns = COLUMNS(me);
+  constructor(body, me, alone) {
+    this.columns = COLUMNS(me, alone);
     this.lines = new Map();
     this.ended = [];
     this.tiles = el("div", { class: "tiles" });
@@ -36,9 +54,11 @@ class Board {
   }
 
   draw(seen) {
-    this.trouble.replaceChildren();
+    const less = ELSEWHERE[seen.elsewhere];
+    this.trouble.replaceChildren(less ? el("p", { class: "notice small" }, less) : "");
     this.tiles.replaceChildren(
-      tile("Running", count(seen.running), seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
+      tile("Running", count(seen.running), seen.nodes ? `on this machine and by ${many(seen.nodes, "other proxy", "other proxies")}`
+        : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
       tile("Output tokens so far", count(seen.completion_tokens)),
       tile("Charge so far", money(seen.charge_usd), "if all ended now"));
     const present = new Set(seen.data.map((one) => one.id));
@@ -82,13 +102,13 @@ export async function show(body, { me, signal }) {
   while (!signal.aborted) {
     try {
       for await (const seen of events("v1/live", signal)) {
-        board ??= new Board(body, me);
+        board ??= new Board(body, me, seen.elsewhere === "none");
         board.draw(seen);
       }
     } catch (error) {
       if (signal.aborted || error.status === 401) return;
-      board ??= new Board(body, me);
-      board.lost(error);
+      if (board) board.lost(error);
+      else body.replaceChildren(failure(error));
     }
     await pause(RETRY_S, signal);
   }
@@ -98,5 +118,5 @@ export async function show(body, { me, signal }) {
 export const standing = (one) => pairs([
   ["Model", one.model], ["Key", one.key_alias], ["State", STATES[one.state]], ["Began", moment(one.started_at)],
   ["Prompt tokens", count(one.prompt_tokens)], ["Output tokens so far", count(one.completion_tokens)],
-  ["Charge so far", money(one.charge_usd)],
+  ["Charge so far", money(one.charge_usd)], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
 ]);

@@ -1,0 +1,108 @@
+"""What a console knows of other machines: what the board of leases says, within bounds, and how old it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from proxy.compose import elsewhere
+from proxy.compose.elsewhere import OtherMachines
+from proxy.gateway.ids import exchange_id
+from proxy.metering.estimate import Estimator
+from proxy.metering.usage import Evidence, Usage
+from proxy.pipeline.frames import opened_payload
+from proxy.pipeline.leases import LocalLeases, Parts
+from proxy.pipeline.progress import ProgressTable
+from proxy.redis_client import QueueUnavailable
+from tests.ledger.making import a_record
+from tests.ledger.real import COST, PRICE
+
+BEGAN = replace(a_record(7).opened, exchange_id=exchange_id(), price=PRICE, cost=COST)
+
+
+def lease(number: int, progress: bytes = b"") -> tuple[str, Parts]:
+    opened = replace(a_record(number).opened, price=PRICE)
+    return opened.exchange_id, Parts(opened_payload(opened), progress)
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> tuple[OtherMachines, LocalLeases]:
+    """Looking anew at each look."""
+    monkeypatch.setattr(elsewhere, "LOOK_S", 0.0)
+    board = LocalLeases()
+    return OtherMachines(board, Estimator()), board
+
+
+async def test_a_lease_says_what_its_stream_has_come_to(
+    others: tuple[OtherMachines, LocalLeases], tmp_path: Path
+) -> None:
+    asked, board = others
+    table = ProgressTable.open(tmp_path / "progress", slots=4, unix_time=time.time)
+    slot = table.claim(BEGAN.exchange_id)
+    waiting = Parts(opened_payload(BEGAN), table.raw(slot.index))
+    await board.renew("far", "1.1", {BEGAN.exchange_id: waiting}, [])
+    await board.renew("near", "1.1", dict([lease(1)]), [])
+    found = await asked.look({"near"})
+    (one,) = found.running
+    assert (found.nodes, found.known, one.node, one.state) == (1, "all", "far", "waiting")
+    assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (90, 0, "estimated")
+    assert one.charge_usd == 90 * 130
+    slot.note(Evidence(text_events=40, chars_latin=800, blanks=130), None, 40)
+    slot.deliver(40, 9_000)
+    await board.renew("far", "1.2", {BEGAN.exchange_id: Parts(None, table.raw(slot.index))}, [])
+    (one,) = (await asked.look({"near"})).running
+    assert (one.state, one.events, one.bytes, one.usage_source) == ("streaming", 40, 9_000, "estimated")
+    assert one.completion_tokens > 40
+    assert one.charge_usd == 90 * 130 + one.completion_tokens * 410
+    slot.note(Evidence(text_events=40, chars_latin=800), Usage(95, None, 210), 40)
+    await board.renew("far", "1.3", {BEGAN.exchange_id: Parts(None, table.raw(slot.index))}, [])
+    (one,) = (await asked.look({"near"})).running
+    assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (95, 210, "reported")
+    table.close()
+
+
+async def test_who_says_nothing_is_known_to_be_silent(
+    others: tuple[OtherMachines, LocalLeases], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, board = others
+    now = 100.0
+    monkeypatch.setattr(elsewhere.time, "monotonic", lambda: now)
+    for at, beat, silent_s in ((100.0, "1.1", 0.0), (104.0, "1.1", 4.0), (109.0, "1.2", 0.0), (112.0, "1.2", 3.0)):
+        now = at
+        await board.renew("far", beat, dict([lease(1)]), [])
+        assert [one.silent_s for one in (await asked.look(())).running] == [silent_s]
+
+
+async def test_too_many_are_counted_only_and_what_cannot_be_read_is_left_out(
+    others: tuple[OtherMachines, LocalLeases], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, board = others
+    monkeypatch.setattr(elsewhere, "READ_MAX", 12)
+    await board.renew("busy", "1.1", dict(lease(number) for number in range(20, 33)), [])
+    await board.renew("calm", "1.1", dict(lease(number) for number in range(12)), [])
+    found = await asked.look(())
+    assert (found.nodes, found.known, {one.node for one in found.running}) == (2, "part", {"calm"})
+    await board.dismiss("busy", "1.1")
+    assert (await asked.look(())).known == "all"
+    await board.renew("calm", "1.2", dict([lease(1, b"of another layout")]), [lease(2)[0]])
+    found = await asked.look(())
+    assert (len(found.running), found.known) == (10, "part")
+
+
+async def test_a_board_that_is_away_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Away(LocalLeases):
+        asked = 0
+
+        async def nodes(self) -> dict[str, str]:
+            self.asked += 1
+            raise QueueUnavailable("away")
+
+    board = Away()
+    others = OtherMachines(board, Estimator())
+    for _ in range(3):
+        found = await others.look(())
+        assert (found.running, found.nodes, found.known) == ((), 0, "unknown")
+    assert board.asked == 1
