@@ -88,10 +88,10 @@ class Inside:
         """See `console.live.Source`."""
         answers = [] if self._siblings is None else await self._siblings.ask(LIVE)
         here = [self._mine(), *map(_MINE.decode, answers)]
-        running = [one for process in here for one in process.running]
+        running = [exchange for one in here for exchange in one.running]
         if self._others is None:
             return Seen(running, len(here))
-        found = await self._others.look({process.node for process in here})
+        found = await self._others.look({one.node for one in here})
         return Seen([*running, *found.running], len(here), found.nodes, found.known)
 
     async def key_of(self, exchange_id: str) -> str | None:

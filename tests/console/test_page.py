@@ -155,6 +155,7 @@ def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
         see(page, view)
         heading(page, title)
         assert width(page) == PHONE["width"], view
+    assert "silent for" in see(page, "live")
     corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
     assert "goodwill" in see(page, f"exchanges/{corrected['id']}")
     assert width(page) == PHONE["width"]

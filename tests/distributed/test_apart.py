@@ -59,8 +59,8 @@ async def test_a_console_shows_what_other_machines_run(
     apart: Apart, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADMIN", SECRET)
-    relaying = apart.proxies[0].start()
-    watching = apart.proxy(admin={"port": 0, "secret": "${ADMIN}"}).start()
+    apart.proxy(admin={"port": 0, "secret": "${ADMIN}"})
+    relaying, watching = await asyncio.gather(*(asyncio.to_thread(one.start) for one in apart.proxies))
     provider.script("far", LONG)
 
     async def seen(wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
