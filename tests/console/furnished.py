@@ -51,6 +51,7 @@ def furnish(stand: Stand) -> dict[str, str]:
     stand.budgets.gates = [Standing(key_id, time.time() - 9 * DAY_S, nusd, USD // 3, 2, 0) for key_id, nusd in spent]
     stand.budgets.gates += [Standing(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
     stand.inside.streams = [running(number) for number in range(4)]
+    stand.inside.elsewhere = "part"
     stand.inside.streams += [
         running(4, node="5b1e0c77a2d94f03", silent_s=1.5),
         running(5, node="c0ffee", silent_s=14.0),

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from proxy.billing.reservation import Standing
 from proxy.compose.console import Console
-from proxy.console.live import Seen
+from proxy.console.live import Elsewhere, Seen
 from proxy.gateway.running import Running
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
@@ -49,10 +49,11 @@ class Inside:
 
     streams: list[Running] = field(default_factory=list)
     unsettled: dict[str, str] = field(default_factory=dict)
+    elsewhere: Elsewhere = "none"
 
     async def running(self) -> Seen:
         others = {one.node for one in self.streams} - {None}
-        return Seen(self.streams, 1, len(others), "all" if others else "none")
+        return Seen(self.streams, 1, len(others), self.elsewhere)
 
     async def key_of(self, exchange_id: str) -> str | None:
         return self.unsettled.get(exchange_id)

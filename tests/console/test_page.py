@@ -155,7 +155,9 @@ def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
         see(page, view)
         heading(page, title)
         assert width(page) == PHONE["width"], view
-    assert "silent for" in see(page, "live")
+    told = see(page, "live")
+    assert "silent for 14" in told
+    assert "Other machines run more than can be shown here" in told
     corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
     assert "goodwill" in see(page, f"exchanges/{corrected['id']}")
     assert width(page) == PHONE["width"]
@@ -270,9 +272,13 @@ def test_a_streams_line_stays_while_its_numbers_grow(stand: Stand, page: Page) -
     stand.inside.streams = [running(0), replace(one, completion_tokens=4_000), replace(two, completion_tokens=5_000)]
     page.get_by_text("5,000").wait_for()
     assert page.evaluate("document.activeElement.className") == "row-link"
-    stand.inside.streams = []
+    far = running(4, node="c0ffee", completion_tokens=6_000)
+    stand.inside.elsewhere, stand.inside.streams = "all", [two, far]
+    page.get_by_text("6,000").wait_for()
+    stand.inside.elsewhere, stand.inside.streams = "unknown", []
     page.get_by_text("Nothing runs at this moment").wait_for()
     assert page.locator(f".plain-list a[href$='{two.exchange_id}']").count() == 1
+    assert page.locator(f".plain-list a[href$='{far.exchange_id}']").count() == 0, "it may only be out of sight"
 
 
 def test_a_stream_is_watched_and_then_explained(

@@ -62,7 +62,7 @@ class Board {
       tile("Output tokens so far", count(seen.completion_tokens)),
       tile("Charge so far", money(seen.charge_usd), "if all ended now"));
     const present = new Set(seen.data.map((one) => one.id));
-    for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line);
+    for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line, seen.elsewhere);
     for (const one of [...seen.data].reverse()) this.put(one);
     this.running.hidden = present.size === 0;
     this.none.hidden = present.size > 0;
@@ -80,10 +80,11 @@ class Board {
     return undefined;
   }
 
-  leave(id, { one, row }) {
+  leave(id, { one, row }, elsewhere) {
     if (row.contains(document.activeElement)) document.getElementById("main").focus();
     row.remove();
     this.lines.delete(id);
+    if (one.node !== null && elsewhere !== "all") return;  // it may only be out of sight
     this.ended = [one, ...this.ended].slice(0, ENDED_MAX);
     this.past.hidden = false;
     this.past.replaceChildren(el("h2", {}, "Ended while you looked"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
