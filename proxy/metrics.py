@@ -23,7 +23,7 @@ from prometheus_client import (
 
 from proxy import __version__
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.record import Attempt, Outcome, UsageRecord
+from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
 from proxy.budget_metrics import BudgetMetrics
 from proxy.histogram import Buckets, Histogram
 from proxy.ledger_metrics import LedgerMetrics
@@ -268,6 +268,10 @@ class Metrics:
             self._observe_timings(provider, model, timings)
         if estimate_error is not None:
             bound.estimate_error.observe(abs(estimate_error))
+
+    def estimated(self, opened: Opened, error: float) -> None:
+        """How far off the estimate of an exchange would have been, where that is known only later: signed, relative."""
+        self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
 
     def _left(self, provider: str, details: Mapping[str, Any]) -> None:
         """A client is gone; `details` of its record say what followed."""

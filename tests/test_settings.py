@@ -70,6 +70,7 @@ models:
     upstream_model: electron-2
     price: {input: 0.10, cached_input: 0.05, output: 0.40}
     cost:  {input: 0.08, output: 0.32}
+    tokenizer: words/${HOST}.json
   "*":
     provider: electron
 """
@@ -120,6 +121,7 @@ def test_every_field_of_the_file_arrives() -> None:
     assert provider.bill == {"client_left": "output", "failed_after_content": "nothing"}
     model = read.models["electron"]
     (one,) = model.providers
+    assert model.tokenizer == Path("/etc/tokenweir/words/host.example.json")
     assert (model.name, one.provider, one.upstream_model, one.weight) == ("electron", "electron", "electron-2", None)
     assert model.price == configured(Rates(100_000_000, 50_000_000, 400_000_000))
     assert one.cost == configured(Rates(80_000_000, 80_000_000, 320_000_000))
@@ -184,6 +186,8 @@ WRONG: list[tuple[str, object, str]] = [
     ("journal/durability", "hope", "journal.durability: must be `process` or `power`"),
     ("allow_literal_secrets", "yes please", "allow_literal_secrets: must be true or false"),
     ("data_dir", "", "data_dir: must be"),
+    (f"{M}/tokenizer", "", "models.electron.tokenizer: must be the path of a file"),
+    (f"{M}/tokenizer", True, "models.electron.tokenizer: must be the path of a file"),
     ("providers", {}, "providers: must be a mapping with at least one name"),
     ("providers", {"Electron!": {}}, "providers.Electron!: not a name"),
     ("providers", {True: {}}, "providers.True: not a name"),
@@ -410,7 +414,10 @@ def test_a_secret_does_not_show_itself() -> None:
     assert pickle.loads(pickle.dumps(read)) == read  # worker processes get it whole
 
 
-@pytest.mark.parametrize("path", [path for path, _, _ in WRONG if path not in ("providers", "models", "data_dir")])
+ANYTHING = ("providers", "models", "data_dir", f"{M}/tokenizer")
+
+
+@pytest.mark.parametrize("path", [path for path, _, _ in WRONG if path not in ANYTHING])
 def test_no_refusal_quotes_a_value(path: str) -> None:
     document = changed(path, "${ELECTRON_API_KEY}!")
     with pytest.raises(SettingsError) as refused:

@@ -31,6 +31,7 @@ from proxy.compose.projects import start_projects
 from proxy.compose.queue import Queue
 from proxy.compose.siblings import METRICS, Siblings
 from proxy.compose.sink_observers import start_sinks
+from proxy.compose.tokenizers import Tokenizers
 from proxy.compose.traces import close_traces, open_traces
 from proxy.gateway.chat import Chat
 from proxy.gateway.connection import ClientConnection
@@ -69,14 +70,14 @@ def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | N
     return lookup
 
 
-def _models(settings: Settings, book: PriceBook, providers: Mapping[str, Provider]) -> Models:
+def _models(settings: Settings, book: PriceBook, providers: Mapping[str, Provider], tokenizers: Tokenizers) -> Models:
     def listed(target: TargetSettings, upstream_model: str, at: float) -> Price | None:
         where = settings.providers[target.provider]
         return book.price(provider=where.name, base_url=where.base_url, model=upstream_model, at=at)
 
     def made(model: ModelSettings, passed: str) -> Route:
         """The first provider of a model, and all others behind it; `passed`: the name there, where a pattern has it."""
-        first = model.providers[0]
+        first, counter = model.providers[0], tokenizers.of(model.name)
 
         def way(target: TargetSettings, others: tuple[Route, ...]) -> Route:
             def prices(at: float) -> tuple[Price | None, Price | None]:
@@ -85,7 +86,7 @@ def _models(settings: Settings, book: PriceBook, providers: Mapping[str, Provide
                 return price, target.cost or listed(target, target.upstream_model or passed, at)
 
             provider, name = providers[target.provider], target.upstream_model or passed
-            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others)
+            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
 
         return way(first, tuple(way(target, ()) for target in model.providers[1:]))
 
@@ -138,6 +139,7 @@ class Proxy:
         shown = self.settings.metrics
         self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
         self._traces = open_traces(self.settings.traces, self._metrics)
+        self._tokenizers = Tokenizers(self.settings.models.values())
         self._folder.make()
         self._node = Node(self._folder, self.settings)
         self._estimator = _load_estimator(self._folder.estimator)
@@ -161,6 +163,7 @@ class Proxy:
         )
         self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
         self._upstream = UpstreamClient()
+        self._tokenizers.start()
         self._chat = self._make_chat(keyring)
         self._gauges()
         self._node.start(self._tasks, self._store, self._queue, self._metrics)
@@ -239,7 +242,7 @@ class Proxy:
             self._metrics.providers.watch(name, list(State), partial(_state, one))
         return Chat(
             keys=keyring,
-            models=_models(self.settings, self._book, providers),
+            models=_models(self.settings, self._book, providers, self._tokenizers),
             ports=ports,
             reserve=Reserve(
                 self.settings.reserve.completion_tokens,
@@ -303,6 +306,7 @@ class Proxy:
         await self._server.close()
         await self._console.close()
         await self._upstream.close()
+        self._tokenizers.close()
         await asyncio.gather(self._node.close(LAST_SETTLE_S), close_traces(self._traces, grace_s))
         await self._tasks.stop()
         await self._admitting.close()

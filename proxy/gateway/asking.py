@@ -23,6 +23,8 @@ from proxy.gateway.request_body import WRITINGS
 from proxy.gateway.upstream import Answer
 from proxy.gateway.upstream_connection import NotSentError, UpstreamFailedError
 from proxy.metering.dialect import NAME, Dialect
+from proxy.metering.framing import Framing
+from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
 
 # An error answer is read whole before it is passed on; a longer one is replaced by our own.
@@ -70,6 +72,12 @@ class Asking:
         if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
             return False
         return self.route.provider.injects(self.route.upstream_model)
+
+    def stream_meter(self, framing: Framing) -> StreamMeter:
+        """For the answer, if it is a stream."""
+        route = self.route
+        counter = None if route.counter is None else route.counter()
+        return self._dialect.stream_meter(framing, route.provider.settings.cumulative, counter)
 
     def wire(self) -> bytes:
         """The request's bytes."""

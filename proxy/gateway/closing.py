@@ -6,6 +6,7 @@ Law: `close` is called exactly once for every exchange that was opened; a second
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from msgspec import structs
@@ -168,7 +169,7 @@ class Closing:
         self._ports.outbox.finish(record, self.slot)
         charged = amount(self.opened.price, read.usage, record.bills, read.service_tier)
         self.reservation.close(charged or 0, _tokens(read.usage))
-        self._ports.meters.ended(record, estimate_error=self._learn(metered))
+        self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))
         if self._ports.traces is not None:
             self._ports.traces.ended(record, self.traceparent)
         return record
@@ -199,15 +200,27 @@ class Closing:
             asked=self._facts.asked,
         )
 
-    def _learn(self, metered: Metered | None) -> float | None:
-        """Teach the estimator from what was reported; the error its own estimate would have had. A plain answer says
-        nothing of how a model's streams come: only of its prompts."""
-        if metered is None or metered.usage is None or metered.failed is not None or not metered.complete:
+    def _learn(self, metered: Metered) -> float | None:
+        """Teach the estimator from what was reported; the error its own estimate would have had, unless that is known
+        only later. A plain answer says nothing of how a model's streams come: only of its prompts."""
+        usage = metered.usage
+        if usage is None or metered.failed is not None or not metered.complete:
             return None
         evidence = metered.evidence if self.opened.streamed else _UNSEEN
-        return self._ports.estimator.learn(
-            self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=metered.usage
-        )
+        error = self._ports.estimator.learn(self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=usage)
+        if metered.counter is None or error is None:
+            return error
+        metered.counter.then(partial(self._learn_counted, evidence, usage, error))
+        return None
+
+    def _learn_counted(self, evidence: Evidence, usage: Usage, error: float, counted: int | None) -> None:
+        """The same of what a tokenizer counted. `error`: of the estimate that it would have been without."""
+        if counted:
+            learned = self._ports.estimator.learn_counted(
+                self.model_key, evidence=evidence, usage=usage, counted=counted
+            )
+            error = error if learned is None else learned
+        self._ports.meters.estimated(self.opened, error)
 
 
 def _tokens(usage: Usage) -> int:

@@ -159,7 +159,7 @@ class Exchange:
         self._framing = framing
         stripper = self._dialect.stripper
         strip = stripper() if stripper is not None and self._asking.injected else None
-        meter = self._dialect.stream_meter(framing, self._asking.route.provider.settings.cumulative)
+        meter = self._asking.stream_meter(framing)
         return await self._relayed(answer, meter, strip, streamed=True)
 
     async def _relayed(

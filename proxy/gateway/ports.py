@@ -15,6 +15,7 @@ from proxy.billing.reservation import Denied, Hold, Level
 from proxy.gateway.relay import Slot
 from proxy.gateway.upstream import Provider, UpstreamClient
 from proxy.metering.estimate import Estimator
+from proxy.metering.spelling import TokenCounter
 from proxy.metrics import Gaps
 
 
@@ -101,7 +102,10 @@ class Meters(Protocol):
         """A provider gave nothing, and another one is asked."""
 
     def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
-        """Closed in the journal."""
+        """Closed in the journal. `estimate_error`: signed, relative; None: not known, or not yet."""
+
+    def estimated(self, opened: Opened, error: float) -> None:
+        """What was not known yet."""
 
     def refused(self, status: int, code: str | None) -> None:
         """Not admitted."""
@@ -128,6 +132,8 @@ class Route:
     """its share of the requests, among the model's others; None: they have an order"""
     others: tuple[Route, ...] = ()
     """who else can answer, should this provider not: in the order in which they are asked"""
+    counter: Callable[[], TokenCounter] | None = None
+    """makes what counts the tokens of one stream; None: nothing does"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,13 @@ def hidden_of(evidence: Evidence, usage: Usage) -> float:
     return min(reasoning - seen, completion - 1.0)
 
 
+def shown_error(learned: float, hidden_share: float | None) -> float:
+    """Typical relative error of an estimate, if that share of it is hidden; None: nothing is."""
+    if hidden_share is not None:
+        learned = max(learned, hidden_share * _HIDDEN_ERROR or _HIDES_ERROR)
+    return round(learned, 4)
+
+
 class Completions:
     """One model: its regression, its mean error, its hidden reasoning."""
 
@@ -170,10 +177,7 @@ class Completions:
 
     def expected_error(self, hidden_share: float | None) -> float:
         """Typical relative error, if that share of an estimate is hidden; None: nothing is."""
-        learned = self.errors.expected(ERROR_PRIOR)
-        if hidden_share is not None:
-            learned = max(learned, hidden_share * _HIDDEN_ERROR or _HIDES_ERROR)
-        return round(learned, 4)
+        return shown_error(self.errors.expected(ERROR_PRIOR), hidden_share)
 
     def learn(self, evidence: Evidence, usage: Usage, named: Hidden) -> float:
         """From an answer with completion tokens. Returns the relative error of the estimate before: 0.1 = 10 % high."""

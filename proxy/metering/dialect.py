@@ -14,6 +14,7 @@ from proxy.metering.framing import SSE, Framing
 from proxy.metering.meter import BodyMeter, JsonMeter, StreamMeter
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts
+from proxy.metering.spelling import TokenCounter
 from proxy.metering.strip import UsageStripper
 from proxy.metering.tally import Tally
 
@@ -105,9 +106,14 @@ class Dialect:
         guessed = streamed and self.plain is None and content_type != _JSON_TYPE
         return self.framings[0] if guessed else None
 
-    def stream_meter(self, framing: Framing = SSE, cumulative: bool | None = None) -> StreamMeter:
-        """For one stream."""
-        return StreamMeter(self.tally, framing.framer(), cumulative)
+    def stream_meter(
+        self, framing: Framing = SSE, cumulative: bool | None = None, counter: TokenCounter | None = None
+    ) -> StreamMeter:
+        """For one stream. `counter`: counts the tokens of what it says, too."""
+        meter = StreamMeter(self.tally, framing.framer(), cumulative)
+        if counter is not None:
+            meter.tally.count_with(counter)
+        return meter
 
     def plain_meter(self) -> BodyMeter:
         """For one answer that is no stream."""

@@ -1,9 +1,9 @@
 """Token counts that no provider reported, from counters alone; and the reading that says which is which.
 
 Law: a reported number is never replaced. An estimate is a prior until a model's streams with usage teach otherwise, by
-one small regression of completions (`completion`) and one of prompts (`prompts`). It is capped by what the request
-allowed and by the bytes seen, and it is never 0 where something was generated. Equal state and evidence give equal
-numbers.
+one small regression of completions (`completion`), one of prompts (`prompts`), and, where a tokenizer counts, one of
+what it counts (`tokenized`). It is capped by what the request allowed and by the bytes seen, and it is never 0 where
+something was generated. Equal state and evidence give equal numbers.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 from msgspec import structs
 
-from proxy.metering.completion import Completions, Hidden, counters, hidden_tokens, may_hide
+from proxy.metering.completion import Completions, Hidden, counters, hidden_of, hidden_tokens, may_hide
 from proxy.metering.meter import Metered
 from proxy.metering.prompts import Prompts
+from proxy.metering.tokenized import Tokenized
 from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 VERSION = "ridge-2"
+# Where a tokenizer counted what was streamed.
+TOKENIZED = "tokenizer-1"
 # Where the provider said how much it had generated so far: its own count, of an answer that was cut.
 RUNNING_COUNT = "running-count"
 
@@ -43,7 +46,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     None: this one is not known to hide any"""
 
 
-_NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES = Completions(), Prompts(), Hidden()
+_NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), Tokenized()
 
 
 class Estimator:
@@ -51,22 +54,34 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = ("_completions", "_named", "_prompts")
+    __slots__ = ("_completions", "_named", "_prompts", "_tokenized")
 
     def __init__(self) -> None:
         self._completions: dict[str, Completions] = {}
         self._named: dict[str, Hidden] = {}  # by the model's own name, whoever provides it
         self._prompts: dict[str, Prompts] = {}
+        self._tokenized: dict[str, Tokenized] = {}
 
     def completion(
-        self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
+        self,
+        model_key: str,
+        evidence: Evidence,
+        *,
+        completion_tokens_max: int | None,
+        bytes_seen: int,
+        counted: int | None = None,
     ) -> Estimate:
-        """Tokens generated. A streamed token needs at least one byte; without evidence there are none."""
+        """Tokens generated. A streamed token needs at least one byte; without evidence there are none.
+
+        `counted`: tokens of what was streamed, by a tokenizer; None or 0: by the counters alone.
+        """
         model = self._completions.get(model_key, _NO_ANSWERS)
         if evidence.empty:
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
             return Estimate(0, model.expected_error(hidden), hidden=hidden)
-        visible = model.visible(counters(evidence))
+        told = self._tokenized.get(model_key, _NO_COUNTS) if counted else None
+        visible = told.visible(evidence, counted) if told and counted else model.visible(counters(evidence))
+        expected_error = (told or model).expected_error
         hidden = self._hidden(model_key, model, visible)
         unseen = hidden or 0
         likely = round(visible) + unseen
@@ -75,8 +90,8 @@ class Estimator:
             unseen = max(unseen - tokens + completion_tokens_max, 0)
             tokens = max(completion_tokens_max, 1)
         if hidden is None:
-            return Estimate(tokens, model.expected_error(None), capped=tokens < likely)
-        return Estimate(tokens, model.expected_error(unseen / tokens), capped=tokens < likely, hidden=unseen)
+            return Estimate(tokens, expected_error(None), capped=tokens < likely)
+        return Estimate(tokens, expected_error(unseen / tokens), capped=tokens < likely, hidden=unseen)
 
     def _hidden(self, model_key: str, model: Completions, visible: float) -> int | None:
         """Tokens that were generated beside so many visible ones and never streamed; None: none, as far as is known."""
@@ -103,6 +118,18 @@ class Estimator:
         model = _kept(self._completions, model_key, Completions)
         return model.learn(evidence, usage, _kept(self._named, _name(model_key), Hidden))
 
+    def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: int) -> float | None:
+        """Beside `learn`, where a tokenizer counted so many: the relative error of the estimate by that, or None."""
+        if evidence.empty or not usage.completion_tokens or not counted:
+            return None
+        tokenized = _kept(self._tokenized, model_key, Tokenized)
+        visible = tokenized.visible(evidence, counted)
+        unseen = self._hidden(model_key, self._completions.get(model_key, _NO_ANSWERS), visible) or 0
+        error = (visible + unseen) / usage.completion_tokens - 1
+        seen = usage.completion_tokens - hidden_of(evidence, usage)
+        tokenized.learn(evidence, counted, visible=seen, billed=usage.completion_tokens, error=error)
+        return error
+
     def export(self) -> dict[str, Any]:
         """What was learned, as plain JSON values for `restore`."""
         return {
@@ -110,6 +137,7 @@ class Estimator:
             "completions": {key: model.row() for key, model in self._completions.items()},
             "named": {name: hidden.row() for name, hidden in self._named.items()},
             "prompts": {key: model.row() for key, model in self._prompts.items()},
+            "tokenized": {key: model.row() for key, model in self._tokenized.items()},
         }
 
     @classmethod
@@ -120,6 +148,7 @@ class Estimator:
             estimator._completions = _restored(exported.get("completions"), Completions.restored)
             estimator._named = _restored(exported.get("named"), _restored_hidden)
             estimator._prompts = _restored(exported.get("prompts"), Prompts.restored)
+            estimator._tokenized = _restored(exported.get("tokenized"), Tokenized.restored)
         return estimator
 
 
@@ -190,9 +219,14 @@ def reading(
     if usage.reported_nothing and metered.evidence.empty and not accepted:
         return NOTHING
     told = usage.completion_tokens is not None
-    counted = None if told else _counted(metered, completion_tokens_max)
-    estimate = counted or estimator.completion(
-        model_key, metered.evidence, completion_tokens_max=completion_tokens_max, bytes_seen=bytes_seen
+    so_far = None if told else _counted(metered, completion_tokens_max)
+    counted = metered.counter.total() if metered.counter and not told and so_far is None else None
+    estimate = so_far or estimator.completion(
+        model_key,
+        metered.evidence,
+        completion_tokens_max=completion_tokens_max,
+        bytes_seen=bytes_seen,
+        counted=counted,
     )
     prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
     made = estimate.tokens or asked.completion_tokens or 0
@@ -207,7 +241,7 @@ def reading(
             total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
         ),
         UsageSource.ESTIMATED,
-        estimator=VERSION if counted is None else RUNNING_COUNT,
+        estimator=RUNNING_COUNT if so_far else TOKENIZED if counted else VERSION,
         expected_error=max(likely, _ASKED_ERROR) if guessed else likely,
         service_tier=metered.service_tier,
         capped=estimate.capped and not told,

@@ -16,6 +16,7 @@ from proxy.metering.dialects.openai_usage import plain, timings
 from proxy.metering.framing import Framer
 from proxy.metering.run import RunReader, RunText
 from proxy.metering.skim import Skim
+from proxy.metering.spelling import TokenCounter
 from proxy.metering.sse import EventFramer
 from proxy.metering.tally import Tally
 from proxy.metering.usage import Evidence, Usage, service_tier_of
@@ -56,6 +57,8 @@ class Metered(msgspec.Struct, frozen=True):
     """by which the answer says it was served (`service_tier_of`); None: it does not say"""
     completion_so_far: int | None = None
     """completion tokens by the provider's own count, where it is not final"""
+    counter: TokenCounter | None = None
+    """who knows the tokens of what was generated; None: nobody does"""
 
 
 class BodyMeter(Protocol):
@@ -104,6 +107,7 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
         timings={} if raw is None else timings(raw),
         service_tier=service_tier_of(tally.service_tier),
         completion_so_far=tally.completion_so_far,
+        counter=tally.counted(),
     )
 
 

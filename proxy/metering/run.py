@@ -48,6 +48,13 @@ class RunText(msgspec.Struct, frozen=True, gc=False):
     reasoning: bool
     size: int
     """bytes of the events, without what they were wrapped in"""
+    texts: list[bytes]
+    """as they stand in JSON"""
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return _text_of(b'"' + b"".join(self.texts) + b'"')
 
 
 class Wrap(msgspec.Struct, frozen=True):
@@ -99,7 +106,7 @@ class RunReader:
         if blanks:
             chars = chars[0] - blanks, chars[1], chars[2], chars[3] - blanks, *chars[4:]
         size = events * self._fixed + len(joined) - blanks
-        return RunText(events, events - texts.count(b""), chars, self.run.reasoning, size)
+        return RunText(events, events - texts.count(b""), chars, self.run.reasoning, size, texts)
 
     def _head(self, text_bytes: int) -> bytes:
         head = self._wrap.head(self._fixed + text_bytes) + self.run.before

@@ -1,7 +1,8 @@
 """What a meter asks of a wire language: the `Tally`, and the counting that all of them share.
 
-Law: a tally never raises for what a provider sends, and keeps no text longer than one look of the meter. It is told
-whole events or a whole answer; how they were cut is not its business.
+Law: a tally never raises for what a provider sends, and keeps no text longer than one look of the meter; where a
+tokenizer counts, no longer than until it has a piece for it (`spelling`). It is told whole events or a whole answer;
+how they were cut is not its business.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from proxy.metering.run import RunText, TextRun
+from proxy.metering.spelling import Spelling, Spoken, TokenCounter
 from proxy.metering.text import Chars, chars_of
 from proxy.metering.usage import Evidence, Usage
 
@@ -53,6 +55,12 @@ class Tally(Protocol):
     def read_answer(self, body: bytes) -> bool:
         """One whole JSON answer. False, and nothing is changed, if it is no JSON object."""
 
+    def count_with(self, counter: TokenCounter) -> None:
+        """What the stream says is to be counted by it, too. Before anything is read."""
+
+    def counted(self) -> TokenCounter | None:
+        """Who knows its tokens, after `settle`; None: nobody does."""
+
     def fail(self, word: str) -> None:
         """The provider said that it failed. The first word stays."""
 
@@ -67,8 +75,8 @@ class Counting:
     """The half of a tally that is the same in every language: fields, counters, texts put aside."""
 
     __slots__ = (
-        "_calls", "_reasonings", "_texts", "completion_so_far", "done", "evidence", "failed", "finish_reason", "flags",
-        "response_id", "service_tier", "usage", "usage_raw",
+        "_called", "_calls", "_reasonings", "_spelling", "_texts", "completion_so_far", "done", "evidence", "failed",
+        "finish_reason", "flags", "response_id", "service_tier", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +92,8 @@ class Counting:
         self.done = False
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
+        self._called: list[str] = []  # names and arguments of tool calls
+        self._spelling: Spelling | None = None
         self._calls: set[tuple[int, int | str]] = set()
 
     def run(self, read: Any, event: bytes) -> TextRun | None:
@@ -94,6 +104,16 @@ class Counting:
         """Events of a run: each non-empty text was an event of its own."""
         self.evidence.text_events += found.spoken
         self._count(found.chars, reasoning=found.reasoning)
+        if self._spelling is not None:
+            self._spelling.say(Spoken.REASONING if found.reasoning else Spoken.TEXT, found.text)
+
+    def count_with(self, counter: TokenCounter) -> None:
+        """From here on."""
+        self._spelling = Spelling(counter)
+
+    def counted(self) -> TokenCounter | None:
+        """It has been told everything."""
+        return None if self._spelling is None else self._spelling.end()
 
     def fail(self, word: str) -> None:
         """The provider said that it failed. The first word stays."""
@@ -102,11 +122,18 @@ class Counting:
     def flush(self) -> None:
         """Counts the fragments that were put aside."""
         if self._texts:
-            self._count(chars_of("".join(self._texts)), reasoning=False)
-            self._texts.clear()
+            self._count(chars_of(self._joined(self._texts, Spoken.TEXT)), reasoning=False)
         if self._reasonings:
-            self._count(chars_of("".join(self._reasonings)), reasoning=True)
-            self._reasonings.clear()
+            self._count(chars_of(self._joined(self._reasonings, Spoken.REASONING)), reasoning=True)
+        if self._called:
+            self.evidence.tool_chars += len(self._joined(self._called, Spoken.CALLS))
+
+    def _joined(self, fragments: list[str], spoken: Spoken) -> str:
+        text = "".join(fragments)
+        fragments.clear()
+        if self._spelling is not None:
+            self._spelling.say(spoken, text)
+        return text
 
     def settle(self) -> None:
         """The answer is over. Idempotent."""

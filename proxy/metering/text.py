@@ -65,7 +65,7 @@ class GrowingText:
     one proves that they are fragments (`plain`), and what was taken for repetition is counted after all.
     """
 
-    __slots__ = ("_growths", "_longest", "_spare", "_sure", "plain")
+    __slots__ = ("_growths", "_longest", "_spare", "_sure", "news", "plain")
 
     def __init__(self, *, sure: bool) -> None:
         self._sure = sure
@@ -73,6 +73,8 @@ class GrowingText:
         self._growths = 0
         self._spare = NO_CHARS  # counted only if the texts prove to be fragments
         self.plain = False
+        self.news: str | None = ""
+        """what the last text added; None: more than it says, what was taken for repetition before"""
 
     @property
     def cumulative(self) -> bool:
@@ -87,11 +89,15 @@ class GrowingText:
         """The characters that `text` adds to the count."""
         longest = self._longest
         if not (self._sure or text.startswith(longest.rstrip(_NOT_YET)) or longest.startswith(text)):
-            return plus(self.settle(fragments=True), chars_of(text))
+            owed = self.settle(fragments=True)
+            self.news = None if any(owed) else text
+            return plus(owed, chars_of(text))
         if len(text) <= len(longest):
+            self.news = ""
             self._spare = plus(self._spare, chars_of(text))
             return NO_CHARS
-        new = chars_of(text[len(longest) :])
+        self.news = text[len(longest) :]
+        new = chars_of(self.news)
         self._spare = plus(self._spare, minus_floor(chars_of(text), new))
         self._growths += bool(longest)
         self._longest = text

@@ -343,6 +343,18 @@ def folder() -> Kind:
     return Kind("folder", read)
 
 
+def file() -> Kind:
+    """A file; a relative path starts at the configuration file."""
+
+    def read(raw: object, at: At) -> Path:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        if not value or "\0" in value:
+            raise at.wrong("must be the path of a file")
+        return at.folder / Path(value).expanduser()
+
+    return Kind("file", read)
+
+
 def secret() -> Kind:
     """A provider's key: `${VAR}`, or a literal one where that is allowed."""
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from proxy.billing.record import Price
-from proxy.settings.kinds import about, several, text, whole
+from proxy.settings.kinds import about, file, several, text, whole
 from proxy.settings.prices import PRICE
 from proxy.settings.spending import COMPLETION_TOKENS_MAX
 
@@ -91,6 +92,13 @@ class ModelSettings:
             whole(1, COMPLETION_TOKENS_MAX), "most tokens one answer can have: no more is held", default="not known"
         ),
     )
+    tokenizer: Path | None = field(
+        default=None,
+        metadata=about(
+            file(), "its `tokenizer.json`, to estimate streams by; needs the extra `tokenweir[tokenizers]`",
+            default="none",
+        ),
+    )  # fmt: skip
 
     @property
     def is_pattern(self) -> bool:

@@ -10,12 +10,14 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from proxy.demo.script import AnyStep, Script, Shape
 from tests.support.net import RawClient, Response, ask, chat_request, connect, free_port
 from tests.support.provider import ScriptedProvider
+from tests.support.tokenizer import every_character
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 # Long beside a loaded machine's hiccups, short beside a test: what must not happen within it, does not.
@@ -69,6 +71,9 @@ class Deployment:
             f"{name}/*": {"provider": name, "price": PRICE, "cost": COST} for name in sections
         }
         models["small/*"]["completion_tokens_max"] = SMALL_TOKENS
+        with suppress(ImportError):  # tests that need it skip
+            tokenizer = every_character(folder / "tokenizer.json").name  # a relative path begins at the configuration
+            models["counted/*"] = models["drain/*"] | {"provider": "cancel", "tokenizer": tokenizer}
         models |= {"units/*": {"provider": "many", "price": UNIT_PRICE}, "unpriced/*": {"provider": "many"}}
         self.provider = provider
         self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)

@@ -20,6 +20,7 @@ from tests.support.net import RawClient
 
 EVENTS = told("openai", 5)
 REPORTED = (21, 5)
+CHARS = ("chars_latin", "chars_wide", "chars_other")
 # Longer than a client needs to leave on a loaded machine: what is sent after it, nobody reads.
 LONG_MS = 900
 
@@ -140,6 +141,19 @@ async def test_an_estimate_is_never_above_the_models_limit(deployment: Deploymen
         entry = await deployment.entry(model)
         assert (entry["usage_source"], entry["completion_tokens"]) == ("estimated", SMALL_TOKENS)
         assert entry["details"]["capped"] is True
+
+
+async def test_a_cut_stream_of_a_model_with_a_tokenizer_is_billed_what_that_counts(deployment: Deployment) -> None:
+    pytest.importorskip("tokenizers", reason="the extra tokenweir[tokenizers] is not installed")
+    events = told("openai", 500)[:401]
+    model = deployment.plan("counted", [*sends(events), Stall()])
+    await leave_after(deployment, model, b"".join(events), RawClient.close)
+    entry = await deployment.entry(model)
+    chars = sum(count for name, count in entry["details"]["evidence"].items() if name in CHARS)
+    assert chars > 1024, "more than a piece"
+    assert (entry["usage_source"], entry["estimator"]) == ("estimated", "tokenizer-1")
+    assert entry["completion_tokens"] == chars + 1  # the tests' tokenizer: every character is one
+    settled(entry, len(events))
 
 
 async def test_an_estimate_for_a_model_that_hides_its_reasoning_says_so(deployment: Deployment) -> None:

@@ -75,13 +75,13 @@ class MessagesTally(Counting):
         if block.name:
             self._begin((index, block.id or block.name))
             self.evidence.tool_events += 1
-            self.evidence.tool_chars += len(block.name)
+            self._called.append(block.name)
         self._read_text(block.text, block.thinking)
 
     def _read_delta(self, delta: Delta, found: Event) -> None:
         if delta.partial_json:
             self.evidence.tool_events += 1
-            self.evidence.tool_chars += len(delta.partial_json)
+            self._called.append(delta.partial_json)
         self._read_text(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
         self._finish(delta.stop_reason)
         if found.type == "message_delta":

@@ -133,12 +133,14 @@ class CohereTally(Counting):
         self._read_calls(index, message.tool_calls)
 
     def _read_calls(self, index: int, calls: Call | list[Call] | None) -> None:
-        before = self.evidence.tool_chars
+        said = ""
         for place, call in enumerate(calls if isinstance(calls, list) else [calls] if calls is not None else [], index):
             self._begin((0, place))
             if call.function is not None:
-                self.evidence.tool_chars += len(call.function.name or "") + len(call.function.arguments or "")
-        self.evidence.tool_events += self.evidence.tool_chars > before
+                said += (call.function.name or "") + (call.function.arguments or "")
+        if said:
+            self._called.append(said)
+            self.evidence.tool_events += 1
 
     def _finish(self, reason: str | None, failure: str, *, failed: bool) -> None:
         if reason:

@@ -147,7 +147,7 @@ class GeminiTally(Counting):
         if call.name or call.partial_args is None:  # fragments that follow have no name
             self._last_call += 1
         self._begin((index, self._last_call))
-        self.evidence.tool_chars += len(call.name or "") + _json_chars(call.args) + _json_chars(call.partial_args)
+        self._called += (call.name or "", _json(call.args), _json(call.partial_args))
         return _CALL
 
     def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
@@ -169,14 +169,14 @@ class GeminiTally(Counting):
                 self.flags.add("usage_decreased")
 
 
-def _json_chars(value: object) -> int:
-    """The characters of `value` as compact JSON; none of None."""
+def _json(value: object) -> str:
+    """`value` as compact JSON; nothing of None."""
     if value is None:
-        return 0
+        return ""
     try:
-        return len(msgspec.json.encode(value).decode())
+        return msgspec.json.encode(value).decode()
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-        return len(json.dumps(value, ensure_ascii=False))
+        return json.dumps(value, ensure_ascii=False)
 
 
 _STATUSES = {

@@ -121,7 +121,7 @@ class OllamaTally(Counting):
         for call in calls or ():
             self._begin((0, len(self._calls)))
             if call.function is not None:
-                self.evidence.tool_chars += len(call.function.name or "") + _length(call.function.arguments)
+                self._called += (call.function.name or "", _json(call.function.arguments))
         self.evidence.tool_events += bool(calls)
 
     def _read_usage(self, line: Line) -> None:
@@ -142,12 +142,12 @@ def _usage_of(line: Line) -> Usage:
     return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total)
 
 
-def _length(arguments: object) -> int:
-    """In characters of compact JSON: as the model wrote them, nearly."""
+def _json(arguments: object) -> str:
+    """Compact: as the model wrote them, nearly."""
     try:
-        return 0 if arguments is None else len(json.dumps(arguments, ensure_ascii=False, separators=(",", ":")))
+        return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
-        return 0
+        return ""
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

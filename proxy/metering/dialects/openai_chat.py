@@ -12,6 +12,7 @@ from proxy.metering.dialects.openai_usage import later, usage_of, violations
 from proxy.metering.dialects.openai_wire import Choice, Chunk, Part, ToolCall, chunk_of
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.run import TextRun, run_of
+from proxy.metering.spelling import Spoken, TokenCounter
 from proxy.metering.strip import UsageStripper
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.text import GrowingText, chars_of
@@ -110,9 +111,17 @@ class ChatTally(Counting):
         """The stream is over: decides what was still open. Idempotent."""
         self.flush()
         for (_, reasoning), growing in self._growing.items():
-            self._count(growing.settle(), reasoning=reasoning)
+            owed = growing.settle()
+            self._count(owed, reasoning=reasoning)
+            if any(owed) and self._spelling is not None:
+                self._spelling.give_up()
             if growing.cumulative:
                 self.flags.add("cumulative")
+
+    def counted(self) -> TokenCounter | None:
+        """Of one choice: several at once, told word by word, are no text."""
+        choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
+        return super().counted() if len(choices) <= 1 else None
 
     def _read_usage(self, chunk: Chunk) -> None:
         raw = chunk.usage
@@ -193,7 +202,14 @@ class ChatTally(Counting):
             growing = GrowingText(sure=self._cumulative is True)
             growing.plain = self._cumulative is False or len(self._growing) >= 2 * CHOICES_MAX
             self._growing[key] = growing
-        self._count(chars_of(text) if growing.plain else growing.take(text), reasoning=reasoning)
+        news: str | None = text
+        if growing.plain:
+            chars = chars_of(text)
+        else:
+            chars, news = growing.take(text), growing.news
+        self._count(chars, reasoning=reasoning)
+        if self._spelling is not None:
+            self._spelling.say(Spoken.REASONING if reasoning else Spoken.TEXT, news)
         if growing.plain:
             del self._growing[key]
             plain_ones = self._plain_reasoning if reasoning else self._plain
@@ -211,16 +227,19 @@ class ChatTally(Counting):
         return _TEXT if spoken else 0
 
     def _read_calls(self, index: int, part: Part) -> int:
-        chars = 0
+        said = ""
         for call in part.tool_calls or ():
-            chars += self._read_call(index, call)
+            said += self._read_call(index, call)
         if (legacy := part.function_call) is not None and (legacy.name or legacy.arguments):
             self._begin((index, "function_call"))
-            chars += len(legacy.name or "") + len(legacy.arguments or "")
-        self.evidence.tool_chars += chars
-        return _CALL if chars else 0
+            said += (legacy.name or "") + (legacy.arguments or "")
+        if not said:
+            return 0
+        self._called.append(said)
+        return _CALL
 
-    def _read_call(self, index: int, call: ToolCall) -> int:
+    def _read_call(self, index: int, call: ToolCall) -> str:
+        """What it says."""
         # With an id: one call for each id. Without: the call at that place goes on.
         place: tuple[int, int | str] = (index, 0 if call.index is None else call.index)
         if call.id:
@@ -228,12 +247,12 @@ class ChatTally(Counting):
             self._calls.add(place)
         else:
             self._begin(place)
-        chars = 0
+        said = ""
         if call.function is not None:
-            chars = len(call.function.name or "") + len(call.function.arguments or "")
+            said = (call.function.name or "") + (call.function.arguments or "")
         if call.custom is not None:
-            chars += len(call.custom.name or "") + len(call.custom.input or "")
-        return chars
+            said += (call.custom.name or "") + (call.custom.input or "")
+        return said
 
 
 OPENAI_CHAT = Dialect(

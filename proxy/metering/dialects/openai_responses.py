@@ -82,7 +82,7 @@ class ResponsesTally(Counting):
         self._told.add(index)
         if "_call" in kind:
             self.evidence.tool_events += 1
-            self.evidence.tool_chars += len(delta)
+            self._called.append(delta)
         else:
             (self._reasonings if "reasoning" in kind else self._texts).append(delta)
             self.evidence.text_events += 1
@@ -98,10 +98,10 @@ class ResponsesTally(Counting):
         if not whole or index in self._told:
             return
         self._told.add(index)
-        called = len(item.arguments or "") + len(item.input or "") + len(item.code or "")
+        called = (item.arguments or "") + (item.input or "") + (item.code or "")
         if calls and called:
             self.evidence.tool_events += 1
-            self.evidence.tool_chars += called
+            self._called.append(called)
         written = _written(item.content) if kind in ("message", "reasoning") else ""
         if kind == "reasoning":
             written += _written(item.summary)
@@ -113,7 +113,7 @@ class ResponsesTally(Counting):
         calls = self.evidence.tool_calls
         self._begin((index, "call"))
         if item.name and self.evidence.tool_calls > calls:
-            self.evidence.tool_chars += len(item.name)
+            self._called.append(item.name)
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         if not raw:
