@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from proxy.billing.prices import PriceBook
 from proxy.compose.proxy import price_lookup
+from proxy.compose.tokenizers import Tokenizers
 from proxy.doctor.finding import Case, Finding, fails, note, ok
 from proxy.metering.completion import may_hide
 from proxy.settings import (
@@ -98,6 +99,16 @@ def prices(case: Case) -> list[Finding]:
             )
         )
     return found
+
+
+def tokenizers(case: Case) -> list[Finding]:
+    """Whether those that are named can be read."""
+    models = case.settings.models.values()
+    try:
+        Tokenizers(models)
+    except SettingsError as refusal:
+        return [fails("tokenizers", str(refusal), "`tokenweir serve` refuses to start like this: see the README")]
+    return [ok("tokenizers", f"are read: of {sum(model.tokenizer is not None for model in models)} models")]
 
 
 def hidden_reasoning(case: Case) -> list[Finding]:

@@ -33,6 +33,7 @@ def checks(case: Case) -> list[Check]:
         Check("configuration", configuration.wording),
         Check("prices", configuration.prices),
         Check("hidden reasoning", configuration.hidden_reasoning),
+        *([Check("tokenizers", configuration.tokenizers)] if _has_tokenizers(case) else []),
         Check("data folder", machine.data_folder),
         Check("journal", machine.journal),
         Check("open files", machine.open_files),
@@ -44,6 +45,10 @@ def checks(case: Case) -> list[Check]:
     if case.call is not None:
         found.append(Check(f"call {case.call}", providers.call, providers.CALL_S + CHECK_S))
     return found
+
+
+def _has_tokenizers(case: Case) -> bool:
+    return any(model.tokenizer is not None for model in case.settings.models.values())
 
 
 def examine(case: Case, listed: Sequence[Check]) -> list[Finding]:

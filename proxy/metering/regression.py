@@ -13,8 +13,8 @@ from operator import mul
 
 import msgspec
 
-# What an answer says is off by so many tokens, and by so much of its tokens: rounding, and what no counter shows.
-_NOISE_TOKENS, _NOISE_SHARE = 0.7, 0.05
+# What an answer says is off by so many tokens: rounding. And by so much of its tokens: what no counter shows.
+_NOISE_TOKENS, NOISE_SHARE = 0.7, 0.05
 # An answer further off than so many standard deviations counts as one that is only this far off, but less sure.
 _OUTLIER = 2.5
 # So much of what was learned is forgotten with every answer: some 300 answers are remembered.
@@ -42,10 +42,12 @@ class Weight(msgspec.Struct, frozen=True):
 class Ridge:
     """The weights of one model, and how sure they are: the upper triangle of their covariance, row by row."""
 
-    __slots__ = ("_beliefs", "_faded", "_rows", "weights")
+    __slots__ = ("_beliefs", "_faded", "_noise", "_rows", "weights")
 
-    def __init__(self, beliefs: Sequence[Weight]) -> None:
+    def __init__(self, beliefs: Sequence[Weight], noise: float = NOISE_SHARE) -> None:
+        """`noise`: the part of an answer's tokens that its counters do not show."""
         self._beliefs = beliefs
+        self._noise = noise
         self._faded = [_FORGOTTEN * one.spread**2 for one in beliefs]
         self.weights = [one.prior for one in beliefs]
         self._rows = self._unsure()
@@ -58,7 +60,7 @@ class Ridge:
         """From an answer whose tokens are known."""
         said = _weighted(self.weights, counters)
         reach = self._reach(counters)
-        noise = _NOISE_TOKENS + _NOISE_SHARE * max(said, tokens / 2, 1.0)
+        noise = _NOISE_TOKENS + self._noise * max(said, tokens / 2, 1.0)
         miss = tokens - said
         variance = max(_weighted(reach, counters), 0.0) + noise * noise
         variance = max(variance, miss * miss / (_OUTLIER * _OUTLIER))
@@ -72,12 +74,12 @@ class Ridge:
         return [*self.weights, *(value for row in self._rows for value in row)]
 
     @classmethod
-    def restored(cls, beliefs: Sequence[Weight], row: Sequence[float]) -> Ridge | None:
+    def restored(cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE) -> Ridge | None:
         """From `row`; None if that cannot be one. The numbers are finite."""
         size = len(beliefs)
         if len(row) != size + size * (size + 1) // 2:
             return None
-        ridge = cls(beliefs)
+        ridge = cls(beliefs, noise)
         ridge.weights = list(row[:size])
         at = size
         for index in range(size):

@@ -13,14 +13,16 @@ from proxy.metering.usage import Evidence
 
 # From the same recorded streams as the counters' beliefs; rounded.
 BELIEFS = (
-    Weight(1.0, 2.0, least=0.0, most=100.0),  # the answer: role, stop and template tokens
-    Weight(1.0, 0.1, least=0.2, most=5.0),  # tokens counted
-    Weight(0.0, 0.02, least=-0.2, most=1.0),  # text events: what a provider adds to each
-    Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the frame around each
+    Weight(0.4, 1.0, least=0.0, most=100.0),  # the answer: a token that ends it, which some count
+    Weight(1.0, 0.05, least=0.2, most=5.0),  # tokens counted
+    Weight(0.0, 0.01, least=-0.2, most=1.0),  # text events: what a provider adds to each
+    Weight(8.0, 10.0, least=-3.0, most=300.0),  # tool calls: the frame around each
     Weight(13.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the frame around all of them
     Weight(0.0, 0.25, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
 )
 
+# Most answers are billed what was counted, to the token; what is further off is another matter, and moves little.
+_NOISE = 0.01
 # Before any answer told: it may be another model's tokenizer.
 ERROR_PRIOR = 0.1
 
@@ -38,7 +40,7 @@ class Tokenized:
     __slots__ = ("errors", "ridge")
 
     def __init__(self) -> None:
-        self.ridge = Ridge(BELIEFS)
+        self.ridge = Ridge(BELIEFS, _NOISE)
         self.errors = Errors()
 
     def visible(self, evidence: Evidence, tokens: int) -> float:
@@ -61,7 +63,7 @@ class Tokenized:
     @classmethod
     def restored(cls, row: Sequence[float]) -> Tokenized | None:
         """From `row`; None if that cannot be one. The numbers are finite."""
-        ridge, errors = Ridge.restored(BELIEFS, row[2:]), Errors.restored(row[:2])
+        ridge, errors = Ridge.restored(BELIEFS, row[2:], _NOISE), Errors.restored(row[:2])
         if ridge is None or errors is None:
             return None
         found = cls()

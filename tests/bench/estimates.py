@@ -14,7 +14,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage
 from tests.bench import asked, tokenized
-from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, measured
+from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, counting, measured
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 FILES = ("open.jsonl", "more_streams.jsonl.gz")
@@ -50,12 +51,12 @@ def records() -> list[dict[str, Any]]:
 
 def whole(record: dict[str, Any]) -> Stream | None:
     """The stream, read to its end; None if it is not counted."""
-    evidence, usage, size = _read(record["body"].encode())
+    body, model = record["body"].encode(), record["request_json"].get("model") or ""
+    evidence, usage, counted = _read(body, model)
     tokens = usage.completion_tokens or 0
     if evidence.chars < MIN_CHARS or tokens < MIN_TOKENS:
         return None
-    model = record["request_json"].get("model") or ""
-    return Stream(record["id"], record["provider_host"], model, evidence, size, usage, tokens)
+    return Stream(record["id"], record["provider_host"], model, evidence, len(body), usage, tokens, counted)
 
 
 def cut(record: dict[str, Any], stream: Stream) -> list[Stream]:
@@ -65,20 +66,42 @@ def cut(record: dict[str, Any], stream: Stream) -> list[Stream]:
     found = []
     for _ in range(CUTS):
         size = rng.randrange(len(body))
-        evidence, _, _ = _read(body[:size])
+        evidence, _, counted = _read(body[:size], stream.model)
         tokens = stream.tokens * evidence.chars / stream.evidence.chars
         if evidence.chars >= CUT_CHARS_MIN and tokens >= CUT_TOKENS_MIN:
             found.append(
-                Stream(stream.id, stream.provider, stream.model, evidence, size, stream.usage, tokens),
+                Stream(stream.id, stream.provider, stream.model, evidence, size, stream.usage, tokens, counted),
             )
     return found
 
 
-def _read(body: bytes) -> tuple[Evidence, Usage, int]:
-    meter = OPENAI_CHAT.stream_meter()
+def _read(body: bytes, model: str) -> tuple[Evidence, Usage, int | None]:
+    """With what the tokenizer counts, where it is the model's and installed."""
+    counter = None
+    if O200K.match(model.rpartition("/")[2]):
+        with suppress(ImportError):
+            counter = tokenized.Counted(tokenized.vocabulary("o200k"))
+    meter = OPENAI_CHAT.stream_meter(counter=counter)
     meter.feed(body)
     metered = meter.close()
-    return metered.evidence, metered.usage or Usage(), len(body)
+    counted = None if metered.counter is None else metered.counter.total()
+    return metered.evidence, metered.usage or Usage(), counted
+
+
+def known(recorded: Recorded) -> list[Stream]:
+    """Streams that a tokenizer counted."""
+    return [one for one in recorded.seen if one.counted is not None]
+
+
+def single(recorded: Recorded) -> list[Stream]:
+    """Cut streams that a tokenizer counted, of those whose events were one token each: as many came as events."""
+    told = {
+        one.id
+        for one in known(recorded)
+        if not one.evidence.tool_calls and abs(one.evidence.text_events - one.tokens) <= 1
+    }
+    cuts = [one for one in recorded.cuts if one.id in told and one.evidence.text_events >= CUT_TOKENS_MIN]
+    return [replace(one, tokens=one.evidence.text_events) for one in cuts]
 
 
 def others(stream: Stream, among: Sequence[Stream]) -> list[Stream]:
@@ -155,6 +178,10 @@ def rows(recorded: Recorded) -> list[Row]:
         Row("models with o200k, after the others of its group",
             lambda t: left_out([one for one in seen if O200K.match(by_name(one))], seen, t, by=by_key),
             "≤ 2 % with a tokenizer"),
+        Row("the tokenizers extra, o200k, after the others of its group",
+            lambda t: left_out(known(recorded), seen, t, by=by_key), "≤ 2 %", counting),
+        Row("the tokenizers extra, o200k, cut, after the others",
+            lambda t: left_out(single(recorded), seen, t, by=by_key), "≤ 2 %", counting),
         Row("hidden reasoning, after the others of its model", lambda t: left_out(unseen, everything, t, by=by_name),
             "bias 0.9–1.1"),
         Row("hidden reasoning, without the longest stream",

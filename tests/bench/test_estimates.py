@@ -8,7 +8,7 @@ import pytest
 
 from tests.bench import asked, estimates
 from tests.bench.estimates import CORPUS, Recorded, fresh, grouped, left_out, records
-from tests.bench.figures import Figures, ridge
+from tests.bench.figures import Figures, counting, ridge
 
 
 def test_figures_are_what_they_say() -> None:
@@ -39,6 +39,12 @@ def test_the_figures_are_reached() -> None:
     known = left_out(of_openai, recorded.seen, ridge, by=estimates.by_key)
     assert known.streams >= 300
     assert known.median <= 0.02
+    if counted := estimates.known(recorded):  # its package is installed
+        for streams in (counted, estimates.single(recorded)):
+            extra = left_out(streams, recorded.seen, counting, by=estimates.by_key)
+            assert extra.streams >= 45
+            assert extra.median <= 0.01
+            assert extra.bias == pytest.approx(1, abs=0.02)
     hidden = left_out(recorded.unseen, [*recorded.seen, *recorded.unseen], ridge, by=estimates.by_name)
     assert hidden.streams >= 90
     assert hidden.bias == pytest.approx(1, abs=0.1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from proxy.metering.dialects.openai_chat import OPENAI_CHAT
 from proxy.metering.usage import Usage
-from tests.bench.figures import Figures, Row, Stream, Teach
+from tests.bench.figures import Figures, Row, Stream, Teach, counting
 
 TEXTS = Path(__file__).with_name("texts")
 LANGUAGES = tuple(sorted(path.stem for path in TEXTS.iterdir()))
@@ -117,12 +117,33 @@ def wire(text: str) -> bytes:
     return b"data: " + json.dumps(chunk, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-def answered(model: str, tokens: Sequence[bytes], rng: random.Random, *, joined: bool, cut: bool) -> Stream | None:
+class Counted:
+    """What the extra counts, at once."""
+
+    def __init__(self, cut: Cut) -> None:
+        self._cut = cut
+        self._tokens = 0
+
+    def add(self, text: str) -> None:
+        """Some text."""
+        self._tokens += len(self._cut(text))
+
+    def total(self) -> int | None:
+        """Of all of it."""
+        return self._tokens
+
+    def then(self, told: Callable[[int | None], None]) -> None:
+        """Nobody asks."""
+
+
+def answered(
+    model: str, tokens: Sequence[bytes], rng: random.Random, *, joined: bool, cut: bool, count: Cut | None = None
+) -> Stream | None:
     """The stream of these tokens, or what came of it up to a random byte; None: too little came."""
     pieces = [(wire(text), count) for text, count in events(tokens, rng if joined else None)]
     size = sum(len(piece) for piece, _ in pieces)
     seen = rng.randrange(size) if cut else size
-    meter, left, came = OPENAI_CHAT.stream_meter(), seen, 0
+    meter, left, came = OPENAI_CHAT.stream_meter(counter=None if count is None else Counted(count)), seen, 0
     for piece, held in pieces:
         meter.feed(piece[:left])
         left -= len(piece)
@@ -130,7 +151,9 @@ def answered(model: str, tokens: Sequence[bytes], rng: random.Random, *, joined:
             break
         came += held
     usage = Usage(9, None, len(tokens), None, 9 + len(tokens))
-    return Stream("", "p", model, meter.close().evidence, seen, usage, came) if came >= TOKENS_MIN else None
+    metered = meter.close()
+    counted = None if metered.counter is None else metered.counter.total()
+    return Stream("", "p", model, metered.evidence, seen, usage, came, counted) if came >= TOKENS_MIN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +165,26 @@ class Model:
 
     @classmethod
     def of(
-        cls, vocabulary_name: str, languages: Sequence[str], *, joined: bool, apart: bool, streams: int, seed: int
+        cls,
+        vocabulary_name: str,
+        languages: Sequence[str],
+        *,
+        joined: bool,
+        apart: bool,
+        streams: int,
+        seed: int,
+        counted: bool = False,
     ) -> Model:
-        """`joined`: events hold several tokens; `apart`: what is cut shares no sentence with what is learned from."""
+        """`joined`: events hold several tokens; `apart`: what is cut shares no sentence with what is learned from;
+        `counted`: by the model's own tokenizer, too."""
         rng = random.Random(f"{vocabulary_name} {languages} {joined} {apart} {seed}")
         known = {one: halves(one, rng) if apart else (sentences(one), sentences(one)) for one in languages}
         tokens = vocabulary(vocabulary_name)
 
         def some(turn: int, half: int) -> Stream | None:
             text = told(rng, known[languages[turn % len(languages)]][half])
-            return answered(vocabulary_name, tokens(text), rng, joined=joined, cut=half == 1)
+            count = tokens if counted else None
+            return answered(vocabulary_name, tokens(text), rng, joined=joined, cut=half == 1, count=count)
 
         learned = [some(turn, 0) for turn in range(REPORTED)]
         cuts = [some(turn, 1) for turn in range(streams)]
@@ -201,4 +234,12 @@ def rows() -> list[Row]:
             most = "" if apart else "≤ 3 %, 95 % ≤ 10 %, bias 0.99–1.01"
             where = ", unseen sentences" if apart else ""
             found.append(Row(f"real tokenizers, {title}{where}", partial(errors, both), most))
-    return found
+    return [*found, Row("the tokenizers extra, o200k, all languages", partial(errors, own()), "≤ 2 %", counting)]
+
+
+def own() -> list[Model]:
+    """A model for all languages, counted by its own tokenizer."""
+    return [
+        Model.of("o200k", LANGUAGES, joined=joined, apart=True, streams=10 * STREAMS, seed=0, counted=True)
+        for joined in (False, True)
+    ]

@@ -181,6 +181,9 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
     assert "*, thinker: reasoning is billed" in said(configuration.hidden_reasoning(case))
     unpriced = case_of(tmp_path, models={"never-heard-of": {"provider": "scripted"}})
     assert "models.never-heard-of.price: is missing" in said(configuration.prices(unpriced))
+    uncounted = case_of(tmp_path, models={"m": {"provider": "scripted", "tokenizer": "nowhere.json"}})
+    assert "models.m.tokenizer: " in said(configuration.tokenizers(uncounted))
+    assert "tokenizers" in [check.name for check in checks(uncounted)]
 
 
 def test_who_reaches_what_is_not_for_clients(tmp_path: Path) -> None:
