@@ -121,24 +121,28 @@ class Counting:
 class StreamCounter:
     """One stream: a `TokenCounter`, of the thread that made it."""
 
-    __slots__ = ("_count", "_counting", "_lost", "_tokens")
+    __slots__ = ("_added", "_count", "_counted", "_counting", "_lost", "_tokens")
 
     def __init__(self, counting: Counting, count: Count) -> None:
         self._counting = counting
         self._count = count
         self._tokens = 0
+        self._added = self._counted = 0  # texts
         self._lost = False
 
     def add(self, text: str) -> None:
         """Counted in its turn, or never."""
+        self._added += 1
         self._lost = self._lost or not self._counting.ask(partial(self._add, text), len(text))
 
     def _add(self, text: str) -> None:
+        """On the other thread."""
         if not self._lost:
             try:
                 self._tokens += self._count(text)
             except Exception:  # noqa: BLE001  halves of characters, say; it raises nothing narrower
                 self._lost = True
+        self._counted += 1  # last: whoever sees it sees the sum, too
 
     @property
     def _found(self) -> int | None:
@@ -146,8 +150,10 @@ class StreamCounter:
 
     def total(self) -> int | None:
         """Waits WAIT_S at most."""
+        if self._lost or self._counted == self._added:
+            return self._found
         counted = threading.Event()
-        if self._lost or self._counting.waiting > WAIT_CHARS_MAX or not self._counting.ask(counted.set):
+        if self._counting.waiting > WAIT_CHARS_MAX or not self._counting.ask(counted.set):
             return None
         return self._found if counted.wait(WAIT_S) else None
 

@@ -17,7 +17,7 @@ from proxy.gateway.errors import JSON_TYPE
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Route
 from proxy.gateway.relay import End, Relay
 from proxy.gateway.upstream import Answer
-from proxy.metering.estimate import reading
+from proxy.metering.estimate import TOKENIZED, reading
 from proxy.metering.meter import Metered, OpaqueMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
@@ -163,7 +163,7 @@ class Closing:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=_details(metered, read.source) | (details or {}) | {"situation": facts.value},
+            details=_details(metered, read) | (details or {}) | {"situation": facts.value},
         )
         self.billed = record.bills is not Bills.NOTHING
         self._ports.outbox.finish(record, self.slot)
@@ -231,7 +231,7 @@ def _ms(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
 
 
-def _details(metered: Metered | None, source: UsageSource) -> dict[str, Any]:
+def _details(metered: Metered | None, read: Reading) -> dict[str, Any]:
     """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
     if metered is None:
         return {}
@@ -244,8 +244,10 @@ def _details(metered: Metered | None, source: UsageSource) -> dict[str, Any]:
         details["provider_timings"] = metered.timings
     if metered.usage_raw is not None:
         details["usage"] = metered.usage_raw
-    if metered.usage is None or source is UsageSource.ESTIMATED:
+    if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = _seen(metered.evidence)
+    if metered.counter is not None and read.estimator == TOKENIZED:
+        details["evidence"]["tokens_counted"] = metered.counter.total()
     return details
 
 

@@ -22,7 +22,8 @@ class TokenCounter(Protocol):
         """Some text. It never waits."""
 
     def total(self) -> int | None:
-        """Tokens of all that was added. Waits for what is under way, some milliseconds at most; None: not to be had."""
+        """Tokens of all that was added. Waits for what is under way, some milliseconds at most; None: not to be had.
+        Once it was had, it is at hand."""
 
     def then(self, told: Callable[[int | None], None]) -> None:
         """As `total`, but whoever asks does not wait: `told` is called later."""

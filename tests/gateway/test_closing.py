@@ -11,7 +11,7 @@ import pytest
 from proxy.gateway.closing import Closing, _details
 from proxy.metering.estimate import Estimator
 from proxy.metering.meter import Metered
-from proxy.metering.usage import Evidence, Usage, UsageSource
+from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 
 SEEN = {"text_events": 3, "chars_latin": 12, "blanks": 2}
 HALF = {"prompt_tokens": 9}
@@ -28,7 +28,7 @@ HALF = {"prompt_tokens": 9}
 )
 def test_an_estimate_keeps_its_evidence(raw: dict[str, Any] | None, source: UsageSource, told: dict[str, Any]) -> None:
     metered = Metered(Usage(**raw) if raw else None, raw, Evidence(**SEEN), None, None, False, None, 3, (), {})
-    assert _details(metered, source) == told
+    assert _details(metered, Reading(Usage(), source)) == told
 
 
 class Later:

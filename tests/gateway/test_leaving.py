@@ -152,6 +152,7 @@ async def test_a_cut_stream_of_a_model_with_a_tokenizer_is_billed_what_that_coun
     chars = sum(count for name, count in entry["details"]["evidence"].items() if name in CHARS)
     assert chars > 1024, "more than a piece"
     assert (entry["usage_source"], entry["estimator"]) == ("estimated", "tokenizer-1")
+    assert entry["details"]["evidence"]["tokens_counted"] == chars
     assert entry["completion_tokens"] == chars  # the tests' tokenizer: every character is one
     settled(entry, len(events))
 
