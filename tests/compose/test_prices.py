@@ -13,6 +13,7 @@ from proxy.billing.prices import PriceBook, configured
 from proxy.billing.record import Rates
 from proxy.compose.prices import PricesNow
 from proxy.compose.proxy import _models
+from proxy.compose.tokenizers import Tokenizers
 from proxy.gateway.upstream import Provider
 from proxy.settings import Settings, parse
 from tests.ledger.making import an_entry
@@ -50,7 +51,7 @@ TARGETS = [
 def test_the_price_is_the_models_and_the_cost_is_of_who_answered(book: PriceBook, name: str, price: Any) -> None:
     settings = settings_with(providers=TARGETS, price=price)
     providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
-    first = _models(settings, book, providers).route(name)
+    first = _models(settings, book, providers, Tokenizers(())).route(name)
     assert first is not None
     listed = [book.price(provider=one, base_url=URLS[one], model=model, at=AT) for one, model in LISTED.items()]
     assert None not in listed
