@@ -112,7 +112,7 @@ function signIn(words) {
     try {
       await enter(field.value.trim());
     } catch (error) {
-      const told = error.status === 401 ? new Error("This is neither the admin secret nor a key that counts.") : error;
+      const told = error.status === 401 ? new Error("This is neither the admin secret nor a key that is active.") : error;
       trouble.replaceChildren(failure(told));
       button.disabled = false;
       field.select();

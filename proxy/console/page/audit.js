@@ -22,7 +22,7 @@ const columns = (names) => [
   { label: "What", cell: (one) => el("code", {}, one.action) },
   { label: "On", long: true, cell: (one) => (names.has(one.target) ? [names.get(one.target), el("div", { class: "quiet small" }, one.target)] : one.target ?? "–") },
   { label: "Details", long: true, cell: details },
-  { label: "Became", long: true, cell: (one) => [mark(RESULTS, one.result), one.words && el("div", { class: "small" }, one.words)] },
+  { label: "Result", long: true, cell: (one) => [mark(RESULTS, one.result), one.words && el("div", { class: "small" }, one.words)] },
 ];
 
 /** The newest; older ones when they are asked for. */

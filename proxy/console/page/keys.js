@@ -10,7 +10,7 @@ export const title = "Keys";
 function state(key, blocked) {
   const [label, good] = key.revoked ? ["revoked", false] : key.blocked ? ["blocked", false]
     : key.expires && new Date(key.expires) < new Date() ? ["expired", false]
-    : blocked?.has(key.team_id) ? ["project blocked", false] : ["counts", true];
+    : blocked?.has(key.team_id) ? ["project blocked", false] : ["active", true];
   return el("span", { class: `mark ${good ? "good" : "careful"}` }, label);
 }
 
@@ -46,7 +46,7 @@ function renew(key, done) {
 }
 
 function revoke(key, done) {
-  confirmed(`Revoke ${key.key_alias}?`, "It never counts again; this cannot be undone. What it was used for stays in the ledger. To stop it for a while, block it instead.", `Revoke ${key.key_alias} for ever`, async () => {
+  confirmed(`Revoke ${key.key_alias}?`, "It never works again; this cannot be undone. What it was used for stays in the ledger. To stop it for a while, block it instead.", `Revoke ${key.key_alias} for ever`, async () => {
     await post("key/delete", { keys: [key.token] });
     done(`${key.key_alias} is revoked.`);
   });
@@ -54,8 +54,8 @@ function revoke(key, done) {
 
 function block(key, done) {
   if (key.blocked) {
-    const act = async () => (await post("key/unblock", { key: key.token }), done(`${key.key_alias} counts again.`));
-    return confirmed(`Unblock ${key.key_alias}?`, "It counts again at once.", "Unblock", act);
+    const act = async () => (await post("key/unblock", { key: key.token }), done(`${key.key_alias} works again.`));
+    return confirmed(`Unblock ${key.key_alias}?`, "It works again at once.", "Unblock", act);
   }
   return confirmed(`Block ${key.key_alias}?`, "Its requests are refused until you unblock it; what runs goes on.", "Block", async () => {
     await post("key/block", { key: key.token });

@@ -29,8 +29,8 @@ function name(one) {
 }
 
 const state = (one, above) => {
-  const label = one.blocked ? "blocked" : above?.blocked ? "organization blocked" : "counts";
-  return el("span", { class: `mark ${label === "counts" ? "good" : "careful"}` }, label);
+  const label = one.blocked ? "blocked" : above?.blocked ? "organization blocked" : "active";
+  return el("span", { class: `mark ${label === "active" ? "good" : "careful"}` }, label);
 };
 
 const columns = (again, byId) => [
