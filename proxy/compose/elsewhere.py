@@ -12,10 +12,8 @@ from typing import Protocol
 import msgspec
 from msgspec import structs
 
-from proxy.billing.record import Bills
-from proxy.billing.settlement import amount
 from proxy.console.live import Elsewhere
-from proxy.gateway.running import Running
+from proxy.gateway.running import Running, come_to
 from proxy.metering.estimate import VERSION, Estimator
 from proxy.metering.usage import UsageSource
 from proxy.pipeline.frames import decode_opened
@@ -109,24 +107,13 @@ def _running(node: str, silent_s: float, parts: Parts, estimator: Estimator) -> 
     usage = record.reading.usage
     if usage.prompt_tokens is None:
         usage = structs.replace(usage, prompt_tokens=opened.prompt_tokens_estimate)
-    reported = record.reading.source is UsageSource.REPORTED
-    return Running(
-        exchange_id=opened.exchange_id,
-        key_id=opened.key_id,
-        key_alias=opened.key_alias,
-        provider=opened.provider,
-        model=opened.model,
-        endpoint=opened.endpoint,
-        streamed=opened.streamed,
-        started_at=opened.started_at,
+    return come_to(
+        opened,
+        usage,
+        reported=record.reading.source is UsageSource.REPORTED,
         state="streaming" if record.bytes else "waiting",
         events=record.events,
-        bytes=record.bytes,
-        prompt_tokens=usage.prompt_tokens or 0,
-        completion_tokens=usage.completion_tokens or 0,
-        usage_source="reported" if reported else "estimated",
-        charge_usd=amount(opened.price, usage, Bills.EVERYTHING),
-        cost_usd=amount(opened.cost, usage, Bills.EVERYTHING),
+        size=record.bytes,
         node=node,
         silent_s=silent_s,
     )

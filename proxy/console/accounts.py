@@ -5,8 +5,7 @@ every change is done by `doing.py`; what is paid in under one id is paid in once
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from msgspec import UNSET
@@ -26,7 +25,7 @@ from proxy.console.account_shapes import (
     account_shown,
 )
 from proxy.console.acting import Threads
-from proxy.console.api import Call, Endpoint, Reply, usd_number
+from proxy.console.api import Call, Endpoint, Reply, act, usd_number
 from proxy.console.doing import Doing, checked
 from proxy.console.key_shapes import NOTHING_PAID, PaidOf, changes, made_limits
 from proxy.console.reading import invalid
@@ -66,19 +65,13 @@ class AccountsApi:
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Its lines of the table."""
-
-        def post(path: str, summary: str, serve: Callable[[Call], Awaitable[Reply]], body: Any, made: Any) -> Endpoint:
-            return Endpoint(
-                method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: made}, operator=True
-            )
-
-        yield post("/account/new", "Make an organization or a project.", self.new, NewAccount, AccountInfo)
-        yield post("/account/update", "Change an account.", self.update, ChangedAccount, AccountInfo)
-        yield post(
+        yield act("/account/new", "Make an organization or a project.", self.new, NewAccount, AccountInfo)
+        yield act("/account/update", "Change an account.", self.update, ChangedAccount, AccountInfo)
+        yield act(
             "/account/block", "Its keys are refused until it is unblocked.", self.block, NamedAccount, AccountInfo
         )
-        yield post("/account/unblock", "Its keys count again.", self.unblock, NamedAccount, AccountInfo)
-        yield post("/credit/add", "Pay something in, or out again.", self.pay, NewCredit, Credited)
+        yield act("/account/unblock", "Its keys count again.", self.unblock, NamedAccount, AccountInfo)
+        yield act("/credit/add", "Pay something in, or out again.", self.pay, NewCredit, Credited)
         yield Endpoint(
             method="GET", path="/account/list", summary="Organizations and projects, oldest first.", serve=self.listed,
             query=AccountsQuery, answers={200: AccountPage}, operator=True,

@@ -99,6 +99,15 @@ class Endpoint:
         return None if found is None else found[1]
 
 
+def act(
+    path: str, summary: str, serve: Callable[[Call], Awaitable[Reply]], body: type[msgspec.Struct], made: Any
+) -> Endpoint:
+    """What only operators may do: a POST that is answered with what came of it."""
+    return Endpoint(
+        method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: made}, operator=True
+    )
+
+
 def add(routes: Routes, endpoint: Endpoint, sessions: Sessions) -> None:
     """Answer it there, for whom these sessions know."""
     name = endpoint.placeholder

@@ -5,7 +5,7 @@ made; every change is done by `doing.py`.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from proxy.billing.durations import seconds_from
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.console.acting import Threads
-from proxy.console.api import Call, Endpoint, Reply
+from proxy.console.api import Call, Endpoint, Reply, act
 from proxy.console.doing import Doing, checked, unknown_key
 from proxy.console.key_shapes import (
     NOTHING_PAID,
@@ -88,18 +88,12 @@ class KeysApi:
 
     def endpoints(self) -> Iterable[Endpoint]:
         """Its lines of the table."""
-
-        def post(path: str, summary: str, serve: Callable[[Call], Awaitable[Reply]], body: Any, made: Any) -> Endpoint:
-            return Endpoint(
-                method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: made}, operator=True
-            )
-
-        yield post("/key/generate", "Make a key; its secret is shown once.", self.generate, GenerateBody, NewKey)
-        yield post("/key/update", "Change a key.", self.update, UpdateBody, KeyInfo)
-        yield post("/key/delete", "Revoke keys, for ever.", self.delete, DeleteBody, Deleted)
-        yield post("/key/block", "A key does not count until it is unblocked.", self.block, NamedBody, KeyInfo)
-        yield post("/key/unblock", "A key counts again.", self.unblock, NamedBody, KeyInfo)
-        yield post("/key/{key}/regenerate", "Give a key a new secret.", self.regenerate, RegenerateBody, NewKey)
+        yield act("/key/generate", "Make a key; its secret is shown once.", self.generate, GenerateBody, NewKey)
+        yield act("/key/update", "Change a key.", self.update, UpdateBody, KeyInfo)
+        yield act("/key/delete", "Revoke keys, for ever.", self.delete, DeleteBody, Deleted)
+        yield act("/key/block", "A key does not count until it is unblocked.", self.block, NamedBody, KeyInfo)
+        yield act("/key/unblock", "A key counts again.", self.unblock, NamedBody, KeyInfo)
+        yield act("/key/{key}/regenerate", "Give a key a new secret.", self.regenerate, RegenerateBody, NewKey)
         yield Endpoint(
             method="GET", path="/key/info", summary="One key.", serve=self.one, query=InfoQuery,
             answers={200: KeyShown},

@@ -19,6 +19,10 @@ from proxy.metering.usage import Usage
 REMEMBERED_MAX = 20_000
 
 
+State = Literal["waiting", "streaming", "draining"]
+"""waiting: for the provider's first byte; streaming; draining: the client has left, and the rest is read"""
+
+
 class Running(msgspec.Struct, frozen=True):
     """One exchange that has not ended. Money: nUSD; None: no price is known. Times: Unix seconds."""
 
@@ -30,8 +34,7 @@ class Running(msgspec.Struct, frozen=True):
     endpoint: str
     streamed: bool
     started_at: float
-    state: Literal["waiting", "streaming", "draining"]
-    """waiting: for the provider's first byte; streaming; draining: the client has left, and the rest is read"""
+    state: State
     events: int
     bytes: int
     prompt_tokens: int
@@ -49,8 +52,28 @@ def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bo
     """As it stands now."""
     if relay is not None:
         relay.settle_counts()
-    usage = Usage(opened.prompt_tokens_estimate) if relay is None else spending.usage(relay.meter)
-    reported = relay is not None and relay.meter.usage is not None
+    return come_to(
+        opened,
+        Usage(opened.prompt_tokens_estimate) if relay is None else spending.usage(relay.meter),
+        reported=relay is not None and relay.meter.usage is not None,
+        state="draining" if left else "waiting" if relay is None else "streaming",
+        events=0 if relay is None else relay.events,
+        size=0 if relay is None else relay.bytes,
+    )
+
+
+def come_to(
+    opened: Opened,
+    usage: Usage,
+    *,
+    reported: bool,
+    state: State,
+    events: int,
+    size: int,
+    node: str | None = None,
+    silent_s: float = 0.0,
+) -> Running:
+    """What would be billed if it ended with this usage."""
     return Running(
         exchange_id=opened.exchange_id,
         key_id=opened.key_id,
@@ -60,14 +83,16 @@ def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bo
         endpoint=opened.endpoint,
         streamed=opened.streamed,
         started_at=opened.started_at,
-        state="draining" if left else "waiting" if relay is None else "streaming",
-        events=0 if relay is None else relay.events,
-        bytes=0 if relay is None else relay.bytes,
+        state=state,
+        events=events,
+        bytes=size,
         prompt_tokens=usage.prompt_tokens or 0,
         completion_tokens=usage.completion_tokens or 0,
         usage_source="reported" if reported else "estimated",
         charge_usd=amount(opened.price, usage, Bills.EVERYTHING),
         cost_usd=amount(opened.cost, usage, Bills.EVERYTHING),
+        node=node,
+        silent_s=silent_s,
     )
 
 
