@@ -21,7 +21,7 @@ from proxy.keys.budgets import BudgetsUnavailable
 
 _T = TypeVar("_T")
 
-VERSION = 1
+VERSION = 2
 # After a life begins while other processes may hold something: they look each half second, and announce it.
 WARM_S = 1.5
 
@@ -38,8 +38,9 @@ CREATE TABLE gates (
 ) WITHOUT ROWID;
 CREATE TABLE holds (
     exchange_id TEXT PRIMARY KEY, node TEXT NOT NULL, nusd INTEGER NOT NULL, tokens INTEGER NOT NULL,
-    second INTEGER NOT NULL, closed_at REAL, gates BLOB NOT NULL
+    second INTEGER NOT NULL, closed_at REAL, passage INTEGER NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE passages (passage INTEGER PRIMARY KEY, gates BLOB NOT NULL);
 """
 # The file is not what it should be: by the primary code, and by the extended one.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})

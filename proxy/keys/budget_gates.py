@@ -1,6 +1,6 @@
 """Gates as they stand in the file of holds and sums, within one transaction.
 
-Law: each is read once, and written once for all that is held there; who comes later in the transaction finds what came
+Law: each is read once, and written once for all that happens there; who comes later in the transaction finds what came
 before.
 """
 
@@ -8,115 +8,113 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 from proxy.billing.limits import Gate
-from proxy.billing.reservation import Hold
 from proxy.keys.budget_file import BudgetFile
 from proxy.keys.rates import Window
-from proxy.keys.verdicts import State
+from proxy.keys.verdicts import State, bounds_rate
 
-_SELECT_GATES = "SELECT gate_id, since, spent, held, open, counted FROM gates WHERE gate_id IN (?*)"
-_MOVE = "UPDATE gates SET held = held + ?, open = open + ?, closed = closed + ? WHERE gate_id IN (?*)"
-_NEW_GATE = "INSERT OR IGNORE INTO gates VALUES (?, NULL, NULL, NULL, 0, 0, 0, NULL)"
-COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
+_SELECT = "SELECT gate_id, since, spent, held, open, counted FROM (VALUES ?*) CROSS JOIN gates ON gate_id = column1"
+_MOVE = "UPDATE gates SET held = held + ?, open = open + ?, closed = closed + ? WHERE gate_id = ?"
+_NEW = "INSERT OR IGNORE INTO gates VALUES (?, NULL, NULL, NULL, 0, 0, 0, NULL)"
+_COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
+
+# Rows that one statement asks for.
+_ROWS = 64
+
+_NOTHING = (0, 0, 0)
 
 
-class Moves:
-    """What more is held at gates; each is written once, where the `with` ends well."""
+class Gates:
+    """Within one transaction. What is moved and counted is written where the `with` ends well."""
 
-    def __init__(self, file: BudgetFile) -> None:
-        self.gates: dict[str, tuple[int, int, int]] = {}
-        """gate → so much more, for so many more exchanges that run, and that have ended; not written yet"""
+    def __init__(self, file: BudgetFile, now: float) -> None:
         self._file = file
-
-    def add(self, gates: Iterable[Gate], nusd: int, running: int, closed: int) -> None:
-        """The same at each of these."""
-        moves = self.gates
-        for gate in gates:
-            before = moves.get(gate.gate_id)
-            if before is None:
-                moves[gate.gate_id] = nusd, running, closed
-            else:
-                moves[gate.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
+        self._now = now
+        self._states: dict[str, State] = {}
+        self._moves: dict[str, tuple[int, int, int]] = {}
+        """gate → so much more held, for so many more exchanges that run, and that have ended; not written yet"""
+        self._counted: set[str] = set()
+        """gates whose windows changed"""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         if failed is None:
-            self.write()
-
-    def write(self) -> None:
-        """All of it; then there is nothing more."""
-        alike: dict[tuple[int, int, int], list[str]] = {}
-        for gate_id, move in self.gates.items():
-            alike.setdefault(move, []).append(gate_id)
-        for move, gate_ids in alike.items():
-            statement, ids = of_all(_MOVE, gate_ids)
-            self._file.execute(statement, (*move, *ids))
-        self.gates.clear()
-
-
-class Gates:
-    """Gates as they stand within one transaction: each is read once, and written once for all that is held there."""
-
-    def __init__(self, file: BudgetFile, now: float) -> None:
-        self._file = file
-        self._now = now
-        self._states: dict[str, State] = {}
-        self._moves = Moves(file)
+            self._write()
 
     def states(self, gates: Sequence[Gate]) -> list[State]:
-        """As they are, with what was counted in."""
+        """As they are, with what was moved and counted so far."""
         found = self._states
         unread = [one for one in gates if (state := found.get(one.gate_id)) is None or state.gate != one]
         if unread:
             self._read(unread)
         return [found[one.gate_id] for one in gates]
 
-    def _read(self, gates: Sequence[Gate]) -> None:
-        gate_ids = [gate.gate_id for gate in gates]
-        if not self._moves.gates.keys().isdisjoint(gate_ids):  # read before, with other bounds or for another window
-            self.write()
-        rows = {row[0]: row for row in self._file.execute(*of_all(_SELECT_GATES, gate_ids))}
-        self._states.update((gate.gate_id, _state(gate, rows.get(gate.gate_id), self._now)) for gate in gates)
+    def move(self, gates: Iterable[Gate], nusd: int, running: int, closed: int) -> None:
+        """So much more is held at each of these, for so many more exchanges."""
+        moves = self._moves
+        for gate in gates:
+            before = moves.get(gate.gate_id)
+            if before is None:
+                moves[gate.gate_id] = nusd, running, closed
+            else:
+                moves[gate.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
+            if (state := self._states.get(gate.gate_id)) is not None:
+                state.held += nusd
+                state.running += running
 
-    def count_in(self, hold: Hold, states: Iterable[State], second: int) -> None:
-        """It is held there, too."""
+    def count(self, states: Iterable[State], second: int, requests: int, tokens: int) -> None:
+        """So many more in the bucket of that second, where rates are bounded; no requests: a correction."""
         for state in states:
             if state.window is not None:
-                state.window.add(second, 1, hold.tokens)
-            state.held += hold.nusd
-            state.running += 1
-        self._moves.add(hold.gates, hold.nusd, 1, 0)
+                state.window.add(second, requests, tokens)
+                self._counted.add(state.gate.gate_id)
 
-    def write(self) -> None:
-        """What was counted in."""
-        for gate_id in self._moves.gates:
-            state = self._states[gate_id]
-            if not state.known:
-                self._file.execute(_NEW_GATE, (gate_id,))
-                state.known = True
-            if state.window is not None:
-                self._file.execute(COUNTED, (state.window.packed(), gate_id))
-        self._moves.write()
+    def _read(self, gates: Sequence[Gate]) -> None:
+        gate_ids = [gate.gate_id for gate in gates]
+        if not self._states.keys().isdisjoint(gate_ids):  # read before, with other bounds or for another window
+            self._write()
+        rows = {row[0]: row for row in rows_of(self._file, _SELECT, gate_ids)}
+        for gate in gates:
+            state = self._states[gate.gate_id] = _state(gate, rows.get(gate.gate_id), self._now)
+            held, running, _ = self._moves.get(gate.gate_id, _NOTHING)
+            state.held += held
+            state.running += running
+
+    def _write(self) -> None:
+        new = [(gate_id,) for gate_id in self._moves if (state := self._states.get(gate_id)) and not state.known]
+        if new:
+            self._file.executemany(_NEW, new)
+        self._file.executemany(_MOVE, [(*move, gate_id) for gate_id, move in self._moves.items()])
+        for gate_id in self._counted:
+            window = self._states[gate_id].window
+            self._file.execute(_COUNTED, (window and window.packed(), gate_id))
+        self._moves.clear()
+        self._counted.clear()
 
 
 def _state(gate: Gate, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float) -> State:
     _, since, spent, held, running, counted = row or ("", None, None, 0, 0, None)
-    window = Window(counted, now) if gate.rpm is not None or gate.tpm is not None else None
-    return State(
-        gate, spent=spent if since == gate.since else None, held=held, running=running, window=window, known=bool(row)
-    )
+    window = Window(counted, now) if bounds_rate(gate) else None
+    spent = spent if since == gate.since else None
+    return State(gate, spent=spent, held=held, running=running, window=window, known=bool(row))
 
 
-def of_all(statement: str, ids: list[str]) -> tuple[str, list[str]]:
-    """The statement for so many, at least one, where it has `?*`; and what to bind there."""
-    size = 1 << (len(ids) - 1).bit_length()  # few sizes: each is a statement that SQLite has to prepare
-    return _sql(statement, size), ids + ids[-1:] * (size - len(ids))
+def rows_of(file: BudgetFile, statement: str, ids: Sequence[str]) -> list[Any]:
+    """What the statement gives for these, with `?*` for the values that it joins: SQLite builds a table of what `IN`
+    lists, which costs more than to look them all up."""
+    rows: list[Any] = []
+    for at in range(0, len(ids), _ROWS):
+        some: list[str | None] = [*ids[at : at + _ROWS]]
+        size = 1 << (len(some) - 1).bit_length()  # few sizes: each is a statement that SQLite has to prepare
+        some += [None] * (size - len(some))
+        rows += file.execute(_sql(statement, size), some).fetchall()
+    return rows
 
 
 @cache
 def _sql(statement: str, count: int) -> str:
-    return statement.replace("?*", ",".join("?" * count))
+    return statement.replace("?*", ",".join(["(?)"] * count))

@@ -10,22 +10,23 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
 
 import msgspec
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
 from proxy.keys.budget_file import BudgetFile, Damaged
-from proxy.keys.budget_gates import COUNTED, Gates, Moves, of_all
+from proxy.keys.budget_gates import Gates, rows_of
 from proxy.keys.readings import Readings
 from proxy.keys.verdicts import bounds_holds, bounds_rate, levels, verdict
 
+_NEW_PASSAGE = "INSERT OR IGNORE INTO passages VALUES (?, ?)"
+_FORGET_PASSAGES = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)"
 _NEW_HOLD = "INSERT OR IGNORE INTO holds VALUES (?, ?, ?, ?, ?, NULL, ?)"
-_SELECT_HOLD = "SELECT * FROM holds WHERE exchange_id = ?"
-_SELECT_HOLDS = "SELECT * FROM holds WHERE exchange_id IN (?*)"
+_SELECT_HOLDS = "SELECT holds.* FROM (VALUES ?*) CROSS JOIN holds ON exchange_id = column1"
 _CLOSE_HOLD = "UPDATE holds SET nusd = ?, tokens = ?, closed_at = coalesce(closed_at, ?) WHERE exchange_id = ?"
-_TAKE_HOLDS = "DELETE FROM holds WHERE exchange_id IN (?*) RETURNING *"
-_TAKE_OPEN_HOLDS = "DELETE FROM holds WHERE exchange_id IN (?*) AND closed_at IS NULL RETURNING *"
+_DROP_HOLD = "DELETE FROM holds WHERE exchange_id = ?"
 _STANDINGS = (
     "SELECT gate_id, since, spent, held, open, closed FROM gates WHERE (spent IS NOT NULL OR open + closed > 0)"
 )
@@ -37,6 +38,9 @@ _SEED = (
 
 # Nobody takes so long to read the ledger. After that an older ledger, one from a backup, is believed.
 FLOOR_S = 60.0
+
+# Those that are at hand; about 1 KiB each.
+PASSAGES_MAX = 4_096
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[Gate, ...]).decode
@@ -52,20 +56,17 @@ class _Kept(msgspec.Struct, frozen=True, gc=False):
     second: int
     """the bucket that its tokens count in"""
     closed_at: float | None
-    packed: bytes
+    passage: int
+    """whose gates it is held at"""
 
     @property
     def open(self) -> int:
         """1 while its exchange runs."""
         return int(self.closed_at is None)
 
-    @property
-    def gates(self) -> tuple[Gate, ...]:
-        """Raises Damaged."""
-        try:
-            return _gates(self.packed)
-        except msgspec.DecodeError as error:
-            raise Damaged(str(error)) from None
+
+class HeldAlready(Exception):  # noqa: N818  a state, not an error
+    """One of several exchanges is held already; nothing happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,116 +85,154 @@ class BudgetTables:
         self._node = node
         self._unix_time = unix_time
         self._readings = Readings()
+        self._passages: dict[int, tuple[Gate, ...]] = {}
+        """of any life: a passage is named after what it says"""
 
     # -- one exchange
 
-    def reserve(self, holds: Iterable[Hold]) -> list[Verdict | None]:
-        """One after the other. None: what other processes hold matters here, and is not known yet."""
+    def turn(self, ended: Sequence[Hold], asked: Sequence[Hold]) -> list[Verdict | None]:
+        """These have ended; then, one after the other, whether those pass. None: what other processes hold matters
+        here, and is not known yet. Raises HeldAlready."""
         now = self._unix_time()
-        gates = Gates(self._file, now)
-        answers = [self._reserve(hold, gates, now) for hold in holds]
-        gates.write()
+        with Gates(self._file, now) as gates:
+            self._close(ended, gates)
+            new: list[Hold] = []
+            answers = [self._answer(hold, gates, now, new) for hold in asked]
+            if new and self._keep(new, int(now)) < len(new):
+                raise HeldAlready
         return answers
 
-    def _reserve(self, hold: Hold, gates: Gates, now: float) -> Verdict | None:
+    def reserve(self, hold: Hold) -> Verdict | None:
+        """As in `turn`, for one that may be held already."""
+        now = self._unix_time()
+        with Gates(self._file, now) as gates:
+            if self._kept(hold.exchange_id) is not None:
+                return Granted(levels(gates.states(hold.gates), now))
+            new: list[Hold] = []
+            answer = self._answer(hold, gates, now, new)
+            self._keep(new, int(now))
+        return answer
+
+    def _answer(self, hold: Hold, gates: Gates, now: float, new: list[Hold]) -> Verdict | None:
+        """`new`: those to be kept, it with them if it passes."""
         states = gates.states(hold.gates)
         answer: Verdict | None = verdict(hold, states, now)
         if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.gates):
             answer = None
-        if not isinstance(answer, Granted):
-            if self._kept(hold.exchange_id) is not None:
-                return Granted(levels(states, now))
-            if isinstance(answer, Unseeded):
-                self._readings.begin(answer.gates, self._file.generation)
-            return answer
-        if self._hold(hold, int(now)):
-            gates.count_in(hold, states, int(now))
-        return Granted(levels(states, now))
+        if isinstance(answer, Granted):
+            gates.move(hold.gates, hold.nusd, 1, 0)
+            gates.count(states, int(now), 1, hold.tokens)
+            new.append(hold)
+        elif self._kept(hold.exchange_id) is not None or any(one.exchange_id == hold.exchange_id for one in new):
+            answer = Granted(())
+        elif isinstance(answer, Unseeded):
+            self._readings.begin(answer.gates, self._file.generation)
+        return Granted(levels(states, now)) if isinstance(answer, Granted) else answer
 
     def grow(self, exchange_id: str, nusd: int) -> bool:
         """See BudgetStore."""
         kept = self._kept(exchange_id)
         if kept is None or not kept.open:
             return True
-        if nusd > kept.nusd:
-            self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
-            self._move(kept, nusd - kept.nusd, 0, 0)
+        with self._gates() as gates:
+            if nusd > kept.nusd:
+                self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
+                gates.move(self._passed(kept), nusd - kept.nusd, 0, 0)
+            states = gates.states(self._passed(kept))
         return all(
             state.gate.nusd_max is None or state.spent is None or state.spent + state.held <= state.gate.nusd_max
-            for state in Gates(self._file, self._unix_time()).states(kept.gates)
+            for state in states
         )
 
-    def close(self, ended: Iterable[Hold]) -> None:
+    def close(self, ended: Sequence[Hold]) -> None:
         """See BudgetStore."""
-        told = {one.exchange_id: one for one in ended}
-        with Moves(self._file) as moves:
-            rows = self._file.execute(*of_all(_SELECT_HOLDS, list(told))).fetchall() if told else ()
-            self._end([(_Kept(*row), told[row[0]]) for row in rows], moves)
+        with self._gates() as gates:
+            self._close(ended, gates)
 
-    def end(self, exchange_ids: Iterable[str]) -> None:
+    def end(self, exchange_ids: Sequence[str]) -> None:
         """Those of them that run have ended, at what they hold."""
-        for one in exchange_ids:
-            if (kept := self._kept(one)) is not None and kept.open:
-                asked = self._unix_time(), one
-                self._file.execute("UPDATE holds SET closed_at = ? WHERE exchange_id = ?", asked)
-                self._move(kept, 0, -1, 1)
+        now = self._unix_time()
+        with self._gates() as gates:
+            running = [kept for kept in self._all_kept(exchange_ids) if kept.open]
+            for kept in running:
+                self._file.execute("UPDATE holds SET closed_at = ? WHERE exchange_id = ?", (now, kept.exchange_id))
+                gates.move(self._passed(kept), 0, -1, 1)
 
-    def release(self, exchange_ids: Iterable[str]) -> None:
+    def release(self, exchange_ids: Sequence[str]) -> None:
         """See BudgetStore."""
-        with Moves(self._file) as moves:
-            self._forget(_TAKE_HOLDS, exchange_ids, moves)
+        with self._gates() as gates:
+            self._drop(self._all_kept(exchange_ids), gates)
 
-    def release_open(self, exchange_ids: Iterable[str]) -> int:
+    def release_open(self, exchange_ids: Sequence[str]) -> int:
         """Those of them that still run; how many that were."""
-        with Moves(self._file) as moves:
-            return self._forget(_TAKE_OPEN_HOLDS, exchange_ids, moves)
+        with self._gates() as gates:
+            running = [kept for kept in self._all_kept(exchange_ids) if kept.open]
+            self._drop(running, gates)
+        return len(running)
 
     @property
     def _warming(self) -> bool:
         return self._file.warm_until > 0.0 and self._file.warm_until > time.monotonic()
 
-    def _hold(self, hold: Hold, second: int) -> bool:
-        """Keep it, as one that runs; False if it is there already."""
-        row = hold.exchange_id, self._node, hold.nusd, hold.tokens, second, _encode(hold.gates)
-        return self._file.execute(_NEW_HOLD, row).rowcount == 1
+    def _gates(self) -> Gates:
+        return Gates(self._file, self._unix_time())
+
+    def _keep(self, holds: Sequence[Hold], second: int) -> int:
+        """Hold these, as ones that run, but for those that are there already; how many were not."""
+        passages = {id(hold.gates): _passage(hold.gates) for hold in holds}
+        self._file.executemany(_NEW_PASSAGE, set(passages.values()))
+        rows = [
+            (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, passages[id(hold.gates)][0])
+            for hold in holds
+        ]
+        return self._file.executemany(_NEW_HOLD, rows).rowcount
 
     def _kept(self, exchange_id: str) -> _Kept | None:
-        row = self._file.execute(_SELECT_HOLD, (exchange_id,)).fetchone()
-        return None if row is None else _Kept(*row)
+        return next(iter(self._all_kept([exchange_id])), None)
 
-    def _end(self, ended: Iterable[tuple[_Kept, Hold]], moves: Moves) -> None:
+    def _all_kept(self, exchange_ids: Sequence[str]) -> list[_Kept]:
+        return [_Kept(*row) for row in rows_of(self._file, _SELECT_HOLDS, exchange_ids)]
+
+    def _passed(self, kept: _Kept) -> tuple[Gate, ...]:
+        """The gates that it is held at. Raises Damaged."""
+        passage = kept.passage
+        if (gates := self._passages.get(passage)) is None:
+            row = self._file.execute("SELECT gates FROM passages WHERE passage = ?", (passage,)).fetchone()
+            try:
+                gates = _decode(row[0] if row else b"")
+            except msgspec.DecodeError as error:
+                raise Damaged(str(error)) from None
+            if len(self._passages) >= PASSAGES_MAX:
+                self._passages.clear()
+            self._passages[passage] = gates
+        return gates
+
+    def _close(self, ended: Iterable[Hold], gates: Gates) -> None:
+        told = {one.exchange_id: one for one in ended}
+        self._end([(kept, told[kept.exchange_id]) for kept in self._all_kept(list(told))], gates)
+
+    def _end(self, ended: Iterable[tuple[_Kept, Hold]], gates: Gates) -> None:
         """They have, at their charges; what is charged nothing is forgotten."""
         now, charged, free = self._unix_time(), [], []
         for kept, one in ended:
-            if one.tokens != kept.tokens and (rated := [gate for gate in kept.gates if bounds_rate(gate)]):
-                self._correct(kept, rated, one.tokens - kept.tokens)
+            passed = self._passed(kept)
+            if one.tokens != kept.tokens and (rated := [gate for gate in passed if bounds_rate(gate)]):
+                gates.count(gates.states(rated), kept.second, 0, one.tokens - kept.tokens)
             if one.nusd == 0:
-                free.append(kept.exchange_id)
+                free.append(kept)
             else:
                 charged.append((one.nusd, one.tokens, now, kept.exchange_id))
-                moves.add(kept.gates, one.nusd - kept.nusd, -kept.open, kept.open)
+                gates.move(passed, one.nusd - kept.nusd, -kept.open, kept.open)
         if charged:
             self._file.executemany(_CLOSE_HOLD, charged)
-        self._forget(_TAKE_HOLDS, free, moves)
+        if free:
+            self._drop(free, gates)
 
-    def _correct(self, kept: _Kept, rated: Sequence[Gate], tokens: int) -> None:
-        for state in Gates(self._file, self._unix_time()).states(rated):
-            if state.window is not None:
-                state.window.correct(kept.second, tokens)
-                self._file.execute(COUNTED, (state.window.packed(), state.gate.gate_id))
-
-    def _forget(self, take: str, exchange_ids: Iterable[str], moves: Moves) -> int:
-        """They are held no longer; how many that were."""
-        named = list(exchange_ids)
-        rows = self._file.execute(*of_all(take, named)).fetchall() if named else ()
-        for row in rows:
-            kept = _Kept(*row)
-            moves.add(kept.gates, -kept.nusd, -kept.open, kept.open - 1)
-        return len(rows)
-
-    def _move(self, kept: _Kept, nusd: int, running: int, closed: int) -> None:
-        with Moves(self._file) as moves:
-            moves.add(kept.gates, nusd, running, closed)
+    def _drop(self, held: Sequence[_Kept], gates: Gates) -> None:
+        """They are held no longer."""
+        self._file.executemany(_DROP_HOLD, [(kept.exchange_id,) for kept in held])
+        for kept in held:
+            gates.move(self._passed(kept), -kept.nusd, -kept.open, kept.open - 1)
 
     # -- all of a node
 
@@ -206,6 +245,7 @@ class BudgetTables:
         """What the file has of this node; and a new word."""
         word = secrets.token_hex(8)
         self._file.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (self._node, word))
+        self._file.execute(_FORGET_PASSAGES)
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ?", (self._node,))
         return Look(frozenset(row[0] for row in rows), self._file.generation), word
 
@@ -217,7 +257,8 @@ class BudgetTables:
                     "UPDATE holds SET node = ?, nusd = ?, closed_at = NULL WHERE exchange_id = ?",
                     (self._node, one.nusd, kept.exchange_id),
                 )
-                self._move(kept, one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
+                with self._gates() as gates:
+                    gates.move(self._passed(kept), one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
             elif not self._released_since(one, looked):
                 self._restore(one, counts=True)
 
@@ -226,8 +267,8 @@ class BudgetTables:
         for one in told:
             if (kept := self._kept(one.exchange_id)) is not None:
                 self._file.execute("UPDATE holds SET node = ? WHERE exchange_id = ?", (self._node, one.exchange_id))
-                with Moves(self._file) as moves:
-                    self._end([(kept, one)], moves)
+                with self._gates() as gates:
+                    self._end([(kept, one)], gates)
             elif one.nusd and not self._released_since(one, looked):
                 self._restore(one, counts=False)
                 self.close([one])
@@ -244,16 +285,13 @@ class BudgetTables:
 
     def _restore(self, told: Hold, *, counts: bool) -> None:
         """Hold what was lost. `counts`: in the last 60 s too; one that has ended may have done so all the time."""
-        now = self._unix_time()
-        second = int(min(told.at or now, now))
-        gates = Gates(self._file, now)
-        states = gates.states(told.gates)
-        if not counts:
-            for state in states:
-                state.window = None
-        self._hold(told, second)
-        gates.count_in(told, states, second)
-        gates.write()
+        second = int(min(told.at or self._unix_time(), self._unix_time()))
+        with self._gates() as gates:
+            self._keep([told], second)
+            gates.move(told.gates, told.nusd, 1, 0)
+            states = gates.states(told.gates)
+            if counts:
+                gates.count(states, second, 1, told.tokens)
 
     # -- sums
 
@@ -281,7 +319,7 @@ class BudgetTables:
             return False
         for gate_id, nusd in self._additions(changes).items():
             self._file.execute("UPDATE gates SET spent = spent + ? WHERE gate_id = ?", (nusd, gate_id))
-        self.release({change.exchange_id for change in changes})
+        self.release(list({change.exchange_id for change in changes}))
         self._file.execute("UPDATE life SET cursor = ?", (until_us,))
         return True
 
@@ -331,6 +369,8 @@ class BudgetTables:
         return [Standing(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
 
 
-@lru_cache(maxsize=4_096)  # those of a key are alike, from one exchange to the next
-def _gates(packed: bytes) -> tuple[Gate, ...]:
-    return _decode(packed)
+@lru_cache(maxsize=PASSAGES_MAX)  # those of a key are alike, from one exchange to the next
+def _passage(gates: tuple[Gate, ...]) -> tuple[int, bytes]:
+    """Its name, and what it says."""
+    packed = _encode(gates)
+    return int.from_bytes(blake2b(packed, digest_size=8).digest(), signed=True), packed

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
 from proxy.keys.budget_file import BudgetFile, Busy
-from proxy.keys.budget_tables import BudgetTables
+from proxy.keys.budget_tables import BudgetTables, HeldAlready
 from proxy.keys.budgets import BudgetsUnavailable, Own
 
 _T = TypeVar("_T")
@@ -86,7 +86,7 @@ class LocalBudgets:
         if not asked and not ending:
             return
         try:
-            answers = self._file.transaction(self._shared, [one for ended, _ in ending for one in ended], asked)
+            answers = self._shared([one for ended, _ in ending for one in ended], [hold for hold, _ in asked])
         except Busy:
             now = time.monotonic()
             deadline = deadline or now + BUSY_S_MAX
@@ -106,10 +106,12 @@ class LocalBudgets:
         if self._asked:
             asyncio.get_running_loop().call_soon(self._end_turn)
 
-    def _shared(self, ended: Sequence[Hold], asked: Sequence[_Asked]) -> list[Verdict | None]:
-        if ended:
-            self._tables.close(ended)
-        return self._tables.reserve([hold for hold, _ in asked]) if asked else []
+    def _shared(self, ended: Sequence[Hold], asked: Sequence[Hold]) -> list[Verdict | None]:
+        try:
+            return self._file.transaction(self._tables.turn, ended, asked)
+        except HeldAlready:
+            self._file.transaction(self._tables.close, ended)
+            return [self._file.transaction(self._tables.reserve, hold) for hold in asked]
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
         """See BudgetStore."""
