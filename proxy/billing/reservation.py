@@ -41,10 +41,9 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
 
 class Level(msgspec.Struct, frozen=True, gc=False):
-    """How a gate stands after an attempt; None: not bounded there."""
+    """How a gate that bounds requests or tokens stands after an attempt; None: not bounded there."""
 
     gate_id: str
-    nusd_left: int | None = None
     requests_left: int | None = None
     requests_reset_s: float = 0.0
     """until as many requests are free as there can be"""
@@ -55,7 +54,7 @@ class Level(msgspec.Struct, frozen=True, gc=False):
 class Granted(msgspec.Struct, frozen=True, gc=False):
     """It is held."""
 
-    levels: tuple[Level, ...]
+    levels: tuple[Level, ...] = ()
 
 
 class Denied(msgspec.Struct, frozen=True, gc=False):

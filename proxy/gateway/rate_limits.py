@@ -6,7 +6,7 @@ tightest speaks. Amounts of money are not told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from proxy.billing.limits import Gate
@@ -18,12 +18,12 @@ Headers = tuple[tuple[str, str], ...]
 _MINUTE_S, _HOUR_S = 60, 3600
 
 
-def headers(gates: Sequence[Gate], levels: Iterable[Level]) -> Headers:
-    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, of what is limited; gates and levels by their ids."""
-    bounds = {gate.gate_id: gate for gate in gates if gate.rpm is not None or gate.tpm is not None}
-    if not bounds:
+def headers(gates: Sequence[Gate], levels: Sequence[Level]) -> Headers:
+    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, of what is limited; `levels`: of some of these gates."""
+    if not levels:
         return ()
-    known = [(bounds[level.gate_id], level) for level in levels if level.gate_id in bounds]
+    bounds = {gate.gate_id: gate for gate in gates}
+    known = [(bounds[level.gate_id], level) for level in levels]
     requests = [(gate.rpm, at.requests_left, at.requests_reset_s) for gate, at in known if gate.rpm is not None]
     tokens = [(gate.tpm, at.tokens_left, at.tokens_reset_s) for gate, at in known if gate.tpm is not None]
     return (*_headers("requests", requests), *_headers("tokens", tokens))

@@ -10,7 +10,7 @@ from proxy.keys.budget_script import script
 
 # {exchange, nusd, tokens, {{gate, since, most nUSD, rpm, tpm, parallel, the window's key}, …}}; false: not bounded.
 # granted {levels}, denied {why, gate, µs to wait or false, levels}, unseeded {places in the question, from 1},
-# warming {µs}. A level: nUSD, requests, µs, tokens, µs.
+# warming {µs}. A level, where rates are bounded: requests, µs, tokens, µs.
 RESERVE = script("""
 local id, nusd, tokens, gates = question[1], question[2], question[3], question[4]
 local known = call("HEXISTS", HOLDS, id) == 1
@@ -69,12 +69,12 @@ end
 local function levels()
   local all = {}
   for i, gate in ipairs(gates) do
-    local one = bounds[i]
-    local level = {false, false, 0, false, 0}
-    if gate[3] and one.spent then level[1] = math.max(0, gate[3] - one.spent - one.held) end
-    if gate[4] then level[2], level[3] = math.max(0, gate[4] - one.requests), reset(one.buckets, 1) end
-    if gate[5] then level[4], level[5] = math.max(0, gate[5] - one.tokens), reset(one.buckets, 2) end
-    all[i] = level
+    if gate[7] then
+      local one, level = bounds[i], {false, 0, false, 0}
+      if gate[4] then level[1], level[2] = math.max(0, gate[4] - one.requests), reset(one.buckets, 1) end
+      if gate[5] then level[3], level[4] = math.max(0, gate[5] - one.tokens), reset(one.buckets, 2) end
+      all[#all + 1] = level
+    end
   end
   return all
 end

@@ -327,7 +327,7 @@ def _or_false(bound: int | None) -> int | bool:
 def _verdict(hold: Hold, status: bytes, found: Sequence[Any]) -> Verdict:
     if status == b"unseeded":
         return Unseeded(tuple(hold.gates[place - 1] for place in found[0]))
-    levels = tuple(_level(gate, row) for gate, row in zip(hold.gates, found[-1], strict=True))
+    levels = tuple(_level(gate, row) for gate, row in zip(filter(bounds_rate, hold.gates), found[-1], strict=True))
     if status == b"granted":
         return Granted(levels)
     why, gate_id, wait_us, _ = found
@@ -335,8 +335,8 @@ def _verdict(hold: Hold, status: bytes, found: Sequence[Any]) -> Verdict:
 
 
 def _level(gate: Gate, row: Sequence[Any]) -> Level:
-    nusd, requests, requests_reset_us, tokens, tokens_reset_us = row
-    return Level(gate.gate_id, nusd, requests, requests_reset_us / _US, tokens, tokens_reset_us / _US)
+    requests, requests_reset_us, tokens, tokens_reset_us = row
+    return Level(gate.gate_id, requests, requests_reset_us / _US, tokens, tokens_reset_us / _US)
 
 
 def _standing(gate_id: str, row: Sequence[bytes | None]) -> Standing:

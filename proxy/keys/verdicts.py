@@ -46,8 +46,8 @@ def verdict(hold: Hold, states: Sequence[State], now: float) -> Verdict:
 
 
 def levels(states: Iterable[State], now: float) -> tuple[Level, ...]:
-    """How they stand; `now`: Unix seconds."""
-    return tuple([_level(one, now) for one in states])
+    """How those stand that bound rates; `now`: Unix seconds."""
+    return tuple([_level(one.gate, one.window, now) for one in states if one.window is not None])
 
 
 def bounds_rate(gate: Gate) -> bool:
@@ -85,16 +85,9 @@ def _failures(hold: Hold, state: State, now: float) -> list[tuple[Why, str, floa
     return found
 
 
-def _level(state: State, now: float) -> Level:
-    gate, window = state.gate, state.window
-    nusd_left = None
-    if gate.nusd_max is not None and state.spent is not None:
-        nusd_left = max(0, gate.nusd_max - state.spent - state.held)
-    if window is None:
-        return Level(gate.gate_id, nusd_left)
+def _level(gate: Gate, window: Window, now: float) -> Level:
     return Level(
         gate.gate_id,
-        nusd_left,
         None if gate.rpm is None else max(0, gate.rpm - window.requests),
         0.0 if gate.rpm is None else window.requests_reset_s(now),
         None if gate.tpm is None else max(0, gate.tpm - window.tokens),

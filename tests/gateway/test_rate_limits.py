@@ -33,7 +33,7 @@ def test_the_tightest_level_speaks() -> None:
 
 
 def test_what_is_not_limited_is_not_told() -> None:
-    assert headers([Gate("key_a", nusd_max=5)], [Level("key_a", nusd_left=3)]) == ()
+    assert headers([Gate("key_a", nusd_max=5)], []) == ()
     assert headers((), ()) == ()
 
 
