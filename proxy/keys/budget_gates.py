@@ -23,7 +23,7 @@ _COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
 # Rows that one statement asks for.
 _ROWS = 64
 
-_NOTHING = (0, 0, 0)
+NOTHING = 0, 0, 0
 
 
 class Gates:
@@ -57,11 +57,8 @@ class Gates:
         """So much more is held at each of these, for so many more exchanges."""
         moves = self._moves
         for gate in gates:
-            before = moves.get(gate.gate_id)
-            if before is None:
-                moves[gate.gate_id] = nusd, running, closed
-            else:
-                moves[gate.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
+            before = moves.get(gate.gate_id, NOTHING)
+            moves[gate.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
             if (state := self._states.get(gate.gate_id)) is not None:
                 state.held += nusd
                 state.running += running
@@ -80,7 +77,7 @@ class Gates:
         rows = {row[0]: row for row in rows_of(self._file, _SELECT, gate_ids)}
         for gate in gates:
             state = self._states[gate.gate_id] = _state(gate, rows.get(gate.gate_id), self._now)
-            held, running, _ = self._moves.get(gate.gate_id, _NOTHING)
+            held, running, _ = self._moves.get(gate.gate_id, NOTHING)
             state.held += held
             state.running += running
 

@@ -17,9 +17,9 @@ import msgspec
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
 from proxy.keys.budget_file import BudgetFile, Damaged
-from proxy.keys.budget_gates import Gates, rows_of
+from proxy.keys.budget_gates import NOTHING, Gates, rows_of
 from proxy.keys.readings import Readings
-from proxy.keys.verdicts import bounds_holds, bounds_rate, levels, verdict
+from proxy.keys.verdicts import bounds_holds, levels, verdict
 
 _NEW_PASSAGE = "INSERT OR IGNORE INTO passages VALUES (?, ?)"
 _FORGET_PASSAGES = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)"
@@ -137,8 +137,8 @@ class BudgetTables:
         with self._gates() as gates:
             if nusd > kept.nusd:
                 self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
-                gates.move(self._passed(kept), nusd - kept.nusd, 0, 0)
-            states = gates.states(self._passed(kept))
+                gates.move(self._passed(kept.passage), nusd - kept.nusd, 0, 0)
+            states = gates.states(self._passed(kept.passage))
         return all(
             state.gate.nusd_max is None or state.spent is None or state.spent + state.held <= state.gate.nusd_max
             for state in states
@@ -156,7 +156,7 @@ class BudgetTables:
             running = [kept for kept in self._all_kept(exchange_ids) if kept.open]
             for kept in running:
                 self._file.execute("UPDATE holds SET closed_at = ? WHERE exchange_id = ?", (now, kept.exchange_id))
-                gates.move(self._passed(kept), 0, -1, 1)
+                gates.move(self._passed(kept.passage), 0, -1, 1)
 
     def release(self, exchange_ids: Sequence[str]) -> None:
         """See BudgetStore."""
@@ -193,9 +193,8 @@ class BudgetTables:
     def _all_kept(self, exchange_ids: Sequence[str]) -> list[_Kept]:
         return [_Kept(*row) for row in rows_of(self._file, _SELECT_HOLDS, exchange_ids)]
 
-    def _passed(self, kept: _Kept) -> tuple[Gate, ...]:
-        """The gates that it is held at. Raises Damaged."""
-        passage = kept.passage
+    def _passed(self, passage: int) -> tuple[Gate, ...]:
+        """Its gates. Raises Damaged."""
         if (gates := self._passages.get(passage)) is None:
             row = self._file.execute("SELECT gates FROM passages WHERE passage = ?", (passage,)).fetchone()
             try:
@@ -213,26 +212,38 @@ class BudgetTables:
 
     def _end(self, ended: Iterable[tuple[_Kept, Hold]], gates: Gates) -> None:
         """They have, at their charges; what is charged nothing is forgotten."""
-        now, charged, free = self._unix_time(), [], []
+        now, charged, free, moved = self._unix_time(), [], [], []
         for kept, one in ended:
-            passed = self._passed(kept)
-            if one.tokens != kept.tokens and (rated := [gate for gate in passed if bounds_rate(gate)]):
-                gates.count(gates.states(rated), kept.second, 0, one.tokens - kept.tokens)
+            if one.tokens != kept.tokens:
+                self._correct(kept, one.tokens - kept.tokens, gates)
             if one.nusd == 0:
                 free.append(kept)
             else:
                 charged.append((one.nusd, one.tokens, now, kept.exchange_id))
-                gates.move(passed, one.nusd - kept.nusd, -kept.open, kept.open)
+                moved.append((kept.passage, one.nusd - kept.nusd, -kept.open, kept.open))
         if charged:
             self._file.executemany(_CLOSE_HOLD, charged)
+            self._move(moved, gates)
         if free:
             self._drop(free, gates)
+
+    def _correct(self, kept: _Kept, tokens: int, gates: Gates) -> None:
+        if rated := [gate for gate in self._passed(kept.passage) if gate.rpm is not None or gate.tpm is not None]:
+            gates.count(gates.states(rated), kept.second, 0, tokens)
 
     def _drop(self, held: Sequence[_Kept], gates: Gates) -> None:
         """They are held no longer."""
         self._file.executemany(_DROP_HOLD, [(kept.exchange_id,) for kept in held])
-        for kept in held:
-            gates.move(self._passed(kept), -kept.nusd, -kept.open, kept.open - 1)
+        self._move([(kept.passage, -kept.nusd, -kept.open, kept.open - 1) for kept in held], gates)
+
+    def _move(self, moved: Iterable[tuple[int, int, int, int]], gates: Gates) -> None:
+        """At each passage so much more is held, for so many more exchanges that run, and that have ended."""
+        sums: dict[int, tuple[int, int, int]] = {}
+        for passage, nusd, running, closed in moved:
+            before = sums.get(passage, NOTHING)
+            sums[passage] = before[0] + nusd, before[1] + running, before[2] + closed
+        for passage, total in sums.items():
+            gates.move(self._passed(passage), *total)
 
     # -- all of a node
 
@@ -258,7 +269,7 @@ class BudgetTables:
                     (self._node, one.nusd, kept.exchange_id),
                 )
                 with self._gates() as gates:
-                    gates.move(self._passed(kept), one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
+                    gates.move(self._passed(kept.passage), one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
             elif not self._released_since(one, looked):
                 self._restore(one, counts=True)
 
