@@ -29,7 +29,7 @@ from proxy.billing.money import (
     usd_text,
 )
 from proxy.billing.record import Bills, Price, Rates
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice, Provider, TieredPrices
@@ -184,12 +184,21 @@ def _or(rate: int | None, otherwise: int) -> int:
 
 def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, units: Usage) -> int:
     """So many tokens, each the dearest that it may turn out to be, and `units`, which are none; in PARTS_PER_NUSD."""
+    prompt, output, request = _dearest(rates)
+    of_tokens = prompt_tokens * prompt + completion_tokens * output
+    if units is NO_USAGE:
+        return of_tokens + request
+    return of_tokens + _prompt(rates, units) + _output(rates, units)
+
+
+@lru_cache(maxsize=1_024)
+def _dearest(rates: Rates) -> tuple[int, int, int]:
+    """A token of a prompt, one of an output, and a request without tokens."""
     prompt = max(
         rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0
     )
     output = max(rates.output, rates.reasoning or 0, rates.audio_output or 0)
-    of_tokens = (prompt_tokens * prompt + completion_tokens * output) * PER_MILLION
-    return of_tokens + _prompt(rates, units) + _output(rates, units)
+    return prompt * PER_MILLION, output * PER_MILLION, _prompt(rates, NO_USAGE) + _output(rates, NO_USAGE)
 
 
 # What an exchange that reports no tokens may be priced by: count → the price that is for it.

@@ -6,12 +6,14 @@ names no limit, or an absurd one, does not keep a whole budget from others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from proxy.billing.money import nusd_rounded_half_up
 from proxy.billing.prices import parts_at_most
-from proxy.billing.record import Price
-from proxy.metering.usage import Usage
+from proxy.billing.record import Price, Rates
+from proxy.metering.usage import NO_USAGE, Usage
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
@@ -37,11 +39,8 @@ def completion_tokens_bound(*, asked: int | None, n: int, model_max: int | None)
     return n * min(each) if each else None
 
 
-_NO_UNITS = Usage()
-
-
 def quote(
-    price: Price | None, *, prompt_tokens: int, completion_tokens: int, nusd_max: int, units: Usage = _NO_UNITS
+    price: Price | None, *, prompt_tokens: int, completion_tokens: int, nusd_max: int, units: Usage = NO_USAGE
 ) -> Quote:
     """At most `nusd_max`. Without a price there is no money to hold.
 
@@ -52,11 +51,19 @@ def quote(
     tokens = prompt_tokens + completion_tokens
     if price is None:
         return Quote(0, tokens)
-    reached = [
+    most = max(
+        [parts_at_most(rates, prompt_tokens, completion_tokens, units) for rates in _reached(price, prompt_tokens)]
+    )
+    return Quote(min(nusd_rounded_half_up(most), nusd_max), tokens)
+
+
+def _reached(price: Price, prompt_tokens: int) -> Sequence[Rates]:
+    """Those that may hold for such a prompt."""
+    if len(price.tiers) == 1 and not price.service_tiers:
+        return price.tiers
+    return [
         rates
         for tiers in (price.tiers, *price.service_tiers.values())
         for place, rates in enumerate(tiers)
         if place == 0 or prompt_tokens > rates.above_prompt_tokens
     ]
-    most = max([parts_at_most(rates, prompt_tokens, completion_tokens, units) for rates in reached])
-    return Quote(min(nusd_rounded_half_up(most), nusd_max), tokens)

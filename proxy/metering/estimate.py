@@ -19,7 +19,7 @@ from proxy.metering.completion import Completions, Hidden, counters, hidden_of, 
 from proxy.metering.meter import Metered
 from proxy.metering.prompts import Prompts
 from proxy.metering.tokenized import Tokenized
-from proxy.metering.usage import NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 VERSION = "ridge-2"
 # Where a tokenizer counted what was streamed.
@@ -31,7 +31,6 @@ RUNNING_COUNT = "running-count"
 MODELS_MAX = 1000
 # What is only told by the request: how an image or a voice comes out in tokens, nobody knows before.
 _ASKED_ERROR = 0.5
-_NOTHING_ASKED = Usage()
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
@@ -204,7 +203,7 @@ def reading(
     completion_tokens_max: int | None,
     bytes_seen: int,
     accepted: bool = False,
-    asked: Usage = _NOTHING_ASKED,
+    asked: Usage = NO_USAGE,
 ) -> Reading:
     """What an exchange used. Reported numbers stay as reported; what is missing beside them is estimated: by the
     provider's own count so far, where there is one, which knows hidden reasoning, too; and by what the request itself
@@ -252,4 +251,4 @@ def reading(
 def _filled(usage: Usage, asked: Usage) -> Usage:
     """`usage`, and what is asked where it says nothing."""
     pairs = zip(structs.astuple(usage), structs.astuple(asked), strict=True)
-    return usage if asked is _NOTHING_ASKED else Usage(*(there if count is None else count for count, there in pairs))
+    return usage if asked is NO_USAGE else Usage(*(there if count is None else count for count, there in pairs))

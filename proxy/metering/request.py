@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 
 # The longest names in use (routers, fine-tuned models, inference profiles) are under 150 characters.
 MODEL_CHARS_MAX = 256
@@ -37,7 +37,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """n × the limit of each answer, or None if the request sets no limit"""
     n: int
     prompt: PromptEvidence
-    asked: Usage = Usage()
+    asked: Usage = NO_USAGE
     """what the request itself tells of what it will come to (characters to speak, images to make and the tokens they
     are likely to be): held, and where the answer does not say, taken for what it was"""
 

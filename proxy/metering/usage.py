@@ -73,6 +73,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return any(count is not None for count in (self.images, self.audio_ms, self.characters, self.searches))
 
 
+NO_USAGE = Usage()
+"""of which nobody has said anything"""
+
+
 def service_tier_of(value: object) -> str | None:
     """The tier by which an answer says it was served, in small letters; None where it says none.
 
