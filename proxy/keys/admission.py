@@ -181,7 +181,9 @@ class Admission:
             return None
         self._asking.add(hold.exchange_id)
         try:
-            verdict = await self._reserve(hold)
+            verdict = await self._store.reserve(hold)
+            if isinstance(verdict, Unseeded):
+                verdict = await self._seeded(hold, verdict)
         except BudgetsUnavailable as error:
             if time() - began >= HANGS_S:
                 self._hangs_until = time() + HANGS_S
@@ -198,13 +200,14 @@ class Admission:
             self._asking.discard(hold.exchange_id)
         return None
 
-    async def _reserve(self, hold: Hold) -> Granted | Denied:
+    async def _seeded(self, hold: Hold, unseeded: Unseeded) -> Granted | Denied:
         for _ in range(SEED_TRIES):
+            async with asyncio.timeout(ANSWER_S):  # the store itself answers within seconds, or fails
+                await self._seed(unseeded.gates)
             verdict = await self._store.reserve(hold)
             if not isinstance(verdict, Unseeded):
                 return verdict
-            async with asyncio.timeout(ANSWER_S):  # the store itself answers within seconds, or fails
-                await self._seed(verdict.gates)
+            unseeded = verdict
         raise OSError("what was spent could not be read from the ledger in time")
 
     def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold) -> Granted | Denied:

@@ -316,7 +316,7 @@ async def test_a_store_that_hangs_is_not_waited_for_again_and_again(
         await asyncio.sleep(0.06)
         raise BudgetsUnavailable("no answer")
 
-    monkeypatch.setattr(plant.admission, "_reserve", hang)
+    monkeypatch.setattr(plant.store, "reserve", hang)
     for name in ("x1", "x2", "x3"):
         assert isinstance(await plant.admit(name, 1), Denied)
     assert asked == ["x1"]
