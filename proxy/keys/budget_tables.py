@@ -220,7 +220,8 @@ class BudgetTables:
                 free.append(kept)
             else:
                 charged.append((one.nusd, one.tokens, now, kept.exchange_id))
-                moved.append((kept.passage, one.nusd - kept.nusd, -kept.open, kept.open))
+                running = kept.open
+                moved.append((kept.passage, one.nusd - kept.nusd, -running, running))
         if charged:
             self._file.executemany(_CLOSE_HOLD, charged)
             self._move(moved, gates)

@@ -129,7 +129,7 @@ class Follower:
                 await self._forget(cursor)
             elif until_us > cursor and await self._store.absorb(cursor, changes, until_us):
                 self._observer.absorbed(len(changes))
-                self._untold.update(gate_id for one in changes for gate_id in one.gate_ids)
+                self._untold.update(*[one.gate_ids for one in changes])
             if until_us == ledger_us:
                 break
         await self._tell()
