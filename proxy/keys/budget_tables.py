@@ -191,7 +191,7 @@ class BudgetTables:
         return next(iter(self._all_kept([exchange_id])), None)
 
     def _all_kept(self, exchange_ids: Sequence[str]) -> list[_Kept]:
-        return [_Kept(*row) for row in rows_of(self._file, _SELECT_HOLDS, exchange_ids)]
+        return [_Kept(*row) for row in rows_of(self._file, _SELECT_HOLDS, list(dict.fromkeys(exchange_ids)))]
 
     def _passed(self, passage: int) -> tuple[Gate, ...]:
         """Its gates. Raises Damaged."""

@@ -118,6 +118,15 @@ async def test_requests_of_one_moment_are_decided_one_after_the_other(one: Budge
     assert await held(one) == (900, 3, 0)
 
 
+async def test_one_that_is_held_already_comes_with_others(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    x, y, z = (hold(name, KEY, nusd=400) for name in "xyz")
+    assert granted(await one.reserve(x))
+    verdicts = await asyncio.gather(one.reserve(y), one.reserve(x), one.reserve(z), one.reserve(y))
+    assert [granted(verdict) for verdict in verdicts] == [True, True, False, True]
+    assert await held(one) == (800, 2, 0)
+
+
 async def test_what_does_not_pass_every_gate_is_held_at_none(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG, spent=0)
     rated = Gate("proj_a", rpm=1, tpm=100)
@@ -212,6 +221,14 @@ async def test_closing_again_changes_nothing(stores: Stores, one: BudgetStore) -
         stores.clock.now += 10
     assert await held(one) == (250, 0, 1)
     assert await one.overdue(25) == ["x"], "it ended when it first did"
+
+
+async def test_what_is_named_twice_is_released_once(one: BudgetStore) -> None:
+    await seeded(one, KEY)
+    for name in "xy":
+        await one.reserve(hold(name, KEY, nusd=10))
+    await one.release(["x", "x"])
+    assert await held(one) == (10, 1, 0)
 
 
 async def test_what_is_charged_nothing_is_held_no_longer(one: BudgetStore) -> None:
