@@ -16,9 +16,9 @@ from proxy.metering.sse import EVENT_BYTES_MAX
 from proxy.metering.text import Chars, chars_of
 
 _INSIDE = re.compile(rb'(?:[^"\\\n]|\\.)*')
-# Up to a quote that no backslash is before. What is known by its length is stepped over, not looked at. Nothing in it
-# is possessive: up to Python 3.11.4 that spoils the span of the group around it.
-_TEXT = rb'([^"]*(?:(?<=\\)"[^"]*)*)'
+# Up to a quote; where there are escapes, up to one that no backslash is before. What is known by its length is stepped
+# over, not looked at. Nothing in it is possessive: up to Python 3.11.4 that spoils the span of the group around it.
+_TEXT, _TEXT_ESCAPED = rb'([^"]*)', rb'([^"]*(?:(?<=\\)"[^"]*)*)'
 # Texts are a few bytes long; what comes before one is kept ready for every length below this.
 _HEADS_MAX = 64
 # Events of chats are some 300 bytes. Longer ones begin no run: with the line above this bounds what is kept.
@@ -73,19 +73,20 @@ BARE = Wrap(lambda size: b"", b"", b"")
 class RunReader:
     """Reads many events of a run in one look: the bytes are passed over once, by the interpreter's own loops."""
 
-    __slots__ = ("_find", "_fixed", "_heads", "_tail", "_wrap", "run")
+    __slots__ = ("_find", "_find_escaped", "_fixed", "_heads", "_tail", "_wrap", "run")
 
     def __init__(self, run: TextRun, wrap: Wrap = BARE) -> None:
         self.run = run
         self._wrap = wrap
         self._fixed = len(run.before) + len(run.after)
         self._tail = run.after + wrap.tail
-        self._find = _finder(wrap.head_pattern, len(run.before), len(self._tail))
+        around = wrap.head_pattern, len(run.before), len(self._tail)
+        self._find, self._find_escaped = _finder(_TEXT, *around), _finder(_TEXT_ESCAPED, *around)
         self._heads: dict[int, bytes] = {}  # by the length of the text: all that comes before it
 
     def read(self, wire: bytes) -> RunText | None:
         """What `wire` says, if it is events of the run, each wrapped, and nothing else."""
-        texts = self._find(wire)
+        texts = self._find_escaped(wire) if b"\\" in wire else self._find(wire)
         heads = self._heads
         try:
             parts = [heads[len(text)] + text for text in texts]
@@ -115,10 +116,10 @@ class RunReader:
         return head
 
 
-@lru_cache(maxsize=256)
-def _finder(head_pattern: bytes, before_bytes: int, tail_bytes: int) -> Callable[[bytes], list[bytes]]:
+@lru_cache(maxsize=512)
+def _finder(text: bytes, head_pattern: bytes, before_bytes: int, tail_bytes: int) -> Callable[[bytes], list[bytes]]:
     """Finds what may be the texts. Where an event does not fit, it takes all that is left: it never looks twice."""
-    pattern = rb"%b(?s:.{%d})%b(?s:.{%d})|(?s:.+)" % (head_pattern, before_bytes, _TEXT, tail_bytes)
+    pattern = rb"%b(?s:.{%d})%b(?s:.{%d})|(?s:.+)" % (head_pattern, before_bytes, text, tail_bytes)
     return re.compile(pattern).findall
 
 

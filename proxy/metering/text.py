@@ -26,7 +26,6 @@ _MARKS = bytes(byte for byte in range(0x21, 0x7F) if not chr(byte).isalpha())
 _FIRST_BYTES = (
     range(0xC2, 0xC9), range(0xCD, 0xD6), range(0xD6, 0xE0), range(0xE0, 0xE1), range(0xE3, 0xE4), range(0xEA, 0xEE),
 )  # fmt: skip
-_ALL_BUT_MARKS = bytes(set(range(256)) - set(_MARKS))
 _ALL_BUT = tuple(bytes(set(range(256)) - set(first)) for first in _FIRST_BYTES)
 
 # Texts in a row that each begin with the one before and grow. Fragments do this by chance for two or three
@@ -38,10 +37,12 @@ _NOT_YET = "\ufffd"
 
 def chars_of(text: str) -> Chars:
     """The code points of `text` by class."""
-    raw = text.encode(errors="ignore")  # halves of characters are counted, but in no script
-    blanks, marks = text.count(" "), len(raw.translate(None, _ALL_BUT_MARKS))
+    blanks = text.count(" ")
     if text.isascii():
-        return len(text), 0, 0, blanks, marks, 0, 0, 0, 0, 0, 0
+        raw = text.encode()
+        return len(text), 0, 0, blanks, len(raw) - len(raw.translate(None, _MARKS)), 0, 0, 0, 0, 0, 0
+    raw = text.encode(errors="ignore")  # halves of characters are counted, but in no script
+    marks = len(raw) - len(raw.translate(None, _MARKS))
     rest = _LATIN.sub("", text)
     other = len(_WIDE.sub("", rest))
     scripts = [len(raw.translate(None, all_but)) for all_but in _ALL_BUT]
