@@ -1,6 +1,6 @@
 """The command `tokenweir`. Law: words and exit codes only; what is done is done elsewhere.
 
-Exit codes: 0 done, 1 refused or failed (the reason on standard error), 2 wrong usage.
+Exit codes: 0 done, 1 refused or failed (the reason on standard error), 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from proxy.cli import (
 from proxy.cli.words import Failure
 from proxy.settings import SettingsError
 
+# As a shell tells it of a program that ^C has ended.
+INTERRUPTED = 130
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
@@ -41,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: it has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (Failure, SettingsError, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         return 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from proxy.cli.words import json_line, store_of, with_config
 
@@ -28,6 +29,11 @@ def add_commands(commands: Any) -> None:
 
 
 def _ledger(options: argparse.Namespace) -> int:
+    with Interruption() as interruption:
+        return _entries(options, interruption)
+
+
+def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
     from proxy.ledger.reports import EntryFilter, EntryReader, since_from
     from proxy.ledger.table_text import HEADER
 
@@ -36,15 +42,33 @@ def _ledger(options: argparse.Namespace) -> int:
         reader = EntryReader(store.engine, EntryFilter(key_alias=options.key, model=options.model, since=since))
         if not options.json:
             print(HEADER)
-        try:
-            while True:
-                for entry in reader.new_entries():
-                    print(_shown(entry, as_json=options.json, explain=options.explain), flush=options.follow)
-                if not options.follow:
+        while True:
+            for entry in reader.new_entries():
+                print(_shown(entry, as_json=options.json, explain=options.explain), flush=options.follow)
+                if interruption.came:
                     return 0
-                time.sleep(FOLLOW_S)
-        except KeyboardInterrupt:
-            return 0
+            if interruption.came or not options.follow:
+                return 0
+            time.sleep(FOLLOW_S)
+
+
+class Interruption:
+    """Of what goes on for ever. The first ^C is only noted: raised in the middle of a library, it may be swallowed."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _interrupted(self, *_: object) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
 
 
 def _shown(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
