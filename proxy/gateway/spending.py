@@ -16,7 +16,7 @@ from proxy.gateway.closing import Closing
 from proxy.gateway.relay import End, Relay
 from proxy.metering.estimate import Estimator
 from proxy.metering.meter import BodyMeter
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE, Usage
 
 
 class Spending:
@@ -55,7 +55,7 @@ class Spending:
 
     def usage(self, meter: BodyMeter) -> Usage:
         """What is reported, or what can be told without."""
-        reported = meter.usage or Usage()
+        reported = meter.usage or NO_USAGE
         prompt, completion = reported.prompt_tokens, reported.completion_tokens
         return structs.replace(
             reported,

@@ -35,8 +35,8 @@ class Gates:
         self._states: dict[str, State] = {}
         self._moves: dict[str, tuple[int, int, int]] = {}
         """gate → so much more held, for so many more exchanges that run, and that have ended; not written yet"""
-        self._counted: set[str] = set()
-        """gates whose windows changed"""
+        self._counted: dict[str, Window] = {}
+        """gate → its window, if that changed"""
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +68,7 @@ class Gates:
         for state in states:
             if state.window is not None:
                 state.window.add(second, requests, tokens)
-                self._counted.add(state.gate.gate_id)
+                self._counted[state.gate.gate_id] = state.window
 
     def _read(self, gates: Sequence[Gate]) -> None:
         gate_ids = [gate.gate_id for gate in gates]
@@ -86,9 +86,7 @@ class Gates:
         if new:
             self._file.executemany(_NEW, new)
         self._file.executemany(_MOVE, [(*move, gate_id) for gate_id, move in self._moves.items()])
-        for gate_id in self._counted:
-            window = self._states[gate_id].window
-            self._file.execute(_COUNTED, (window and window.packed(), gate_id))
+        self._file.executemany(_COUNTED, [(window.packed(), gate_id) for gate_id, window in self._counted.items()])
         self._moves.clear()
         self._counted.clear()
 

@@ -19,7 +19,7 @@ from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unse
 from proxy.keys.budget_file import BudgetFile, Damaged
 from proxy.keys.budget_gates import NOTHING, Gates, rows_of
 from proxy.keys.readings import Readings
-from proxy.keys.verdicts import bounds_holds, levels, verdict
+from proxy.keys.verdicts import bounds_holds, bounds_rate, levels, verdict
 
 _NEW_PASSAGE = "INSERT OR IGNORE INTO passages VALUES (?, ?)"
 _FORGET_PASSAGES = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)"
@@ -104,14 +104,9 @@ class BudgetTables:
 
     def reserve(self, hold: Hold) -> Verdict | None:
         """As in `turn`, for one that may be held already."""
-        now = self._unix_time()
-        with Gates(self._file, now) as gates:
-            if self._kept(hold.exchange_id) is not None:
-                return Granted(levels(gates.states(hold.gates), now))
-            new: list[Hold] = []
-            answer = self._answer(hold, gates, now, new)
-            self._keep(new, int(now))
-        return answer
+        if self._kept(hold.exchange_id) is not None:
+            return Granted(levels(self._gates().states(hold.gates), self._unix_time()))
+        return self.turn((), (hold,))[0]
 
     def _answer(self, hold: Hold, gates: Gates, now: float, new: list[Hold]) -> Verdict | None:
         """`new`: those to be kept, it with them if it passes."""
@@ -229,7 +224,7 @@ class BudgetTables:
             self._drop(free, gates)
 
     def _correct(self, kept: _Kept, tokens: int, gates: Gates) -> None:
-        if rated := [gate for gate in self._passed(kept.passage) if gate.rpm is not None or gate.tpm is not None]:
+        if rated := [gate for gate in self._passed(kept.passage) if bounds_rate(gate)]:
             gates.count(gates.states(rated), kept.second, 0, tokens)
 
     def _drop(self, held: Sequence[_Kept], gates: Gates) -> None:
@@ -301,7 +296,7 @@ class BudgetTables:
         with self._gates() as gates:
             self._keep([told], second)
             gates.move(told.gates, told.nusd, 1, 0)
-            states = gates.states(told.gates)
+            states = gates.states(told.gates)  # read also where nothing counts: a gate that is new gets its row
             if counts:
                 gates.count(states, second, 1, told.tokens)
 

@@ -212,7 +212,7 @@ def reading(
     `accepted`: the provider took the request, so that a prompt was used even if nothing was generated. Without it,
     no usage and no evidence is NOTHING.
     """
-    usage = metered.usage or Usage()
+    usage = metered.usage or NO_USAGE
     if usage.in_other_units or (usage.prompt_tokens is not None and usage.completion_tokens is not None):
         return Reading(usage, UsageSource.REPORTED, service_tier=metered.service_tier)
     if usage.reported_nothing and metered.evidence.empty and not accepted:

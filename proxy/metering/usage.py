@@ -208,4 +208,4 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     is known to hide it (0: how much is not known yet); else None"""
 
 
-NOTHING = Reading(Usage(), UsageSource.NONE)
+NOTHING = Reading(NO_USAGE, UsageSource.NONE)

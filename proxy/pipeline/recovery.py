@@ -17,7 +17,7 @@ from msgspec import structs
 
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.billing.settlement import bills, situation
-from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Usage, UsageSource
 from proxy.pipeline.progress import Progress
 
 # After the event that carries the final usage at most a finish event and [DONE] follow; more than these two means that
@@ -134,7 +134,7 @@ def _reading(
     )
     counted = final and usage is not None and usage.completion_tokens is not None
     reading = Reading(
-        _completed(usage or Usage(), opened, estimate.tokens, final=final),
+        _completed(usage or NO_USAGE, opened, estimate.tokens, final=final),
         UsageSource.ESTIMATED,
         estimator_version,
         estimator.prompt_error(model_key) if counted else estimate.expected_error,

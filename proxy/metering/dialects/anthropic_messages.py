@@ -19,7 +19,7 @@ from proxy.metering.dialects.openai_usage import later, violations
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE, Usage
 from proxy.metering.wire import document_of
 
 
@@ -111,7 +111,7 @@ class MessagesTally(Counting):
         self.service_tier = merged.get("service_tier", self.service_tier)
         if not final:
             usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
-        if usage != Usage():
+        if usage != NO_USAGE:
             self.flags.update(violations(usage))
             self.flags.update(oddities(merged))
             folded, fell = later(self.usage, usage)

@@ -18,7 +18,7 @@ from proxy.metering.dialects.openai_usage import later, violations
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import TOKENS_MAX, Usage
+from proxy.metering.usage import NO_USAGE, TOKENS_MAX
 from proxy.metering.wire import reader
 
 # The models read these, too.
@@ -154,7 +154,7 @@ class CohereTally(Counting):
         usage = usage_of(raw)
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage != Usage():
+        elif usage != NO_USAGE:
             self.flags.update(violations(usage))
             self.usage, fell = later(self.usage, usage)
             self.usage_raw = raw

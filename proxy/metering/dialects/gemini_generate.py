@@ -28,7 +28,7 @@ from proxy.metering.dialects.openai_usage import later
 from proxy.metering.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import UNITS_MAX, Usage
+from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
 
 # Sixteen times Google's own limit. What a stream has beyond is read, only not tracked for each.
 CANDIDATES_MAX = 128
@@ -156,7 +156,7 @@ class GeminiTally(Counting):
         usage = usage_of(raw)
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage != Usage():
+        elif usage != NO_USAGE:
             self.usage_raw = raw
             self.completion_so_far = None if final else usage.completion_tokens
             if not final:

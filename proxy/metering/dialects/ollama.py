@@ -22,7 +22,7 @@ from proxy.metering.dialects.openai_usage import count
 from proxy.metering.framing import NDJSON
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, word
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE, Usage
 from proxy.metering.wire import reader
 
 _USED = (
@@ -131,7 +131,7 @@ class OllamaTally(Counting):
         except ValueError:
             self.flags.add("usage_invalid")
             return
-        if usage != Usage():
+        if usage != NO_USAGE:
             self.usage, self.usage_raw = usage, raw
 
 

@@ -16,7 +16,7 @@ from proxy.metering.spelling import Spoken, TokenCounter
 from proxy.metering.strip import UsageStripper
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.text import GrowingText, chars_of
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE
 
 # OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
 CHOICES_MAX = 128
@@ -132,7 +132,7 @@ class ChatTally(Counting):
         usage = usage_of(raw)
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage != Usage():
+        elif usage != NO_USAGE:
             self.flags.update(violations(usage))
             if usage.completion_tokens != raw.get("completion_tokens"):
                 self.flags.add("reasoning_added")

@@ -16,7 +16,7 @@ from proxy.metering.dialects.openai_usage import count, violations
 from proxy.metering.meter import BodyMeter, JsonMeter
 from proxy.metering.skim import Skim
 from proxy.metering.tally import Counting, Tally, identifier
-from proxy.metering.usage import UNITS_MAX, Usage
+from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
 from proxy.metering.wire import reader
 
 
@@ -61,7 +61,7 @@ class PlainTally(Counting):
         usage = usage_of(raw)
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage != Usage():
+        elif usage != NO_USAGE:
             self.flags.update(violations(usage))
             self.usage, self.usage_raw = usage, raw
 

@@ -17,7 +17,7 @@ from proxy.metering.dialects.responses_request import facts, upstream_document
 from proxy.metering.dialects.responses_wire import Event, Item, Response, Text, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import UNITS_MAX, Usage
+from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 # Deltas of what no model wrote as text: sound, pictures, what a tool printed.
@@ -121,7 +121,7 @@ class ResponsesTally(Counting):
         usage = usage_of(raw)
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage != Usage():
+        elif usage != NO_USAGE:
             if self._searches and usage.searches is None:
                 usage = structs.replace(usage, searches=len(self._searches))
             self.flags.update(violations(usage))

@@ -22,7 +22,7 @@ from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Counting
 from proxy.metering.text import chars_of
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NO_USAGE, Usage
 from proxy.metering.wire import reader
 
 # Tokens of audio for each character: 1,250 tokens a minute, in which 900 Latin characters are read, or 280 of the kind
@@ -71,7 +71,7 @@ class SpeechTally(Counting):
         usage = tokens_of(raw or {})
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage != Usage():
+        elif usage != NO_USAGE:
             self.usage = structs.replace(usage, audio_completion_tokens=usage.completion_tokens)
             self.usage_raw = raw
             self.flags.update(violations(self.usage))

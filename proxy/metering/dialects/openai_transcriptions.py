@@ -22,7 +22,7 @@ from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
 from proxy.metering.tally import Counting
 from proxy.metering.text import chars_of
-from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire import reader
 
 _BYTES_PER_S = 16_000
@@ -91,7 +91,7 @@ class TranscriptionTally(Counting):
         usage = usage_of(said.usage or {"seconds": said.duration})
         if usage is None:
             self.flags.add("usage_invalid")
-        elif usage == Usage():
+        elif usage == NO_USAGE:
             self.flags.add("audio_unknown")
         else:
             self.flags.update(violations(usage))
