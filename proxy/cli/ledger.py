@@ -46,7 +46,9 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
             for entry in reader.new_entries():
                 print(_shown(entry, as_json=options.json, explain=options.explain), flush=options.follow)
                 if interruption.came:
-                    return 0
+                    break
+            if interruption.came and not options.follow:  # a list that is cut off is not done
+                raise KeyboardInterrupt
             if interruption.came or not options.follow:
                 return 0
             time.sleep(FOLLOW_S)
