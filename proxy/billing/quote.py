@@ -35,8 +35,10 @@ def completion_tokens(*, asked: int | None, n: int, default: int, model_max: int
 
 def completion_tokens_bound(*, asked: int | None, n: int, model_max: int | None) -> int | None:
     """What the answers cannot be beyond: n × the lower of the request's limit and the model's; None: none is known."""
-    each = [limit for limit in (None if asked is None else -(-asked // n), model_max) if limit is not None]
-    return n * min(each) if each else None
+    if asked is None:
+        return None if model_max is None else n * model_max
+    each = -(-asked // n)
+    return n * (each if model_max is None else min(each, model_max))
 
 
 def quote(

@@ -23,7 +23,7 @@ _COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
 # Rows that one statement asks for.
 _ROWS = 64
 
-NOTHING = 0, 0, 0
+_NOTHING = 0, 0, 0
 
 
 class Gates:
@@ -57,7 +57,7 @@ class Gates:
         """So much more is held at each of these, for so many more exchanges."""
         moves = self._moves
         for gate in gates:
-            before = moves.get(gate.gate_id, NOTHING)
+            before = moves.get(gate.gate_id, _NOTHING)
             moves[gate.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
             if (state := self._states.get(gate.gate_id)) is not None:
                 state.held += nusd
@@ -77,7 +77,7 @@ class Gates:
         rows = {row[0]: row for row in rows_of(self._file, _SELECT, gate_ids)}
         for gate in gates:
             state = self._states[gate.gate_id] = _state(gate, rows.get(gate.gate_id), self._now)
-            held, running, _ = self._moves.get(gate.gate_id, NOTHING)
+            held, running, _ = self._moves.get(gate.gate_id, _NOTHING)
             state.held += held
             state.running += running
 
@@ -86,7 +86,8 @@ class Gates:
         if new:
             self._file.executemany(_NEW, new)
         self._file.executemany(_MOVE, [(*move, gate_id) for gate_id, move in self._moves.items()])
-        self._file.executemany(_COUNTED, [(window.packed(), gate_id) for gate_id, window in self._counted.items()])
+        if self._counted:
+            self._file.executemany(_COUNTED, [(window.packed(), gate_id) for gate_id, window in self._counted.items()])
         self._moves.clear()
         self._counted.clear()
 

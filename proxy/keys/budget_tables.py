@@ -9,27 +9,33 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from hashlib import blake2b
+from itertools import groupby
+from operator import attrgetter
 
 import msgspec
 
-from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
 from proxy.keys.budget_file import BudgetFile, Damaged
-from proxy.keys.budget_gates import NOTHING, Gates, rows_of
+from proxy.keys.budget_gates import Gates, rows_of
+from proxy.keys.budget_passages import Passages, passage_of
 from proxy.keys.readings import Readings
-from proxy.keys.verdicts import bounds_holds, bounds_rate, levels, verdict
+from proxy.keys.verdicts import bounds_holds, levels, passes, verdict
 
-_NEW_PASSAGE = "INSERT OR IGNORE INTO passages VALUES (?, ?)"
-_FORGET_PASSAGES = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)"
-_NEW_HOLD = "INSERT OR IGNORE INTO holds VALUES (?, ?, ?, ?, ?, NULL, ?)"
-_SELECT_HOLDS = "SELECT holds.* FROM (VALUES ?*) CROSS JOIN holds ON exchange_id = column1"
+# Nothing where its passage is not there.
+_NEW_HOLD = "INSERT OR IGNORE INTO holds SELECT ?, ?, ?, ?, ?, NULL, passage FROM passages WHERE passage = ?"
+_SELECT_HOLDS = (
+    "SELECT exchange_id, nusd, tokens, second, closed_at IS NULL, passage"
+    " FROM (VALUES ?*) CROSS JOIN holds ON exchange_id = column1"
+)
+_SELECT_SEEDED = (
+    "SELECT gate_id, since, as_of_us FROM (VALUES ?*) CROSS JOIN gates ON gate_id = column1 WHERE spent IS NOT NULL"
+)
 _CLOSE_HOLD = "UPDATE holds SET nusd = ?, tokens = ?, closed_at = coalesce(closed_at, ?) WHERE exchange_id = ?"
 _DROP_HOLD = "DELETE FROM holds WHERE exchange_id = ?"
 _STANDINGS = (
     "SELECT gate_id, since, spent, held, open, closed FROM gates WHERE (spent IS NOT NULL OR open + closed > 0)"
 )
+_SPEND = "UPDATE gates SET spent = spent + ? WHERE gate_id = ?"
 # A sum that knows more of the same window stays.
 _SEED = (
     "INSERT INTO gates VALUES (?1, ?2, ?3, ?4, 0, 0, 0, NULL) ON CONFLICT (gate_id) DO UPDATE"
@@ -39,30 +45,23 @@ _SEED = (
 # Nobody takes so long to read the ledger. After that an older ledger, one from a backup, is believed.
 FLOOR_S = 60.0
 
-# Those that are at hand; about 1 KiB each.
-PASSAGES_MAX = 4_096
+_GRANTED = Granted(())
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[Gate, ...]).decode
+_gates_of = attrgetter("gates")
 
 
 class _Kept(msgspec.Struct, frozen=True, gc=False):
     """A hold: a row of the file."""
 
     exchange_id: str
-    node: str
     nusd: int
     tokens: int
     second: int
     """the bucket that its tokens count in"""
-    closed_at: float | None
+    open: int
+    """1 while its exchange runs"""
     passage: int
     """whose gates it is held at"""
-
-    @property
-    def open(self) -> int:
-        """1 while its exchange runs."""
-        return int(self.closed_at is None)
 
 
 class HeldAlready(Exception):  # noqa: N818  a state, not an error
@@ -85,8 +84,7 @@ class BudgetTables:
         self._node = node
         self._unix_time = unix_time
         self._readings = Readings()
-        self._passages: dict[int, tuple[Gate, ...]] = {}
-        """of any life: a passage is named after what it says"""
+        self._passages = Passages(file)
 
     # -- one exchange
 
@@ -97,7 +95,9 @@ class BudgetTables:
         with Gates(self._file, now) as gates:
             self._close(ended, gates)
             new: list[Hold] = []
-            answers = [self._answer(hold, gates, now, new) for hold in asked]
+            answers: list[Verdict | None] = []
+            for _, alike in groupby(asked, key=_gates_of):
+                answers += self._answers(list(alike), gates, now, new)
             if new and self._keep(new, int(now)) < len(new):
                 raise HeldAlready
         return answers
@@ -108,8 +108,18 @@ class BudgetTables:
             return Granted(levels(self._gates().states(hold.gates), self._unix_time()))
         return self.turn((), (hold,))[0]
 
+    def _answers(self, alike: list[Hold], gates: Gates, now: float, new: list[Hold]) -> Sequence[Verdict | None]:
+        """Of holds at the same gates. `new`: those to be kept, they with them that pass."""
+        states = gates.states(alike[0].gates)
+        nusd, count = sum([hold.nusd for hold in alike]), len(alike)
+        if self._warming or not all([passes(state, nusd, count) for state in states]):  # noqa: C419  half the time
+            return [self._answer(hold, gates, now, new) for hold in alike]
+        gates.move(alike[0].gates, nusd, count, 0)
+        new += alike
+        return [_GRANTED] * count
+
     def _answer(self, hold: Hold, gates: Gates, now: float, new: list[Hold]) -> Verdict | None:
-        """`new`: those to be kept, it with them if it passes."""
+        """Of one."""
         states = gates.states(hold.gates)
         answer: Verdict | None = verdict(hold, states, now)
         if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.gates):
@@ -119,7 +129,7 @@ class BudgetTables:
             gates.count(states, int(now), 1, hold.tokens)
             new.append(hold)
         elif self._kept(hold.exchange_id) is not None or any(one.exchange_id == hold.exchange_id for one in new):
-            answer = Granted(())
+            answer = _GRANTED
         elif isinstance(answer, Unseeded):
             self._readings.begin(answer.gates, self._file.generation)
         return Granted(levels(states, now)) if isinstance(answer, Granted) else answer
@@ -132,8 +142,8 @@ class BudgetTables:
         with self._gates() as gates:
             if nusd > kept.nusd:
                 self._file.execute("UPDATE holds SET nusd = ? WHERE exchange_id = ?", (nusd, exchange_id))
-                gates.move(self._passed(kept.passage), nusd - kept.nusd, 0, 0)
-            states = gates.states(self._passed(kept.passage))
+                gates.move(self._passages.gates(kept.passage), nusd - kept.nusd, 0, 0)
+            states = gates.states(self._passages.gates(kept.passage))
         return all(
             state.gate.nusd_max is None or state.spent is None or state.spent + state.held <= state.gate.nusd_max
             for state in states
@@ -151,7 +161,7 @@ class BudgetTables:
             running = [kept for kept in self._all_kept(exchange_ids) if kept.open]
             for kept in running:
                 self._file.execute("UPDATE holds SET closed_at = ? WHERE exchange_id = ?", (now, kept.exchange_id))
-                gates.move(self._passed(kept.passage), 0, -1, 1)
+                gates.move(self._passages.gates(kept.passage), 0, -1, 1)
 
     def release(self, exchange_ids: Sequence[str]) -> None:
         """See BudgetStore."""
@@ -174,13 +184,16 @@ class BudgetTables:
 
     def _keep(self, holds: Sequence[Hold], second: int) -> int:
         """Hold these, as ones that run, but for those that are there already; how many were not."""
-        passages = {id(hold.gates): _passage(hold.gates) for hold in holds}
-        self._file.executemany(_NEW_PASSAGE, set(passages.values()))
+        passages = {id(hold.gates): passage_of(hold.gates) for hold in holds}
         rows = [
-            (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, passages[id(hold.gates)][0])
+            (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, passages[id(hold.gates)].name)
             for hold in holds
         ]
-        return self._file.executemany(_NEW_HOLD, rows).rowcount
+        kept = self._file.executemany(_NEW_HOLD, rows).rowcount
+        if kept < len(rows):  # mostly the first of a passage
+            self._passages.keep(passages.values())
+            kept += self._file.executemany(_NEW_HOLD, rows).rowcount
+        return kept
 
     def _kept(self, exchange_id: str) -> _Kept | None:
         return next(iter(self._all_kept([exchange_id])), None)
@@ -188,58 +201,40 @@ class BudgetTables:
     def _all_kept(self, exchange_ids: Sequence[str]) -> list[_Kept]:
         return [_Kept(*row) for row in rows_of(self._file, _SELECT_HOLDS, list(dict.fromkeys(exchange_ids)))]
 
-    def _passed(self, passage: int) -> tuple[Gate, ...]:
-        """Its gates. Raises Damaged."""
-        if (gates := self._passages.get(passage)) is None:
-            row = self._file.execute("SELECT gates FROM passages WHERE passage = ?", (passage,)).fetchone()
-            try:
-                gates = _decode(row[0] if row else b"")
-            except msgspec.DecodeError as error:
-                raise Damaged(str(error)) from None
-            if len(self._passages) >= PASSAGES_MAX:
-                self._passages.clear()
-            self._passages[passage] = gates
-        return gates
-
     def _close(self, ended: Iterable[Hold], gates: Gates) -> None:
         told = {one.exchange_id: one for one in ended}
         self._end([(kept, told[kept.exchange_id]) for kept in self._all_kept(list(told))], gates)
 
     def _end(self, ended: Iterable[tuple[_Kept, Hold]], gates: Gates) -> None:
         """They have, at their charges; what is charged nothing is forgotten."""
-        now, charged, free, moved = self._unix_time(), [], [], []
+        now, charged, free = self._unix_time(), [], []
+        moved: dict[int, list[int]] = {}
         for kept, one in ended:
-            if one.tokens != kept.tokens:
-                self._correct(kept, one.tokens - kept.tokens, gates)
+            if one.tokens != kept.tokens and (rated := self._passages.rated(kept.passage)):
+                gates.count(gates.states(rated), kept.second, 0, one.tokens - kept.tokens)
             if one.nusd == 0:
                 free.append(kept)
             else:
                 charged.append((one.nusd, one.tokens, now, kept.exchange_id))
-                running = kept.open
-                moved.append((kept.passage, one.nusd - kept.nusd, -running, running))
+                sums = moved.get(kept.passage) or moved.setdefault(kept.passage, [0, 0])
+                sums[0] += one.nusd - kept.nusd
+                sums[1] += kept.open
         if charged:
             self._file.executemany(_CLOSE_HOLD, charged)
-            self._move(moved, gates)
+        for passage, (nusd, running) in moved.items():
+            gates.move(self._passages.gates(passage), nusd, -running, running)
         if free:
             self._drop(free, gates)
-
-    def _correct(self, kept: _Kept, tokens: int, gates: Gates) -> None:
-        if rated := [gate for gate in self._passed(kept.passage) if bounds_rate(gate)]:
-            gates.count(gates.states(rated), kept.second, 0, tokens)
 
     def _drop(self, held: Sequence[_Kept], gates: Gates) -> None:
         """They are held no longer."""
         self._file.executemany(_DROP_HOLD, [(kept.exchange_id,) for kept in held])
-        self._move([(kept.passage, -kept.nusd, -kept.open, kept.open - 1) for kept in held], gates)
-
-    def _move(self, moved: Iterable[tuple[int, int, int, int]], gates: Gates) -> None:
-        """At each passage so much more is held, for so many more exchanges that run, and that have ended."""
-        sums: dict[int, tuple[int, int, int]] = {}
-        for passage, nusd, running, closed in moved:
-            before = sums.get(passage, NOTHING)
-            sums[passage] = before[0] + nusd, before[1] + running, before[2] + closed
-        for passage, total in sums.items():
-            gates.move(self._passed(passage), *total)
+        alike: dict[int, list[_Kept]] = {}
+        for kept in held:
+            alike.setdefault(kept.passage, []).append(kept)
+        for passage, some in alike.items():
+            running = sum([one.open for one in some])
+            gates.move(self._passages.gates(passage), -sum([one.nusd for one in some]), -running, running - len(some))
 
     # -- all of a node
 
@@ -252,7 +247,7 @@ class BudgetTables:
         """What the file has of this node; and a new word."""
         word = secrets.token_hex(8)
         self._file.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (self._node, word))
-        self._file.execute(_FORGET_PASSAGES)
+        self._passages.forget()
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ?", (self._node,))
         return Look(frozenset(row[0] for row in rows), self._file.generation), word
 
@@ -265,7 +260,7 @@ class BudgetTables:
                     (self._node, one.nusd, kept.exchange_id),
                 )
                 with self._gates() as gates:
-                    gates.move(self._passed(kept.passage), one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
+                    gates.move(self._passages.gates(kept.passage), one.nusd - kept.nusd, 1 - kept.open, kept.open - 1)
             elif not self._released_since(one, looked):
                 self._restore(one, counts=True)
 
@@ -324,24 +319,22 @@ class BudgetTables:
         """See BudgetStore."""
         if self.cursor() != after_us:
             return False
-        for gate_id, nusd in self._additions(changes).items():
-            self._file.execute("UPDATE gates SET spent = spent + ? WHERE gate_id = ?", (nusd, gate_id))
+        added = self._additions(changes).items()
+        self._file.executemany(_SPEND, [(nusd, gate_id) for gate_id, nusd in added])
         self.release(list({change.exchange_id for change in changes}))
         self._file.execute("UPDATE life SET cursor = ?", (until_us,))
         return True
 
     def _additions(self, changes: Iterable[Change]) -> dict[str, int]:
         """What is added to which gate."""
-        seeds: dict[str, tuple[float, int] | None] = {}
-        added: dict[str, int] = {}
-        seeded = "SELECT since, as_of_us FROM gates WHERE gate_id = ? AND spent IS NOT NULL"
+        alike: dict[tuple[str, ...], list[Change]] = {}
         for change in changes:
-            for gate_id in change.gate_ids:
-                if gate_id not in seeds:
-                    seeds[gate_id] = self._file.execute(seeded, (gate_id,)).fetchone()
-                seed = seeds[gate_id]
-                if seed is not None and seed[0] <= change.started_at and seed[1] < change.settled_at_us:
-                    added[gate_id] = added.get(gate_id, 0) + change.nusd
+            alike.setdefault(change.gate_ids, []).append(change)
+        added: dict[str, int] = {}
+        for gate_ids, some in alike.items():
+            for gate_id, since, as_of_us in rows_of(self._file, _SELECT_SEEDED, gate_ids):
+                new = [one.nusd for one in some if since <= one.started_at and as_of_us < one.settled_at_us]
+                added[gate_id] = added.get(gate_id, 0) + sum(new)
         return added
 
     def _floor_us(self) -> int:
@@ -374,10 +367,3 @@ class BudgetTables:
             for gate_id in sorted(set(gate_ids)):
                 rows += self._file.execute(_STANDINGS + " AND gate_id = ?", (gate_id,)).fetchall()
         return [Standing(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
-
-
-@lru_cache(maxsize=PASSAGES_MAX)  # those of a key are alike, from one exchange to the next
-def _passage(gates: tuple[Gate, ...]) -> tuple[int, bytes]:
-    """Its name, and what it says."""
-    packed = _encode(gates)
-    return int.from_bytes(blake2b(packed, digest_size=8).digest(), signed=True), packed

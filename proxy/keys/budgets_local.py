@@ -1,8 +1,8 @@
 """Holds and sums on one machine: one SQLite file for all its processes. See BudgetStore, and `budget_file.py`.
 
 Law: each call is one transaction, run on the event loop: 20 to 30 µs, less than the way to a thread and back; what is
-longer comes in slices. Exchanges that end, and requests that come, in the same turn of the loop share one: those that
-end let go first, and each request is decided after the one before.
+longer comes in slices. Requests that come in two turns of the loop share one, with the exchanges that ended since the
+one before: those let go first, and each request is decided after the one before.
 Nothing waits within SQLite: while another process is in its transaction the streams go on.
 """
 
@@ -28,6 +28,8 @@ _Ending: TypeAlias = "tuple[Sequence[Hold], Callable[[Sequence[Hold]], None]]"
 # Other processes' transactions take microseconds; where one takes so long, its process or the disk stands still.
 BUSY_S_MAX = 1.0
 _AGAIN_S_MIN, _AGAIN_S_MAX = 0.000_2, 0.001
+# Those that ended wait so long for a request to share its transaction: one that is smaller costs nearly as much.
+JOIN_S = 0.005
 # All have announced by then, unless the file is lost again and again.
 WARM_S_MAX = 3.0
 # Holds of one transaction: 5 ms of the event loop's time.
@@ -48,7 +50,7 @@ class LocalBudgets:
         self._asked: list[_Asked] = []
         """to be decided in this turn of the event loop"""
         self._ending: list[_Ending] = []
-        """to be closed in it"""
+        """to be closed with them, or within JOIN_S"""
 
     # -- this node's exchanges
 
@@ -64,16 +66,18 @@ class LocalBudgets:
         return answer
 
     def _decision(self, hold: Hold) -> asyncio.Future[Verdict | None]:
-        self._begin_turn()
-        decided: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if not self._asked:
+            loop.call_soon(self._end_next_turn)
+        decided: asyncio.Future[Verdict | None] = loop.create_future()
         self._asked.append((hold, decided))
         return decided
 
     # -- the turn that exchanges share
 
-    def _begin_turn(self) -> None:
-        if not self._asked and not self._ending:
-            asyncio.get_running_loop().call_soon(self._end_turn)
+    def _end_next_turn(self) -> None:
+        """Not this one: so those share it, too, whose bytes have only just come."""
+        asyncio.get_running_loop().call_soon(self._end_turn)
 
     def _end_turn(self, deadline: float = 0.0) -> None:
         """`deadline`: where another process was in its transaction; of `time.monotonic`."""
@@ -125,7 +129,8 @@ class LocalBudgets:
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
         """See BudgetStore."""
-        self._begin_turn()
+        if not self._ending:
+            asyncio.get_running_loop().call_later(JOIN_S, self._end_turn)
         self._ending.append((ended, otherwise))
 
     async def whole(self) -> bool:

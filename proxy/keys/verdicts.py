@@ -36,7 +36,7 @@ def verdict(hold: Hold, states: Sequence[State], now: float) -> Verdict:
     """Granted means: if it is held now. What is not seeded comes before all else."""
     if unseeded := [one.gate for one in states if one.spent is None and one.gate.nusd_max is not None]:
         return Unseeded(tuple(unseeded))
-    failures = [failure for one in states if not _passes(hold, one) for failure in _failures(hold, one, now)]
+    failures = [failure for one in states if not passes(one, hold.nusd, 1) for failure in _failures(hold, one, now)]
     if not failures:
         return Granted(())
     why, gate_id, _ = failures[0]
@@ -50,6 +50,17 @@ def levels(states: Iterable[State], now: float) -> tuple[Level, ...]:
     return tuple([_level(one.gate, one.window, now) for one in states if one.window is not None])
 
 
+def passes(state: State, nusd: int, count: int) -> bool:
+    """True if there is room for all of so many exchanges, which hold so much together, and it is quickly seen; where
+    not, `verdict` says of each whether, and why."""
+    gate = state.gate
+    return (
+        (gate.nusd_max is None or (state.spent is not None and state.spent + state.held + nusd <= gate.nusd_max))
+        and state.window is None
+        and (gate.parallel is None or state.running + count <= gate.parallel)
+    )
+
+
 def bounds_rate(gate: Gate) -> bool:
     """True if requests or tokens of the last 60 s are counted there."""
     return gate.rpm is not None or gate.tpm is not None
@@ -58,16 +69,6 @@ def bounds_rate(gate: Gate) -> bool:
 def bounds_holds(gate: Gate) -> bool:
     """True if it matters there what all nodes hold."""
     return gate.nusd_max is not None or gate.parallel is not None
-
-
-def _passes(hold: Hold, state: State) -> bool:
-    """Quickly True for most; `_failures` says why not."""
-    gate = state.gate
-    return (
-        (gate.nusd_max is None or (state.spent or 0) + state.held + hold.nusd <= gate.nusd_max)
-        and state.window is None
-        and (gate.parallel is None or state.running < gate.parallel)
-    )
 
 
 def _failures(hold: Hold, state: State, now: float) -> list[tuple[Why, str, float | None]]:

@@ -65,17 +65,23 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], in
     Raises LedgerUnavailable. A clock that is before `after_us` is that of a ledger which was put back.
     """
     with reading(engine) as connection:
-        clock_us = clock_of(connection)
+        until_us = clock_us = clock_of(connection)
         every = _entries(connection.dialect)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
-        if len(rows) <= limit:
-            return [_change(*row) for row in rows], clock_us, clock_us
-        last = rows[-1].settled_at
-        if last == rows[0].settled_at:
-            rows = connection.execute(every.where(_ENTRIES.settled_at == last)).all()
-        else:
-            rows = [row for row in rows if row.settled_at < last]
-        return [_change(*row) for row in rows], _us(rows[-1].settled_at), clock_us
+        if len(rows) > limit:
+            last = rows[-1].settled_at
+            if last == rows[0].settled_at:
+                rows = connection.execute(every.where(_ENTRIES.settled_at == last)).all()
+            else:
+                rows = [row for row in rows if row.settled_at < last]
+            until_us = _us(rows[-1].settled_at)
+        gates = _gates(connection, {row.key_id for row in rows})
+    found = [
+        # What nobody can price is free.
+        Change(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == CREDIT])
+        for exchange_id, kind, key_id, settled_at, started_at, money in rows
+    ]
+    return found, until_us, clock_us
 
 
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
@@ -201,37 +207,25 @@ def _total(table: Table, column: str, dialect: Dialect, *conditions: ColumnEleme
 def _entries(dialect: Dialect) -> Select[Any]:
     """What a change is made of, in the order of settling. What was asked in vain changes nothing."""
     columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
-    accountable = ledger_entries.outerjoin(api_keys, api_keys.c.key_id == _ENTRIES.key_id).outerjoin(
-        accounts, accounts.c.account_id == api_keys.c.project_id
-    )
     money = nusd("charge_usd", dialect).label("nusd")
-    return (
-        select(*columns, money, api_keys.c.project_id, accounts.c.parent_id)
-        .select_from(accountable)
-        .where(_ENTRIES.kind != ATTEMPT)
-        .order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
-    )
+    found = select(*columns, money).where(_ENTRIES.kind != ATTEMPT)
+    return found.order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
 
 
-def _change(
-    exchange_id: str,
-    kind: str,
-    key_id: str,
-    settled_at: float,
-    started_at: float,
-    nusd: int | None,
-    project_id: str | None,
-    organization_id: str | None,
-) -> Change:
-    """Of a row of `_entries`."""
-    gate_ids = _gates(kind == CREDIT, key_id, project_id, organization_id)
-    return Change(exchange_id, _us(settled_at), started_at, int(nusd or 0), gate_ids)  # what nobody can price is free
+_ABOVE = (
+    select(api_keys.c.key_id, api_keys.c.project_id, accounts.c.parent_id)
+    .select_from(api_keys.outerjoin(accounts, accounts.c.account_id == api_keys.c.project_id))
+    .where(api_keys.c.key_id.in_(bindparam("ids", expanding=True)))
+)
 
 
-@lru_cache(maxsize=4_096)
-def _gates(is_credit: bool, key_id: str, project_id: str | None, organization_id: str | None) -> tuple[str, ...]:
-    """Where it counts."""
-    if is_credit:
-        return (credit_gate(key_id),)
-    scopes = [one for one in (key_id, project_id, organization_id) if one is not None]
+def _gates(connection: Connection, key_ids: Collection[str]) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Key, or account that was paid for → where its charges count, and where what was paid does."""
+    rows = (row for ids in batches(key_ids, IDS_MAX) for row in connection.execute(_ABOVE, {"ids": ids}))
+    above = {key_id: (project_id, organization_id) for key_id, project_id, organization_id in rows}
+    return {key_id: (_charged(key_id, *above.get(key_id, ())), (credit_gate(key_id),)) for key_id in key_ids}
+
+
+def _charged(key_id: str, *above: str | None) -> tuple[str, ...]:
+    scopes = [one for one in (key_id, *above) if one is not None]
     return (*scopes, *map(credit_gate, scopes))

@@ -18,7 +18,7 @@ from proxy.billing.limits import Gate
 from proxy.billing.reservation import Denied, Granted, Hold, Standing, Sum, Unseeded, Why
 from proxy.keys import budget_file
 from proxy.keys.budgets import BudgetsUnavailable, Own
-from proxy.keys.budgets_local import BUSY_S_MAX, LocalBudgets
+from proxy.keys.budgets_local import BUSY_S_MAX, JOIN_S, LocalBudgets
 from proxy.keys.budgets_redis import CALLS_AT_ONCE, RedisBudgets
 from proxy.redis_client import open_redis
 from tests.support.faulty import FaultyPath
@@ -267,6 +267,30 @@ async def test_bounds_that_change_within_one_moment(file: File) -> None:
     assert [type(one) for one in verdicts] == [Granted, Denied, Granted, Denied, Unseeded, Granted]
     [found] = await store.standings()
     assert (found.held, found.open) == (1_000, 3)
+
+
+async def test_what_ends_makes_room_for_the_next_request(file: File) -> None:
+    store, handed_back = file("one"), []
+    await seed(store)
+    assert isinstance(await store.reserve(hold("x", 900)), Granted)
+    store.close_soon([hold("x", 300)], handed_back.extend)
+    asked = await asyncio.gather(*(store.reserve(hold(name, 350)) for name in "yz"))
+    assert (list(map(type, asked)), handed_back) == ([Granted, Granted], [])
+    [found] = await store.standings()
+    assert (found.held, found.open, found.closed) == (1_000, 2, 1)
+
+
+async def test_what_ends_is_told_without_a_request_too(file: File) -> None:
+    one, other, handed_back = file("one"), file("other"), []
+    await seed(one)
+    for name in "xyz":
+        assert isinstance(await one.reserve(hold(name, 300)), Granted)
+    for name in "xyz":
+        one.close_soon([hold(name, 0)], handed_back.extend)
+    async with asyncio.timeout(5):
+        while [found.open for found in await other.standings()] != [0]:
+            await asyncio.sleep(JOIN_S)
+    assert ([found.held for found in await other.standings()], handed_back) == ([0], [])
 
 
 async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
