@@ -7,7 +7,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,9 +25,10 @@ from hypothesis.stateful import (
 from msgspec import structs
 
 from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Denied, Granted, Hold, Sum, Unseeded
+from proxy.billing.reservation import Change, Denied, Granted, Hold, Sum, Unseeded, Verdict
 from proxy.keys import budget_file
 from proxy.keys.budgets import BudgetStore, Own
+from proxy.keys.budgets_local import JOIN_S
 from proxy.keys.verdicts import bounds_rate
 from tests.keys.conftest import NOW, LocalStores, RedisStores, Stores
 from tests.keys.model import Model
@@ -127,6 +128,10 @@ class Budgets(RuleBasedStateMachine):
             self.seed(self.head_us, structs.replace(hold))
             assert not self.model.unseeded(hold)
             verdict = self.do(self.nodes[node].reserve(hold))
+        assert not isinstance(verdict, Unseeded)
+        self._is_right(node, hold, verdict)
+
+    def _is_right(self, node: str, hold: Hold, verdict: Granted | Denied) -> None:
         known = hold.exchange_id in self.model.holds
         expected = self.model.reserve(hold, node, self.now)
         if expected is None:
@@ -380,19 +385,80 @@ class Budgets(RuleBasedStateMachine):
         return every[pick % len(every)]
 
 
+class OnFile(Budgets):
+    """Where exchanges share turns of the event loop."""
+
+    folder: Path
+
+    def make_stores(self) -> Stores:
+        memory = Path("/dev/shm")
+        self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        return LocalStores(self.folder)
+
+    def close_stores(self) -> None:
+        shutil.rmtree(self.folder)
+
+    @rule(
+        node=st.sampled_from(NODES),
+        ending=st.lists(st.tuples(st.integers(0, 80), TOKENS), max_size=4),
+        asked=st.lists(
+            st.tuples(
+                st.sampled_from(KEYS), st.integers(0, 3), st.integers(1, 4), st.sampled_from(SINCES), NUSD, TOKENS
+            ),
+            max_size=6,
+        ),
+        again=st.booleans(),
+    )
+    def share_a_turn(
+        self,
+        node: str,
+        ending: list[tuple[int, int]],
+        asked: list[tuple[str, int, int, float, int, int]],
+        again: bool,
+    ) -> None:
+        """Some end, and some come, in one moment; decided as if one after the other."""
+        holds = [
+            Hold(f"x{self.number + at}", gates_of(key, window)[first : first + count], nusd, tokens, self.now)
+            for at, (key, first, count, window, nusd, tokens) in enumerate(asked, 1)
+        ]
+        self.number += len(holds)
+        if again:  # an answer was lost
+            holds += holds[:1]
+        for hold in holds:
+            if self.model.unseeded(hold):
+                self.seed(self.head_us, hold)
+        ended = [
+            structs.replace(hold, nusd=nusd, tokens=tokens)
+            for hold, (nusd, tokens) in zip(self.running[node].values(), ending, strict=False)
+        ]
+
+        async def moment() -> Sequence[Verdict]:
+            for one in ended:
+                self.nodes[node].close_soon([one], lambda handed_back: pytest.fail(f"{handed_back}"))
+            verdicts = await asyncio.gather(*(self.nodes[node].reserve(hold) for hold in holds))
+            if not holds:
+                await asyncio.sleep(2 * JOIN_S)
+            return verdicts
+
+        verdicts = self.do(moment())
+        for one in ended:
+            self.closed[node][one.exchange_id] = one
+            del self.running[node][one.exchange_id]
+            self.model.close(one.exchange_id, one.nusd, one.tokens, self.now)
+        unseeded = []
+        for hold, verdict in zip(holds, verdicts, strict=True):
+            if isinstance(verdict, Unseeded):  # the gate is seeded for the window of another
+                assert verdict.gates == self.model.unseeded(hold)
+                unseeded.append(hold)
+            else:
+                assert not self.model.unseeded(hold)
+                self._is_right(node, hold, verdict)
+        for hold in unseeded:  # whoever learns that reads the ledger
+            self.seed(self.head_us, hold)
+
+
 def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
     """The one for a store."""
-
-    class OnFile(Budgets):
-        folder: Path
-
-        def make_stores(self) -> Stores:
-            memory = Path("/dev/shm")
-            self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-            return LocalStores(self.folder)
-
-        def close_stores(self) -> None:
-            shutil.rmtree(self.folder)
 
     class OnRedis(Budgets):
         def make_stores(self) -> Stores:
