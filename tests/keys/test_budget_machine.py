@@ -47,7 +47,7 @@ def gates_of(key_id: str, since: float) -> tuple[Gate, ...]:
     return (
         Gate(key_id, since, nusd_max=100, rpm=6),
         Gate("proj", 0.0, tpm=120, parallel=4),
-        Gate("org", 0.0, nusd_max=180),
+        Gate("org", 0.0, nusd_max=180, parallel=5),
         Gate("org/credit", nusd_max=0),
     )
 
