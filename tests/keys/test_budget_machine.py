@@ -47,7 +47,7 @@ def gates_of(key_id: str, since: float) -> tuple[Gate, ...]:
     return (
         Gate(key_id, since, nusd_max=100, rpm=6),
         Gate("proj", 0.0, tpm=120, parallel=4),
-        Gate("org", 0.0, nusd_max=180, parallel=5),
+        Gate("org", 0.0, nusd_max=180, parallel=3),
         Gate("org/credit", nusd_max=0),
     )
 
@@ -403,9 +403,13 @@ class OnFile(Budgets):
         ending=st.lists(st.tuples(st.integers(0, 80), TOKENS), max_size=4),
         asked=st.lists(
             st.tuples(
-                st.sampled_from(KEYS), st.integers(0, 3), st.integers(1, 4), st.sampled_from(SINCES), NUSD, TOKENS
+                st.sampled_from(KEYS),
+                st.integers(0, 3),
+                st.integers(1, 4),
+                st.sampled_from(SINCES),
+                st.lists(st.tuples(NUSD, TOKENS), min_size=1, max_size=4),
             ),
-            max_size=6,
+            max_size=3,
         ),
         again=st.booleans(),
     )
@@ -413,14 +417,16 @@ class OnFile(Budgets):
         self,
         node: str,
         ending: list[tuple[int, int]],
-        asked: list[tuple[str, int, int, float, int, int]],
+        asked: list[tuple[str, int, int, float, list[tuple[int, int]]]],
         again: bool,
     ) -> None:
         """Some end, and some come, in one moment; decided as if one after the other."""
-        holds = [
-            Hold(f"x{self.number + at}", gates_of(key, window)[first : first + count], nusd, tokens, self.now)
-            for at, (key, first, count, window, nusd, tokens) in enumerate(asked, 1)
+        wanted = [
+            (gates_of(key, window)[first : first + count], nusd, tokens)
+            for key, first, count, window, alike in asked
+            for nusd, tokens in alike
         ]
+        holds = [Hold(f"x{self.number + at}", *one, self.now) for at, one in enumerate(wanted, 1)]
         self.number += len(holds)
         if again:  # an answer was lost
             holds += holds[:1]
