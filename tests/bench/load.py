@@ -3,12 +3,14 @@
 Law: a load that saw one wrong byte has no figures; it raises `RigError` with the client's reason.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,8 +32,9 @@ class Target:
     port: int
     headers: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
-    limited: tuple[str, ...] = ()
-    """the headers of a client whose key has a budget, at each of three levels; none where nobody has"""
+    limited: Callable[[], AbstractContextManager[Target]] | None = None
+    """another process of the same, with a key that has a budget, at each of three levels; None where there is no such
+    thing"""
 
 
 @dataclass(frozen=True, slots=True)

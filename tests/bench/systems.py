@@ -3,6 +3,8 @@
 Law: a system is ready when it has relayed a request, and gone, with all its processes, when its block ends.
 """
 
+from __future__ import annotations
+
 import http.client
 import importlib.util
 import json
@@ -56,6 +58,8 @@ class Place:
 
 
 Start = Callable[[Place], AbstractContextManager[Target]]
+Made = Callable[..., dict[str, str]]
+"""What a command has made and printed."""
 
 
 @contextmanager
@@ -89,6 +93,27 @@ def aiohttp(place: Place) -> Iterator[Target]:
 @contextmanager
 def tokenweir(place: Place) -> Iterator[Target]:
     """Tokenweir as anybody would run it: a configuration file, a key, `serve`; journal and ledger on."""
+    with _tokenweir(place, lambda made: made("keys", "create", "--alias", "bench")["key"]) as target:
+        yield replace(target, limited=partial(_limited, replace(place, folder=place.folder / "limited")))
+
+
+@contextmanager
+def _limited(place: Place) -> Iterator[Target]:
+    """The same, for a key with budgets."""
+
+    def key(made: Made) -> str:
+        budget = ("--budget", "100000")
+        organization = made("accounts", "create-organization", "bench", *budget)["account_id"]
+        project = made("accounts", "create-project", "bench", "--organization", organization, *budget)["account_id"]
+        return made("keys", "create", "--alias", "limited", "--project", project, *budget)["key"]
+
+    place.folder.mkdir()
+    with _tokenweir(place, key) as target:
+        yield target
+
+
+@contextmanager
+def _tokenweir(place: Place, key: Callable[[Made], str]) -> Iterator[Target]:
     port = free_port()
     config = place.folder / "tokenweir.yaml"
     text = TOKENWEIR_YAML.format(port=port, folder=place.folder, provider_port=place.provider_port)
@@ -98,14 +123,9 @@ def tokenweir(place: Place) -> Iterator[Target]:
     def made(*words: str) -> dict[str, str]:
         return _printed([*program, *words, "--config", str(config)], place)
 
-    budget = ("--budget", "100000")
-    key = made("keys", "create", "--alias", "bench")["key"]
-    organization = made("accounts", "create-organization", "bench", *budget)["account_id"]
-    project = made("accounts", "create-project", "bench", "--organization", organization, *budget)["account_id"]
-    limited = made("keys", "create", "--alias", "limited", "--project", project, *budget)["key"]
+    secret = key(made)
     with _running([*program, "serve", "--config", str(config)], place) as system:
-        target = _when_ready(system, port, place, f"Authorization: Bearer {key}")
-        yield replace(target, limited=(f"Authorization: Bearer {limited}",))
+        yield _when_ready(system, port, place, f"Authorization: Bearer {secret}")
 
 
 SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "tokenweir": tokenweir}
