@@ -154,6 +154,24 @@ async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valk
     assert await one.whole()
 
 
+async def test_a_reservation_is_one_round_trip(connect: Open, valkey: Valkey) -> None:
+    one = connect(valkey.url, "one")
+    await one.announce(owns())
+    await seed(one)
+    assert isinstance(await one.reserve(hold("first")), Granted)  # the server knows the script
+    client = open_redis(valkey.url)
+    try:
+        await client.config_resetstat()
+        assert [type(await one.reserve(hold(f"x{number}"))) for number in range(10)] == [Granted] * 10
+        asked = await client.info("commandstats")
+    finally:
+        await client.aclose()
+    sent = {
+        name: found["calls"] for name, found in asked.items() if name.startswith(("cmdstat_eval", "cmdstat_script"))
+    }
+    assert sent == {"cmdstat_evalsha": 10}
+
+
 async def test_many_calls_at_once_need_few_connections(connect: Open, valkey: Valkey) -> None:
     one = connect(valkey.url, "one")
     await one.announce(owns())
