@@ -50,8 +50,8 @@ class BudgetStore(Protocol):
         until `absorb` brings its entry; at once no longer if its `nusd` is 0. What is not known here is passed over."""
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
-        """The same for a few, with whatever else is done next, before any later `reserve`; where that is not possible,
-        here or now, `otherwise` is called with them, now or soon. Never raises."""
+        """The same for a few, within milliseconds, and before any later `reserve` of this node; where that is not
+        possible, here or now, `otherwise` is called with them, now or soon. Never raises."""
 
     async def whole(self) -> bool:
         """False if the store may have lost something this node told it, since the node last announced: then `announce`

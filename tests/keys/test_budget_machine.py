@@ -438,15 +438,18 @@ class OnFile(Budgets):
             for hold, (nusd, tokens) in zip(self.running[node].values(), ending, strict=False)
         ]
 
+        handed_back: list[Hold] = []
+
         async def moment() -> Sequence[Verdict]:
             for one in ended:
-                self.nodes[node].close_soon([one], lambda handed_back: pytest.fail(f"{handed_back}"))
+                self.nodes[node].close_soon([one], handed_back.extend)
             verdicts = await asyncio.gather(*(self.nodes[node].reserve(hold) for hold in holds))
             if not holds:
                 await asyncio.sleep(2 * JOIN_S)
             return verdicts
 
         verdicts = self.do(moment())
+        assert not handed_back
         for one in ended:
             self.closed[node][one.exchange_id] = one
             del self.running[node][one.exchange_id]
