@@ -94,10 +94,10 @@ _together: list[Barrier] = []
 """in a process of the pool: what all wait at before each round"""
 
 
-def in_a_process(path: Path, worker: int, rounds: int) -> list[int]:
-    """One process's share of each round: how many were granted."""
+def in_a_process(path: Path, worker: int, rounds: int) -> list[tuple[int, float, float]]:
+    """One process's share of each round: how many were granted, from when to when (`time.monotonic`)."""
 
-    async def run() -> list[int]:
+    async def run() -> list[tuple[int, float, float]]:
         store = LocalBudgets(path, node=f"worker-{worker}", unix_time=time.time)
         share = AT_ONCE // NODES
         granted = []
@@ -105,7 +105,8 @@ def in_a_process(path: Path, worker: int, rounds: int) -> list[int]:
             for number in range(rounds):
                 _together[0].wait(60)
                 mine = range(worker * share, (worker + 1) * share)
-                granted.append(await contend([store], number, mine, within_s=0.01))
+                began = time.monotonic()
+                granted.append((await contend([store], number, mine, within_s=0.01), began, time.monotonic()))
         finally:
             await store.aclose()
         return granted
@@ -133,8 +134,10 @@ async def through_processes(processes: Pool, path: Path, rounds: int) -> None:
         await seed(store, number)
     asked = [processes.apply_async(in_a_process, (path, worker, rounds)) for worker in range(NODES)]
     shares = [await asyncio.to_thread(one.get, 600) for one in asked]
-    assert [sum(each) for each in zip(*shares, strict=True)] == [FIT] * rounds
-    assert sum(any(share) for share in shares) > 1, "they were not at it at the same time"
+    each_round = list(zip(*shares, strict=True))
+    assert [sum(granted for granted, _, _ in each) for each in each_round] == [FIT] * rounds
+    together = [max(began for _, began, _ in each) < min(ended for _, _, ended in each) for each in each_round]
+    assert any(together), "they were never at it at the same time"
     await all_is_counted(store, rounds)
     await store.aclose()
 
