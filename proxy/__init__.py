@@ -1,19 +1,22 @@
-"""Tokenweir: a weir measures the flow of a stream without holding it back.
+"""Tokenweir: a streaming-aware reverse proxy that meters and bills LLM traffic.
 
 The path of one request:
 
-* `gateway/server.py` matches its path exactly; `gateway/chat.py` asks who it is (`keys/`), reads the body strictly,
-  finds the providers and pins the price (`billing/prices.py`).
-* `outbox.py` opens the exchange: a frame in the journal (`pipeline/journal.py`) and a slot in the progress table
-  (`pipeline/progress.py`). Only then does `gateway/exchange.py` send it up; where a
-  provider gives nothing, `gateway/asking.py` passes it on to the next.
-* `gateway/relay.py` passes every piece on in the turn it arrives: progress, write, meter. `metering/` reads a copy.
-* However it ends, `gateway/closing.py` writes one `UsageRecord` (`billing/record.py`) into the journal.
-* `ledger/settler.py` turns it into an entry (`billing/settlement.py`) and commits it with the balance; the journal
-  forgets it.
-* After a crash `pipeline/recovery.py` closes what was open from its recorded progress.
+* `http/server.py` matches the path exactly. `gateway/exchange/handler.py` identifies the key (`keys/`), reads the body
+  strictly, finds the providers and pins the price (`billing/prices.py`).
+* `runtime/proxy/outbox.py` opens the exchange: a frame in the journal (`journal/journal.py`) and a slot in the progress
+  table (`journal/progress.py`). Only then does `gateway/exchange/exchange.py` send the request to a provider; if that
+  provider fails before it answers, `gateway/exchange/upstream_request.py` fails over to the next one.
+* `gateway/exchange/relay.py` writes each piece of the answer to the client as soon as it arrives, after recording the
+  progress. The meter (`metering/`) reads a copy.
+* However the exchange ends, `gateway/exchange/open_exchange.py` writes one `UsageRecord` (`billing/record.py`) into the
+  journal.
+* `ledger/settling/settler.py` turns the record into an entry (`billing/settlement.py`) and commits it together with the
+  balance; then the journal deletes the record.
+* After a crash, `journal/recovery.py` closes the exchanges that were open, from their recorded progress.
 
-Importing this package runs nothing.
+Packages import one another in one direction only: see the import contract in `pyproject.toml`. Importing this package
+runs nothing.
 """
 
 __version__ = "0.1.0"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, disable_created_metrics, generate_latest
 from prometheus_client import Histogram as Theirs
 
-from proxy.histogram import Histogram
+from proxy.telemetry.histogram import Histogram
 
 BOUNDS = (0.0005, 0.25, 1, 2.5, 81.92)
 amounts = st.floats(0, 200) | st.sampled_from(BOUNDS)

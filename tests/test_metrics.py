@@ -20,7 +20,7 @@ from proxy.billing.record import Outcome
 from proxy.billing.reservation import Why
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
-from proxy.metrics import OTHER, Metrics
+from proxy.telemetry.metrics import OTHER, Metrics
 from tests.support.net import ask, chat_request, connect, post_chat
 from tests.support.provider import ScriptedProvider, broken_after, error_script, sse_script
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section

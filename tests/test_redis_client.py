@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from redis.asyncio import RedisCluster
 
-from proxy.pipeline.journal import Pending
-from proxy.pipeline.redis_queue import RedisQueue
-from proxy.redis_client import (
+from proxy.delivery.redis_queue import RedisQueue
+from proxy.journal.journal import Pending
+from proxy.storage.redis_client import (
     QueueUnavailable,
     QueueUnsuitable,
     RedisClient,

@@ -28,7 +28,7 @@ EMPTY_NAMES = frozenset({"data", "info", "manager", "process", "handle"})
 # What is printed is a command's answer; everything else is logged.
 PRINTERS = ("proxy/cli/", "proxy/demo/")
 # Where tasks are made: each of these holds them until they end.
-TASK_HOLDERS = frozenset({"proxy/gateway/tasks.py"})
+TASK_HOLDERS = frozenset({"proxy/foundation/tasks.py"})
 BARE_TASKS = frozenset({"create_task", "ensure_future"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -1,1 +1,1 @@
-"""Readings into money. Pure: integers and values only; no clock, no I/O."""
+"""Readings to money. Pure: integers and values only; no clock, no I/O."""

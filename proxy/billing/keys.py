@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from proxy.billing.durations import seconds_from
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, Scope, WhenDown
+from proxy.foundation.durations import seconds_from
 
 EXPIRES_DEFAULT = "90d"
 GRACE_DEFAULT = "24h"

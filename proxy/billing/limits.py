@@ -14,8 +14,8 @@ from math import inf
 
 import msgspec
 
-from proxy.billing.durations import seconds_from
 from proxy.billing.money import NUSD_PER_USD
+from proxy.foundation.durations import seconds_from
 
 WINDOW_DEFAULT = "30d"
 CALENDAR_MONTH = "calendar_month"

@@ -22,13 +22,13 @@ from proxy.cli import (
     export,
     keys,
     ledger,
-    letters,
     reconcile,
     serve,
     sinks,
     statement,
 )
-from proxy.cli.words import Failure
+from proxy.cli import dead_letters as letters
+from proxy.cli.common import Failure
 from proxy.settings import SettingsError
 
 # As a shell tells it of a program that ^C has ended.

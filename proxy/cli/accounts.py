@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import Limits
-from proxy.cli.levels import account_json, add_limits, limit_changes, paid_json
-from proxy.cli.words import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, store_of, with_config
+from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 
 if TYPE_CHECKING:
     from proxy.billing.keys import Account
-    from proxy.ledger.account_store import AccountStore
+    from proxy.ledger.accounts.account_store import AccountStore
 
 
 def add_commands(commands: Any) -> None:
@@ -56,7 +56,7 @@ def _of_one(
 
 @contextmanager
 def _accounts(options: argparse.Namespace) -> Iterator[AccountStore]:
-    from proxy.ledger.account_store import AccountStore
+    from proxy.ledger.accounts.account_store import AccountStore
 
     with store_of(options) as store:
         yield AccountStore(store.engine, clock=time.time)
@@ -100,8 +100,8 @@ def _changing(what: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from proxy.ledger.account_store import AccountStore
-    from proxy.ledger.reports import read_paid
+    from proxy.ledger.accounts.account_store import AccountStore
+    from proxy.reports.reports import read_paid
 
     with store_of(options) as store:
         accounts = AccountStore(store.engine, clock=time.time)

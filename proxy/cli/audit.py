@@ -6,10 +6,10 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.common import json_line, store_of, with_config
 
 if TYPE_CHECKING:
-    from proxy.ledger.acts import Line
+    from proxy.ledger.accounts.audit_log import Line
 
 
 def add_commands(commands: Any) -> None:
@@ -21,7 +21,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from proxy.ledger.reports import since_from
+    from proxy.reports.reports import since_from
 
     with store_of(options) as store:
         since = 0.0 if options.since is None else since_from(options.since, time.time())
@@ -33,13 +33,13 @@ def _audit(options: argparse.Namespace) -> int:
 def _json(line: Line) -> str:
     from dataclasses import asdict
 
-    from proxy.ledger.reports import iso_utc
+    from proxy.reports.reports import iso_utc
 
     return json_line({**asdict(line), "at": iso_utc(line.at)})
 
 
 def _text(line: Line) -> str:
-    from proxy.ledger.reports import iso_utc
+    from proxy.reports.reports import iso_utc
 
     at = iso_utc(line.at)[:19].replace("T", " ")
     became = line.result if line.words is None else f"{line.result}: {line.words}"

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from proxy.cli.words import Failure, with_config
+from proxy.cli.common import Failure, with_config
 from proxy.settings import load
 
 
@@ -23,7 +23,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _backup(options: argparse.Namespace) -> int:
-    from proxy.ledger.backup import copy_ledger
+    from proxy.ledger.schema.backup import copy_ledger
 
     settings = load(options.config, os.environ)
     if settings.ledger is not None:

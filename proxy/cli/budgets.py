@@ -9,14 +9,14 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, store_of, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from proxy.billing.reservation import Standing
-    from proxy.ledger.alerts import Subject
+    from proxy.budgets.thresholds import Subject
 
 _HEADER = f"{'SCOPE':40}  {'WINDOW SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'OPEN':>6}  {'CLOSED':>6}"
 
@@ -34,8 +34,8 @@ def add_commands(commands: Any) -> None:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from proxy.ledger.alerts import subjects
-    from proxy.ledger.spend import scope_of
+    from proxy.budgets.thresholds import subjects
+    from proxy.ledger.settling.spend import scope_of
 
     with store_of(options) as store:
         standings = asyncio.run(_standings(load(options.config, os.environ)))
@@ -59,7 +59,7 @@ def _rebuild(options: argparse.Namespace) -> int:
 
 
 async def _standings(settings: Settings) -> Sequence[Standing]:
-    from proxy.compose.budgets import open_budgets
+    from proxy.runtime.machine.budgets import open_budgets
 
     budgets = open_budgets(settings, "cli")
     try:
@@ -69,7 +69,7 @@ async def _standings(settings: Settings) -> Sequence[Standing]:
 
 
 async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
-    from proxy.compose.budgets import open_budgets, rebuilt
+    from proxy.runtime.machine.budgets import open_budgets, rebuilt
 
     budgets = open_budgets(settings, "cli")
     try:
@@ -80,8 +80,8 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
 
 def _json(standing: Standing, subject: Subject | None) -> dict[str, Any]:
     from proxy.billing.money import usd_text
-    from proxy.ledger.reports import iso_utc
-    from proxy.ledger.spend import scope_of
+    from proxy.ledger.settling.spend import scope_of
+    from proxy.reports.reports import iso_utc
 
     scope_id = scope_of(standing.gate_id)
     budget = None if subject is None or scope_id != standing.gate_id else subject.limits.budget_usd

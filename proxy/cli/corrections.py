@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import nusd_from_usd, usd_text
-from proxy.cli.words import Failure, acts_as, json_line, store_of, with_config
+from proxy.cli.common import Failure, acts_as, json_line, store_of, with_config
 from proxy.settings import Settings, load, route
 from proxy.settings.kinds import At
 from proxy.settings.prices import PRICE
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
-    from proxy.ledger.corrections import Change, Prices, Rerated
+    from proxy.ledger.settling.corrections import Change, Prices, Rerated
 
 _COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
@@ -72,8 +72,8 @@ def _option(name: str) -> str:
 
 def _adjust(options: argparse.Namespace) -> int:
     from proxy.billing.correction import Wanted
-    from proxy.ledger.corrections import Corrections
-    from proxy.ledger.reports import entry_json
+    from proxy.ledger.settling.corrections import Corrections
+    from proxy.reports.reports import entry_json
 
     wanted = Wanted(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
@@ -87,8 +87,8 @@ def _adjust(options: argparse.Namespace) -> int:
 
 
 def _rerate(options: argparse.Namespace) -> int:
-    from proxy.ledger.corrections import Corrections
-    from proxy.ledger.reports import since_from
+    from proxy.ledger.settling.corrections import Corrections
+    from proxy.reports.reports import since_from
 
     now = time.time()
     since = since_from(options.since, now)
@@ -141,7 +141,7 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
 
 def _prices_now(model: str, settings: Settings) -> Prices:
     from proxy.billing.prices import PriceBook
-    from proxy.compose.prices import PricesNow
+    from proxy.runtime.machine.price_replay import PricesNow
 
     if route(settings.models, model) is None:
         raise Failure(f"models: nothing answers to {model!r} any more; give the price: --input, --output")

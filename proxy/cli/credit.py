@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from proxy.cli.levels import usd
-from proxy.cli.words import acts_as, json_line, store_of, whose, with_config, with_whose
+from proxy.cli.common import acts_as, json_line, store_of, whose, with_config, with_whose
+from proxy.cli.limit_options import usd
 
 
 def add_commands(commands: Any) -> None:
@@ -21,9 +21,9 @@ def add_commands(commands: Any) -> None:
 
 
 def _add(options: argparse.Namespace) -> int:
-    from proxy.gateway.ids import exchange_id
-    from proxy.ledger.credit import add_credit
-    from proxy.ledger.reports import entry_json
+    from proxy.foundation.ids import exchange_id
+    from proxy.ledger.accounts.credit import add_credit
+    from proxy.reports.reports import entry_json
 
     with store_of(options) as store:
         scope_id, _, name = whose(store, options)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import json_line
+from proxy.cli.common import json_line
 from proxy.settings import Settings, SettingsError, from_environment, load
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from proxy.cli.words import Failure, store_of, whole_file, with_config
+from proxy.cli.common import Failure, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
-    from proxy.compose.store import Store
-    from proxy.ledger.reports import EntryFilter
+    from proxy.reports.reports import EntryFilter
+    from proxy.runtime.machine.command_store import Store
 
 # A bar that is drawn more often than this costs more than it tells.
 DRAW_S = 0.2
@@ -43,10 +43,10 @@ def add_commands(commands: Any) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from proxy.ledger.export import ENTRIES, with_owners, write_csv, write_parquet
-    from proxy.ledger.focus import FOCUS, is_charge
-    from proxy.ledger.owners import owners_of
-    from proxy.ledger.reports import EntryReader, count_entries
+    from proxy.ledger.accounts.owners import owners_of
+    from proxy.reports.export import ENTRIES, with_owners, write_csv, write_parquet
+    from proxy.reports.focus import FOCUS, is_charge
+    from proxy.reports.reports import EntryReader, count_entries
 
     in_parquet = options.format == "parquet" or (options.output is not None and options.output.suffix == ".parquet")
     if options.format == "csv" and in_parquet:
@@ -70,8 +70,8 @@ def _export(options: argparse.Namespace) -> int:
 
 def _wanted(store: Store, options: argparse.Namespace) -> EntryFilter:
     """Up to now: what is settled meanwhile is for the next export."""
-    from proxy.ledger.reports import EntryFilter, since_from
-    from proxy.ledger.spend import ledger_time
+    from proxy.ledger.settling.spend import ledger_time
+    from proxy.reports.reports import EntryFilter, since_from
 
     now = time.time()
     return EntryFilter(

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
 from proxy.billing.limits import OnExhausted, WhenDown
-from proxy.cli.levels import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
-from proxy.cli.words import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, store_of, with_config
+from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
 from proxy.settings import load
 
 if TYPE_CHECKING:
     from proxy.billing.keys import ApiKey
-    from proxy.compose.store import Store
-    from proxy.ledger.account_store import AccountStore
+    from proxy.ledger.accounts.account_store import AccountStore
+    from proxy.runtime.machine.command_store import Store
 
 
 def add_commands(commands: Any) -> None:
@@ -139,7 +139,7 @@ def _changing(what: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from proxy.ledger.reports import read_paid
+    from proxy.reports.reports import read_paid
 
     with store_of(options) as store:
         key = store.keys.one(options.key)
@@ -155,8 +155,8 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _pepper(options: argparse.Namespace) -> int:
-    from proxy.compose.folder import key_pepper
     from proxy.keys.secrets import PEPPER_BYTES
+    from proxy.runtime.machine.data_folder import key_pepper
 
     if options.config is None:
         print(secrets.token_hex(PEPPER_BYTES))
@@ -166,7 +166,7 @@ def _pepper(options: argparse.Namespace) -> int:
 
 
 def _accounts(store: Store) -> AccountStore:
-    from proxy.ledger.account_store import AccountStore
+    from proxy.ledger.accounts.account_store import AccountStore
 
     return AccountStore(store.engine, clock=time.time)
 

@@ -7,7 +7,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from proxy.cli.words import json_line, store_of, with_config
+from proxy.cli.common import json_line, store_of, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
@@ -34,8 +34,8 @@ def _ledger(options: argparse.Namespace) -> int:
 
 
 def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
-    from proxy.ledger.reports import EntryFilter, EntryReader, since_from
-    from proxy.ledger.table_text import HEADER
+    from proxy.reports.reports import EntryFilter, EntryReader, since_from
+    from proxy.reports.table_text import HEADER
 
     with store_of(options) as store:
         since = None if options.since is None else since_from(options.since, time.time())
@@ -74,9 +74,9 @@ class Interruption:
 
 
 def _shown(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
-    from proxy.ledger.explain import addends_json, sum_text
-    from proxy.ledger.reports import entry_json
-    from proxy.ledger.table_text import line
+    from proxy.reports.explain import addends_json, sum_text
+    from proxy.reports.reports import entry_json
+    from proxy.reports.table_text import line
 
     if as_json:
         return json_line(entry_json(entry) | ({"addends": addends_json(entry)} if explain else {}))

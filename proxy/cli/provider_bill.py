@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.words import Failure, json_line, store_of
+from proxy.cli.common import Failure, json_line, store_of
 from proxy.settings import load
 
 if TYPE_CHECKING:
-    from proxy.billing.bill import Bill, Subject
-    from proxy.billing.bill_check import Compared, Row
+    from proxy.reconciliation.provider_bill.bill import Bill, Subject
+    from proxy.reconciliation.provider_bill.check import Compared, Row
 
 ALL = "all"
 """in the table, in place of a day or a model, where days or models are added up"""
@@ -44,8 +44,8 @@ def add_options(reconcile: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, print; exit code 1 if anything differs that is not explained."""
-    from proxy.billing.bill_check import compare
-    from proxy.ledger.provider_sums import read_ours
+    from proxy.reconciliation.provider_bill.check import compare
+    from proxy.reconciliation.provider_bill.provider_sums import read_ours
 
     bill, spans = _bill(options)
     with store_of(options) as store:
@@ -61,9 +61,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _bill(options: argparse.Namespace) -> tuple[Bill, dict[Subject, list[tuple[int, int]]]]:
     """What the export says, and of which times. Raises Failure that names the file."""
-    from proxy.billing.bill import BillError
-    from proxy.billing.bill_file import read_bill
-    from proxy.ledger.reports import since_from
+    from proxy.reconciliation.provider_bill.bill import BillError
+    from proxy.reconciliation.provider_bill.file import read_bill
+    from proxy.reports.reports import since_from
 
     if options.file is None:
         raise Failure("--provider: give its export, too: --file")

@@ -11,12 +11,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli import provider_bill
-from proxy.cli.words import Failure, json_line, store_of, with_config
+from proxy.cli.common import Failure, json_line, store_of, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
-    from proxy.ledger.audit import Outside
-    from proxy.ledger.reconcile import Finding
+    from proxy.reconciliation.integrity import Outside
+    from proxy.reconciliation.reconcile import Finding
 
 
 def add_commands(commands: Any) -> None:
@@ -45,9 +45,9 @@ def _reconcile(options: argparse.Namespace) -> int:
 
 
 def _with_itself(options: argparse.Namespace) -> int:
-    from proxy.billing.durations import seconds_from
-    from proxy.ledger.reconcile import reconcile
-    from proxy.ledger.reports import since_from
+    from proxy.foundation.durations import seconds_from
+    from proxy.reconciliation.reconcile import reconcile
+    from proxy.reports.reports import since_from
 
     grace_s = seconds_from(options.grace)
     since = None if options.since is None else since_from(options.since, time.time())
@@ -64,7 +64,7 @@ def _with_itself(options: argparse.Namespace) -> int:
 
 def _outside(settings: Settings) -> Outside | None:
     """What is in the queue; None, and it is said, if that cannot be found out: the ledger is looked at all the same."""
-    from proxy.compose.outside import outside_of
+    from proxy.runtime.machine.records_in_flight import outside_of
 
     try:
         return asyncio.run(outside_of(settings))

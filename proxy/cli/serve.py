@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.words import Failure, store_of, with_config
+from proxy.cli.common import Failure, store_of, with_config
 from proxy.settings import Settings, from_environment, load
 
 if TYPE_CHECKING:
-    from proxy.compose.siblings import Siblings
+    from proxy.runtime.proxy.peer_processes import Siblings
 
 # Looking for cycles after every 700 objects, as by default, costs a busy proxy 4 % of its time and finds next to none.
 GC_THRESHOLDS = (20_000, 20, 20)
@@ -62,7 +62,7 @@ def add_commands(commands: Any) -> None:
 
 def serve_as_one(settings: Settings, siblings: Siblings, line: Connection) -> None:
     """One of several processes on one port. Ends on SIGTERM, or when the parent, at the other end, is gone."""
-    from proxy.compose.proxy import Proxy
+    from proxy.runtime.proxy.process import Proxy
 
     os.setpgid(0, 0)  # a Ctrl-C is for the parent: it tells each of us once
     _log_to_stderr()
@@ -94,7 +94,7 @@ def _serve(options: argparse.Namespace) -> int:
     settings = replace(settings, listen=_where(settings.listen, options))
     if options.workers > 1:
         return _serve_as_many(settings, options.workers)
-    from proxy.compose.proxy import Proxy
+    from proxy.runtime.proxy.process import Proxy
 
     proxy = Proxy(settings)
 
@@ -106,7 +106,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _serve_as_many(settings: Settings, workers: int) -> int:
-    from proxy.compose.fleet import Fleet
+    from proxy.runtime.proxy.supervisor import Fleet
 
     return Fleet(settings, workers, serve_as_one, started=_says(settings.listen.host)).run()
 
@@ -117,7 +117,7 @@ def _worker(options: argparse.Namespace) -> int:
     if settings.queue is None:
         raise Failure("queue: is local, so the proxy settles by itself; a worker needs redis://…")
     settings = replace(settings, worker=_where(settings.worker, options))
-    from proxy.compose.worker import Worker
+    from proxy.runtime.worker import Worker
 
     return _run(_until_told(Worker(settings), _says(settings.worker.host)))
 
@@ -177,8 +177,8 @@ def _run(work: Any) -> int:
 
 async def _until_told(service: _Service, started: Callable[[int], None], line: Connection | None = None) -> int:
     """Run it until a signal comes, or `line` is closed at its other end."""
-    from proxy.pipeline.log import JournalUnavailable
-    from proxy.pipeline.progress import ProgressBroken
+    from proxy.journal.log import JournalUnavailable
+    from proxy.journal.progress import ProgressBroken
 
     told = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from proxy.cli.words import Failure, acts_as, json_line, store_of, with_config
+from proxy.cli.common import Failure, acts_as, json_line, store_of, with_config
 from proxy.settings import load
 
 
@@ -31,8 +31,8 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stands(engine: Any, name: str) -> dict[str, Any]:
-    from proxy.ledger.reports import iso_utc
-    from proxy.ledger.sinks import OPEN, letters, standing
+    from proxy.reports.reports import iso_utc
+    from proxy.sinks.progress import OPEN, letters, standing
 
     found = standing(engine, name)
     if found is None:
@@ -56,7 +56,7 @@ def _stands(engine: Any, name: str) -> dict[str, Any]:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from proxy.ledger.sinks import retry
+    from proxy.sinks.progress import retry
 
     if options.name not in load(options.config, os.environ).sinks:
         raise Failure(f"sinks: none is called {options.name!r}")

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.words import Failure, json_line, store_of, whole_file, whose, with_config, with_whose
+from proxy.cli.common import Failure, json_line, store_of, whole_file, whose, with_config, with_whose
 
 if TYPE_CHECKING:
-    from proxy.compose.store import Store
-    from proxy.ledger.statement import Statement
+    from proxy.reports.statement import Statement
+    from proxy.runtime.machine.command_store import Store
 
 
 def add_commands(commands: Any) -> None:
@@ -25,7 +25,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _statement(options: argparse.Namespace) -> int:
-    from proxy.ledger.statement import month_from, read_statement
+    from proxy.reports.statement import month_from, read_statement
 
     month = month_from(options.month)
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
@@ -43,22 +43,22 @@ def _statement(options: argparse.Namespace) -> int:
 
 
 def _of(store: Store, options: argparse.Namespace) -> Any:
-    from proxy.ledger.statement import Whose
+    from proxy.reports.statement import Whose
 
     return Whose(*whose(store, options))
 
 
 def _written(statement: Statement, kind: str) -> bytes:
-    from proxy.ledger.statement_text import statement_csv, statement_json
+    from proxy.reports.statement_text import statement_csv, statement_json
 
     if kind == "json":
         return f"{json_line(statement_json(statement))}\n".encode()
     if kind == "csv":
         return statement_csv(statement).encode()
     if kind == "pdf":
-        from proxy.ledger.statement_pdf import statement_pdf
+        from proxy.reports.statement_pdf import statement_pdf
 
         return statement_pdf(statement)
-    from proxy.ledger.statement_html import statement_html
+    from proxy.reports.statement_html import statement_html
 
     return statement_html(statement).encode()

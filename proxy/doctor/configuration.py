@@ -7,10 +7,10 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from proxy.billing.prices import PriceBook
-from proxy.compose.proxy import price_lookup
-from proxy.compose.tokenizers import Tokenizers
 from proxy.doctor.finding import Case, Finding, fails, note, ok
-from proxy.metering.completion import may_hide
+from proxy.metering.estimator.completion import may_hide
+from proxy.runtime.proxy.process import price_lookup
+from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import (
     ModelSettings,
     OnClientLeave,

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, or_, select
 
-from proxy.compose.folder import ledger_url
 from proxy.doctor.clocks import judged
 from proxy.doctor.finding import Case, Finding, fails, note, ok
-from proxy.ledger.database import open_engine, reading
-from proxy.ledger.migrate import is_newest
-from proxy.ledger.partitions import missing_partitions
-from proxy.ledger.postgres import require_suitable
-from proxy.ledger.settling import OPEN
-from proxy.ledger.tables import api_keys, dead_letters
+from proxy.ledger.schema.migrate import is_newest
+from proxy.ledger.schema.partitions import missing_partitions
+from proxy.ledger.schema.tables import api_keys, dead_letters
+from proxy.ledger.settling.settling import OPEN
+from proxy.runtime.machine.data_folder import ledger_url
+from proxy.storage.database import open_engine, reading
+from proxy.storage.postgres import require_suitable
 
 _MIGRATE = "run `tokenweir migrate`, or start a proxy or worker of this version"
 

@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from proxy.compose.folder import Folder
 from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.journal.frames import Kind, UndecodableError, decode_seqs, scan
+from proxy.journal.segment import SUFFIX
 from proxy.keys.secrets import load_pepper
-from proxy.pipeline.frames import Kind, UndecodableError, decode_seqs, scan
-from proxy.pipeline.segment import SUFFIX
+from proxy.runtime.machine.data_folder import Folder
 
 # Where a lock, a memory map or an fsync may mean less than on a disk of this machine; and where nothing lasts.
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "ceph"})

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from proxy.doctor.clocks import judged
 from proxy.doctor.finding import Case, Finding, fails, note, ok
 from proxy.metering.dialect import KeyHeader
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.languages import DIALECTS, speaks
 from proxy.settings import ProviderSettings, route
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from redis.asyncio import RedisCluster
 
-from proxy.compose.queue import Queue
 from proxy.doctor.clocks import judged
 from proxy.doctor.finding import Case, Finding, fails, note, ok
-from proxy.redis_client import RedisClient, check, door
+from proxy.runtime.machine.queue import Queue
+from proxy.storage.redis_client import RedisClient, check, door
 
 # Beyond this share of its memory an outage of the ledger soon stops the queue (the journals then hold what comes).
 _FULL_SHARE = 0.8

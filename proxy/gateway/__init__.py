@@ -1,1 +1,1 @@
-"""Client ⇄ provider: the one room that speaks HTTP. It moves bytes, and decides nothing about money."""
+"""Between a client and a provider: relays bytes, and decides nothing about money."""

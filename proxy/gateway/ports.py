@@ -7,20 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from proxy.billing.idempotency_record import Earlier
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.billing.record import Attempt, Opened, Price, UsageRecord
-from proxy.billing.repeat import Earlier
+from proxy.billing.record import Attempt, Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, Level
-from proxy.gateway.relay import Slot
-from proxy.gateway.upstream import Provider, UpstreamClient
-from proxy.metering.estimate import Estimator
-from proxy.metering.spelling import TokenCounter
-from proxy.metrics import Gaps
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.usage import Evidence, Usage
+from proxy.telemetry.metrics import Gaps
 
 
 class OutboxFullError(Exception):
     """No exchange can be opened now: the disk or the outbox is full, or the journal is broken."""
+
+
+class Slot(Protocol):
+    """Where the progress of one exchange survives this process. Stores are cheap and never fail."""
+
+    def deliver(self, events: int, size: int) -> None:
+        """Record that so many events and bytes are about to have been passed to the client, in all."""
+
+    def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None:
+        """Record what the meter has read so far."""
 
 
 class LeasedSlot(Slot, Protocol):
@@ -70,7 +79,7 @@ class Reservation(Protocol):
 
 
 class Admission(Protocol):
-    """Who may go on: `keys/admission.py`, as the gateway sees it."""
+    """Who may go on: `budgets/admission.py`, as the gateway sees it."""
 
     async def admit(
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
@@ -116,24 +125,6 @@ class Traces(Protocol):
 
     def ended(self, record: UsageRecord, traceparent: str | None) -> None:
         """Closed in the journal; its request came with this header. Cheap, and never raises."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where a model name leads, and at what price."""
-
-    provider: Provider
-    upstream_model: str
-    prices: Callable[[float], tuple[Price | None, Price | None]]
-    """Unix time → what the key's owner is billed, and what the provider charges us; None where no price is known"""
-    completion_tokens_max: int | None = None
-    """of one answer; None: not known"""
-    weight: int | None = None
-    """its share of the requests, among the model's others; None: they have an order"""
-    others: tuple[Route, ...] = ()
-    """who else can answer, should this provider not: in the order in which they are asked"""
-    counter: Callable[[], TokenCounter] | None = None
-    """makes what counts the tokens of one stream; None: nothing does"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxy.billing.repeat import Earlier
+from proxy.billing.idempotency_record import Earlier
 from proxy.keys.idempotency import ClaimsUnavailable
 
 # As long as a request waits for another process's write; one takes well under a millisecond.

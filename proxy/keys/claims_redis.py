@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.billing.repeat import Earlier
+from proxy.billing.idempotency_record import Earlier
 from proxy.keys.idempotency import ClaimsUnavailable
-from proxy.redis_client import QueueUnavailable, RedisClient, door
+from proxy.storage.redis_client import QueueUnavailable, RedisClient, door
 
 _CLAIM = """
 local there = redis.call("HMGET", KEYS[1], "x", "b", "e", "r")

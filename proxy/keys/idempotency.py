@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import structs
 
-from proxy.billing.repeat import Earlier
+from proxy.billing.idempotency_record import Earlier
 
 _NONCE_BYTES = 12
 

@@ -10,7 +10,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
 
 PREFIX = "tw-"
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from proxy.metering.framing import SSE, Framing
+from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.meter import BodyMeter, JsonMeter, StreamMeter
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts
-from proxy.metering.spelling import TokenCounter
-from proxy.metering.strip import UsageStripper
 from proxy.metering.tally import Tally
+from proxy.metering.tokenizer_feed import TokenCounter
+from proxy.metering.wire.framing import SSE, Framing
 
 NAME = "{model}"
 """In a path: where the model's name stands."""

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
-from proxy.metering.dialects.azure_openai import AZURE
-from proxy.metering.dialects.cohere_chat import COHERE_CHAT
-from proxy.metering.dialects.gemini_generate import GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
-from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.dialects.openai_completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai_embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai_images import OPENAI_IMAGES
-from proxy.metering.dialects.openai_moderations import OPENAI_MODERATIONS
-from proxy.metering.dialects.openai_rerank import OPENAI_RERANK
-from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
-from proxy.metering.dialects.openai_speech import OPENAI_SPEECH
-from proxy.metering.dialects.openai_transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.azure.deployments import AZURE
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
+from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 
 DIALECTS: tuple[Dialect, ...] = (
     OPENAI_CHAT,

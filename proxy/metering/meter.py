@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import structs
 
-from proxy.metering.dialects.openai_usage import plain, timings
-from proxy.metering.framing import Framer
-from proxy.metering.run import RunReader, RunText
-from proxy.metering.skim import Skim
-from proxy.metering.spelling import TokenCounter
-from proxy.metering.sse import EventFramer
+from proxy.metering.dialects.openai.usage import plain, timings
 from proxy.metering.tally import Tally
+from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.usage import Evidence, Usage, service_tier_of
+from proxy.metering.wire.event_template import RunReader, RunText
+from proxy.metering.wire.framing import Framer
+from proxy.metering.wire.skim import Skim
+from proxy.metering.wire.sse import EventFramer
 
 # Reading many pieces at once costs a third less than reading each; 32 events are under half a second of a stream.
 FOLD_PIECES = 32

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from proxy.metering.run import RunText, TextRun
-from proxy.metering.spelling import Spelling, Spoken, TokenCounter
-from proxy.metering.text import Chars, chars_of
+from proxy.metering.tokenizer_feed import Spelling, Spoken, TokenCounter
 from proxy.metering.usage import Evidence, Usage
+from proxy.metering.wire.event_template import RunText, TextRun
+from proxy.metering.wire.text import Chars, chars_of
 
 # More tool calls than any answer has; beyond it their characters still count, their number does not.
 TOOL_CALLS_MAX = 4096

@@ -1,6 +1,6 @@
 """What an operator can set: YAML and environment → frozen, checked values; nonsense is refused by the field's name."""
 
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
 from proxy.settings.admin import AdminSettings
 from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError

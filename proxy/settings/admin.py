@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
 from proxy.settings.kinds import At, Kind, about, host, secret, whole
 
 # 32 characters of hexadecimal digits are 128 bits: `openssl rand -hex 32` is twice that.

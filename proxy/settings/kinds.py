@@ -15,12 +15,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from proxy.billing.durations import seconds_from
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.billing.prices import USD_PER_MILLION_MAX, rate_from_usd
 from proxy.billing.record import Bills
 from proxy.billing.settlement import Situation
-from proxy.secret import Secret
+from proxy.foundation.durations import seconds_from
+from proxy.foundation.secret import Secret
 
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)

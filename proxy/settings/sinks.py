@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
 from proxy.settings.kinds import At, Kind, about, choice, secret, text
 from proxy.settings.urls import url
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from proxy.billing.limits import WhenDown
 from proxy.billing.money import NUSD_PER_USD
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
 from proxy.settings.kinds import about, choice, number, seconds, secret, size, usd, whole
 from proxy.settings.urls import url
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
 from proxy.settings.kinds import SECRET_CHARS_MAX, VARIABLE, VISIBLE, At, Kind, about, text
 from proxy.settings.urls import url
 

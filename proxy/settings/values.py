@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.languages import WORDS
-from proxy.secret import Secret
 from proxy.settings.admin import AdminSettings
 from proxy.settings.kinds import (
     about,

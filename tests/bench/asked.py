@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.dialects.openai_request import InvalidField, facts
-from proxy.metering.estimate import Estimator
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.request import InvalidField, facts
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
 from tests.bench.figures import Figures, shown
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from proxy.ledger.database import reading
-from proxy.ledger.reports import read_daily
-from proxy.ledger.tables import ledger_entries, usage_daily
+from proxy.ledger.schema.tables import ledger_entries, usage_daily
+from proxy.reports.reports import read_daily
+from proxy.storage.database import reading
 from tests.bench.stores import Ledger
 
 DAYS = 30

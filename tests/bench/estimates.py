@@ -20,9 +20,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from proxy.metering.completion import hidden_of
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.estimate import VERSION, Estimator
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.estimator.completion import hidden_of
+from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage
 from tests.bench import asked, tokenized
 from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, counting, measured

@@ -16,12 +16,12 @@ from functools import partial
 from pathlib import Path
 
 from proxy.billing.settlement import content_hash
-from proxy.ledger.database import open_engine
-from proxy.ledger.store import LedgerStore
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.redis_queue import RedisQueue
-from proxy.pipeline.shipper import Shipper
-from proxy.redis_client import open_redis
+from proxy.delivery.redis_queue import RedisQueue
+from proxy.delivery.shipper import Shipper
+from proxy.journal.journal import Journal
+from proxy.ledger.settling.store import LedgerStore
+from proxy.storage.database import open_engine
+from proxy.storage.redis_client import open_redis
 from tests.bench.records import opened, record
 
 TICK_S = 0.005

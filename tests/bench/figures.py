@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from proxy.metering.estimate import VERSION, Estimator
+from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage
 from tests.bench.linear import Linear
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from proxy.ledger.partitions import make_partitions
+from proxy.ledger.schema.partitions import make_partitions
 from tests.bench.records import KEYS, MODELS
 from tests.bench.stores import Ledger
 

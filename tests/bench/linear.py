@@ -14,7 +14,7 @@ _STEP_MAX, _CORRECTION_MAX = math.log(2), math.log(4)
 
 
 class Linear:
-    """Answers like `proxy.metering.estimate.Estimator`, of completions only, uncapped."""
+    """Answers like `proxy.metering.estimator.estimate.Estimator`, of completions only, uncapped."""
 
     def __init__(self) -> None:
         self._learned: dict[str, tuple[float, float]] = {}  # weight seen, mean log ratio

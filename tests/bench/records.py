@@ -10,10 +10,10 @@ from typing import Any, Final
 from redis import Redis
 
 from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
-from proxy.gateway.ids import exchange_id
+from proxy.foundation.ids import exchange_id
+from proxy.journal.frames import record_payload
+from proxy.journal.replay import COUNT_BITS
 from proxy.metering.usage import Reading, Usage, UsageSource
-from proxy.pipeline.frames import record_payload
-from proxy.pipeline.replay import COUNT_BITS
 from tests.bench.stores import STREAM
 
 KEYS: Final = 1_000

@@ -18,8 +18,8 @@ from typing import Any
 from redis import Redis
 from sqlalchemy import Engine
 
-from proxy.ledger.database import open_engine
-from proxy.ledger.migrate import migrate
+from proxy.ledger.schema.migrate import migrate
+from proxy.storage.database import open_engine
 from tests.support.postgres import PostgresServer, new_cluster, own_server
 from tests.support.tokenweir import Listening, Tokenweir, provider_section
 from tests.support.valkey import Valkey

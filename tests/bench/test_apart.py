@@ -12,9 +12,9 @@ from sqlalchemy import func, select
 
 from proxy.billing.entries import ENTRY_FIELDS
 from proxy.billing.settlement import entry
-from proxy.ledger.database import open_engine, reading
-from proxy.ledger.migrate import migrate
-from proxy.ledger.tables import balances, ledger_entries, usage_daily
+from proxy.ledger.schema.migrate import migrate
+from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
+from proxy.storage.database import open_engine, reading
 from tests.bench import dashboards
 from tests.bench.history import fill
 from tests.bench.lines import Line, at_least, at_most, table

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.usage import Usage
 from tests.bench.figures import Figures, Row, Stream, Teach, counting
 

@@ -7,8 +7,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.billing.bill import DAY_S, Bill
-from proxy.billing.bill_file import read_bill
+from proxy.reconciliation.provider_bill.bill import DAY_S, Bill
+from proxy.reconciliation.provider_bill.file import read_bill
 
 MIDNIGHT = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp())
 

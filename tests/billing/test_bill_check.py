@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from proxy.billing.bill import Kind
-from proxy.billing.bill_check import ALL_MODELS, NO_MODEL, Compared, Ours, Row, Verdict, compare, matched
+from proxy.reconciliation.provider_bill.bill import Kind
+from proxy.reconciliation.provider_bill.check import (
+    ALL_MODELS,
+    NO_MODEL,
+    Compared,
+    Ours,
+    Row,
+    Verdict,
+    compare,
+    matched,
+)
 from tests.billing.bills import completions, costs, messages, openai, page, read
 
 FIRST, SECOND = date(2026, 11, 1), date(2026, 11, 2)

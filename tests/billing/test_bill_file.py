@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy.billing import bill as bills
-from proxy.billing import bill_file
-from proxy.billing.bill import DAY_S, Bill, BillError, Kind, Subject
+from proxy.reconciliation.provider_bill import bill as bills
+from proxy.reconciliation.provider_bill import file as bill_file
+from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, Kind, Subject
 from tests.billing.bills import MIDNIGHT, anthropic, cents, completions, costs, messages, openai, page, read
 
 FIRST = date(2026, 11, 1)

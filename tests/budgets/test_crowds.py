@@ -19,9 +19,9 @@ import pytest
 
 from proxy.billing.limits import Limits
 from proxy.keys.secrets import digest, hint, new_secret
-from proxy.ledger.database import open_engine
-from proxy.ledger.key_store import KeyStore
-from proxy.ledger.reports import read_balances
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.reports.reports import read_balances
+from proxy.storage.database import open_engine
 from tests.budgets.conftest import Limited, deployment
 from tests.budgets.test_apart import Machines
 from tests.support.net import RawClient, ask, chat_request, connect

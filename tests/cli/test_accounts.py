@@ -13,7 +13,7 @@ import yaml
 from proxy.billing.keys import ApiKey
 from proxy.cli import main
 from proxy.keys.keyring import Keyring, Refused
-from proxy.ledger.store import Arrival
+from proxy.ledger.settling.store import Arrival
 from tests.cli.test_putting_right import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 

@@ -15,10 +15,10 @@ from sqlalchemy import Engine
 from proxy.billing.limits import Gate, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.reservation import Granted, Hold, Sum
-from proxy.compose.budgets import open_budgets
-from proxy.compose.store import Store
-from proxy.keys.budgets import BudgetStore, Own
-from proxy.ledger.spend import ledger_time, sums
+from proxy.budgets.store import BudgetStore, Own
+from proxy.ledger.settling.spend import ledger_time, sums
+from proxy.runtime.machine.budgets import open_budgets
+from proxy.runtime.machine.command_store import Store
 from proxy.settings import load
 from tests.cli.test_putting_right import CONFIG, Commands
 from tests.ledger.making import an_entry, arriving

@@ -18,9 +18,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from proxy.cli import main
-from proxy.ledger.sinks import begin
-from proxy.ledger.store import Arrival
+from proxy.ledger.settling.store import Arrival
 from proxy.settings import SettingsError, parse
+from proxy.sinks.progress import begin
 from tests.cli.test_putting_right import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 from tests.support.net import ask, post_chat

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from proxy.billing.settlement import entry
 from proxy.cli import main
-from proxy.compose.store import Store
-from proxy.ledger.store import Arrival
+from proxy.ledger.settling.store import Arrival
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.runtime.machine.command_store import Store
 from proxy.settings import load
 from tests.billing.bills import MIDNIGHT, completions, costs, openai, page
 from tests.ledger.real import a_real_entry, a_real_record

@@ -14,13 +14,13 @@ from sqlalchemy import select, update
 from proxy.billing.prices import configured
 from proxy.billing.record import Rates
 from proxy.cli import main
-from proxy.compose.store import Store
-from proxy.ledger.database import reading, writing
-from proxy.ledger.settler import Arrival
-from proxy.ledger.store import DeadLetter
-from proxy.ledger.tables import balances, dead_letters
-from proxy.pipeline.frames import record_payload
+from proxy.journal.frames import record_payload
+from proxy.ledger.schema.tables import balances, dead_letters
+from proxy.ledger.settling.settler import Arrival
+from proxy.ledger.settling.store import DeadLetter
+from proxy.runtime.machine.command_store import Store
 from proxy.settings import load
+from proxy.storage.database import reading, writing
 from tests.ledger.making import stored
 from tests.ledger.real import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
 

@@ -20,17 +20,17 @@ from sqlalchemy import Engine, insert, update
 
 from proxy.billing.limits import CALENDAR_MONTH, Gate, Limits
 from proxy.billing.money import NUSD_PER_USD
-from proxy.compose import webhook
-from proxy.compose.budgets import LedgerFollowed, Thresholds
-from proxy.compose.posting import signature
-from proxy.compose.webhook import AT_ONCE, Webhook, body_of
-from proxy.keys.budgets_local import LocalBudgets
-from proxy.keys.follower import Follower
-from proxy.ledger.alerts import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice
-from proxy.ledger.database import LedgerUnavailable, writing
-from proxy.ledger.levels import limits_row
-from proxy.ledger.tables import api_keys
-from proxy.secret import Secret
+from proxy.budgets.follower import Follower
+from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice
+from proxy.foundation.secret import Secret
+from proxy.ledger.accounts.limits import limits_row
+from proxy.ledger.schema.tables import api_keys
+from proxy.runtime.machine.budgets import LedgerFollowed, Thresholds
+from proxy.sinks import webhook
+from proxy.sinks.posting import signature
+from proxy.sinks.webhook import AT_ONCE, Webhook, body_of
+from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving
 from tests.support.net import free_port
 

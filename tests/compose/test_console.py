@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from proxy.compose.console import Inside
-from proxy.compose.siblings import Siblings
-from proxy.gateway.running import REMEMBERED_MAX, Whose
-from proxy.metering.estimate import Estimator
-from proxy.pipeline.frames import opened_payload
-from proxy.pipeline.leases import LocalLeases, Parts
+from proxy.delivery.leases import LocalLeases, Parts
+from proxy.gateway.exchange.running import REMEMBERED_MAX, Whose
+from proxy.journal.frames import opened_payload
+from proxy.metering.estimator.estimate import Estimator
+from proxy.runtime.proxy.console import Inside
+from proxy.runtime.proxy.peer_processes import Siblings
 from tests.ledger.making import a_record
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from proxy.compose import elsewhere
-from proxy.compose.elsewhere import OtherMachines
-from proxy.gateway.ids import exchange_id
-from proxy.metering.estimate import Estimator
+from proxy.console import remote_exchanges as elsewhere
+from proxy.console.remote_exchanges import OtherMachines
+from proxy.delivery.leases import LocalLeases, Parts
+from proxy.foundation.ids import exchange_id
+from proxy.journal.frames import opened_payload
+from proxy.journal.progress import ProgressTable
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Usage
-from proxy.pipeline.frames import opened_payload
-from proxy.pipeline.leases import LocalLeases, Parts
-from proxy.pipeline.progress import ProgressTable
-from proxy.redis_client import QueueUnavailable
+from proxy.storage.redis_client import QueueUnavailable
 from tests.ledger.making import a_record
 from tests.ledger.real import COST, PRICE
 

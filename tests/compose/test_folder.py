@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.compose.folder import Folder
+from proxy.runtime.machine.data_folder import Folder
 
 
 @pytest.fixture

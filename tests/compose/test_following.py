@@ -14,14 +14,14 @@ from sqlalchemy import Engine
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.limits import CREDIT, Gate, credit_gate
 from proxy.billing.reservation import Granted, Hold, Standing
-from proxy.compose.budgets import LedgerFollowed
-from proxy.keys.budgets import BudgetStore, Own
-from proxy.keys.budgets_local import LocalBudgets
-from proxy.keys.budgets_redis import RedisBudgets
-from proxy.keys.follower import Follower
-from proxy.ledger.key_store import KeyStore
-from proxy.ledger.store import LedgerStore
-from proxy.redis_client import open_redis
+from proxy.budgets.follower import Follower
+from proxy.budgets.redis.store import RedisBudgets
+from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.store import BudgetStore, Own
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.settling.store import LedgerStore
+from proxy.runtime.machine.budgets import LedgerFollowed
+from proxy.storage.redis_client import open_redis
 from tests.ledger.conftest import (
     engine,
     kept_on_postgres,

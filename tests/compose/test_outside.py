@@ -11,16 +11,16 @@ import pytest
 import yaml
 
 from proxy.cli import main
-from proxy.compose.outside import outside, outside_of
-from proxy.compose.queue import Queue
-from proxy.compose.store import Store
-from proxy.ledger.store import Arrival
-from proxy.pipeline import redis_queue
-from proxy.pipeline.frames import opened_payload, record_payload
-from proxy.pipeline.journal import Pending
-from proxy.pipeline.leases import Parts
-from proxy.redis_client import QueueUnavailable
+from proxy.delivery import redis_queue
+from proxy.delivery.leases import Parts
+from proxy.journal.frames import opened_payload, record_payload
+from proxy.journal.journal import Pending
+from proxy.ledger.settling.store import Arrival
+from proxy.runtime.machine.command_store import Store
+from proxy.runtime.machine.queue import Queue
+from proxy.runtime.machine.records_in_flight import outside, outside_of
 from proxy.settings import Settings, load
+from proxy.storage.redis_client import QueueUnavailable
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record
 from tests.support.postgres import Server
 from tests.support.valkey import Valkey

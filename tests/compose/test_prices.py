@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from proxy.billing.prices import PriceBook, configured
 from proxy.billing.record import Rates
-from proxy.compose.prices import PricesNow
-from proxy.compose.proxy import _models
-from proxy.compose.tokenizers import Tokenizers
-from proxy.gateway.upstream import Provider
+from proxy.gateway.upstream.client import Provider
+from proxy.runtime.machine.price_replay import PricesNow
+from proxy.runtime.proxy.process import _models
+from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, parse
 from tests.ledger.making import an_entry
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from proxy.billing.keys import DEFAULT_PROJECT
-from proxy.compose.projects import place_for_ever
-from proxy.gateway.tasks import Tasks
-from proxy.ledger.database import open_engine, sqlite_url
-from proxy.ledger.key_store import KeyStore
-from proxy.ledger.migrate import migrate
-from proxy.metrics import OTHER, Metrics
-from proxy.project_metrics import ProjectMetrics
+from proxy.foundation.tasks import Tasks
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.schema.migrate import migrate
+from proxy.runtime.machine.projects import place_for_ever
+from proxy.storage.database import open_engine, sqlite_url
+from proxy.telemetry.metrics import OTHER, Metrics
+from proxy.telemetry.project_metrics import ProjectMetrics
 from tests.ledger.making import an_entry
 
 

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.billing.record import Outcome
-from proxy.compose.siblings import Siblings, merged
-from proxy.metrics import Metrics
+from proxy.runtime.proxy.peer_processes import Siblings, merged
+from proxy.telemetry.metrics import Metrics
 
 
 def an_exposition(*, exchanges: int, age_s: float, in_flight: int) -> bytes:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.compose import tokenizers
-from proxy.compose.tokenizers import Counting, StreamCounter, Tokenizers, read_tokenizer
+from proxy.runtime.proxy import tokenizers
+from proxy.runtime.proxy.tokenizers import Counting, StreamCounter, Tokenizers, read_tokenizer
 from proxy.settings import ModelSettings, SettingsError
 from tests.support.tokenizer import every_character
 

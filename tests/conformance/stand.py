@@ -17,8 +17,8 @@ from typing import Any
 
 from proxy.demo.script import Script, Shape
 from proxy.keys.secrets import digest, hint, load_pepper, new_secret
-from proxy.ledger.database import open_engine, sqlite_url
-from proxy.ledger.key_store import KeyStore
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.storage.database import open_engine, sqlite_url
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 

@@ -16,10 +16,10 @@ from proxy.billing.limits import Limits, credit_gate
 from proxy.billing.record import Attempt, Bills, Outcome
 from proxy.billing.reservation import Standing
 from proxy.billing.settlement import entry
-from proxy.gateway.running import Running
-from proxy.ledger.account_store import AccountStore
-from proxy.ledger.usage import DAY_S, id_from
+from proxy.gateway.exchange.running import Running
+from proxy.ledger.accounts.account_store import AccountStore
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.reports.usage import DAY_S, id_from
 from tests.console.stand import Stand
 from tests.ledger.real import a_real_record, settle
 

@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import Standing
-from proxy.compose.console import Console
-from proxy.console.live import Elsewhere, Seen
-from proxy.gateway.running import Running
+from proxy.console.api.live import Elsewhere, Seen
+from proxy.gateway.exchange.running import Running
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
-from proxy.ledger.key_store import KeyStore
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.runtime.proxy.console import Console
 from proxy.settings import Settings, parse
 
 SECRET = "a-secret-of-0123456789-abcdefghij"

@@ -6,8 +6,8 @@ from typing import Any
 
 from proxy.billing.limits import Limits, credit_gate
 from proxy.billing.reservation import Standing
-from proxy.gateway.ids import exchange_id
-from proxy.ledger.reports import read_paid
+from proxy.foundation.ids import exchange_id
+from proxy.reports.reports import read_paid
 from tests.console.stand import Stand
 from tests.console.test_console import entry
 from tests.ledger.real import settle

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from proxy.billing.correction import Wanted, corrected, standing
 from proxy.billing.limits import Limits
 from proxy.billing.reservation import Standing
-from proxy.compose.console import Console
-from proxy.gateway.running import Running
+from proxy.gateway.exchange.running import Running
 from proxy.keys.guesses import GUESSES_MAX
-from proxy.ledger.usage import DAY_S, id_from
+from proxy.reports.usage import DAY_S, id_from
+from proxy.runtime.proxy.console import Console
 from proxy.settings import parse
 from tests.console.stand import CONFIG, PEPPER, SECRET, Stand
 from tests.ledger.real import a_real_entry, settle

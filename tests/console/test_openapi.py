@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from proxy.ledger.usage import id_from
+from proxy.reports.usage import id_from
 from tests.console.stand import SECRET, Stand
 from tests.ledger.making import a_ledger, an_entry
 from tests.ledger.real import settle

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from proxy.console.static import FOLDER
+from proxy.console.page_routes import FOLDER
 from proxy.demo.script import Shape
 from tests.console.furnished import KEYS, furnish, running
 from tests.console.stand import SECRET, Stand

@@ -23,9 +23,9 @@ import aiohttp
 from sqlalchemy import func, select
 
 from proxy.demo.script import Shape
-from proxy.ledger.database import open_engine, reading
-from proxy.ledger.reports import read_balances
-from proxy.ledger.tables import dead_letters
+from proxy.ledger.schema.tables import dead_letters
+from proxy.reports.reports import read_balances
+from proxy.storage.database import open_engine, reading
 from tests.support import sse
 from tests.support.net import ask
 from tests.support.provider import ScriptedProvider

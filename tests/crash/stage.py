@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from proxy.billing.limits import UNLIMITED, Limits
-from proxy.compose.store import Store
+from proxy.journal.journal import Journal
 from proxy.keys.secrets import digest, hint, new_secret
-from proxy.pipeline.journal import Journal
+from proxy.runtime.machine.command_store import Store
 from proxy.settings import load
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.tokenweir import Tokenweir

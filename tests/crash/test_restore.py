@@ -21,11 +21,11 @@ import pytest
 
 from proxy.billing.limits import Limits
 from proxy.billing.money import NUSD_PER_USD
+from proxy.budgets.sqlite.store import LocalBudgets
 from proxy.cli import main
 from proxy.demo.script import Shape
 from proxy.doctor.machine import read
-from proxy.keys.budgets_local import LocalBudgets
-from proxy.ledger.reconcile import reconcile
+from proxy.reconciliation.reconcile import reconcile
 from proxy.settings import load
 from tests.crash.stage import PATIENCE_S, Stage, quick_key, until
 from tests.support.postgres import Server, binaries

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Engine, text
 
-from proxy.ledger.reconcile import reconcile
+from proxy.reconciliation.reconcile import reconcile
 
 _SUMS = ("charged_usd", "cost_usd", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 _SUMS_TAIL = ("total_tokens", "entries")

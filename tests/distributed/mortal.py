@@ -20,11 +20,11 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from proxy.cli import main as command
-from proxy.compose import worker as _imported_once  # noqa: F401  so that no life has to
-from proxy.ledger.settler import Settler
-from proxy.ledger.store import LedgerStore
-from proxy.ledger.sums import Sums
-from proxy.pipeline.redis_queue import RedisQueue
+from proxy.delivery.redis_queue import RedisQueue
+from proxy.ledger.settling.settler import Settler
+from proxy.ledger.settling.store import LedgerStore
+from proxy.ledger.settling.sums import Sums
+from proxy.runtime import worker as _imported_once  # noqa: F401  so that no life has to
 
 POISON = "poison"
 """a model whose records kill in the phase of that name"""

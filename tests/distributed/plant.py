@@ -21,23 +21,23 @@ from sqlalchemy import Engine, select
 
 from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.gateway.ids import exchange_id
-from proxy.gateway.tasks import Tasks
-from proxy.ledger.database import open_engine, reading
-from proxy.ledger.settler import Settler
-from proxy.ledger.store import Arrival, LedgerStore
-from proxy.ledger.tables import ledger_entries
-from proxy.metering.estimate import Estimator
+from proxy.delivery.leases import ANNOUNCE_S, RENEW_S, LeaseKeeper
+from proxy.delivery.redis_leases import RedisLeases
+from proxy.delivery.redis_queue import RedisQueue
+from proxy.delivery.shipper import Shipper
+from proxy.delivery.sweeper import Sweeper
+from proxy.foundation.ids import exchange_id
+from proxy.foundation.tasks import Tasks
+from proxy.journal.frames import decode_envelope
+from proxy.journal.journal import Journal, Pending
+from proxy.journal.progress import ProgressTable, Slot
+from proxy.ledger.schema.tables import ledger_entries
+from proxy.ledger.settling.settler import Settler
+from proxy.ledger.settling.store import Arrival, LedgerStore
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
-from proxy.pipeline.frames import decode_envelope
-from proxy.pipeline.journal import Journal, Pending
-from proxy.pipeline.leases import ANNOUNCE_S, RENEW_S, LeaseKeeper
-from proxy.pipeline.progress import ProgressTable, Slot
-from proxy.pipeline.redis_leases import RedisLeases
-from proxy.pipeline.redis_queue import RedisQueue
-from proxy.pipeline.shipper import Shipper
-from proxy.pipeline.sweeper import Sweeper
-from proxy.redis_client import QueueUnavailable, open_redis
+from proxy.storage.database import open_engine, reading
+from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.distributed.books import wrong_books
 
 RATE = 300

@@ -16,9 +16,9 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, event
 
-from proxy.ledger.database import open_engine
-from proxy.ledger.migrate import migrate
-from proxy.pipeline import shipper
+from proxy.delivery import shipper
+from proxy.ledger.schema.migrate import migrate
+from proxy.storage.database import open_engine
 from tests.distributed.plant import Plant, Seen, heal, plant
 from tests.support.faulty import FaultyPath
 from tests.support.postgres import PostgresServer, own_server

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from proxy.ledger.database import open_engine
+from proxy.storage.database import open_engine
 from tests.crash.chaos import Chaos, Instant
 from tests.distributed.books import wrong_books
 from tests.distributed.conftest import Apart

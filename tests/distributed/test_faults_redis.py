@@ -14,9 +14,9 @@ from random import Random
 import psycopg
 import pytest
 
-from proxy.ledger.database import open_engine
-from proxy.ledger.migrate import migrate
-from proxy.pipeline import shipper
+from proxy.delivery import shipper
+from proxy.ledger.schema.migrate import migrate
+from proxy.storage.database import open_engine
 from tests.distributed.plant import Plant, Seen, heal, plant
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from proxy.ledger.database import open_engine
+from proxy.storage.database import open_engine
 from tests.distributed.conftest import Apart
 from tests.distributed.mortal import POISON, Phase
 from tests.distributed.plant import Plant, heal, plant

@@ -18,15 +18,15 @@ import pytest
 import yaml
 
 from proxy.cli import main
-from proxy.compose.store import Store
 from proxy.doctor import configuration, machine, providers
 from proxy.doctor.clocks import judged
 from proxy.doctor.examine import Check, checks, examine
 from proxy.doctor.finding import Case, Finding, Mark, ok
-from proxy.ledger.database import writing
-from proxy.ledger.partitions import partition_name
-from proxy.pipeline.journal import Journal
+from proxy.journal.journal import Journal
+from proxy.ledger.schema.partitions import partition_name
+from proxy.runtime.machine.command_store import Store
 from proxy.settings import Settings, parse
+from proxy.storage.database import writing
 from tests.pipeline.making import opened, record
 from tests.support.net import free_port
 from tests.support.postgres import Server

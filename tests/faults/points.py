@@ -15,16 +15,17 @@ ROOT = Path(__file__).parents[2]
 
 # The path of one exchange, from admission to settlement; first what runs in a proxy, then what a worker runs too.
 PROXY_FILES = (
-    "gateway/chat.py", "gateway/asking.py", "gateway/exchange.py", "gateway/closing.py", "gateway/relay.py",
-    "gateway/reply.py", "gateway/upstream.py", "gateway/upstream_connection.py", "gateway/watch.py",
-    "gateway/spending.py", "keys/admission.py", "keys/budgets_local.py", "keys/budget_file.py", "keys/budgets_redis.py",
-    "outbox.py", "pipeline/journal.py", "pipeline/log.py", "pipeline/segment.py", "pipeline/progress.py",
-    "pipeline/local_queue.py", "pipeline/shipper.py", "pipeline/leases.py", "pipeline/redis_leases.py",
-    "pipeline/redis_queue.py",
+    "gateway/exchange/handler.py", "gateway/exchange/upstream_request.py", "gateway/exchange/exchange.py",
+    "gateway/exchange/open_exchange.py", "gateway/exchange/relay.py", "http/reply.py", "gateway/upstream/client.py",
+    "gateway/upstream/connection.py", "gateway/exchange/deadlines.py", "gateway/exchange/spending.py",
+    "budgets/admission.py", "budgets/sqlite/store.py", "budgets/sqlite/file.py", "budgets/redis/store.py",
+    "runtime/proxy/outbox.py", "journal/journal.py", "journal/log.py", "journal/segment.py", "journal/progress.py",
+    "delivery/local_queue.py", "delivery/shipper.py", "delivery/leases.py", "delivery/redis_leases.py",
+    "delivery/redis_queue.py",
 )  # fmt: skip
 WORKER_FILES = (
-    "pipeline/redis_queue.py", "pipeline/redis_leases.py", "pipeline/sweeper.py",
-    "ledger/settler.py", "ledger/store.py", "ledger/prepared.py", "ledger/database.py",
+    "delivery/redis_queue.py", "delivery/redis_leases.py", "delivery/sweeper.py",
+    "ledger/settling/settler.py", "ledger/settling/store.py", "storage/prepared.py", "storage/database.py",
 )  # fmt: skip
 # What a call is named that reads, writes, waits, or changes what is durable.
 _IO = frozenset({

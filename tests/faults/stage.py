@@ -18,11 +18,11 @@ import aiohttp
 
 from proxy.billing.limits import Limits
 from proxy.billing.reservation import Standing
-from proxy.compose.budgets import open_budgets
 from proxy.demo.script import Shape
-from proxy.ledger.database import open_engine
-from proxy.ledger.reports import Balance, read_balances
+from proxy.reports.reports import Balance, read_balances
+from proxy.runtime.machine.budgets import open_budgets
 from proxy.settings import load
+from proxy.storage.database import open_engine
 from tests.crash.chaos import ENDS, Call, deployment, settle, wrong_in
 from tests.crash.stage import quick_key
 from tests.faults.points import Fault, Point
@@ -82,7 +82,7 @@ class Swept:
             await asyncio.to_thread(settle, self.proxy)
         await asyncio.to_thread(self._heal)
         # A connection to the provider that cannot be made is the provider's failure, whoever made it fail.
-        connecting = point is not None and fault is Fault.FAIL and point.file == "gateway/upstream.py"
+        connecting = point is not None and fault is Fault.FAIL and point.file == "gateway/upstream/client.py"
         return self._wrong(calls, ENDS | {"upstream_failed"} if connecting else ENDS)
 
     @property

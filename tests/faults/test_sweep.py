@@ -26,8 +26,8 @@ PART, PARTS = (int(number) for number in os.environ.get("TOKENWEIR_SWEEP", "0/1"
 
 # What is not run on one machine.
 APART = {
-    "pipeline/shipper.py", "pipeline/leases.py", "pipeline/redis_leases.py", "pipeline/redis_queue.py",
-    "keys/budgets_redis.py",
+    "delivery/shipper.py", "delivery/leases.py", "delivery/redis_leases.py", "delivery/redis_queue.py",
+    "budgets/redis/store.py",
 }  # fmt: skip
 
 

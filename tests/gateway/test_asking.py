@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import Attempt
-from proxy.gateway.asking import Asking
-from proxy.gateway.health import FAILURES_MAX
-from proxy.gateway.ports import Route
-from proxy.gateway.upstream import Provider
-from proxy.gateway.upstream_connection import NotSentError, UpstreamFailedError
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.gateway.exchange.upstream_request import Asking
+from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.health import FAILURES_MAX
+from proxy.gateway.upstream.routing import Route
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
 
 UNREACHED, BROKEN = "unreached", "broken"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.gateway.closing import Closing, _details
-from proxy.metering.estimate import Estimator
+from proxy.gateway.exchange.open_exchange import Closing, _details
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 

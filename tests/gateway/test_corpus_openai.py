@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.gateway.multipart import serialise
+from proxy.http.multipart import serialise
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.request import Upload
 from tests.gateway.deployment import Deployment
 from tests.gateway.test_corpus import Replay, replays

@@ -11,10 +11,10 @@ import openai
 import pytest
 from aiohttp import web
 
-from proxy.gateway import errors
-from proxy.gateway.connection import ClientConnection, refused_response
-from proxy.gateway.errors import ApiError
-from proxy.gateway.server import Routes, Server
+from proxy.http import errors
+from proxy.http.connection import ClientConnection, refused_response
+from proxy.http.errors import ApiError
+from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Refused
 
 ALL: dict[str, ApiError] = {

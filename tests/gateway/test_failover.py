@@ -15,7 +15,7 @@ import pytest
 
 from proxy.demo.script import Fin, Raw, Script, Send, Shape, Wait
 from proxy.demo.shapes import sse as event
-from proxy.gateway.health import FAILURES_MAX
+from proxy.gateway.upstream.health import FAILURES_MAX
 from tests.crash.stage import Stage, quick_key, until
 from tests.support.net import Response, free_port
 from tests.support.provider import ScriptedProvider, error_script, hangs_up, silent

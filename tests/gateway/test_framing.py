@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.gateway.framing import LINE_BYTES_MAX, BadFramingError, ChunkReader, LengthReader, read_head, whole_chunks
+from proxy.http.framing import LINE_BYTES_MAX, BadFramingError, ChunkReader, LengthReader, read_head, whole_chunks
 
 LAST = b"0\r\n\r\n"
 # What a payload is made of here: everything that framing is made of, so that one can be taken for the other.

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from proxy.gateway.errors import ApiError
-from proxy.gateway.framing import Head
-from proxy.gateway.headers import downward, refuse_ambiguous, upward
+from proxy.http.errors import ApiError
+from proxy.http.framing import Head
+from proxy.http.headers import downward, refuse_ambiguous, upward
 
 Pairs = list[tuple[str, str]]
 NAMES = st.sampled_from(

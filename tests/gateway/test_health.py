@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.health import FAILURES_MAX, OPEN_S, REST_S_MAX, Health, State, retry_after_s
+from proxy.gateway.upstream.health import FAILURES_MAX, OPEN_S, REST_S_MAX, Health, State, retry_after_s
 
 STEPS = st.lists(
     st.tuples(

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from proxy.billing.idempotency_record import Earlier
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.billing.repeat import Earlier
 from proxy.billing.reservation import Denied, Hold, Level
-from proxy.gateway.chat import Chat
-from proxy.gateway.exchange import Exchange
-from proxy.gateway.ports import Ports, Reserve, Route
-from proxy.gateway.routing import Models
-from proxy.gateway.server import Routes, Server, wait_until
-from proxy.gateway.upstream import Provider, UpstreamClient
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.estimate import Estimator
-from proxy.metrics import Metrics
-from proxy.outbox import LocalOutbox
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.progress import ProgressTable
+from proxy.gateway.exchange.exchange import Exchange
+from proxy.gateway.exchange.handler import Chat
+from proxy.gateway.ports import Ports, Reserve
+from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.routing import Models, Route
+from proxy.http.server import Routes, Server, wait_until
+from proxy.journal.journal import Journal
+from proxy.journal.progress import ProgressTable
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.estimator.estimate import Estimator
+from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import ProviderSettings
+from proxy.telemetry.metrics import Metrics
 from tests.support.net import ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 

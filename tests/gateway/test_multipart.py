@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.errors import ApiError
-from proxy.gateway.multipart import PARTS_MAX, parse, serialise, without_boundary
+from proxy.http.errors import ApiError
+from proxy.http.multipart import PARTS_MAX, parse, serialise, without_boundary
 from proxy.metering.request import Upload
 
 TYPE = "multipart/form-data; boundary=b7"

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Denied, Level, Why
-from proxy.gateway.rate_limits import duration, headers, refusal
+from proxy.gateway.exchange.rate_limits import duration, headers, refusal
 
 KEY, PROJECT = Gate("key_a", rpm=10, tpm=1000), Gate("proj_b", rpm=100)
 

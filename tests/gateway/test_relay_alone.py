@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.gateway.relay import EVENTS_PER_NOTE, End, Relay
-from proxy.gateway.upstream_connection import UpstreamConnection
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.framing import SSE, Framing
+from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, End, Relay
+from proxy.gateway.upstream.connection import UpstreamConnection
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.meter import Metered
-from proxy.metering.strip import UsageStripper
 from proxy.metering.usage import Evidence, Usage
+from proxy.metering.wire.framing import SSE, Framing
 from tests.gateway.streams import inside_utf8, told
 from tests.support import sse
 

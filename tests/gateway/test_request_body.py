@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from proxy.gateway import request_body
-from proxy.gateway.errors import ApiError
-from proxy.gateway.request_body import CONTAINERS_MAX, DEPTH_MAX, parse_object, read_body, serialise
+from proxy.http import request_body
+from proxy.http.errors import ApiError
+from proxy.http.request_body import CONTAINERS_MAX, DEPTH_MAX, parse_object, read_body, serialise
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.keys import ApiKey
-from proxy.gateway import routing
-from proxy.gateway.asking import target
-from proxy.gateway.errors import ApiError
-from proxy.gateway.ports import Route
-from proxy.gateway.routing import Models, arranged, drawn, speaking
-from proxy.gateway.server import Routes
-from proxy.gateway.upstream import Origin, Provider
+from proxy.gateway.exchange.upstream_request import target
+from proxy.gateway.upstream import routing
+from proxy.gateway.upstream.client import Origin, Provider
+from proxy.gateway.upstream.routing import Models, Route, arranged, drawn, speaking
+from proxy.http.errors import ApiError
+from proxy.http.server import Routes
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
 
 CHAT = "/v1/chat/completions"

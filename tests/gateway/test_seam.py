@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from proxy.gateway import errors
-from proxy.gateway.asking import target
-from proxy.gateway.credentials import presented
-from proxy.gateway.errors import ApiError
-from proxy.gateway.server import Routes
-from proxy.gateway.upstream import Provider
+from proxy.foundation.secret import Secret
+from proxy.gateway.exchange.upstream_request import target
+from proxy.gateway.upstream.client import Provider
+from proxy.http import errors
+from proxy.http.credentials import presented
+from proxy.http.errors import ApiError
+from proxy.http.server import Routes
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.framing import SSE, Framing
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.languages import DIALECTS, FAMILIES, WORDS, speaks
 from proxy.metering.refusal import ErrorShape
-from proxy.metering.sse import EventFramer
-from proxy.secret import Secret
+from proxy.metering.wire.framing import SSE, Framing
+from proxy.metering.wire.sse import EventFramer
 from proxy.settings import ProviderSettings
 
 LINES = Framing("application/x-ndjson", EventFramer, lambda document, _name: document + b"\n", b"")

@@ -11,15 +11,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.gateway import watch as watch_module
-from proxy.gateway.watch import Due, Limits, Moments, Watch, decide
+from proxy.gateway.exchange import deadlines as watch_module
+from proxy.gateway.exchange.deadlines import Due, Moments, Watch, decide
+from proxy.gateway.time_limits import TimeLimits
 
-LIMITS = Limits(first_byte_s=20, idle_s=10, total_s=100, write_stall_s=5, drain_s=30, heartbeat_s=0)
+LIMITS = TimeLimits(first_byte_s=20, idle_s=10, total_s=100, write_stall_s=5, drain_s=30, heartbeat_s=0)
 BEGUN = Moments(started_at=1000, last_piece_at=1002)
 times = st.floats(min_value=0, max_value=200, allow_nan=False)
 optional = st.none() | times
 limits = st.builds(
-    Limits, first_byte_s=times, idle_s=times, total_s=times, write_stall_s=times, drain_s=times, heartbeat_s=times
+    TimeLimits, first_byte_s=times, idle_s=times, total_s=times, write_stall_s=times, drain_s=times, heartbeat_s=times
 )
 moments = st.builds(
     Moments, started_at=times, last_piece_at=optional, paused_at=optional, left_at=optional, last_beat_at=times
@@ -61,14 +62,14 @@ def test_nobody_gets_a_heartbeat_who_cannot_read_it(changed: dict[str, Any]) -> 
 
 
 @given(moments, limits, times)
-def test_what_is_due_is_past_and_what_is_not_is_to_come(found: Moments, limits: Limits, now: float) -> None:
+def test_what_is_due_is_past_and_what_is_not_is_to_come(found: Moments, limits: TimeLimits, now: float) -> None:
     due, at = decide(now, found, limits)
     assert (due is Due.NOTHING) == (at > now)
     assert at <= found.started_at + limits.total_s
 
 
 @given(moments, limits, times, times)
-def test_what_is_due_stays_due(found: Moments, limits: Limits, now: float, later: float) -> None:
+def test_what_is_due_stays_due(found: Moments, limits: TimeLimits, now: float, later: float) -> None:
     assume(later >= now)
     due, at = decide(now, found, limits)
     if due is not Due.NOTHING:
@@ -120,7 +121,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def watched(clock: Clock, limits: Limits) -> tuple[Watch, dict[str, Moments], list[tuple[float, Due]]]:
+def watched(clock: Clock, limits: TimeLimits) -> tuple[Watch, dict[str, Moments], list[tuple[float, Due]]]:
     now = {"moments": Moments(1000, 1000)}
     found: list[tuple[float, Due]] = []
 

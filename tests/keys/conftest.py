@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from proxy.keys.budgets import BudgetStore
-from proxy.keys.budgets_local import LocalBudgets
-from proxy.keys.budgets_redis import RedisBudgets
-from proxy.redis_client import open_redis
+from proxy.budgets.redis.store import RedisBudgets
+from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.store import BudgetStore
+from proxy.storage.redis_client import open_redis
 from tests.support.valkey import prefix, redis_url, shared_valkey
 
 __all__ = ["prefix", "redis_url", "shared_valkey"]

@@ -13,10 +13,10 @@ import pytest
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Gate, Limits, Scope, WhenDown
 from proxy.billing.reservation import Denied, Hold, Sum, Why
-from proxy.keys import admission as under_test
-from proxy.keys.admission import FORGET_S, Admission, Reservation
-from proxy.keys.budgets import BudgetStore, BudgetsUnavailable, Own
-from proxy.keys.budgets_local import LocalBudgets
+from proxy.budgets import admission as under_test
+from proxy.budgets.admission import FORGET_S, Admission, Reservation
+from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.store import BudgetStore, BudgetsUnavailable, Own
 
 NOW = 1_790_000_000.0
 ALLOWANCE = 1_000

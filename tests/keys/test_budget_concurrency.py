@@ -15,10 +15,10 @@ import pytest
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Denied, Granted, Hold, Sum, Unseeded, Verdict
-from proxy.keys.budgets import BudgetStore, Own
-from proxy.keys.budgets_local import LocalBudgets
-from proxy.keys.budgets_redis import RedisBudgets
-from proxy.redis_client import open_redis
+from proxy.budgets.redis.store import RedisBudgets
+from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.store import BudgetStore, Own
+from proxy.storage.redis_client import open_redis
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
 NODES = 4

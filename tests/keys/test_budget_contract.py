@@ -10,7 +10,7 @@ from msgspec import structs
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Denied, Granted, Hold, Standing, Sum, Unseeded, Verdict, Why
-from proxy.keys.budgets import BudgetStore, Own
+from proxy.budgets.store import BudgetStore, Own
 from tests.keys.conftest import NOW, LocalStores, Stores
 
 SINCE = NOW - 1000

@@ -16,11 +16,11 @@ from msgspec import structs
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Denied, Granted, Hold, Standing, Sum, Unseeded, Why
-from proxy.keys import budget_file
-from proxy.keys.budgets import BudgetsUnavailable, Own
-from proxy.keys.budgets_local import BUSY_S_MAX, JOIN_S, LocalBudgets
-from proxy.keys.budgets_redis import CALLS_AT_ONCE, RedisBudgets
-from proxy.redis_client import open_redis
+from proxy.budgets.redis.store import CALLS_AT_ONCE, RedisBudgets
+from proxy.budgets.sqlite import file as budget_file
+from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, LocalBudgets
+from proxy.budgets.store import BudgetsUnavailable, Own
+from proxy.storage.redis_client import open_redis
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
 from tests.support.valkey import Valkey, valkey

@@ -26,10 +26,10 @@ from msgspec import structs
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Denied, Granted, Hold, Sum, Unseeded, Verdict
-from proxy.keys import budget_file
-from proxy.keys.budgets import BudgetStore, Own
-from proxy.keys.budgets_local import JOIN_S
-from proxy.keys.verdicts import bounds_rate
+from proxy.budgets.sqlite import file as budget_file
+from proxy.budgets.sqlite.store import JOIN_S
+from proxy.budgets.store import BudgetStore, Own
+from proxy.budgets.verdicts import bounds_rate
 from tests.keys.conftest import NOW, LocalStores, RedisStores, Stores
 from tests.keys.model import Model
 

@@ -14,7 +14,7 @@ import pytest
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
-from proxy.redis_client import open_redis
+from proxy.storage.redis_client import open_redis
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
 __all__ = ["prefix", "redis_url", "shared_valkey", "valkey"]

@@ -13,9 +13,9 @@ import pytest
 
 from proxy.billing.limits import Gate
 from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
-from proxy.keys import follower
-from proxy.keys.budgets import BudgetsUnavailable, Own
-from proxy.keys.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, Want
+from proxy.budgets import follower
+from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, Want
+from proxy.budgets.store import BudgetsUnavailable, Own
 
 SECOND_US = 1_000_000
 START_US = 1_793_000_000 * SECOND_US

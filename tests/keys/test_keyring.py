@@ -28,9 +28,9 @@ from proxy.keys import keyring as module
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.keyring import Keyring, KeySource, Refused
 from proxy.keys.secrets import digest, hint, new_secret
-from proxy.ledger.database import open_engine, reading, sqlite_url
-from proxy.ledger.key_store import KeyStore
-from proxy.ledger.migrate import migrate
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.schema.migrate import migrate
+from proxy.storage.database import open_engine, reading, sqlite_url
 
 PEPPER = b"p" * 32
 NOW = 1_793_000_000.0

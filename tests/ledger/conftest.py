@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from proxy.ledger.database import open_engine, sqlite_url
-from proxy.ledger.migrate import migrate
-from proxy.ledger.store import LedgerStore
+from proxy.ledger.schema.migrate import migrate
+from proxy.ledger.settling.store import LedgerStore
+from proxy.storage.database import open_engine, sqlite_url
 from tests.ledger.making import a_store, emptied
 from tests.support.postgres import Server
 

@@ -17,12 +17,12 @@ from sqlalchemy import Engine, Table, delete, func, insert, select
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
-from proxy.ledger.database import open_engine, reading, sqlite_url, writing
-from proxy.ledger.migrate import migrate
-from proxy.ledger.reports import Balance, DailyUsage, EntryFilter, EntryReader, read_balances, read_daily
-from proxy.ledger.store import Arrival, LedgerStore
-from proxy.ledger.tables import accounts, ledger_clock, metadata
+from proxy.ledger.schema.migrate import migrate
+from proxy.ledger.schema.tables import accounts, ledger_clock, metadata
+from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.reports.reports import Balance, DailyUsage, EntryFilter, EntryReader, read_balances, read_daily
+from proxy.storage.database import open_engine, reading, sqlite_url, writing
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
 

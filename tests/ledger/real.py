@@ -12,7 +12,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.prices import configured
 from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.ledger.store import Arrival, LedgerStore
+from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from tests.ledger.making import a_record
 

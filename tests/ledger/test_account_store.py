@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, AccountKind
 from proxy.billing.limits import UNLIMITED, Limits
-from proxy.ledger.account_store import AccountStore, NameTakenError, UnknownAccountError
-from proxy.ledger.database import open_engine
+from proxy.ledger.accounts.account_store import AccountStore, NameTakenError, UnknownAccountError
+from proxy.storage.database import open_engine
 
 NOW = 1_793_000_000.0
 

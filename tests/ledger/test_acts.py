@@ -7,8 +7,8 @@ import itertools
 import pytest
 from sqlalchemy import Engine
 
-from proxy.ledger import acts
-from proxy.ledger.acts import Actor, Acts, Line
+from proxy.ledger.accounts import audit_log as acts
+from proxy.ledger.accounts.audit_log import Actor, Acts, Line
 
 BY = Actor("anna\n" + "a" * 300, "cli", "host")
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, insert
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.reservation import Standing
-from proxy.ledger.alerts import (
+from proxy.budgets.thresholds import (
     CLAIM_S,
     GIVE_UP_S,
     GIVEN_UP,
@@ -32,9 +32,9 @@ from proxy.ledger.alerts import (
     told,
     untold,
 )
-from proxy.ledger.database import writing
-from proxy.ledger.levels import limits_row
-from proxy.ledger.tables import accounts, api_keys
+from proxy.ledger.accounts.limits import limits_row
+from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.storage.database import writing
 
 DAY_S = 86_400.0
 MINTED = datetime(2026, 11, 1, 9, tzinfo=UTC).timestamp() + 0.123456

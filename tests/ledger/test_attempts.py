@@ -15,13 +15,13 @@ from proxy.billing.correction import Wanted
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Attempt, UsageRecord
 from proxy.billing.settlement import entry
-from proxy.ledger.corrections import Corrections
-from proxy.ledger.database import reading, writing
-from proxy.ledger.reconcile import reconcile
-from proxy.ledger.spend import changes
-from proxy.ledger.store import Arrival
-from proxy.ledger.table_text import why
-from proxy.ledger.tables import dead_letters, ledger_entries
+from proxy.ledger.schema.tables import dead_letters, ledger_entries
+from proxy.ledger.settling.corrections import Corrections
+from proxy.ledger.settling.spend import changes
+from proxy.ledger.settling.store import Arrival
+from proxy.reconciliation.reconcile import reconcile
+from proxy.reports.table_text import why
+from proxy.storage.database import reading, writing
 from tests.ledger.making import assert_sums, stored
 from tests.ledger.real import DEARER, FIRST, NODE, a_real_record, a_real_store
 

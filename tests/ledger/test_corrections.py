@@ -13,12 +13,12 @@ from proxy.billing.correction import CorrectionError, Wanted, rerated, standing
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.prices import charge
 from proxy.billing.record import Bills, Price
-from proxy.ledger import corrections
-from proxy.ledger.corrections import Change, Corrections, Rerated
-from proxy.ledger.database import open_engine, writing
-from proxy.ledger.reconcile import reconcile
-from proxy.ledger.tables import ledger_entries
+from proxy.ledger.schema.tables import ledger_entries
+from proxy.ledger.settling import corrections
+from proxy.ledger.settling.corrections import Change, Corrections, Rerated
 from proxy.metering.usage import Usage
+from proxy.reconciliation.reconcile import reconcile
+from proxy.storage.database import open_engine, writing
 from tests.ledger.making import assert_sums, stored
 from tests.ledger.real import COST, DEARER, PRICE, a_real_entry, a_real_record, a_real_store, settle
 

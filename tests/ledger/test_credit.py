@@ -17,16 +17,16 @@ from proxy.billing.correction import CorrectionError, Wanted
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.limits import BUDGET_NUSD_MAX
-from proxy.ledger.account_store import AccountStore
-from proxy.ledger.corrections import Corrections
-from proxy.ledger.credit import CreditError, add_credit
-from proxy.ledger.database import reading, writing
-from proxy.ledger.key_store import KeyStore
-from proxy.ledger.reconcile import reconcile
-from proxy.ledger.reports import EntryFilter, EntryReader, Paid, entry_json, read_balances, read_daily, read_paid
-from proxy.ledger.store import Arrival
-from proxy.ledger.table_text import line
-from proxy.ledger.tables import balances, ledger_entries, usage_daily
+from proxy.ledger.accounts.account_store import AccountStore
+from proxy.ledger.accounts.credit import CreditError, add_credit
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
+from proxy.ledger.settling.corrections import Corrections
+from proxy.ledger.settling.store import Arrival
+from proxy.reconciliation.reconcile import reconcile
+from proxy.reports.reports import EntryFilter, EntryReader, Paid, entry_json, read_balances, read_daily, read_paid
+from proxy.reports.table_text import line
+from proxy.storage.database import reading, writing
 from tests.ledger.making import balances_of, days_of, emptied, stored
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_store, settle
 

@@ -13,9 +13,9 @@ from proxy.billing.money import nusd_rounded_half_up
 from proxy.billing.prices import configured
 from proxy.billing.record import Bills, Price, Rates
 from proxy.billing.settlement import entry
-from proxy.ledger.explain import addends_json, addends_of, sum_text
-from proxy.ledger.table_text import why
 from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.reports.explain import addends_json, addends_of, sum_text
+from proxy.reports.table_text import why
 from tests.billing.pricing import USAGES, prices
 from tests.ledger.real import a_real_entry, a_real_record
 

@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import nusd_from_usd
 from proxy.cli.export import with_bar
-from proxy.ledger import export
-from proxy.ledger.credit import credit_entry
-from proxy.ledger.export import ENTRIES, Column, Source, with_owners, write_csv, write_parquet
-from proxy.ledger.focus import FOCUS
-from proxy.ledger.owners import Owner
+from proxy.ledger.accounts.credit import credit_entry
+from proxy.ledger.accounts.owners import Owner
+from proxy.reports import export
+from proxy.reports.export import ENTRIES, Column, Source, with_owners, write_csv, write_parquet
+from proxy.reports.focus import FOCUS
 from tests.ledger.making import an_entry
 from tests.ledger.real import a_real_entry
 

@@ -12,10 +12,10 @@ from sqlalchemy import Engine, select
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, OnExhausted, WhenDown
-from proxy.ledger.account_store import AccountStore, UnknownAccountError
-from proxy.ledger.database import reading
-from proxy.ledger.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
-from proxy.ledger.tables import api_keys
+from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountError
+from proxy.ledger.accounts.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
+from proxy.ledger.schema.tables import api_keys
+from proxy.storage.database import reading
 
 
 @dataclass

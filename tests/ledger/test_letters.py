@@ -14,12 +14,12 @@ from sqlalchemy import Engine, event, select
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import entry
-from proxy.ledger.database import open_engine, reading
-from proxy.ledger.letters import ID_CHARS_MIN, Letter, LetterError, Letters
-from proxy.ledger.reconcile import reconcile
-from proxy.ledger.store import Arrival, DeadLetter
-from proxy.ledger.tables import dead_letters
-from proxy.pipeline.frames import decode_record, record_payload
+from proxy.journal.frames import decode_record, record_payload
+from proxy.ledger.schema.tables import dead_letters
+from proxy.ledger.settling.dead_letters import ID_CHARS_MIN, Letter, LetterError, Letters
+from proxy.ledger.settling.store import Arrival, DeadLetter
+from proxy.reconciliation.reconcile import reconcile
+from proxy.storage.database import open_engine, reading
 from tests.ledger.making import assert_sums, count, stored
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record, a_real_store, settle
 

@@ -12,11 +12,11 @@ from alembic import command
 from sqlalchemy import Column, Engine, MetaData, Table, insert, inspect, select
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey
-from proxy.ledger.database import open_engine, reading, sqlite_url, writing
-from proxy.ledger.key_store import KeyStore
-from proxy.ledger.migrate import NewerDatabaseError, _config, check, migrate
-from proxy.ledger.postgres import UnsuitableDatabaseError
-from proxy.ledger.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.schema.migrate import NewerDatabaseError, _config, check, migrate
+from proxy.ledger.schema.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
+from proxy.storage.database import open_engine, reading, sqlite_url, writing
+from proxy.storage.postgres import UnsuitableDatabaseError
 from tests.ledger.making import (
     a_ledger,
     a_store,
@@ -97,7 +97,7 @@ def test_the_file_is_its_owners_alone_and_survives_power_cuts(tmp_path: Path) ->
 
 
 def test_a_server_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.ledger.postgres._VERSION_MIN", 99)
+    monkeypatch.setattr("proxy.storage.postgres._VERSION_MIN", 99)
     with pytest.raises(UnsuitableDatabaseError, match="PostgreSQL 99"):
         migrate(postgres_url)
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, text
 
 from proxy.billing.entries import LedgerEntry
-from proxy.gateway.ids import exchange_id
-from proxy.ledger.database import open_engine, reading
-from proxy.ledger.migrate import check
-from proxy.ledger.partitions import first_id, make_partitions, partition_name
-from proxy.ledger.store import Settled
+from proxy.foundation.ids import exchange_id
+from proxy.ledger.schema.migrate import check
+from proxy.ledger.schema.partitions import first_id, make_partitions, partition_name
+from proxy.ledger.settling.store import Settled
+from proxy.storage.database import open_engine, reading
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, stored
 
 DAY_S = 86_400.0

@@ -17,11 +17,11 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, event, text
 
-from proxy.ledger.database import LedgerUnavailable, open_engine, reading, writing
-from proxy.ledger.migrate import migrate
-from proxy.ledger.postgres import LedgerUrlError
-from proxy.ledger.store import LedgerStore, Settled
-from proxy.ledger.tables import dead_letters, ledger_entries
+from proxy.ledger.schema.migrate import migrate
+from proxy.ledger.schema.tables import dead_letters, ledger_entries
+from proxy.ledger.settling.store import LedgerStore, Settled
+from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
+from proxy.storage.postgres import LedgerUrlError
 from tests.ledger.making import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port

@@ -14,10 +14,10 @@ from random import Random
 
 from sqlalchemy import Engine
 
-from proxy.ledger.database import open_engine
-from proxy.ledger.migrate import check, migrate
-from proxy.ledger.reports import EntryFilter, EntryReader
-from proxy.ledger.tables import dead_letters, ledger_entries
+from proxy.ledger.schema.migrate import check, migrate
+from proxy.ledger.schema.tables import dead_letters, ledger_entries
+from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.storage.database import open_engine
 from tests.ledger.making import a_store, assert_sums, batch_of, count, stored
 
 # Children start clean: no thread, no connection and no event loop of the tests.

@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from proxy.billing.bill import DAY_S, Kind, Subject
-from proxy.billing.bill_check import Ours, Verdict, compare
 from proxy.billing.correction import Wanted
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import usd_text
-from proxy.ledger.corrections import Corrections
-from proxy.ledger.provider_sums import read_ours
-from proxy.ledger.store import LedgerStore
+from proxy.ledger.settling.corrections import Corrections
+from proxy.ledger.settling.store import LedgerStore
+from proxy.reconciliation.provider_bill.bill import DAY_S, Kind, Subject
+from proxy.reconciliation.provider_bill.check import Ours, Verdict, compare
+from proxy.reconciliation.provider_bill.provider_sums import read_ours
 from tests.billing.bills import MIDNIGHT, completions, costs, openai, page, read
 from tests.ledger.making import a_store, an_entry, arriving, stored
 

@@ -18,14 +18,14 @@ from proxy.billing.correction import Wanted
 from proxy.billing.prices import charge, configured
 from proxy.billing.record import Bills
 from proxy.billing.settlement import entry
-from proxy.ledger.audit import EXAMPLES_MAX, Outside
-from proxy.ledger.check_receipts import EPOCH_BITS
-from proxy.ledger.corrections import Corrections
-from proxy.ledger.database import open_engine, reading, writing
-from proxy.ledger.reconcile import Finding, reconcile
-from proxy.ledger.store import Arrival, DeadLetter
-from proxy.ledger.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
+from proxy.ledger.schema.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
+from proxy.ledger.settling.corrections import Corrections
+from proxy.ledger.settling.store import Arrival, DeadLetter
 from proxy.metering.usage import Usage
+from proxy.reconciliation.check_receipts import EPOCH_BITS
+from proxy.reconciliation.integrity import EXAMPLES_MAX, Outside
+from proxy.reconciliation.reconcile import Finding, reconcile
+from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.making import a_ledger, emptied
 from tests.ledger.real import DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_record, a_real_store, settle
 

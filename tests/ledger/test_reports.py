@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime
 import pytest
 from sqlalchemy import Engine
 
-from proxy.ledger import reports
-from proxy.ledger.reports import EntryFilter, EntryReader, entry_json, read_balances, read_daily, since_from
-from proxy.ledger.store import LedgerStore
+from proxy.ledger.settling.store import LedgerStore
+from proxy.reports import reports
+from proxy.reports.reports import EntryFilter, EntryReader, entry_json, read_balances, read_daily, since_from
 from tests.ledger.making import an_entry, arriving, assert_sums
 
 PUBLIC = [

@@ -12,11 +12,11 @@ from sqlalchemy import Engine, select
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import UsageRecord
-from proxy.ledger.database import LedgerUnavailable, reading
-from proxy.ledger.reports import EntryFilter, EntryReader
-from proxy.ledger.settler import DELIVERIES_MAX, Settler
-from proxy.ledger.store import Arrival, DeadLetter, LedgerStore, Settled
-from proxy.ledger.tables import dead_letters, ledger_entries
+from proxy.ledger.schema.tables import dead_letters, ledger_entries
+from proxy.ledger.settling.settler import DELIVERIES_MAX, Settler
+from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
+from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.making import a_record, an_entry, count, number_of
 
 

@@ -18,17 +18,17 @@ from aiohttp import web
 from sqlalchemy import Engine, insert
 
 from proxy.billing.entries import LedgerEntry
-from proxy.compose import sinks as sending
-from proxy.compose.posting import retry_after_s
-from proxy.compose.sinks import SinkSender
-from proxy.ledger import sinks as kept
-from proxy.ledger.credit import credit_entry
-from proxy.ledger.database import writing
-from proxy.ledger.sinks import Standing, letters, standing
-from proxy.ledger.store import LedgerStore
-from proxy.ledger.tables import api_keys
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
+from proxy.ledger.accounts.credit import credit_entry
+from proxy.ledger.schema.tables import api_keys
+from proxy.ledger.settling.store import LedgerStore
 from proxy.settings.sinks import Metered, SinkKind, SinkSettings, Subject
+from proxy.sinks import progress as kept
+from proxy.sinks import sender as sending
+from proxy.sinks.posting import retry_after_s
+from proxy.sinks.progress import Standing, letters, standing
+from proxy.sinks.sender import SinkSender
+from proxy.storage.database import writing
 from tests.ledger.making import an_entry, arriving
 from tests.support.net import free_port
 

@@ -15,11 +15,11 @@ from sqlalchemy import Engine, delete, insert, update
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT, credit_gate
 from proxy.billing.reservation import Change
-from proxy.ledger.database import LedgerUnavailable, writing
-from proxy.ledger.settling import DROPPED, DeadLetter
-from proxy.ledger.spend import changes, ledger_time, settled, sums
-from proxy.ledger.store import LedgerStore
-from proxy.ledger.tables import accounts, api_keys, ledger_clock, ledger_entries
+from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock, ledger_entries
+from proxy.ledger.settling.settling import DROPPED, DeadLetter
+from proxy.ledger.settling.spend import changes, ledger_time, settled, sums
+from proxy.ledger.settling.store import LedgerStore
+from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_store, an_entry, arriving, emptied
 
 DAY_S = 86_400

@@ -16,14 +16,14 @@ from sqlalchemy import Engine, insert, update
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import nusd_from_usd, usd_text
-from proxy.ledger.credit import credit_entry
-from proxy.ledger.database import writing
-from proxy.ledger.statement import Statement, Whose, month_from, read_statement
-from proxy.ledger.statement_html import statement_html
-from proxy.ledger.statement_pdf import statement_pdf
-from proxy.ledger.statement_text import statement_csv, statement_json
-from proxy.ledger.store import LedgerStore
-from proxy.ledger.tables import accounts, api_keys, ledger_entries
+from proxy.ledger.accounts.credit import credit_entry
+from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries
+from proxy.ledger.settling.store import LedgerStore
+from proxy.reports.statement import Statement, Whose, month_from, read_statement
+from proxy.reports.statement_html import statement_html
+from proxy.reports.statement_pdf import statement_pdf
+from proxy.reports.statement_text import statement_csv, statement_json
+from proxy.storage.database import writing
 from tests.ledger.making import an_entry, arriving
 
 KEY, PROJECT, ORGANIZATION = (

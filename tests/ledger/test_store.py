@@ -16,10 +16,10 @@ from sqlalchemy import Engine, delete, event, select, update
 from sqlalchemy.exc import IntegrityError
 
 from proxy.billing.entries import LedgerEntry
-from proxy.ledger.database import LedgerUnavailable, open_engine, reading, writing
-from proxy.ledger.reports import read_balances
-from proxy.ledger.store import Arrival, DeadLetter, LedgerStore, Settled
-from proxy.ledger.tables import dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
+from proxy.reports.reports import read_balances
+from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, content_hash, count, emptied, stored
 
 

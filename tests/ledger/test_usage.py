@@ -13,13 +13,13 @@ from sqlalchemy import Engine, event
 from proxy.billing.correction import Wanted as Correction
 from proxy.billing.correction import corrected, standing
 from proxy.billing.entries import LedgerEntry
-from proxy.ledger import exchanges
-from proxy.ledger.credit import credit_entry
-from proxy.ledger.database import reading
-from proxy.ledger.exchanges import read_exchange, read_exchanges
-from proxy.ledger.reports import read_paid
-from proxy.ledger.store import Arrival
-from proxy.ledger.usage import DAY_S, Wanted, id_from, read_usage
+from proxy.ledger.accounts.credit import credit_entry
+from proxy.ledger.settling.store import Arrival
+from proxy.reports import exchanges
+from proxy.reports.exchanges import read_exchange, read_exchanges
+from proxy.reports.reports import read_paid
+from proxy.reports.usage import DAY_S, Wanted, id_from, read_usage
+from proxy.storage.database import reading
 from tests.ledger.making import a_ledger, an_entry
 from tests.ledger.real import a_real_entry, a_real_store, settle
 

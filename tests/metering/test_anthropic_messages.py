@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.gateway import errors
-from proxy.metering.dialects.anthropic_messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_ERRORS, ANTHROPIC_MESSAGES
-from proxy.metering.dialects.anthropic_request import facts, upstream_document
-from proxy.metering.dialects.anthropic_usage import usage_of
+from proxy.http import errors
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_ERRORS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.anthropic.request import facts, upstream_document
+from proxy.metering.dialects.anthropic.usage import usage_of
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage

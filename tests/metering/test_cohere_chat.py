@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway import errors
-from proxy.metering.dialects.cohere_chat import COHERE_CHAT
-from proxy.metering.framing import SSE
+from proxy.http import errors
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
+from proxy.metering.wire.framing import SSE
 
 USED = {
     "billed_units": {"input_tokens": 9, "output_tokens": 5},

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.completion import BELIEFS, Completions, Hidden, counters, hidden_of
+from proxy.metering.estimator.completion import BELIEFS, Completions, Hidden, counters, hidden_of
 from proxy.metering.usage import Evidence, Usage
 
 COUNTS = {field.name: st.integers(0, 10**7) for field in dataclasses.fields(Evidence)}

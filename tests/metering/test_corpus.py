@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
-from proxy.metering.dialects.openai_usage_event import is_usage_event
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.strip import UsageStripper, is_quiet
+from proxy.metering.dialects.openai.usage_event import is_usage_event
 from proxy.metering.meter import Metered
-from proxy.metering.sse import EventFramer
-from proxy.metering.strip import UsageStripper, is_quiet
 from proxy.metering.usage import Usage
+from proxy.metering.wire.sse import EventFramer
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.dialects.gemini_generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
 from tests.metering.test_corpus import CORPUS, FIELDS, cuts

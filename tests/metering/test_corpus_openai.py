@@ -16,13 +16,13 @@ import pytest
 from msgspec import structs
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_completions import OPENAI_COMPLETIONS
-from proxy.metering.dialects.openai_embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai_images import OPENAI_IMAGES
-from proxy.metering.dialects.openai_moderations import OPENAI_MODERATIONS
-from proxy.metering.dialects.openai_rerank import OPENAI_RERANK
-from proxy.metering.dialects.openai_speech import OPENAI_SPEECH
-from proxy.metering.dialects.openai_transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
+from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.usage import Usage
 from tests.metering.test_corpus_languages import CORPUS, cuts, metered
 

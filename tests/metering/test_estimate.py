@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from proxy.metering import estimate as estimate_module
-from proxy.metering.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator, reading
+from proxy.metering.estimator import estimate as estimate_module
+from proxy.metering.estimator.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator, reading
 from proxy.metering.meter import Metered
 from proxy.metering.usage import NOTHING, TOKENS_MAX, Evidence, PromptEvidence, Reading, Usage, UsageSource
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.dialects.gemini_generate import GEMINI_ERRORS, GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.framing import JSON_ARRAY, LONG_SSE
+from proxy.metering.dialects.gemini.generate import GEMINI_ERRORS, GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 
 
 def counts(prompt: Any = 9, candidates: Any = None, thoughts: Any = None, **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.json_array import JsonArrayFramer
-from proxy.metering.sse import EVENT_BYTES_MAX
+from proxy.metering.wire.json_array import JsonArrayFramer
+from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import cuts
 
 texts = st.text(alphabet=st.sampled_from('a"\\[]{},:\n\u00e9\u2028🌊'), max_size=12)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.metering import meter as meter_module
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import FOLD_PIECES, Metered
-from proxy.metering.sse import EVENT_BYTES_MAX
 from proxy.metering.usage import Usage
+from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
 
 

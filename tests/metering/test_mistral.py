@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.mistral_fim import MISTRAL_FIM
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering import ndjson
-from proxy.metering.ndjson import LineFramer
+from proxy.metering.wire import ndjson
+from proxy.metering.wire.ndjson import LineFramer
 
 BODIES = st.lists(st.sampled_from([b"{}", b"\n", b"\r\n", b" ", b"\xe2\x80\xa8", b"\r", b"12345", b"\x85"])).map(
     b"".join

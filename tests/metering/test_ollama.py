@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway import errors
-from proxy.metering.dialects.ollama import OLLAMA_CHAT, OLLAMA_GENERATE
-from proxy.metering.framing import NDJSON
+from proxy.http import errors
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
+from proxy.metering.wire.framing import NDJSON
 
 USED = {"total_duration": 9_000, "load_duration": 10, "prompt_eval_count": 26, "eval_count": 8, "eval_duration": 700}
 ENDED = {"done": True, "done_reason": "stop", **USED}

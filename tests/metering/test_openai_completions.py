@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.dialects.openai_completions import OPENAI_COMPLETIONS, facts
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS, facts
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 from tests.metering.fixtures import DONE, cuts, sse, usage

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_images import OPENAI_IMAGES
-from proxy.metering.dialects.openai_speech import OPENAI_SPEECH
-from proxy.metering.dialects.openai_transcriptions import OPENAI_TRANSCRIPTIONS
-from proxy.metering.estimate import Estimator, reading
-from proxy.metering.framing import Framing
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField, Upload
 from proxy.metering.usage import PromptEvidence, Usage, UsageSource
+from proxy.metering.wire.framing import Framing
 from tests.metering.fixtures import cuts, sse
 
 DRAW = {"model": "m", "prompt": "a weir"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.dialects.openai_request import facts, upstream_document
+from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.request import InvalidField, RequestFacts
 from proxy.metering.usage import PromptEvidence
 

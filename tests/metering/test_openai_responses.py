@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from proxy.gateway import errors
-from proxy.metering.dialects.openai_responses import OPENAI_RESPONSES
-from proxy.metering.dialects.responses_request import facts, upstream_document
+from proxy.http import errors
+from proxy.metering.dialects.openai_responses.request import facts, upstream_document
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage

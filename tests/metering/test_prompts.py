@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.prompts import BELIEFS, Prompts, counters
+from proxy.metering.estimator.prompts import BELIEFS, Prompts, counters
 from proxy.metering.usage import PromptEvidence
 
 COUNTS = dict.fromkeys(PromptEvidence.__struct_fields__, st.integers(0, 10**7))

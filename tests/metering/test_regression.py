@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.regression import Ridge, Weight
+from proxy.metering.estimator.regression import Ridge, Weight
 
 BELIEFS = (Weight(2.0, 2.0, least=0.0, most=50.0), Weight(1.0, 0.3, least=0.25, most=4.0), Weight(0.0, 0.5, -1.0, 1.0))
 COUNTERS = st.tuples(st.just(1.0), st.floats(0, 1e7), st.floats(0, 1e7))

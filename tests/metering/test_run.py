@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.gateway.framing import EACH_A_CHUNK
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.http.framing import EACH_A_CHUNK
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import Metered, StreamMeter
-from proxy.metering.run import BARE, RunReader, RunText, TextRun, Wrap, run_of
-from proxy.metering.sse import EVENT_BYTES_MAX
+from proxy.metering.wire.event_template import BARE, RunReader, RunText, TextRun, Wrap, run_of
+from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, say, usage
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.skim import Skim
+from proxy.metering.wire.skim import Skim
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.sampled_from(['"', "\\", "[{", '\\"]']),

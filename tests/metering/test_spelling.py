@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.languages import DIALECTS
 from proxy.metering.meter import Metered
-from proxy.metering.spelling import PIECE_CHARS, Spelling, Spoken
+from proxy.metering.tokenizer_feed import PIECE_CHARS, Spelling, Spoken
 from tests.gateway.test_languages import MESSAGES, RESPONSES, Language
 from tests.metering.fixtures import call, chunk, say, sse
 

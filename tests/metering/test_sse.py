@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.sse import EVENT_BYTES_MAX, Event, EventFramer
+from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer
 
 
 def framed(pieces: list[bytes]) -> list[Event]:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.metering.dialects.openai_usage_event import is_usage_event
-from proxy.metering.sse import event_of
-from proxy.metering.strip import HOLD_BYTES_MAX, UsageStripper, is_quiet
+from proxy.metering.dialects.openai.strip import HOLD_BYTES_MAX, UsageStripper, is_quiet
+from proxy.metering.dialects.openai.usage_event import is_usage_event
+from proxy.metering.wire.sse import event_of
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
 
 USAGE = json.dumps(USAGE_EVENT)

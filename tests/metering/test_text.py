@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.text import NO_CHARS, chars_of, minus_floor, plus
 from proxy.metering.usage import Evidence
+from proxy.metering.wire.text import NO_CHARS, chars_of, minus_floor, plus
 
 
 @pytest.mark.parametrize(

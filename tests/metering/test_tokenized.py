@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.estimate import RUNNING_COUNT, TOKENIZED, VERSION, Estimator, reading
+from proxy.metering.estimator.estimate import RUNNING_COUNT, TOKENIZED, VERSION, Estimator, reading
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 

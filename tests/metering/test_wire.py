@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.wire import document_of, reader
+from proxy.metering.wire.json_reader import document_of, reader
 
 
 class Leaf(msgspec.Struct):

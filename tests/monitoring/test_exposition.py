@@ -8,7 +8,7 @@ from pathlib import Path
 from proxy.billing.record import Attempt, Bills, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, Usage, UsageSource
-from proxy.metrics import Metrics
+from proxy.telemetry.metrics import Metrics
 from tests.support.prometheus import promtool
 
 GOLDEN = Path(__file__).with_name("exposition.txt")

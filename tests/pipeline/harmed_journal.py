@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
-from proxy.pipeline.frames import Frame, Kind, decode_envelope, decode_opened, decode_seqs, scan
-from proxy.pipeline.journal import Journal
+from proxy.journal.frames import Frame, Kind, decode_envelope, decode_opened, decode_seqs, scan
+from proxy.journal.journal import Journal
 from tests.pipeline.making import ROOMY
 
 NAME = f"{0:020d}.log"

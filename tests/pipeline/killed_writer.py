@@ -17,9 +17,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxy.pipeline import log
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.progress import ProgressTable, Slot
+from proxy.journal import log
+from proxy.journal.journal import Journal
+from proxy.journal.progress import ProgressTable, Slot
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
 
 SEGMENT_BYTES = 32_768  # small, so that files come and go within a round

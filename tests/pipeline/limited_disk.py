@@ -10,8 +10,8 @@ import resource
 import sys
 from pathlib import Path
 
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.log import JournalFull
+from proxy.journal.journal import Journal
+from proxy.journal.log import JournalFull
 from tests.pipeline.making import ROOMY, opened, record
 
 

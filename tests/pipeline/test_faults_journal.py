@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline.frames import Kind, encode_frame, record_payload
-from proxy.pipeline.journal import Journal
+from proxy.journal.frames import Kind, encode_frame, record_payload
+from proxy.journal.journal import Journal
 from tests.pipeline.making import ROOMY, opened, record
 from tests.pipeline.test_journal import crash
 

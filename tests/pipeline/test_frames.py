@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.pipeline.frames import (
+from proxy.journal.frames import (
     HEADER_BYTES,
     MAGIC,
     PAYLOAD_BYTES_MAX,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.pipeline import log
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.log import JournalFull, JournalInUse
+from proxy.journal import log
+from proxy.journal.journal import Journal
+from proxy.journal.log import JournalFull, JournalInUse
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline import log
-from proxy.pipeline.frames import MAGIC, Kind, encode_frame, opened_payload, record_payload, scan
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.log import JournalBroken, JournalFull
+from proxy.journal import log
+from proxy.journal.frames import MAGIC, Kind, encode_frame, opened_payload, record_payload, scan
+from proxy.journal.journal import Journal
+from proxy.journal.log import JournalBroken, JournalFull
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
 from tests.pipeline.test_journal import crash, numbers_of, reopen, run_through
 
@@ -160,7 +160,7 @@ def test_no_room_for_another_file_means_going_on_in_this_one(folder: Path, monke
         raise OSError(errno.EMFILE, "too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr("proxy.pipeline.segment.Segment.create", no_file)
+        patch.setattr("proxy.journal.segment.Segment.create", no_file)
         run_through(journal, range(20))
     assert len(list(folder.glob("*.log"))) == 1
     run_through(journal, range(20, 22))
@@ -330,7 +330,7 @@ def script(name: str, *arguments: str) -> dict[str, Any]:
 def test_a_second_process_is_refused(folder: Path) -> None:
     journal = Journal.open(folder, bytes_max=ROOMY)
     code = (
-        "import sys; from pathlib import Path; from proxy.pipeline.journal import Journal\n"
+        "import sys; from pathlib import Path; from proxy.journal.journal import Journal\n"
         "Journal.open(Path(sys.argv[1]), bytes_max=1)"
     )
     ended = subprocess.run(

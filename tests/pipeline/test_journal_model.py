@@ -12,10 +12,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.pipeline import log
-from proxy.pipeline.frames import MAGIC
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.log import JournalFull, JournalUnavailable
+from proxy.journal import log
+from proxy.journal.frames import MAGIC
+from proxy.journal.journal import Journal
+from proxy.journal.log import JournalFull, JournalUnavailable
 from tests.pipeline.conftest import MEMORY
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
 from tests.pipeline.test_journal import crash, numbers_of

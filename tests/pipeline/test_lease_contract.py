@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline.leases import LeaseBoard, LocalLeases, Parts, Standing
-from proxy.pipeline.redis_leases import RedisLeases
-from proxy.redis_client import QueueUnavailable, open_redis
+from proxy.delivery.leases import LeaseBoard, LocalLeases, Parts, Standing
+from proxy.delivery.redis_leases import RedisLeases
+from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id
 from tests.support.net import free_port
 from tests.support.valkey import Valkey

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.billing.record import Opened
-from proxy.pipeline.frames import decode_opened
-from proxy.pipeline.leases import SLICE, LeaseBoard, LeaseKeeper, LocalLeases, Parts, Standing
-from proxy.pipeline.progress import ProgressTable, Slot, decoded, name_of
-from proxy.pipeline.redis_leases import RedisLeases
-from proxy.redis_client import QueueUnavailable, open_redis
+from proxy.delivery.leases import SLICE, LeaseBoard, LeaseKeeper, LocalLeases, Parts, Standing
+from proxy.delivery.redis_leases import RedisLeases
+from proxy.journal.frames import decode_opened
+from proxy.journal.progress import ProgressTable, Slot, decoded, name_of
+from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id, opened
 from tests.support.valkey import Valkey
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.journal.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable, decoded, name_of
 from proxy.metering.usage import TOKENS_MAX, Evidence, Usage
-from proxy.pipeline.progress import SLOT_BYTES, ProgressBroken, ProgressFull, ProgressTable, decoded, name_of
 from tests.pipeline.making import exchange_id
 
 COUNT = st.integers(0, 2**63)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from proxy.journal.progress import Progress
+from proxy.journal.recovery import recover, seen
 from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
-from proxy.pipeline.progress import Progress
-from proxy.pipeline.recovery import recover, seen
 from tests.pipeline.making import exchange_id, opened
 
 

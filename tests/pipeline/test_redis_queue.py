@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from proxy.pipeline.delivery import Delivery
-from proxy.pipeline.frames import UndecodableError
-from proxy.pipeline.journal import Pending
-from proxy.pipeline.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, RedisQueue, Turn
-from proxy.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
+from proxy.delivery.delivery import Delivery
+from proxy.delivery.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, RedisQueue, Turn
+from proxy.journal.frames import UndecodableError
+from proxy.journal.journal import Pending
+from proxy.storage.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
 from tests.support.faulty import FaultyPath
 from tests.support.scripted_redis import ScriptedRedis, bulk
 from tests.support.valkey import Valkey

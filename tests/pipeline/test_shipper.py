@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from proxy.pipeline.delivery import Delivery
-from proxy.pipeline.journal import Journal
-from proxy.pipeline.redis_queue import RedisQueue
-from proxy.pipeline.shipper import ASK_MAX, OVERDUE_S, Shipper
-from proxy.redis_client import QueueUnavailable, open_redis
+from proxy.delivery.delivery import Delivery
+from proxy.delivery.redis_queue import RedisQueue
+from proxy.delivery.shipper import ASK_MAX, OVERDUE_S, Shipper
+from proxy.journal.journal import Journal
+from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import ROOMY, opened, record
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
@@ -144,7 +144,7 @@ async def until(true: Callable[[], bool], *, within_s: float = 10.0) -> None:
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASK_S_MIN", "ASK_S_MAX", "RETRY_S_MAX"):
-        monkeypatch.setattr(f"proxy.pipeline.shipper.{name}", 0.02)
+        monkeypatch.setattr(f"proxy.delivery.shipper.{name}", 0.02)
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ async def test_one_record_that_is_stuck_holds_up_no_other(folder: Path, queues: 
 async def test_no_more_are_sent_than_may_be_unconfirmed(
     folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.pipeline.shipper.UNCONFIRMED_MAX", 50)
+    monkeypatch.setattr("proxy.delivery.shipper.UNCONFIRMED_MAX", 50)
     machine, other_end = Machine(folder, queues(), ledger), queues()
     async with machine.shipping():
         written = machine.write(130)
@@ -480,7 +480,7 @@ async def test_close_sends_the_rest_and_lets_it_be_confirmed(folder: Path, queue
 async def test_close_is_content_when_all_is_in_the_queue(
     folder: Path, queues: Queues, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.pipeline.shipper.LAST_ASK_S", 0.05)
+    monkeypatch.setattr("proxy.delivery.shipper.LAST_ASK_S", 0.05)
     machine = Machine(folder, queues(), ledger)
     ledger.away = True
     async with machine.shipping():

@@ -12,15 +12,15 @@ import pytest
 
 from proxy.billing.record import Bills, Outcome, UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.metering.estimate import VERSION, Estimator
+from proxy.delivery.leases import LeaseBoard, LeaseKeeper, LocalLeases, Parts
+from proxy.delivery.redis_leases import RedisLeases
+from proxy.delivery.sweeper import RECORDS_MAX, Sweeper
+from proxy.journal.frames import opened_payload, record_payload
+from proxy.journal.progress import LAYOUT, SLOT_BYTES, ProgressTable, Slot, name_of
+from proxy.journal.recovery import recover
+from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage, UsageSource
-from proxy.pipeline.frames import opened_payload, record_payload
-from proxy.pipeline.leases import LeaseBoard, LeaseKeeper, LocalLeases, Parts
-from proxy.pipeline.progress import LAYOUT, SLOT_BYTES, ProgressTable, Slot, name_of
-from proxy.pipeline.recovery import recover
-from proxy.pipeline.redis_leases import RedisLeases
-from proxy.pipeline.sweeper import RECORDS_MAX, Sweeper
-from proxy.redis_client import QueueUnavailable, open_redis
+from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id, opened
 from tests.support.valkey import Valkey
 

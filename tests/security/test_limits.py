@@ -13,11 +13,11 @@ from aiohttp import web
 
 from proxy.demo.script import Send, Stall
 from proxy.demo.shapes import sse
-from proxy.gateway import connection as client_connection
-from proxy.gateway import server as gateway_server
-from proxy.gateway.connection import ClientConnection
-from proxy.gateway.errors import ApiError
-from proxy.gateway.server import Routes, Server
+from proxy.http import connection as client_connection
+from proxy.http import server as gateway_server
+from proxy.http.connection import ClientConnection
+from proxy.http.errors import ApiError
+from proxy.http.server import Routes, Server
 from proxy.keys.guesses import GUESSES_MAX
 from tests.security.conftest import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
 from tests.security.payloads import CHUNKED, chunked, request

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from aiohttp import http_parser
 
-from proxy.gateway.server import Routes, Server
+from proxy.http.server import Routes, Server
 from tests.security.conftest import Guarded
 from tests.security.payloads import CHUNKED, LINE, chunked, refused, request
 from tests.support.net import RawClient, ask, connect
@@ -170,6 +170,6 @@ async def _rest(client: RawClient) -> bytes:
 
 async def test_SM4_without_the_c_parser_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     assert http_parser.HttpRequestParser is not http_parser.HttpRequestParserPy
-    monkeypatch.setattr("proxy.gateway.server.HttpRequestParser", http_parser.HttpRequestParserPy)
+    monkeypatch.setattr("proxy.http.server.HttpRequestParser", http_parser.HttpRequestParserPy)
     with pytest.raises(OSError, match="C parser"):
         await Server(Routes(), refused=lambda _status, _code: None).start("127.0.0.1", 0)

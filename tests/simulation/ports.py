@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from proxy.billing.adjustment import ContradictionError, restated
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import content_hash
-from proxy.ledger.database import LedgerUnavailable
-from proxy.ledger.store import Arrival, DeadLetter, Settled
-from proxy.pipeline.delivery import Delivery
-from proxy.pipeline.journal import Pending
-from proxy.pipeline.leases import LocalLeases
-from proxy.redis_client import QueueUnavailable
+from proxy.delivery.delivery import Delivery
+from proxy.delivery.leases import LocalLeases
+from proxy.journal.journal import Pending
+from proxy.ledger.settling.store import Arrival, DeadLetter, Settled
+from proxy.storage.database import LedgerUnavailable
+from proxy.storage.redis_client import QueueUnavailable
 
 _T = TypeVar("_T")
 

@@ -20,17 +20,17 @@ from uuid import UUID
 from proxy.billing.adjustment import LATE
 from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import entry
-from proxy.ledger.settler import Settler
-from proxy.ledger.store import Arrival
-from proxy.metering.estimate import Estimator
+from proxy.delivery.leases import LeaseKeeper
+from proxy.delivery.shipper import Shipper
+from proxy.delivery.sweeper import Sweeper
+from proxy.journal.frames import decode_envelope
+from proxy.journal.journal import Journal, Pending
+from proxy.journal.progress import ProgressTable, Slot
+from proxy.journal.recovery import recover
+from proxy.ledger.settling.settler import Settler
+from proxy.ledger.settling.store import Arrival
+from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
-from proxy.pipeline.frames import decode_envelope
-from proxy.pipeline.journal import Journal, Pending
-from proxy.pipeline.leases import LeaseKeeper
-from proxy.pipeline.progress import ProgressTable, Slot
-from proxy.pipeline.recovery import recover
-from proxy.pipeline.shipper import Shipper
-from proxy.pipeline.sweeper import Sweeper
 from tests.simulation.ports import Faults, FaultyLeases, MemoryLedger, MemoryQueue, Stream, unavailable_ledger
 
 LEASE_S = 30.0

@@ -15,8 +15,8 @@ from typing import Any, Self
 import yaml
 from sqlalchemy import Engine
 
-from proxy.ledger.database import open_engine, sqlite_url
-from proxy.ledger.reports import EntryFilter, EntryReader, entry_json
+from proxy.reports.reports import EntryFilter, EntryReader, entry_json
+from proxy.storage.database import open_engine, sqlite_url
 
 ROOT = Path(__file__).parents[2]
 # A cold start on a loaded machine; usually under a second.

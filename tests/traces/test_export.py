@@ -27,8 +27,8 @@ pytest.importorskip(
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from proxy.traces import export
-from proxy.traces.export import EXPORT_S, LOST, SENT, Traces
+from proxy.telemetry.traces import export
+from proxy.telemetry.traces.export import EXPORT_S, LOST, SENT, Traces
 
 TOKEN = "canary-of-the-collector"
 

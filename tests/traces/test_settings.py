@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from proxy.compose.traces import open_traces
-from proxy.metrics import Metrics
-from proxy.secret import Secret
+from proxy.foundation.secret import Secret
+from proxy.runtime.machine.traces import open_traces
 from proxy.settings import Settings, SettingsError
 from proxy.settings.reading import settings_from
+from proxy.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 URL = "http://collector:4318/v1/traces"
@@ -66,7 +66,7 @@ def test_a_refusal_names_the_field(more: dict[str, Any], refused: str) -> None:
 
 
 def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "proxy.traces.export", raising=False)
+    monkeypatch.delitem(sys.modules, "proxy.telemetry.traces.export", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(SettingsError, match=r"^traces: .*pip install 'tokenweir\[otlp\]'"):
         open_traces(settings({"endpoint": URL}).traces, Metrics())
@@ -74,8 +74,8 @@ def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch)
 
 def test_without_the_setting_nothing_is_imported() -> None:
     asked = (
-        "import sys, proxy.compose.traces as traces; assert traces.open_traces(None, traces.Metrics()) is None;"
-        "print([one for one in sys.modules if one.startswith(('opentelemetry', 'requests', 'proxy.traces'))])"
+        "import sys, proxy.runtime.machine.traces as traces; assert traces.open_traces(None, traces.Metrics()) is None;"
+        "print([one for one in sys.modules if one.startswith(('opentelemetry', 'requests', 'proxy.telemetry.traces'))])"
     )
     done = subprocess.run([sys.executable, "-c", asked], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

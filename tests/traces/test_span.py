@@ -12,7 +12,7 @@ from proxy.billing.record import Attempt, Bills, Opened, Outcome, Price, Rates, 
 from proxy.billing.settlement import entry
 from proxy.metering.languages import DIALECTS
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
-from proxy.traces.span import CHARS_MAX, Event, Parent, operation, parent_of, span_of
+from proxy.telemetry.traces.span import CHARS_MAX, Event, Parent, operation, parent_of, span_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PRICE = Price("v7", (Rates(130_000_000, 70_000_000, 410_000_000),))

@@ -1,0 +1,1 @@
+"""Wire dialects, one folder per family."""

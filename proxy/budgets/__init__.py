@@ -1,0 +1,1 @@
+"""Admission: budgets, limits and rates are reserved here before a request is sent."""

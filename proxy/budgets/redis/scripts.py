@@ -1,0 +1,294 @@
+"""The scripts that Redis runs for `RedisBudgets`; how they begin, and their keys: `budget_script.py`.
+
+Law: whatever is decided here is decided as in `verdicts.py`, `rates.py` and `budget_tables.py`: one contract suite and
+one model run against both.
+"""
+
+from __future__ import annotations
+
+from proxy.budgets.redis.script import script
+
+# {exchange, nusd, tokens, {{gate, since, most nUSD, rpm, tpm, parallel, the window's key}, …}}; false: not bounded.
+# granted {levels}, denied {why, gate, µs to wait or false, levels}, unseeded {places in the question, from 1},
+# warming {µs}. A level, where rates are bounded: requests, µs, tokens, µs.
+RESERVE = script("""
+local id, nusd, tokens, gates = question[1], question[2], question[3], question[4]
+local known = call("HEXISTS", HOLDS, id) == 1
+local sum_fields, gate_fields = {}, {}
+for i, gate in ipairs(gates) do
+  sum_fields[2 * i - 1], sum_fields[2 * i] = "w" .. gate[1], "s" .. gate[1]
+  gate_fields[2 * i - 1], gate_fields[2 * i] = "h" .. gate[1], "o" .. gate[1]
+end
+local sums, counts = {}, {}
+if #gates > 0 then
+  sums, counts = call("HMGET", SUMS, unpack(sum_fields)), call("HMGET", GATES, unpack(gate_fields))
+end
+
+local unseeded, failures, waits, bounds, matters = {}, 0, 0, {}, false
+local why, where
+local function fail(because, gate, wait)
+  if failures == 0 then why, where = because, gate[1] end
+  failures = failures + 1
+  if wait and waits then waits = math.max(waits, wait) else waits = false end
+end
+local function wait(buckets, column, surplus)
+  for at = 1, #buckets, 3 do
+    surplus = surplus - buckets[at + column]
+    if surplus <= 0 then return (buckets[at] + 61) * 1000000 - now end
+  end
+end
+for i, gate in ipairs(gates) do
+  local one = {held = tonumber(counts[2 * i - 1] or "0"), open = tonumber(counts[2 * i] or "0")}
+  bounds[i] = one
+  matters = matters or gate[3] or gate[6]
+  if gate[3] then
+    local since = sums[2 * i - 1] and string.match(sums[2 * i - 1], "^%S+")
+    if since == gate[2] then
+      one.spent = tonumber(sums[2 * i])
+      if one.spent + one.held + nusd > gate[3] then fail("money", gate) end
+    else
+      unseeded[#unseeded + 1] = i
+    end
+  end
+  if gate[7] then
+    local buckets, requests, used = window(KEYS[gate[7]]), 0, 0
+    for at = 1, #buckets, 3 do requests, used = requests + buckets[at + 1], used + buckets[at + 2] end
+    one.buckets, one.requests, one.tokens = buckets, requests, used
+    if gate[4] and requests + 1 > gate[4] then fail("requests", gate, wait(buckets, 1, requests + 1 - gate[4])) end
+    if gate[5] and used + tokens > gate[5] then fail("tokens", gate, wait(buckets, 2, used + tokens - gate[5])) end
+  end
+  if gate[6] and one.open >= gate[6] then fail("parallel", gate) end
+end
+
+local function reset(buckets, column)
+  for at = #buckets - 2, 1, -3 do
+    if buckets[at + column] > 0 then return (buckets[at] + 61) * 1000000 - now end
+  end
+  return 0
+end
+local function levels()
+  local all = {}
+  for i, gate in ipairs(gates) do
+    if gate[7] then
+      local one, level = bounds[i], {false, 0, false, 0}
+      if gate[4] then level[1], level[2] = math.max(0, gate[4] - one.requests), reset(one.buckets, 1) end
+      if gate[5] then level[3], level[4] = math.max(0, gate[5] - one.tokens), reset(one.buckets, 2) end
+      all[#all + 1] = level
+    end
+  end
+  return all
+end
+
+if known then return answer("granted", levels()) end
+if #unseeded > 0 then return answer("unseeded", unseeded) end
+if failures > 0 then return answer("denied", why, where, waits, levels()) end
+if matters and tonumber(life[2]) > now then return answer("warming", tonumber(life[2]) - now) end
+local bound = {}
+for i, gate in ipairs(gates) do
+  local one = bounds[i]
+  bound[i] = {gate[1], gate[2], gate[3], gate[7] and true}
+  one.held, one.open = one.held + nusd, one.open + 1
+  if gate[7] then
+    count(KEYS[gate[7]], second, 1, tokens)
+    one.requests, one.tokens = one.requests + 1, one.tokens + tokens
+  end
+end
+begin(id, {node, nusd, tokens, second, 0, bound})
+write()
+return answer("granted", levels())
+""")
+
+# {exchange, nusd}: 1 or 0.
+GROW = script("""
+local one = held(question[1])
+if not one or one[5] ~= 0 then return answer("done", 1) end
+if question[2] > one[2] then
+  move_all(one[6], question[2] - one[2], 0, 0)
+  one[2] = question[2]
+  hold(question[1], one)
+  write()
+end
+for _, gate in ipairs(one[6]) do
+  if gate[3] then
+    local sum = call("HMGET", SUMS, "w" .. gate[1], "s" .. gate[1])
+    if sum[1] and string.match(sum[1], "^%S+") == gate[2] then
+      local nusd = tonumber(call("HGET", GATES, "h" .. gate[1]) or "0")
+      if tonumber(sum[2]) + nusd > gate[3] then return answer("done", 0) end
+    end
+  end
+end
+return answer("done", 1)
+""")
+
+# {{{exchange, nusd, tokens}, …}, {gate: its window's key, …}}
+CLOSE = script("""
+for _, ended in ipairs(question[1]) do
+  local one = held(ended[1])
+  if one then finish(ended[1], one, ended[2], ended[3], question[2]) end
+end
+write()
+return answer("done")
+""")
+
+# The node's key lasts for a day after it was heard of.
+WHOLE = script("""
+call("EXPIRE", NODE, 86400)
+return answer("done")
+""")
+
+# All exchanges of this node; from now on it has a new word.
+LOOK = script("""
+word = ARGV[3]
+call("HSET", NODE, "e", word)
+call("EXPIRE", NODE, 86400)
+return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. node .. "\\0", "(" .. node .. "\\1"))
+""")
+
+# {generation, {{exchange, nusd, tokens, second or 0, ended, whether it was there, {{gate, since, most nUSD, window
+# or false}, …}}, …}, {gate: its window, …}, {strangers}}: "other" if this is another life. A window: its place in KEYS.
+TELL = script("""
+if question[1] ~= life[1] then return answer("other") end
+for _, told in ipairs(question[2]) do
+  local id, nusd, tokens, ended = told[1], told[2], told[3], told[5]
+  local one = held(id)
+  if one then
+    if one[1] ~= node then
+      call("ZREM", INDEX, one[1] .. "\\0" .. id)
+      call("ZADD", INDEX, 0, node .. "\\0" .. id)
+      one[1] = node
+    end
+    if ended then
+      finish(id, one, nusd, tokens, question[3])
+    else
+      if one[5] ~= 0 then call("ZREM", CLOSED, id) end
+      local open = one[5] == 0 and 1 or 0
+      move_all(one[6], nusd - one[2], 1 - open, open - 1)
+      one[2], one[5] = nusd, 0
+      hold(id, one)
+    end
+  elseif not told[6] and not (ended and nusd == 0) then -- what was there, and is not, the ledger has
+    local when, bound = second, {}
+    if told[4] > 0 then when = math.min(told[4], second) end
+    for i, gate in ipairs(told[7]) do
+      bound[i] = {gate[1], gate[2], gate[3], gate[4] and true}
+      -- One that has ended may have been counted all the time.
+      if gate[4] and not ended then count(KEYS[gate[4]], when, 1, tokens) end
+    end
+    one = {node, nusd, tokens, when, 0, bound}
+    begin(id, one)
+    if ended then finish(id, one, nusd, tokens, question[3]) end
+  end
+end
+for _, id in ipairs(question[4]) do
+  local one = held(id)
+  if one and one[1] == node and one[5] == 0 then forget(id, one) end
+end
+write()
+return answer("done")
+""")
+
+# KEYS 8: the other node's. {node}: all its exchanges. Should it live, its word is another.
+STRAND = script("""
+if call("EXISTS", KEYS[8]) == 1 then call("HSET", KEYS[8], "e", ARGV[3]) end
+return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. question[1] .. "\\0", "(" .. question[1] .. "\\1"))
+""")
+
+# {{exchanges}, node}: those of it that run have ended, at what they hold.
+END = script("""
+for _, id in ipairs(question[1]) do
+  local one = held(id)
+  if one and one[5] == 0 and one[1] == question[2] then
+    one[5] = now
+    hold(id, one)
+    call("ZADD", CLOSED, whole(now), id)
+    move_all(one[6], 0, -1, 1)
+  end
+end
+write()
+return answer("done")
+""")
+
+# {{exchanges}, node or false: only those of it that run}: how many there were.
+RELEASE = script("""
+local released = 0
+for _, id in ipairs(question[1]) do
+  local one = held(id)
+  if one and (not question[2] or (one[5] == 0 and one[1] == question[2])) then
+    forget(id, one)
+    released = released + 1
+  end
+end
+write()
+return answer("done", released)
+""")
+
+# {{gate, since, nUSD, as of, the generation it was read for or empty}, …}
+SEED = script("""
+local floor = tonumber(life[3] or floor_now())
+local cursor
+for _, sum in ipairs(question) do
+  if sum[4] >= floor and (sum[5] == "" or sum[5] == life[1]) then
+    cursor = math.min(cursor or sum[4], sum[4])
+    local since, as_of = string.match(call("HGET", SUMS, "w" .. sum[1]) or "", "^(%S+) (%S+)$")
+    if since ~= sum[2] or tonumber(as_of) <= sum[4] then -- one that knows more of the same window stays
+      call("HSET", SUMS, "w" .. sum[1], sum[2] .. " " .. whole(sum[4]), "s" .. sum[1], whole(sum[3]))
+    end
+  end
+end
+if cursor and not life[3] then call("HSET", LIFE, "cursor", whole(cursor)) end
+return answer("done")
+""")
+
+# {after, until, {{exchange, settled at, started at, nUSD, {gates}}, …}}: 1 or 0.
+ABSORB = script("""
+if tonumber(life[3] or "") ~= question[1] then return answer("done", 0) end
+local seeds, added = {}, {}
+for _, change in ipairs(question[3]) do
+  for _, gate in ipairs(change[5]) do
+    local seed = seeds[gate]
+    if seed == nil then
+      local since, as_of = string.match(call("HGET", SUMS, "w" .. gate) or "", "^(%S+) (%S+)$")
+      seed = since and {tonumber(since), tonumber(as_of)} or false
+      seeds[gate] = seed
+    end
+    if seed and seed[1] <= change[3] and seed[2] < change[2] then added[gate] = (added[gate] or 0) + change[4] end
+  end
+  local one = held(change[1])
+  if one then forget(change[1], one) end
+end
+for gate, nusd in pairs(added) do call("HINCRBY", SUMS, "s" .. gate, whole(nusd)) end
+write()
+call("HSET", LIFE, "cursor", whole(question[2]))
+return answer("done", 1)
+""")
+
+FORGET_SUMS = script("""
+call("UNLINK", SUMS)
+if life[3] then
+  local floor = math.max(tonumber(life[3]), floor_now())
+  call("HDEL", LIFE, "cursor")
+  call("HSET", LIFE, "floor", whole(floor), "floor_until", whole(now + 60000000))
+end
+return answer("done")
+""")
+
+CURSOR = script("""
+return answer("done", life[3])
+""")
+
+# {µs}: those closed longer ago.
+OVERDUE = script("""
+return answer("done", call("ZRANGEBYSCORE", CLOSED, "-inf", "(" .. whole(now - question[1])))
+""")
+
+# {gates}: {since, spent, held, open, closed} of each, all false if it is not known.
+STANDINGS = script("""
+local found = {}
+for i, gate in ipairs(question) do
+  local sum = call("HMGET", SUMS, "w" .. gate, "s" .. gate)
+  local counts = call("HMGET", GATES, "h" .. gate, "o" .. gate, "c" .. gate)
+  local since = sum[1] and string.match(sum[1], "^%S+") or false
+  found[i] = {since, sum[2], counts[1], counts[2], counts[3]}
+end
+return answer("done", found)
+""")

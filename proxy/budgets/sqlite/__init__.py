@@ -1,0 +1,1 @@
+"""The store of reservations for one machine."""

@@ -1,0 +1,110 @@
+"""What every command says its words with. Law: JSON lines for programs, plain lines for people, reasons on standard
+error. A command that changes something names itself as an act, and is put down before it begins."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from proxy.settings import load
+
+if TYPE_CHECKING:
+    from proxy.runtime.machine.command_store import Store
+
+
+class Failure(Exception):  # noqa: N818  not every failure is an error of ours
+    """Printed on standard error; exit code 1."""
+
+
+def with_config(commands: Any, name: str, help_text: str) -> argparse.ArgumentParser:
+    """A command that needs the configuration."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    return parser
+
+
+def acts_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
+    """A command that changes something; `action` is its name among the acts."""
+    parser.set_defaults(run=run, action=action)
+
+
+def with_whose(parser: argparse.ArgumentParser) -> None:
+    """A command about one key or account."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--key", metavar="KEY_ID|ALIAS")
+    group.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
+
+
+def whose(store: Store, options: argparse.Namespace) -> tuple[str, str, str]:
+    """Its id, its kind and its name. Raises ValueError: there is none."""
+    from proxy.ledger.accounts.account_store import AccountStore
+
+    if options.key is not None:
+        key = store.keys.one(options.key)
+        return key.key_id, "key", key.alias
+    account = AccountStore(store.engine, clock=time.time).one(options.account)
+    return account.account_id, account.kind.value, account.name
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that is there when all of it is written, and for its owner alone; before, and after a failure, what was
+    there before. Raises OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            yield file
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def store_of(options: argparse.Namespace) -> Iterator[Store]:
+    """The ledger and the keys that the configuration names. Raises SettingsError, LedgerUnavailable."""
+    from proxy.runtime.machine.command_store import Store
+
+    store = Store(load(options.config, os.environ))
+    try:
+        with _put_down(options, store):
+            yield store
+    finally:
+        store.close()
+
+
+# What an act is done to; whatever else was typed is among its details.
+_TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
+
+
+@contextmanager
+def _put_down(options: argparse.Namespace, store: Store) -> Iterator[None]:
+    given = vars(options)
+    action = given.get("action")
+    if action is None or given.get("dry_run"):
+        yield
+        return
+    from proxy.ledger.accounts.audit_log import Actor
+
+    target = next((str(given[name]) for name in _TARGETS if given.get(name) is not None), None)
+    with store.acts.act(Actor(_account(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
+        yield
+
+
+def _account() -> str:
+    """Of this machine, on which the command was given."""
+    with suppress(KeyError, OSError):
+        return getpass.getuser()
+    return f"uid {os.getuid()}"
+
+
+def json_line(fields: dict[str, Any]) -> str:
+    """One object on one line."""
+    return json.dumps(fields, ensure_ascii=False)

@@ -1,0 +1,131 @@
+"""How limits are given to a command, and how keys and accounts are printed. Law: money goes in and out as USD; what is
+not given is not changed, and `none` takes a limit away.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
+from proxy.billing.money import nusd_from_usd, usd_text
+from proxy.foundation.durations import seconds_from
+
+if TYPE_CHECKING:
+    from proxy.billing.keys import Account, ApiKey
+    from proxy.reports.reports import Paid
+
+NONE = "none"
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """The options of every level."""
+
+    def option(name: str, kind: Callable[[str], Any], metavar: str, words: str) -> None:
+        parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS)
+
+    option("--budget", usd_or_none, "USD", "may use so much in each window; none: as much as it wants")
+    option(
+        "--budget-window", str, "W", f"30d (rolling; the default), 12h, …, {CALENDAR_MONTH}; {LIFETIME}: one for ever"
+    )
+    parser.add_argument(
+        "--prepaid",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="may use what was paid in (see `credit add`), and no more",
+    )
+    option("--rpm", count_or_none, "N", "requests in any 60 s")
+    option("--tpm", count_or_none, "N", "tokens in any 60 s")
+    option("--parallel", count_or_none, "N", "exchanges at once")
+
+
+def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
+    """What was given of them, by the names of the fields of limits."""
+    given = vars(options)
+    named = {"budget_usd": "budget"} | {name: name for name in Limits.__struct_fields__ if name != "budget_usd"}
+    return {name: given[option] for name, option in named.items() if option in given}
+
+
+def usd(text: str) -> int:
+    """USD → nUSD, or words for who typed it."""
+    return _typed(nusd_from_usd, text)
+
+
+def usd_or_none(text: str) -> int | None:
+    """The same, or none."""
+    return None if text == NONE else usd(text)
+
+
+def count_or_none(text: str) -> int | None:
+    """A whole number, or none."""
+    return None if text == NONE else _typed(_count, text)
+
+
+def seconds_or_now(text: str) -> int:
+    """A duration; `now`, or any number of zeros with a unit: 0."""
+    return 0 if text in ("now", "0s", "0m", "0h", "0d") else _typed(seconds_from, text)
+
+
+def _typed(read: Callable[[str], int], text: str) -> int:
+    try:
+        return read(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ValueError(f"not a whole number: {text!r}")
+    return int(text)
+
+
+def key_json(key: ApiKey) -> dict[str, Any]:
+    """A key, as it is printed."""
+    return {
+        "key_id": key.key_id,
+        "alias": key.alias,
+        "hint": key.hint,
+        "models": None if key.models is None else sorted(key.models),
+        "project_id": key.project_id,
+        "limits": limits_json(key.limits),
+        "on_exhausted": key.on_exhausted.value,
+        "when_down": None if key.when_down is None else key.when_down.value,
+        "tags": list(key.tags),
+        **_times(key, "created_at", "expires_at", "revoked_at", "blocked_at", "old_until"),
+    }
+
+
+def account_json(account: Account) -> dict[str, Any]:
+    """An organization or a project, as it is printed."""
+    return {
+        "account_id": account.account_id,
+        "kind": account.kind.value,
+        "name": account.name,
+        "parent_id": account.parent_id,
+        "limits": limits_json(account.limits),
+        **_times(account, "created_at", "blocked_at"),
+    }
+
+
+def limits_json(limits: Limits) -> dict[str, Any]:
+    """What is limited; the window where there is a budget."""
+    shown: dict[str, Any] = {}
+    if limits.budget_usd is not None:
+        shown |= {"budget_usd": usd_text(limits.budget_usd), "budget_window": limits.budget_window}
+    if limits.prepaid:
+        shown["prepaid"] = True
+    rates = {name: getattr(limits, name) for name in ("rpm", "tpm", "parallel")}
+    return shown | {name: rate for name, rate in rates.items() if rate is not None}
+
+
+def paid_json(paid: Paid) -> dict[str, str]:
+    """A balance, as it is printed."""
+    return {name: usd_text(getattr(paid, name)) for name in ("used_usd", "credit_usd", "left_usd")}
+
+
+def _times(one: ApiKey | Account, *names: str) -> dict[str, str | None]:
+    from proxy.reports.reports import iso_utc
+
+    moments = {name: getattr(one, name) for name in names}
+    return {name: None if moment is None else iso_utc(moment) for name, moment in moments.items()}

@@ -1,0 +1,177 @@
+"""Organizations, projects, and what is paid in, by the same functions as the commands. Law: for the operator only;
+every change is done by `doing.py`; what is paid in under one id is paid in once, however often it is asked for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from msgspec import UNSET
+
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.keys import Account, AccountKind, ApiKey
+from proxy.billing.money import nusd_from_usd
+from proxy.console.api.acting import Threads
+from proxy.console.api.audited_operations import Doing, checked
+from proxy.console.api.endpoints import Call, Endpoint, Reply, act, usd_number
+from proxy.console.api.reading import invalid
+from proxy.console.api.schemas.accounts import (
+    AccountInfo,
+    AccountPage,
+    AccountsQuery,
+    ChangedAccount,
+    Credited,
+    NamedAccount,
+    NewAccount,
+    NewCredit,
+    account_shown,
+)
+from proxy.console.api.schemas.keys import NOTHING_PAID, PaidOf, changes, made_limits
+from proxy.foundation.ids import exchange_id
+from proxy.http.errors import bad_request
+from proxy.ledger.accounts.account_store import AccountStore
+from proxy.ledger.accounts.audit_log import Act
+from proxy.ledger.accounts.credit import add_credit
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.settling.store import LedgerStore
+
+# An id says when it was made; what was made longer ago may have been settled under a month that is archived.
+ID_AGE_S_MAX = 86_400
+
+
+class AccountsApi:
+    """All of `/account/*`, and `/credit/add`."""
+
+    def __init__(
+        self,
+        accounts: AccountStore,
+        keys: KeyStore,
+        ledger: LedgerStore,
+        doing: Doing,
+        threads: Threads,
+        *,
+        unix_time: Callable[[], float],
+        paid: PaidOf,
+    ) -> None:
+        self._accounts = accounts
+        self._keys = keys
+        self._ledger = ledger
+        self._doing = doing
+        self._threads = threads
+        self._unix_time = unix_time
+        self._paid = paid
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Its lines of the table."""
+        yield act("/account/new", "Make an organization or a project.", self.new, NewAccount, AccountInfo)
+        yield act("/account/update", "Change an account.", self.update, ChangedAccount, AccountInfo)
+        yield act(
+            "/account/block", "Its keys are refused until it is unblocked.", self.block, NamedAccount, AccountInfo
+        )
+        yield act("/account/unblock", "Its keys count again.", self.unblock, NamedAccount, AccountInfo)
+        yield act("/credit/add", "Pay something in, or out again.", self.pay, NewCredit, Credited)
+        yield Endpoint(
+            method="GET", path="/account/list", summary="Organizations and projects, oldest first.", serve=self.listed,
+            query=AccountsQuery, answers={200: AccountPage}, operator=True,
+        )  # fmt: skip
+
+    async def new(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        fields: NewAccount = call.body
+        kind = AccountKind(fields.kind)
+        if (kind is AccountKind.PROJECT) is (fields.organization is UNSET):
+            raise invalid("'organization': of a project, and of nothing else.", "organization")
+        limits = made_limits(checked("max_budget", changes, fields))
+
+        def work(_act: Act) -> Account:
+            name, organization = fields.name, fields.organization
+            if organization is UNSET:
+                return self._accounts.create_organization(account_id=_new_id("org"), name=name, limits=limits)
+            return self._accounts.create_project(
+                account_id=_new_id("proj"), name=name, organization=organization, limits=limits
+            )
+
+        made = await self._doing.act(call, f"account.create-{kind.value}", fields.name, fields, work)
+        return Reply(account_shown(made, NOTHING_PAID))
+
+    async def update(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        given = checked("max_budget", changes, call.body)
+        return await self._changed(call, "update", lambda named: self._accounts.update(named, **given))
+
+    async def block(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        return await self._changed(call, "block", self._accounts.block)
+
+    async def unblock(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        return await self._changed(call, "unblock", self._accounts.unblock)
+
+    async def listed(self, call: Call) -> Reply:
+        """Raises OSError."""
+        query: AccountsQuery = call.query
+        every = [one for one in await self._threads.run(self._accounts.every) if query.kind in (UNSET, one.kind.value)]
+        page = every[(query.page - 1) * query.size :][: query.size]
+        paid = await self._threads.run(self._paid, [one.account_id for one in page])
+        return Reply(
+            AccountPage(
+                accounts=[account_shown(one, paid[one.account_id]) for one in page],
+                total_count=len(every),
+                current_page=query.page,
+                total_pages=-(-len(every) // query.size),
+            )
+        )
+
+    async def pay(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        body: NewCredit = call.body
+        if (body.key is UNSET) is (body.account is UNSET):
+            raise bad_request("Say either 'key' or 'account'.", param="key", code="missing_field")
+        key = None if body.key is UNSET else await self._doing.key_named(body.key)
+        nusd = checked("usd", lambda usd: nusd_from_usd(repr(usd)), body.usd)
+        made = exchange_id() if body.id is UNSET else self._recent(body.id)
+
+        def work(act: Act) -> LedgerEntry:
+            whose = self._accounts.one(str(body.account)) if key is None else self._keys.one(key)
+            act.target, name = _identity(whose)
+            return add_credit(
+                self._ledger, exchange_id=made, scope_id=act.target, name=name, nusd=nusd, why=body.reason,
+                at=self._unix_time(),
+            )  # fmt: skip
+
+        entry = await self._doing.act(call, "credit.add", key or str(body.account), body, work)
+        paid = (await self._threads.run(self._paid, [entry.key_id]))[entry.key_id]
+        return Reply(
+            Credited(
+                id=entry.exchange_id,
+                scope_id=entry.key_id,
+                name=entry.key_alias,
+                usd=usd_number(-entry.charge_usd),
+                credit=usd_number(paid.credit_usd),
+                spend=usd_number(paid.used_usd),
+            )
+        )
+
+    async def _changed(self, call: Call, what: str, change: Callable[[str], Account]) -> Reply:
+        named: str = call.body.account
+        done = await self._doing.act(call, f"account.{what}", named, call.body, lambda _act: change(named))
+        paid = await self._threads.run(self._paid, [done.account_id])
+        return Reply(account_shown(done, paid[done.account_id]))
+
+    def _recent(self, text: str) -> str:
+        """An id that can be one of today. Raises ApiError."""
+        made_at = (UUID(text).int >> 80) / 1000
+        if abs(self._unix_time() - made_at) > ID_AGE_S_MAX:
+            raise invalid("'id': a UUIDv7 says when it was made, and this one not today.", "id")
+        return text
+
+
+def _identity(one: ApiKey | Account) -> tuple[str, str]:
+    """Its id and its name."""
+    return (one.key_id, one.alias) if isinstance(one, ApiKey) else (one.account_id, one.name)
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(10)}"

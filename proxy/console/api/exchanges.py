@@ -1,0 +1,277 @@
+"""Exchanges: a list, and one with everything that explains its number.
+
+Law: what is shown is what the ledger says, and what follows from it by the rules that made it. Whoever may not see an
+exchange is told what one is told that does not exist. What the provider charges us is for the operator only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, Protocol
+
+from msgspec import UNSET
+
+from proxy.billing.correction import standing
+from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
+from proxy.billing.money import PARTS_PER_NUSD, usd_text
+from proxy.billing.prices import Addend
+from proxy.console.api.endpoints import Call, Endpoint, Reply
+from proxy.console.api.reading import invalid
+from proxy.console.api.schemas.exchanges import (
+    Adjustment,
+    Exchange,
+    Line,
+    Lines,
+    ListQuery,
+    MoneyShown,
+    Timeline,
+    Unsettled,
+    UsageShown,
+)
+from proxy.http.errors import ApiError
+from proxy.reports.exchanges import Found, Wanted
+from proxy.reports.explain import addends_of, sum_text
+from proxy.reports.reports import iso_utc
+from proxy.reports.table_text import why
+
+# When an exchange is over, the ledger has it within this time as a rule.
+SETTLED_SOON_S = 1
+
+_EXACT = Decimal("1e-15")
+_CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
+
+
+class Exchanges(Protocol):
+    """`reports/exchanges.py` on a thread, and what runs. All raise OSError."""
+
+    async def one(self, exchange_id: str) -> Found | None: ...
+    async def listed(self, wanted: Wanted, limit: int) -> tuple[list[Found], tuple[float, str] | None]: ...
+    async def key_of_unsettled(self, exchange_id: str) -> str | None:
+        """The key of one that runs or has just ended; None: not known."""
+
+
+class ExchangesApi:
+    """Both routes."""
+
+    def __init__(self, exchanges: Exchanges) -> None:
+        self._exchanges = exchanges
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Its lines of the table."""
+        yield Endpoint(
+            method="GET", path="/v1/exchanges", summary="Settled exchanges, newest first.",
+            serve=self.listed, query=ListQuery, answers={200: Lines},
+        )  # fmt: skip
+        yield self.one_endpoint
+
+    @property
+    def one_endpoint(self) -> Endpoint:
+        """The line that the clients' listener has, too."""
+        return Endpoint(
+            method="GET", path="/v1/exchanges/{exchange_id}", summary="One exchange, and what explains its number.",
+            serve=self.one, answers={200: Exchange, 202: Unsettled},
+        )  # fmt: skip
+
+    async def listed(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        query: ListQuery = call.query
+        own = None if call.who.key is None else call.who.key.key_id
+        key_id = _given(query.key_id)
+        if own is not None and key_id not in (None, own):
+            return Reply(Lines(listed=[], has_more=False, next_after=None))
+        wanted = Wanted(
+            key_id=own or key_id,
+            model=_given(query.model),
+            outcome=_given(query.outcome),
+            usage_source=_given(query.usage_source),
+            since=_given(query.start_time),
+            until=_given(query.end_time),
+            after=_place(_given(query.after)),
+        )
+        found, last = await self._exchanges.listed(wanted, query.limit)
+        operator = call.who.key is None
+        after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
+        return Reply(Lines(listed=[_line(one, operator) for one in found], has_more=last is not None, next_after=after))
+
+    async def one(self, call: Call) -> Reply:
+        """Raises ApiError 404, OSError."""
+        found = await self._exchanges.one(call.named)
+        if found is not None and call.who.may_see(found.terminal.key_id):
+            return Reply(_exchange(found, operator=call.who.key is None))
+        if found is None:
+            key_id = await self._exchanges.key_of_unsettled(call.named)
+            if key_id is not None and call.who.may_see(key_id):
+                return Reply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
+        raise ApiError(404, "There is no such exchange of this key.", param="exchange_id", code="exchange_not_found")
+
+
+def _given(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+def _place(after: str | None) -> tuple[float, str] | None:
+    if after is None:
+        return None
+    written = _CURSOR.fullmatch(after)
+    if written is None or int(written[1]) > 253_402_214_400_000_000:
+        raise invalid("'after': not a place in this list.", "after")
+    return int(written[1]) / 1e6, written[2]
+
+
+def _money(entries: Iterable[LedgerEntry], name: str) -> str | None:
+    known = [nusd for entry in entries if (nusd := getattr(entry, name)) is not None]
+    return usd_text(sum(known)) if known else None
+
+
+def _line(found: Found, operator: bool) -> Line:
+    one = found.terminal
+    counts = _counts(found)
+    return Line(
+        id=one.exchange_id,
+        key_id=one.key_id,
+        key_alias=one.key_alias,
+        provider=one.provider,
+        model=one.model,
+        endpoint=one.endpoint,
+        streamed=one.streamed,
+        started_at=iso_utc(one.started_at),
+        duration_ms=one.duration_ms,
+        first_token_ms=one.first_token_ms,
+        outcome=one.outcome,
+        usage_source=_source(found),
+        prompt_tokens=counts.get("prompt_tokens"),
+        completion_tokens=counts.get("completion_tokens"),
+        charge_usd=_money(found.entries, "charge_usd"),
+        cost_usd=_money(found.entries, "cost_usd") if operator else UNSET,
+        adjustments=len(found.entries) - 1,
+    )
+
+
+def _counts(found: Found) -> dict[str, int]:
+    """After all corrections; what cannot be read counts nothing."""
+    total: dict[str, int] = {}
+    for entry in found.entries:
+        for name, count in _known(entry).items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _known(entry: LedgerEntry) -> dict[str, int]:
+    try:
+        usage = usage_of(entry)
+    except (ValueError, TypeError):
+        return {}
+    return {name: count for name in COUNTS if (count := getattr(usage, name)) is not None}
+
+
+def _source(found: Found) -> str:
+    try:
+        return standing(found.entries).source
+    except (ValueError, TypeError):
+        return found.terminal.usage_source
+
+
+_SHOWN_APART = frozenset(
+    {"price", "cost", "billed", "expected_error", "evidence", "usage", "flags", "provider_timings", "held_usd",
+     "situation", "attempts", "units", "cost_unknown"}
+)  # fmt: skip
+
+
+def _exchange(found: Found, *, operator: bool) -> Exchange:
+    one, details = found.terminal, found.terminal.details
+    return Exchange(
+        id=one.exchange_id,
+        entry_id=one.entry_id,
+        key_id=one.key_id,
+        key_alias=one.key_alias,
+        provider=one.provider,
+        model=one.model,
+        upstream_model=one.upstream_model,
+        endpoint=one.endpoint,
+        streamed=one.streamed,
+        outcome=one.outcome,
+        situation=details.get("situation"),
+        finish_reason=one.finish_reason,
+        provider_response_id=one.provider_response_id,
+        charge_usd=_money(found.entries, "charge_usd"),
+        cost_usd=_money(found.entries, "cost_usd") if operator else UNSET,
+        explanation=why(one),
+        timeline=_timeline(found),
+        usage=_usage(found),
+        charge=_charge(one),
+        cost=_cost(one) if operator else UNSET,
+        held_usd=details.get("held_usd"),
+        price_version=one.price_version,
+        events=one.events,
+        bytes=one.bytes,
+        attempts=list(details.get("attempts", ())),
+        details={name: value for name, value in details.items() if name not in _SHOWN_APART},
+        adjustments=[
+            _adjustment(*line, operator) for line in list(zip(found.entries, found.settled_at, strict=True))[1:]
+        ],
+    )
+
+
+def _timeline(found: Found) -> Timeline:
+    one = found.terminal
+    first = None if one.first_token_ms is None else iso_utc(one.started_at + one.first_token_ms / 1000)
+    return Timeline(
+        started_at=iso_utc(one.started_at),
+        first_token_at=first,
+        ended_at=iso_utc(one.started_at + one.duration_ms / 1000),
+        settled_at=iso_utc(found.settled_at[0]),
+        first_token_ms=one.first_token_ms,
+        duration_ms=one.duration_ms,
+        provider_timings=dict(one.details.get("provider_timings", {})),
+    )
+
+
+def _usage(found: Found) -> UsageShown:
+    one, details = found.terminal, found.terminal.details
+    return UsageShown(
+        source=_source(found),
+        counts=_counts(found),
+        estimator=one.estimator,
+        expected_error=details.get("expected_error"),
+        evidence=details.get("evidence"),
+        reported=details.get("usage"),
+        flags=list(details.get("flags", ())),
+    )
+
+
+def _charge(one: LedgerEntry) -> MoneyShown:
+    return MoneyShown(
+        usd=None if one.charge_usd is None else usd_text(one.charge_usd),
+        price=one.details.get("price"),
+        billed=one.details.get("billed"),
+        addends=[
+            {"price": part.name, "units": part.units, "usd": usd_text(part.rate), "amount_usd": _exact(part)}
+            for part in addends_of(one)
+        ],
+        sum=sum_text(one),
+    )
+
+
+def _exact(part: Addend) -> str:
+    """USD before it is rounded, to 15 decimals: what tokens cost is whole there."""
+    usd = (Decimal(part.parts) / PARTS_PER_NUSD).scaleb(-9).quantize(_EXACT)
+    return f"{usd.normalize():f}"
+
+
+def _cost(one: LedgerEntry) -> MoneyShown:
+    usd = None if one.cost_usd is None else usd_text(one.cost_usd)
+    return MoneyShown(usd=usd, price=one.details.get("cost"), billed=None, addends=[], sum="")
+
+
+def _adjustment(entry: LedgerEntry, settled_at: float, operator: bool) -> Adjustment:
+    return Adjustment(
+        entry_id=entry.entry_id,
+        settled_at=iso_utc(settled_at),
+        why=str(entry.details.get("why", "")),
+        by=entry.details.get("by"),
+        charge_usd=_money([entry], "charge_usd"),
+        cost_usd=_money([entry], "cost_usd") if operator else UNSET,
+        counts=_known(entry),
+    )

@@ -1,0 +1,240 @@
+"""Making, changing and revoking keys, by the same functions as the commands. Law: a secret is shown once, when it is
+made; every change is done by `doing.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
+from proxy.console.api.acting import Threads
+from proxy.console.api.audited_operations import Doing, checked, unknown_key
+from proxy.console.api.endpoints import Call, Endpoint, Reply, act
+from proxy.console.api.schemas.keys import (
+    NOTHING_PAID,
+    DeleteBody,
+    Deleted,
+    GenerateBody,
+    KeyFields,
+    KeyInfo,
+    KeyPage,
+    KeyShown,
+    NamedBody,
+    NewKey,
+    PaidOf,
+    RegenerateBody,
+    UpdateBody,
+    changes,
+    made_limits,
+    shown,
+)
+from proxy.foundation.durations import seconds_from
+from proxy.foundation.secret import masked
+from proxy.http.errors import bad_request
+from proxy.keys.secrets import digest, hint, new_secret
+from proxy.ledger.accounts.account_store import AccountStore
+from proxy.ledger.accounts.audit_log import Act
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.reports.reports import Paid
+
+PAGE_DEFAULT, PAGE_MAX = 50, 100
+_AT_ONCE = frozenset({"now", "0s", "0m", "0h", "0d"})
+
+
+class InfoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which key; a key that asks for itself need not say."""
+
+    key: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
+
+
+class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which keys."""
+
+    page: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    size: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT
+    team_id: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
+    key_alias: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
+    include_revoked: bool = False
+
+
+class KeysApi:
+    """All of `/key/*`."""
+
+    def __init__(
+        self,
+        keys: KeyStore,
+        accounts: AccountStore,
+        doing: Doing,
+        threads: Threads,
+        *,
+        pepper: bytes,
+        lifetime_max_s: int | None,
+        unix_time: Callable[[], float],
+        paid: PaidOf,
+    ) -> None:
+        self._keys = keys
+        self._accounts = accounts
+        self._doing = doing
+        self._threads = threads
+        self._pepper = pepper
+        self._lifetime_max_s = lifetime_max_s
+        self._unix_time = unix_time
+        self._paid = paid
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Its lines of the table."""
+        yield act("/key/generate", "Make a key; its secret is shown once.", self.generate, GenerateBody, NewKey)
+        yield act("/key/update", "Change a key.", self.update, UpdateBody, KeyInfo)
+        yield act("/key/delete", "Revoke keys, for ever.", self.delete, DeleteBody, Deleted)
+        yield act("/key/block", "A key does not count until it is unblocked.", self.block, NamedBody, KeyInfo)
+        yield act("/key/unblock", "A key counts again.", self.unblock, NamedBody, KeyInfo)
+        yield act("/key/{key}/regenerate", "Give a key a new secret.", self.regenerate, RegenerateBody, NewKey)
+        yield Endpoint(
+            method="GET", path="/key/info", summary="One key.", serve=self.one, query=InfoQuery,
+            answers={200: KeyShown},
+        )  # fmt: skip
+        yield Endpoint(
+            method="GET", path="/key/list", summary="Keys, newest first.", serve=self.listed, query=KeysQuery,
+            answers={200: KeyPage},
+        )  # fmt: skip
+
+    async def generate(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        fields: GenerateBody = call.body
+        key_id = f"key_{secrets.token_hex(10)}"
+        given = _checked(fields)
+        limits = made_limits(given)
+        secret, hashed, recognised = self._new_secret()
+        made = {"alias": key_id, "models": None, **given}
+
+        def work(act: Act) -> ApiKey:
+            act.target = key_id
+            if fields.team_id is not UNSET:
+                made["project_id"] = self._accounts.one(fields.team_id, AccountKind.PROJECT).account_id
+            return self._keys.create(
+                key_id=key_id, digest=hashed, hint=recognised, expires_at=self._expires(fields),
+                limits=limits, **made,
+            )  # fmt: skip
+
+        key = await self._doing.act(call, "key.generate", None, fields, work)
+        return Reply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
+
+    async def update(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        fields: UpdateBody = call.body
+        given = _checked(fields)
+        named = await self._doing.key_named(fields.key)
+
+        def work(_act: Act) -> ApiKey:
+            return self._keys.update(named, **given, **({} if fields.duration is UNSET else self._lifetime(fields)))
+
+        return await self._changed(call, "key.update", named, fields, work)
+
+    async def delete(self, call: Call) -> Reply:
+        """All of them or none. Raises ApiError, OSError."""
+        body: DeleteBody = call.body
+        named = [await self._doing.key_named(one) for one in (*body.keys, *body.key_aliases)]
+        if not named:
+            raise bad_request("'keys' is missing: say which.", param="keys", code="missing_field")
+
+        def work(_act: Act) -> list[str]:
+            found = list(dict.fromkeys(self._keys.one(one).key_id for one in named))
+            return [self._keys.revoke(key_id).key_id for key_id in found]
+
+        deleted = await self._doing.act(call, "key.delete", ", ".join(named), None, work)
+        return Reply(Deleted(deleted_keys=deleted))
+
+    async def block(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        named = await self._doing.key_named(call.body.key)
+        return await self._changed(call, "key.block", named, None, lambda _act: self._keys.block(named))
+
+    async def unblock(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        named = await self._doing.key_named(call.body.key)
+        return await self._changed(call, "key.unblock", named, None, lambda _act: self._keys.unblock(named))
+
+    async def regenerate(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        body: RegenerateBody = call.body
+        grace_s = 0 if body.grace_period in _AT_ONCE else checked("grace_period", seconds_from, body.grace_period)
+        named = _not_a_secret(call.named)
+        secret, hashed, recognised = self._new_secret()
+        until = self._unix_time() + grace_s
+        key = await self._doing.act(
+            call, "key.regenerate", named, body,
+            lambda _act: self._keys.rotate(named, digest=hashed, hint=recognised, old_until=until),
+        )  # fmt: skip
+        return Reply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
+
+    async def one(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        own, asked = call.who.key, call.query.key
+        if own is not None and asked in (UNSET, own.key_id, own.alias):
+            asked = own.key_id
+        elif own is not None:
+            raise unknown_key()
+        elif asked is UNSET:
+            raise bad_request("'key' is missing: say which.", param="key", code="missing_field")
+        key = await self._doing.ask(lambda: self._keys.one(_not_a_secret(asked)))
+        found = KeyInfo(**shown(key, await self._paid_by(key)))
+        return Reply(KeyShown(key=key.key_id, found=found))
+
+    async def listed(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        query: KeysQuery = call.query
+        every = await self._threads.run(self._keys.every)
+        wanted = [
+            key
+            for key in reversed(every)
+            if call.who.may_see(key.key_id)
+            and query.team_id in (UNSET, key.project_id)
+            and query.key_alias in (UNSET, key.alias)
+            and (query.include_revoked or key.revoked_at is None)
+        ]
+        page = wanted[(query.page - 1) * query.size :][: query.size]
+        paid = await self._threads.run(self._paid, [key.key_id for key in page])
+        keys = [KeyInfo(**shown(key, paid[key.key_id])) for key in page]
+        pages = -(-len(wanted) // query.size)
+        return Reply(KeyPage(keys=keys, total_count=len(wanted), current_page=query.page, total_pages=pages))
+
+    # -- what they have in common
+
+    async def _changed(self, call: Call, action: str, named: str, fields: Any, work: Callable[[Act], ApiKey]) -> Reply:
+        key = await self._doing.act(call, action, named, fields, work)
+        return Reply(KeyInfo(**shown(key, await self._paid_by(key))))
+
+    async def _paid_by(self, key: ApiKey) -> Paid:
+        return (await self._threads.run(self._paid, [key.key_id]))[key.key_id]
+
+    def _new_secret(self) -> tuple[str, bytes, str]:
+        secret = new_secret().reveal()
+        return secret, digest(secret, self._pepper), hint(secret)
+
+    def _expires(self, fields: KeyFields) -> float | None:
+        """Unix seconds. Raises ValueError."""
+        text = EXPIRES_DEFAULT if fields.duration is UNSET else fields.duration
+        try:
+            return expires_at_from(text, self._unix_time(), self._lifetime_max_s)
+        except ValueError as wrong:
+            raise ValueError(f"expires: {str(wrong).removeprefix('expires: ')}") from None
+
+    def _lifetime(self, fields: KeyFields) -> dict[str, float | None]:
+        return {"expires_at": self._expires(fields)}
+
+
+def _not_a_secret(text: str) -> str:
+    """What stands in a URL, others log. Raises ApiError."""
+    if masked(text) != text:
+        raise bad_request("A secret does not belong in a URL: say the key's id.", param="key", code="secret_in_url")
+    return text
+
+
+def _checked(fields: KeyFields) -> dict[str, Any]:
+    found: dict[str, Any] = checked("max_budget", changes, fields)
+    return found

@@ -1,0 +1,188 @@
+"""What runs now: a snapshot, or one a second for as long as somebody looks.
+
+Law: looking costs the streams next to nothing: however many look, a snapshot is made at most twice a second, and it
+shows a bounded number of streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, UnsetType
+
+from proxy.billing.money import usd_text
+from proxy.console.api.endpoints import HEADERS, Call, Endpoint, Reply, encoded
+from proxy.console.api.sessions import Session, Sessions
+from proxy.gateway.exchange.running import Running
+from proxy.http.errors import ApiError, overloaded
+from proxy.reports.reports import iso_utc
+
+SNAPSHOT_S = 0.5
+EVERY_S = 1.0
+# 300 bytes each; who has more looks at the sums.
+SHOWN_MAX = 500
+WATCHERS_MAX = 64
+
+_EVENTS = "text/event-stream"
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """One that runs. Tokens and money: what it would come to if it ended here."""
+
+    id: str
+    key_id: str
+    key_alias: str
+    provider: str
+    model: str
+    endpoint: str
+    streamed: bool
+    state: Literal["waiting", "streaming", "draining"]
+    started_at: str
+    age_s: float
+    events: int
+    bytes: int
+    prompt_tokens: int
+    completion_tokens: int
+    usage_source: Literal["reported", "estimated"]
+    charge_usd: str | None
+    cost_usd: str | UnsetType | None = UNSET
+    node: str | None
+    """the proxy that said so, if it is on another machine; then the numbers are a few seconds old"""
+    silent_s: float | None
+    """how long that one has said nothing since"""
+
+
+Elsewhere = Literal["none", "all", "part", "unknown"]
+"""how much is known of other machines: there are none; all; some run too much, or in another version; nobody can say"""
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot."""
+
+    object: Literal["live"] = "live"
+    at: str
+    processes: int
+    """of this machine that it covers"""
+    nodes: int
+    """proxies of other machines that it covers"""
+    elsewhere: Elsewhere
+    running: int
+    charge_usd: str
+    """of all that run"""
+    completion_tokens: int
+    listed: list[Stream] = msgspec.field(name="data")
+    """the newest ones"""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that runs, and who has said so."""
+
+    running: Sequence[Running]
+    processes: int
+    nodes: int = 0
+    elsewhere: Elsewhere = "none"
+
+
+class Source(Protocol):
+    """The processes on this port, and what they know of others."""
+
+    async def __call__(self) -> Seen: ...
+
+
+class LiveApi:
+    """The route."""
+
+    def __init__(self, source: Source, sessions: Sessions, *, unix_time: Callable[[], float]) -> None:
+        self._source = source
+        self._sessions = sessions
+        self._unix_time = unix_time
+        self._last = Seen((), 0)
+        self._taken_at = float("-inf")
+        self._taking = asyncio.Lock()
+        self._watchers = 0
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Its line of the table."""
+        yield Endpoint(
+            method="GET", path="/v1/live", serve=self.live, answers={200: Live},
+            summary="What runs now; with Accept: text/event-stream, once a second as events named `live`.",
+        )  # fmt: skip
+
+    async def live(self, call: Call) -> Reply | web.StreamResponse:
+        """Raises ApiError."""
+        if _EVENTS in call.request.headers.get("Accept", ""):
+            return await self._watched(call.request)
+        return Reply(await self._snapshot(call.who))
+
+    async def _watched(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Until one of the two leaves, or may look no more."""
+        if self._watchers >= WATCHERS_MAX:
+            raise overloaded("Too many are looking already.", code="console_busy")
+        self._watchers += 1
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": _EVENTS, "X-Accel-Buffering": "no"})
+        try:
+            await response.prepare(request)
+            with suppress(ConnectionError, ApiError):
+                while True:
+                    who = await self._sessions.of(request)
+                    await response.write(b"event: live\ndata: " + encoded(await self._snapshot(who)) + b"\n\n")
+                    await asyncio.sleep(EVERY_S)
+        finally:
+            self._watchers -= 1
+        return response
+
+    async def _snapshot(self, who: Session) -> Live:
+        loop = asyncio.get_running_loop()
+        async with self._taking:
+            if loop.time() >= self._taken_at + SNAPSHOT_S:
+                self._last = await self._source()
+                self._taken_at = loop.time()
+        last = self._last
+        seen = [one for one in last.running if who.may_see(one.key_id)]
+        newest = sorted(seen, key=lambda one: one.started_at, reverse=True)[:SHOWN_MAX]
+        now = self._unix_time()
+        return Live(
+            at=iso_utc(now),
+            processes=last.processes,
+            nodes=last.nodes,
+            elsewhere=last.elsewhere,
+            running=len(seen),
+            charge_usd=usd_text(sum(one.charge_usd or 0 for one in seen)),
+            completion_tokens=sum(one.completion_tokens for one in seen),
+            listed=[_stream(one, now, operator=who.key is None) for one in newest],
+        )
+
+
+def _stream(one: Running, now: float, *, operator: bool) -> Stream:
+    return Stream(
+        id=one.exchange_id,
+        key_id=one.key_id,
+        key_alias=one.key_alias,
+        provider=one.provider,
+        model=one.model,
+        endpoint=one.endpoint,
+        streamed=one.streamed,
+        state=one.state,
+        started_at=iso_utc(one.started_at),
+        age_s=round(max(0.0, now - one.started_at), 3),
+        events=one.events,
+        bytes=one.bytes,
+        prompt_tokens=one.prompt_tokens,
+        completion_tokens=one.completion_tokens,
+        usage_source=one.usage_source,
+        charge_usd=_usd(one.charge_usd),
+        cost_usd=_usd(one.cost_usd) if operator else UNSET,
+        node=one.node,
+        silent_s=None if one.node is None else round(one.silent_s, 1),
+    )
+
+
+def _usd(nusd: int | None) -> str | None:
+    return None if nusd is None else usd_text(nusd)

@@ -1,0 +1,163 @@
+"""Exchanges, as they are shown. Law: money is a decimal string of USD, a time is ISO 8601 in UTC; what is for the
+operator only is left out of what a key's owner sees.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.console.api.usage import Time
+
+LIMIT_DEFAULT, LIMIT_MAX = 50, 200
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+OutcomeName = Literal[
+    "served", "client_left", "upstream_failed", "upstream_stalled", "budget_cut", "shut_down", "crashed",
+    "refused_upstream",
+]  # fmt: skip
+
+
+class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Filters: all that are given must be met. Times: Unix seconds of when an exchange began."""
+
+    key_id: Name | UnsetType = UNSET
+    model: Name | UnsetType = UNSET
+    outcome: OutcomeName | UnsetType = UNSET
+    usage_source: Literal["reported", "estimated", "none"] | UnsetType = UNSET
+    start_time: Time | UnsetType = UNSET
+    end_time: Time | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
+    after: Annotated[str, Meta(pattern="^[0-9]{1,17}\\.[0-9a-f-]{36}$")] | UnsetType = UNSET
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One exchange in a list. Money: decimal strings of USD, corrections included."""
+
+    object: Literal["exchange"] = "exchange"
+    id: str
+    key_id: str
+    key_alias: str
+    provider: str
+    model: str
+    endpoint: str
+    streamed: bool
+    started_at: str
+    duration_ms: float
+    first_token_ms: float | None
+    outcome: str
+    usage_source: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    charge_usd: str | None
+    cost_usd: str | UnsetType | None = UNSET
+    adjustments: int
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the list, newest first."""
+
+    object: Literal["list"] = "list"
+    listed: list[Line] = msgspec.field(name="data")
+    has_more: bool
+    next_after: str | None
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Times: ISO 8601, UTC."""
+
+    started_at: str
+    first_token_at: str | None
+    ended_at: str
+    settled_at: str
+    first_token_ms: float | None
+    duration_ms: float
+    provider_timings: dict[str, Any]
+
+
+class UsageShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted, and why it is believed. Counts after all corrections."""
+
+    source: str
+    counts: dict[str, int]
+    """those that somebody reported, estimated or set"""
+    estimator: str | None
+    expected_error: float | None
+    """typical relative error of the estimate: 0.1 is 10 %"""
+    evidence: dict[str, Any] | None
+    """what an estimate was made of"""
+    reported: dict[str, Any] | None
+    """the provider's own object"""
+    flags: list[str]
+
+
+class MoneyShown(msgspec.Struct, frozen=True, kw_only=True):
+    """How money was made when the exchange ended. Money: decimal strings of USD."""
+
+    usd: str | None
+    price: dict[str, Any] | None
+    billed: str | None
+    """which tokens were"""
+    addends: list[dict[str, Any]]
+    """add up to `usd`, once rounded"""
+    sum: str
+    """the same in words"""
+
+
+class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
+    """A later entry of the same exchange: every number is a difference."""
+
+    entry_id: str
+    settled_at: str
+    why: str
+    by: str | None
+    charge_usd: str | None
+    cost_usd: str | UnsetType | None = UNSET
+    counts: dict[str, int]
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that explains its number."""
+
+    object: Literal["exchange"] = "exchange"
+    status: Literal["settled"] = "settled"
+    id: str
+    entry_id: str
+    key_id: str
+    key_alias: str
+    provider: str
+    model: str
+    upstream_model: str
+    endpoint: str
+    streamed: bool
+    outcome: str
+    situation: str | None
+    finish_reason: str | None
+    provider_response_id: str | None
+    charge_usd: str | None
+    """what it comes to, corrections included"""
+    cost_usd: str | UnsetType | None = UNSET
+    explanation: str
+    timeline: Timeline
+    usage: UsageShown
+    charge: MoneyShown
+    cost: MoneyShown | UnsetType = UNSET
+    held_usd: str | None
+    """what it kept from others while it ran"""
+    price_version: str | None
+    events: int
+    bytes: int
+    attempts: list[dict[str, Any]]
+    details: dict[str, Any]
+    """whatever else the entry says"""
+    adjustments: list[Adjustment]
+
+
+class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
+    """It runs, or has just ended."""
+
+    object: Literal["exchange"] = "exchange"
+    status: Literal["unsettled"] = "unsettled"
+    id: str

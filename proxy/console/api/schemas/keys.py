@@ -1,0 +1,251 @@
+"""Keys as LiteLLM's `/key/*` names them. Law: every field does what it says there, or there is no such field here.
+
+A team is a project. `max_budget` without `budget_duration` is for the key's whole life, as it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.billing.keys import Account, ApiKey
+from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, WhenDown
+from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
+from proxy.console.api.endpoints import usd_number
+from proxy.ledger.accounts.limits import LIMITS
+from proxy.reports.reports import Paid, iso_utc
+
+Text = Annotated[str, Meta(min_length=1, max_length=128)]
+Usd = Annotated[float, Meta(ge=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
+Rate = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Models = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=1_000)]
+Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=20)]
+
+
+class PaidOf(Protocol):
+    """`reports/reports.py`: keys and accounts → what each has used and paid in."""
+
+    def __call__(self, scope_ids: Collection[str], /) -> dict[str, Paid]:
+        """Raises OSError."""
+
+
+NOTHING_PAID = Paid(0, 0)
+
+
+class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What any level may be limited to. Null: no limit; not given: as it is, or none."""
+
+    max_budget: Usd | UnsetType | None = UNSET
+    budget_duration: Text | UnsetType | None = UNSET
+    """`30d` (rolling), …, `calendar_month`; null: its whole life"""
+    rpm_limit: Rate | UnsetType | None = UNSET
+    tpm_limit: Rate | UnsetType | None = UNSET
+    max_parallel_requests: Rate | UnsetType | None = UNSET
+    prepaid: bool | UnsetType = UNSET
+    """it may use what was paid in, and no more"""
+
+
+class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What can be set. Null: none, or no limit; not given: as it is, or the default."""
+
+    key_alias: Text | UnsetType = UNSET
+    models: Models | UnsetType | None = UNSET
+    """an empty list or null: all"""
+    duration: Text | UnsetType = UNSET
+    """how long from now the key lives: `90d` (the default), …, `never`"""
+    tags: Tags | UnsetType | None = UNSET
+    on_exhausted: Literal["finish", "cut"] | UnsetType = UNSET
+    when_down: Literal["closed", "open"] | UnsetType | None = UNSET
+
+
+class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new key."""
+
+    team_id: Text | UnsetType = UNSET
+    """a project's id or name"""
+
+
+class UpdateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key that is there."""
+
+    key: Text
+    """its id, its alias or its secret"""
+
+
+class NamedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which key."""
+
+    key: Text
+
+
+class DeleteBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which keys: at least one."""
+
+    keys: Annotated[tuple[Text, ...], Meta(max_length=1_000)] = ()
+    key_aliases: Annotated[tuple[Text, ...], Meta(max_length=1_000)] = ()
+
+
+class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new secret."""
+
+    grace_period: Text = "24h"
+    """how long the old one goes on counting; `now`: not at all"""
+
+
+class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """What a level may use, and has used. Money: USD."""
+
+    max_budget: Decimal | None
+    budget_duration: str | None
+    rpm_limit: int | None
+    tpm_limit: int | None
+    max_parallel_requests: int | None
+    prepaid: bool
+    blocked: bool
+    spend: Decimal
+    """charged in all its life"""
+    credit: Decimal
+    """paid in for it itself; less than its spend: more was used"""
+
+
+class KeyInfo(LimitsShown, frozen=True, kw_only=True):
+    """A key."""
+
+    token: str
+    """its id"""
+    key_name: str
+    """enough to recognise its secret by"""
+    key_alias: str
+    team_id: str
+    models: list[str]
+    """none: all"""
+    on_exhausted: Literal["finish", "cut"]
+    when_down: Literal["closed", "open"] | None
+    tags: list[str]
+    expires: str | None
+    created_at: str
+    revoked: bool
+
+
+class NewKey(KeyInfo, frozen=True, kw_only=True):
+    """With its secret, which is never shown again."""
+
+    key: str
+
+
+class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One key."""
+
+    key: str
+    found: KeyInfo = msgspec.field(name="info")
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some keys, newest first."""
+
+    keys: list[KeyInfo]
+    total_count: int
+    current_page: int
+    total_pages: int
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """Their ids."""
+
+    deleted_keys: list[str]
+
+
+def shown(key: ApiKey, paid: Paid) -> dict[str, Any]:
+    """The fields of `KeyInfo`."""
+    return {
+        **limits_shown(key, paid),
+        "token": key.key_id,
+        "key_name": key.hint,
+        "key_alias": key.alias,
+        "team_id": key.project_id,
+        "models": sorted(key.models or ()),
+        "on_exhausted": key.on_exhausted.value,
+        "when_down": None if key.when_down is None else key.when_down.value,
+        "tags": list(key.tags),
+        "expires": None if key.expires_at is None else iso_utc(key.expires_at),
+        "created_at": iso_utc(key.created_at),
+        "revoked": key.revoked_at is not None,
+    }
+
+
+def limits_shown(one: ApiKey | Account, paid: Paid) -> dict[str, Any]:
+    """The fields of `LimitsShown`."""
+    limits = one.limits
+    budgeted = limits.budget_usd is not None
+    return {
+        "max_budget": None if limits.budget_usd is None else usd_number(limits.budget_usd),
+        "budget_duration": limits.budget_window if budgeted and limits.budget_window != LIFETIME else None,
+        "rpm_limit": limits.rpm,
+        "tpm_limit": limits.tpm,
+        "max_parallel_requests": limits.parallel,
+        "prepaid": limits.prepaid,
+        "blocked": one.blocked_at is not None,
+        "spend": usd_number(paid.used_usd),
+        "credit": usd_number(paid.credit_usd),
+    }
+
+
+def changes(fields: LimitFields) -> dict[str, Any]:
+    """What is given, as the stores' `update` takes it; a key's lifetime apart. Raises ValueError, naming the field."""
+    given: dict[str, Any] = {
+        name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET
+    }
+    found = {ours: given[name] for name, ours in _PLAIN.items() if name in given}
+    if "models" in given:
+        found["models"] = given["models"] or None
+    if "tags" in given:
+        found["tags"] = given["tags"] or ()
+    if "max_budget" in given:
+        found["budget_usd"] = None if given["max_budget"] is None else nusd_from_usd(repr(given["max_budget"]))
+    if "budget_duration" in given:
+        found["budget_window"] = given["budget_duration"] or LIFETIME
+    if "on_exhausted" in given:
+        found["on_exhausted"] = OnExhausted(given["on_exhausted"])
+    if "when_down" in given:
+        found["when_down"] = None if given["when_down"] is None else WhenDown(given["when_down"])
+    return found
+
+
+def made_limits(given: dict[str, Any]) -> Limits:
+    """The limits of a new one, which are taken out of what is given. A budget is for its whole life, or says how long
+    it is for."""
+    limits = {name: given.pop(name) for name in LIMITS & given.keys()}
+    if limits.get("budget_usd") is not None:
+        limits.setdefault("budget_window", LIFETIME)
+    return Limits(**limits)
+
+
+_PLAIN = {
+    "key_alias": "alias",
+    "name": "name",
+    "rpm_limit": "rpm",
+    "tpm_limit": "tpm",
+    "max_parallel_requests": "parallel",
+    "prepaid": "prepaid",
+}
+
+FIELDS = {
+    **{ours: name for name, ours in _PLAIN.items()},
+    "models": "models",
+    "tags": "tags",
+    "budget_usd": "max_budget",
+    "budget_window": "budget_duration",
+    "expires": "duration",
+    "project": "team_id",
+    "key": "key",
+    "account": "account",
+    "organization": "organization",
+    "usd": "usd",
+    "reason": "reason",
+    "id": "id",
+}
+"""the names that refusals of the store begin with → the field of the request"""

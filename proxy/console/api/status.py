@@ -1,0 +1,213 @@
+"""Who is signed in, how budgets stand, and what operators have done."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.billing.limits import CREDIT
+from proxy.billing.money import usd_text
+from proxy.billing.reservation import Standing
+from proxy.budgets.thresholds import Subject
+from proxy.console.api.acting import Threads
+from proxy.console.api.endpoints import Call, Endpoint, Reply
+from proxy.console.api.schemas.keys import PaidOf
+from proxy.ledger.accounts.audit_log import Acts, Line
+from proxy.ledger.settling.spend import scope_of
+from proxy.reports.reports import Paid, iso_utc
+
+ACTS_DEFAULT, ACTS_MAX = 50, 500
+
+
+class Me(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is signed in."""
+
+    role: Literal["operator", "key"]
+    key_id: str | None
+    key_alias: str | None
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """One budget in its window. Money: decimal strings of USD."""
+
+    scope_id: str
+    scope_kind: str
+    name: str
+    window: str
+    """as a limit says it; `credit`: it is what was paid in, for all its life"""
+    window_start: str | None
+    window_end: str | None
+    budget_usd: str
+    spent_usd: str
+    held_usd: str
+    """kept by what runs"""
+    used: float
+    """spent, as a part of the budget: 0.5 is half of it"""
+    running: int
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True):
+    """Those that requests have met since the counters were made."""
+
+    object: Literal["list"] = "list"
+    listed: list[Budget] = msgspec.field(name="data")
+
+
+class ActsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many, and where to go on."""
+
+    limit: Annotated[int, Meta(ge=1, le=ACTS_MAX)] = ACTS_DEFAULT
+    after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$")] | UnsetType = UNSET
+
+
+class ActShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One act."""
+
+    id: str
+    at: str
+    actor: str
+    via: str
+    origin: str | None
+    action: str
+    target: str | None
+    details: dict[str, Any] | None
+    result: str
+    """begun, done, refused or failed; begun and no more: nobody knows what became of it"""
+    words: str | None
+
+
+class ActList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of them, newest first."""
+
+    object: Literal["list"] = "list"
+    listed: list[ActShown] = msgspec.field(name="data")
+    has_more: bool
+    next_after: str | None
+
+
+class StandingApi:
+    """The routes."""
+
+    def __init__(
+        self,
+        threads: Threads,
+        acts: Acts,
+        *,
+        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        subjects: Callable[[set[str]], dict[str, Subject]],
+        paid: PaidOf,
+    ) -> None:
+        """`standings`: of every gate. `subjects`: scopes → whose they are. Both raise OSError."""
+        self._threads = threads
+        self._acts = acts
+        self._standings = standings
+        self._subjects = subjects
+        self._paid = paid
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Its lines of the table."""
+        yield Endpoint(method="GET", path="/v1/me", summary="Who is signed in.", serve=self.me, answers={200: Me})
+        yield Endpoint(
+            method="GET", path="/v1/budgets", summary="What was spent and is held of each budget.",
+            serve=self.budgets, answers={200: Budgets},
+        )  # fmt: skip
+        yield Endpoint(
+            method="GET", path="/v1/acts", summary="What operators have done, newest first.",
+            serve=self.acts, query=ActsQuery, answers={200: ActList}, operator=True,
+        )  # fmt: skip
+
+    async def me(self, call: Call) -> Reply:
+        """Of this request."""
+        key = call.who.key
+        if key is None:
+            return Reply(Me(role="operator", key_id=None, key_alias=None))
+        return Reply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
+
+    async def budgets(self, call: Call) -> Reply:
+        """Raises OSError."""
+        every = [(scope_of(one.gate_id), one) for one in await self._standings()]
+        every = [(scope_id, one) for scope_id, one in every if call.who.may_see(scope_id)]
+        known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
+        prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
+        paid = await self._threads.run(self._paid, prepaid) if prepaid else {}
+        found = [
+            _budget(one, known[scope_id]) if scope_id == one.gate_id else _credit(one, known[scope_id], paid)
+            for scope_id, one in every
+            if scope_id in known
+        ]
+        return Reply(Budgets(listed=[one for one in found if one is not None]))
+
+    async def acts(self, call: Call) -> Reply:
+        """Raises OSError."""
+        query: ActsQuery = call.query
+        before = None if query.after is UNSET else query.after
+        found = await self._threads.run(self._acts.latest, query.limit + 1, before)
+        page, more = found[: query.limit], len(found) > query.limit
+        return Reply(
+            ActList(
+                listed=[_act(one) for one in page],
+                has_more=more,
+                next_after=page[-1].act_id if more else None,
+            )
+        )
+
+
+def _budget(one: Standing, subject: Subject) -> Budget | None:
+    """None: money is not limited there."""
+    limit = subject.limits.budget_usd
+    if limit is None:
+        return None
+    spent = one.spent or 0
+    ends = subject.window_end(one.since)
+    return Budget(
+        scope_id=subject.scope_id,
+        scope_kind=subject.kind,
+        name=subject.name,
+        window=subject.limits.budget_window,
+        window_start=iso_utc(one.since) if one.since else None,
+        window_end=None if ends is None else iso_utc(ends),
+        budget_usd=usd_text(limit),
+        spent_usd=usd_text(spent),
+        held_usd=usd_text(one.held),
+        used=round(spent / limit, 6) if limit else 1.0,
+        running=one.open,
+    )
+
+
+def _credit(one: Standing, subject: Subject, paid: Mapping[str, Paid]) -> Budget | None:
+    """What is left of what was paid in. None: it is prepaid no more, or nothing is known of it yet."""
+    if subject.scope_id not in paid or one.spent is None:
+        return None
+    credit = paid[subject.scope_id].credit_usd
+    spent = credit + one.spent  # the gate counts what was spent, less what was paid in
+    return Budget(
+        scope_id=subject.scope_id,
+        scope_kind=subject.kind,
+        name=subject.name,
+        window=CREDIT,
+        window_start=None,
+        window_end=None,
+        budget_usd=usd_text(credit),
+        spent_usd=usd_text(spent),
+        held_usd=usd_text(one.held),
+        used=round(spent / credit, 6) if credit > 0 else 1.0,
+        running=one.open,
+    )
+
+
+def _act(line: Line) -> ActShown:
+    return ActShown(
+        id=line.act_id,
+        at=iso_utc(line.at),
+        actor=line.actor,
+        via=line.via,
+        origin=line.origin,
+        action=line.action,
+        target=line.target,
+        details=None if line.details is None else dict(line.details),
+        result=line.result,
+        words=line.words,
+    )

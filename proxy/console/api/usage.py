@@ -1,0 +1,250 @@
+"""Usage and cost as OpenAI's organization APIs say them, so that dashboards made for those work.
+
+Law: a bucket is a whole minute, hour or day of UTC; what nobody records here is null when it is grouped by, and refused
+when it is filtered by. `amount` is what is billed to the keys' owners, corrections included, top-ups not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from proxy.console.api.endpoints import Call, Endpoint, Reply, usd_number
+from proxy.console.api.reading import invalid
+from proxy.reports.usage import DAY_S, Sums, Wanted
+
+WIDTHS = {"1m": 60, "1h": 3_600, "1d": DAY_S}
+LIMITS = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
+"""of buckets: the default, and the most; as OpenAI has them"""
+COSTS_LIMIT_DEFAULT, COSTS_LIMIT_MAX = 7, 180
+
+# About 3 MB of answer; the next page has the rest.
+ROWS_MAX = 10_000
+_TIME_MAX = 253_402_214_400  # the last day that every database can name
+_PAGE = re.compile(r"page_([0-9]{1,12})", re.ASCII)
+
+Time = Annotated[int, Meta(ge=0, le=_TIME_MAX)]
+Names = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=200)]
+UsageGroup = Literal["project_id", "user_id", "api_key_id", "model", "batch", "service_tier"]
+CostGroup = Literal["project_id", "line_item", "api_key_id"]
+
+
+class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As OpenAI's, but for what nobody records here: users, batches."""
+
+    start_time: Time
+    end_time: Time | UnsetType = UNSET
+    bucket_width: Literal["1m", "1h", "1d"] = "1d"
+    group_by: tuple[UsageGroup, ...] = ()
+    project_ids: Names = ()
+    api_key_ids: Names = ()
+    models: Names = ()
+    limit: Annotated[int, Meta(ge=1, le=1_440)] | UnsetType = UNSET
+    page: Annotated[str, Meta(pattern="^page_[0-9]{1,12}$")] | UnsetType = UNSET
+
+
+class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As OpenAI's. A line item is a model."""
+
+    start_time: Time
+    end_time: Time | UnsetType = UNSET
+    bucket_width: Literal["1d"] = "1d"
+    group_by: tuple[CostGroup, ...] = ()
+    project_ids: Names = ()
+    api_key_ids: Names = ()
+    limit: Annotated[int, Meta(ge=1, le=COSTS_LIMIT_MAX)] = COSTS_LIMIT_DEFAULT
+    page: Annotated[str, Meta(pattern="^page_[0-9]{1,12}$")] | UnsetType = UNSET
+
+
+class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one bucket and group. Null: not grouped by it, or not recorded."""
+
+    object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
+    input_tokens: int
+    input_cached_tokens: int
+    output_tokens: int
+    num_model_requests: int
+    project_id: str | None
+    user_id: None = None
+    api_key_id: str | None
+    model: str | None
+    batch: None = None
+    service_tier: None = None
+
+
+class Amount(msgspec.Struct, frozen=True):
+    """Money."""
+
+    value: Decimal
+    currency: Literal["usd"] = "usd"
+
+
+class CostResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one bucket and group."""
+
+    object: Literal["organization.costs.result"] = "organization.costs.result"
+    amount: Amount
+    """what the keys' owners are billed"""
+    provider_amount: Amount | UnsetType = UNSET
+    """what the providers charge; for the operator only"""
+    line_item: str | None
+    project_id: str | None
+    api_key_id: str | None
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """Times: Unix seconds; the end is not part of it."""
+
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: list[Any]
+
+
+class UsageBucket(Bucket, frozen=True, kw_only=True):
+    """Of usage."""
+
+    results: list[UsageResult]
+
+
+class CostBucket(Bucket, frozen=True, kw_only=True):
+    """Of costs."""
+
+    results: list[CostResult]
+
+
+class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some buckets, empty ones too."""
+
+    object: Literal["page"] = "page"
+    listed: list[UsageBucket] = msgspec.field(name="data")
+    has_more: bool
+    next_page: str | None
+
+
+class CostPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some buckets, empty ones too."""
+
+    object: Literal["page"] = "page"
+    listed: list[CostBucket] = msgspec.field(name="data")
+    has_more: bool
+    next_page: str | None
+
+
+class Reader(Protocol):
+    """`reports/usage.py`, on a thread."""
+
+    async def __call__(self, wanted: Wanted, rows_max: int) -> tuple[list[Sums], int]:
+        """Raises OSError."""
+
+
+class UsageApi:
+    """Both routes."""
+
+    def __init__(self, read: Reader, *, unix_time: Callable[[], float]) -> None:
+        self._read = read
+        self._unix_time = unix_time
+
+    def endpoints(self) -> Iterable[Endpoint]:
+        """Its lines of the table."""
+        yield Endpoint(
+            method="GET", path="/v1/organization/usage/completions", summary="Tokens and requests in buckets of time.",
+            serve=self.usage, query=UsageQuery, answers={200: UsagePage},
+        )  # fmt: skip
+        yield Endpoint(
+            method="GET", path="/v1/organization/costs", summary="Money in buckets of days.",
+            serve=self.costs, query=CostsQuery, answers={200: CostPage},
+        )  # fmt: skip
+
+    async def usage(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        query: UsageQuery = call.query
+        default, most = LIMITS[query.bucket_width]
+        limit = default if query.limit is UNSET else query.limit
+        if limit > most:
+            raise invalid(f"'limit': at most {most} buckets of {query.bucket_width}, not {limit}.", "limit")
+        groups = set(query.group_by)
+        wanted = self._wanted(
+            call, WIDTHS[query.bucket_width], limit, models=query.models or None,
+            by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="model" in groups,
+        )  # fmt: skip
+        sums, upto = await self._read(wanted, ROWS_MAX)
+        return self._page(call, wanted, sums, upto, UsageBucket, UsagePage, _usage_result)
+
+    async def costs(self, call: Call) -> Reply:
+        """Raises ApiError, OSError."""
+        query: CostsQuery = call.query
+        groups = set(query.group_by)
+        wanted = self._wanted(
+            call, DAY_S, query.limit,
+            by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="line_item" in groups,
+        )  # fmt: skip
+        sums, upto = await self._read(wanted, ROWS_MAX)
+        operator = call.who.key is None
+        return self._page(call, wanted, sums, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
+
+    def _wanted(self, call: Call, width: int, limit: int, **groups: Any) -> Wanted:
+        """Of this page. Raises ApiError."""
+        query = call.query
+        begin = query.start_time // width * width
+        if query.page is not UNSET:
+            page = _PAGE.fullmatch(query.page)
+            start = -1 if page is None else int(page[1])
+            if start % width or not begin <= start <= self._end(query, width):
+                raise invalid("'page': not a page of this query.", "page")
+            begin = start
+        end = min(self._end(query, width), begin + limit * width)
+        own = None if call.who.key is None else {call.who.key.key_id}
+        keys = set(query.api_key_ids) if query.api_key_ids else own
+        if own is not None and keys is not None:
+            keys &= own
+        return Wanted(
+            begin=begin, end=max(begin, end), bucket_s=width, keys=keys, projects=query.project_ids or None, **groups
+        )
+
+    def _end(self, query: Any, width: int) -> int:
+        """The first instant after the last bucket. Raises ApiError."""
+        end = int(self._unix_time()) + 1 if query.end_time is UNSET else query.end_time
+        if query.end_time is not UNSET and end <= query.start_time:
+            raise invalid("'end_time': must be after 'start_time'.", "end_time")
+        return min(-(-end // width) * width, _TIME_MAX)
+
+    def _page(
+        self, call: Call, wanted: Wanted, sums: list[Sums], upto: int, bucket: Any, page: Any, result: Any
+    ) -> Reply:
+        width = wanted.bucket_s
+        if upto == wanted.begin < wanted.end:
+            raise invalid(f"One bucket alone has more than {ROWS_MAX} groups: filter, or group by less.", "group_by")
+        by_bucket: dict[int, list[Any]] = {begin: [] for begin in range(wanted.begin, upto, width)}
+        for one in sums:
+            by_bucket[one.begin].append(result(one))
+        buckets = [bucket(start_time=at, end_time=at + width, results=found) for at, found in by_bucket.items()]
+        more = upto < self._end(call.query, width)
+        return Reply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
+
+
+def _usage_result(one: Sums) -> UsageResult:
+    return UsageResult(
+        input_tokens=one.prompt_tokens,
+        input_cached_tokens=one.cached_tokens,
+        output_tokens=one.completion_tokens,
+        num_model_requests=one.requests,
+        project_id=one.project_id,
+        api_key_id=one.key_id,
+        model=one.model,
+    )
+
+
+def _cost_result(one: Sums, operator: bool) -> CostResult:
+    return CostResult(
+        amount=Amount(usd_number(one.charge_usd)),
+        provider_amount=Amount(usd_number(one.cost_usd)) if operator else UNSET,
+        line_item=one.model,
+        project_id=one.project_id,
+        api_key_id=one.key_id,
+    )

@@ -1,0 +1,46 @@
+"""The page's files. Law: they are read once, when the listener starts, so that no request can name another file; a
+browser runs what they hold and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from aiohttp import web
+
+from proxy.http.connection import ClientConnection
+from proxy.http.server import Routes, Serve
+
+FOLDER = Path(__file__).parent / "page"
+FIRST = "index.html"
+TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+HEADERS: Mapping[str, str] = {
+    "Cache-Control": "no-cache",  # kept, and asked for by its ETag: an upgrade shows at once
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+}
+"""of the page, where an answer of the API says otherwise"""
+
+
+def add_page(routes: Routes) -> None:
+    """The page at `/`, its parts below `/page/`. They ask for everything relative to where the page is."""
+    for file in sorted(FOLDER.iterdir()):
+        path = "/" if file.name == FIRST else f"/page/{file.name}"
+        routes.local("GET", path, _serving(file.read_bytes(), TYPES[file.suffix]))
+
+
+def _serving(body: bytes, content_type: str) -> Serve:
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {**HEADERS, "ETag": tag}
+
+    async def serve(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        if tag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=headers)
+
+    return serve

@@ -1,0 +1,98 @@
+"""What settlers, shippers and sweepers do, in metrics and, when they cannot, in the log. Law: an outage is said when it
+begins and when it ends, not at every try."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from proxy.billing.record import UsageRecord
+from proxy.ledger.settling.store import Settled
+from proxy.telemetry.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+
+class SettlerSeen:
+    """A settler's transactions."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._failing = False
+
+    def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
+        """One transaction."""
+        results = {
+            "inserted": len(settled.inserted),
+            "repeated": settled.repeated,
+            "adjusted": len(settled.adjusted),
+            "conflict": settled.conflicts,
+            "dead_letter": settled.rejected + unreadable,
+        }
+        self._metrics.committed(results, entries=settled.inserted, duration_s=duration_s)
+        if self._failing:
+            self._failing = False
+            _log.warning("settling: goes on")
+        if settled.conflicts or settled.rejected or unreadable:
+            _log.error("ledger: records became dead letters: %s", results)
+
+    def failed(self, error: Exception) -> None:
+        """One try failed; there will be others."""
+        self._metrics.ledger.write_failures.inc()
+        if not self._failing:
+            self._failing = True
+            known = isinstance(error, OSError)  # the ledger, or the queue before it
+            _log.error("settling: trying again until it works: %s", error, exc_info=None if known else error)
+
+
+class OutageSeen:
+    """Something between machines that does not answer."""
+
+    def __init__(self, metrics: Metrics, what: str) -> None:
+        self._metrics = metrics
+        self._what = what
+
+    def failed(self, error: Exception) -> None:
+        """An outage begins, or a bug shows itself."""
+        self._metrics.ledger.outages.inc()
+        _log.error("%s: %s", self._what, error, exc_info=None if isinstance(error, OSError) else error)
+
+    def healed(self, _error: Exception) -> None:
+        """And is over."""
+        _log.warning("%s: goes on", self._what)
+
+
+class ShipperSeen(OutageSeen):
+    """What a shipper sends, and what the ledger confirms."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__(metrics, "shipping")
+
+    def sent(self, records: int, *, again: int) -> None:
+        """So many are in the queue now."""
+        self._metrics.ledger.sent(records, again=again)
+
+    def confirmed(self, records: int) -> None:
+        """The ledger has so many more."""
+        self._metrics.confirmed(records)
+
+
+class SweeperSeen(OutageSeen):
+    """What a sweeper finds."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__(metrics, "sweeping")
+
+    def looked(self, nodes: int) -> None:
+        """The board was read."""
+        self._metrics.ledger.nodes.set(nodes)
+
+    def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
+        """A node is dead, and its exchanges are settled."""
+        self._metrics.ledger.swept.inc(len(records))
+        _log.warning("node %s is silent: %d exchanges were settled from its leases", node, len(records))
+
+    def damaged(self, node: str, exchange_id: str, why: str) -> None:
+        """A lease that cannot be read: an alarm."""
+        self._metrics.ledger.leases_damaged.inc()
+        _log.error("lease of exchange %s on node %s cannot be read: %s", exchange_id, node, why)

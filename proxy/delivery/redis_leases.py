@@ -1,0 +1,150 @@
+"""The board of leases on Redis: what every node runs, in one hash for each node, and who is alive in one hash for all.
+
+Law: whatever a reader sees of a lease is whole: its two parts are written, and removed, by one command on one key.
+All of it may be lost at any time: the nodes find that out from the beat before and the count, and announce it again.
+
+A node's hash has three kinds of fields: `o<exchange>` JSON of the Opened, `p<exchange>` its raw progress slot, and `@`
+the beat that it was last written with: what is not in the hash although the beat is was never written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from proxy.delivery.leases import Parts, Standing
+from proxy.storage.redis_client import RedisClient, Word, door, pipelined
+
+_BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
+# In the hash of all nodes: written at each look at them. No node is named so.
+_LOOKED = b"@"
+
+# Leases of one command: it holds up the server for about 0.1 ms.
+_AT_ONCE = 250
+# Names read without a pause: 0.3 ms.
+_NAMES_AT_ONCE = 2_000
+
+_DISMISS = """
+if redis.call("HGET", KEYS[1], ARGV[1]) == ARGV[2] then return redis.call("HDEL", KEYS[1], ARGV[1]) end
+return 0
+"""
+
+
+class RedisLeases:
+    """See LeaseBoard. Every method raises QueueUnavailable."""
+
+    def __init__(self, redis: RedisClient, *, prefix: str = "tokenweir") -> None:
+        self._redis: Any = redis  # the library types its answers for all protocols at once
+        self._prefix = _bytes(prefix)
+        self._nodes = self._prefix + b":nodes"
+
+    async def renew(self, node: str, beat: str, changed: Mapping[str, Parts], ended: Collection[str]) -> Standing:
+        """See LeaseBoard."""
+        key = self._key(node)
+        fields: list[Word] = [_BEAT, _bytes(beat)]
+        for exchange_id, parts in changed.items():
+            name = _bytes(exchange_id)
+            fields += (_PROGRESS + name, parts.progress)
+            if parts.opened is not None:
+                fields += (_OPENED + name, parts.opened)
+        commands: list[tuple[Word, ...]] = [
+            ("HGET", key, _BEAT),
+            ("HSET", key, *fields),
+            ("HLEN", key),
+            ("HSET", self._nodes, _bytes(node), _bytes(beat)),
+        ]
+        if ended:  # before the beat is there
+            commands.insert(1, ("HDEL", key, *_fields_of(ended)))
+        async with door(self._redis, "renewing leases"):
+            before, *_, fields_there, _ = await pipelined(self._redis, commands)
+        leases, half = divmod(fields_there - 1, 2)
+        return Standing(-1 if half else leases, None if before is None else _text(before))
+
+    async def nodes(self) -> Mapping[str, str]:
+        """See LeaseBoard.
+
+        A server that is full, or read-only, still answers, and its beats stand still: where we could not write, nobody
+        could, and that is no death.
+        """
+        async with door(self._redis, "looking for nodes"):
+            _, found = await pipelined(self._redis, [("HSET", self._nodes, _LOOKED, b""), ("HGETALL", self._nodes)])
+        return {_text(node): _text(beat) for node, beat in _pairs(found).items() if node != _LOOKED}
+
+    async def ids(self, node: str) -> set[str]:
+        """See LeaseBoard."""
+        async with door(self._redis, "looking for leases"):
+            [names] = await pipelined(self._redis, [("HKEYS", self._key(node))])
+        found: set[str] = set()
+        for at in range(0, len(names), _NAMES_AT_ONCE):
+            found.update(_text(name[1:]) for name in names[at : at + _NAMES_AT_ONCE] if name != _BEAT)
+            await asyncio.sleep(0)  # a proxy asks, and its streams must not wait for 20,000 names
+        return found
+
+    async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
+        """See LeaseBoard."""
+        if not nodes:
+            return {}
+        async with door(self._redis, "counting leases"):
+            found = await pipelined(self._redis, [("HLEN", self._key(node)) for node in nodes])
+        return {node: fields // 2 for node, fields in zip(nodes, found, strict=True)}  # two of each, and the beat
+
+    async def of(self, node: str) -> Mapping[str, Parts]:
+        """See LeaseBoard."""
+        async with door(self._redis, "reading leases"):
+            [found] = await pipelined(self._redis, [("HGETALL", self._key(node))])
+        fields = _pairs(found)
+        return {
+            _text(name[1:]): Parts(opened, fields.get(_PROGRESS + name[1:], b""))
+            for name, opened in fields.items()
+            if name.startswith(_OPENED)
+        }
+
+    async def opened(self, exchange_id: str) -> bytes | None:
+        """See LeaseBoard."""
+        name = _OPENED + _bytes(exchange_id)
+        async with door(self._redis, "looking for a lease"):
+            [nodes] = await pipelined(self._redis, [("HKEYS", self._nodes)])
+            asked = [("HGET", self._prefix + b":" + node + b":leases", name) for node in nodes if node != _LOOKED]
+            found = await pipelined(self._redis, asked) if asked else []
+        return next((one for one in found if one is not None), None)
+
+    async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
+        """See LeaseBoard."""
+        fields = _fields_of(exchange_ids)
+        slices = [fields[at : at + 2 * _AT_ONCE] for at in range(0, len(fields), 2 * _AT_ONCE)]
+        async with door(self._redis, "dropping leases"):
+            await pipelined(self._redis, [("HDEL", self._key(node), *names) for names in slices])
+
+    async def dismiss(self, node: str, beat: str) -> None:
+        """See LeaseBoard.
+
+        The leases go first, so that none is ever left that no node leads to. A node that comes back in between finds
+        them gone at its next renewal, and announces them again.
+        """
+        async with door(self._redis, "dismissing a node"):
+            [last] = await pipelined(self._redis, [("HGET", self._nodes, _bytes(node))])
+            if last == _bytes(beat):
+                await pipelined(self._redis, [("UNLINK", self._key(node))])
+                await self._redis.eval(_DISMISS, 1, self._nodes, _bytes(node), _bytes(beat))
+
+    def _key(self, node: str) -> bytes:
+        return self._prefix + b":" + _bytes(node) + b":leases"
+
+
+def _fields_of(exchange_ids: Collection[str]) -> list[bytes]:
+    return [kind + _bytes(exchange_id) for exchange_id in exchange_ids for kind in (_OPENED, _PROGRESS)]
+
+
+def _pairs(answer: Any) -> dict[bytes, bytes]:
+    """A hash, as the protocol or the library gives it."""
+    return answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
+
+
+# A name that is not UTF-8 is none of ours; it must be found again all the same, to be dropped.
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

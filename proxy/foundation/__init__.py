@@ -1,0 +1,1 @@
+"""What every package may use: tasks, ids, secrets, durations, outages."""

@@ -1,0 +1,1 @@
+"""The life of one exchange: admission, relay, settlement."""

@@ -1,0 +1,120 @@
+"""One timer per stream, and what is due when. Law: `decide` is pure; the timer only asks it again.
+
+The timer is not moved with every piece (that would cost more than the piece): it wakes at the earliest moment
+anything could be due, looks at when the last piece came, and sleeps on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from time import monotonic
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from proxy.gateway.time_limits import TimeLimits
+
+
+class Due(StrEnum):
+    """What the watch found; the values are the settings' names."""
+
+    NOTHING = "nothing"
+    NO_ANSWER = "first_byte_s"
+    """the provider did not begin to answer within `first_byte_s`"""
+    IDLE = "idle_s"
+    """the provider was silent for longer than `idle_s`"""
+    OUT_OF_TIME = "total_s"
+    """the exchange takes longer than `total_s`"""
+    WRITE_STALL = "write_stall_s"
+    """the client has not read for longer than `write_stall_s`"""
+    DRAINED_ENOUGH = "drain.seconds"
+    """the client left more than `drain_s` ago"""
+    HEARTBEAT = "heartbeat_s"
+    """the provider was silent for `heartbeat_s`: reassure the client"""
+
+
+class Moments(Struct, frozen=True, gc=False):
+    """When things last happened, by `time.monotonic`."""
+
+    started_at: float
+    last_piece_at: float | None
+    """None: the answer has not begun"""
+    paused_at: float | None = None
+    left_at: float | None = None
+    last_beat_at: float = 0.0
+
+
+def decide(now: float, moments: Moments, limits: TimeLimits) -> tuple[Due, float]:
+    """What is due now, and when to look again."""
+    at, due = moments.started_at + limits.total_s, Due.OUT_OF_TIME
+    for earlier_at, earlier in _looks(moments, limits):
+        if earlier_at < at:
+            at, due = earlier_at, earlier
+    return (due if at <= now else Due.NOTHING), at
+
+
+def _looks(moments: Moments, limits: TimeLimits) -> Iterator[tuple[float, Due]]:
+    if moments.left_at is not None:
+        yield moments.left_at + limits.drain_s, Due.DRAINED_ENOUGH
+    if moments.last_piece_at is None:
+        yield moments.started_at + limits.first_byte_s, Due.NO_ANSWER
+    elif moments.paused_at is not None:
+        yield moments.paused_at + limits.write_stall_s, Due.WRITE_STALL
+    else:
+        yield moments.last_piece_at + limits.idle_s, Due.IDLE
+        if limits.heartbeat_s and moments.left_at is None:
+            yield max(moments.last_piece_at, moments.last_beat_at) + limits.heartbeat_s, Due.HEARTBEAT
+
+
+class Watch:
+    """Calls `found` with what is due until stopped."""
+
+    __slots__ = ("_found", "_limits", "_loop", "_moments", "_timer")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: TimeLimits,
+        moments: Callable[[], Moments],
+        found: Callable[[Due], None],
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        self._moments: Callable[[], Moments] | None = moments
+        self._found: Callable[[Due], None] | None = found
+        self._timer: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Look now, and again when something can next be due."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._moments is None or self._found is None:
+            return
+        now = monotonic()
+        due, at = decide(now, self._moments(), self._limits)
+        if due is not Due.NOTHING:
+            self._found(due)
+            now = monotonic()
+        if due in (Due.NOTHING, Due.HEARTBEAT):
+            # At the earliest a millisecond from now: what has just been found must not make this loop.
+            self._timer = self._loop.call_later(max(0.001, at - now), self.look)
+
+    def narrow(self, *, idle_s: float) -> None:
+        """Silence is over sooner from here on."""
+        self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
+        self.look()
+
+    def limit(self, limits: TimeLimits, *, started_at: float) -> None:
+        """From now on by another provider's limits, but for the whole: that is the shortest of all there were."""
+        first_byte_s = monotonic() - started_at + limits.first_byte_s
+        total_s = min(self._limits.total_s, limits.total_s)
+        self._limits = replace(limits, first_byte_s=first_byte_s, total_s=total_s)
+        self.look()
+
+    def stop(self) -> None:
+        """Look no more, for good. Who was watched is let go of: a cycle would keep it until a garbage collection."""
+        self._moments = self._found = None
+        self.look()

@@ -1,0 +1,272 @@
+"""From a request to an open exchange: who asks, for what, from whom, at which price; or a refusal.
+
+Law: nothing goes up before the exchange is open in the outbox. A refusal before that leaves no entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from random import random
+from time import monotonic
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import OnExhausted, Scope, gates
+from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
+from proxy.billing.record import Opened, Price
+from proxy.billing.reservation import Denied
+from proxy.foundation.ids import exchange_id
+from proxy.gateway.exchange.exchange import Exchange
+from proxy.gateway.exchange.idempotency import claimed
+from proxy.gateway.exchange.open_exchange import FREE, Closing, model_key
+from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.exchange.running import Whose
+from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
+from proxy.gateway.upstream.routing import Models, Route, arranged, speaking
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.credentials import presented
+from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.headers import TRACEPARENT
+from proxy.http.request_body import WRITINGS, read_body
+from proxy.metering.dialect import Dialect
+from proxy.metering.request import InvalidField, RequestFacts
+
+NOTHING_HELD = Quote(0, 0)
+
+
+class Authenticator(Protocol):
+    """Who may: the keyring, as the gateway sees it."""
+
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
+        """The key, or why it is refused: missing, malformed, unknown, expired, revoked, blocked, too_many."""
+
+    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
+        """The levels that limit it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what an exchange is admitted. Pinned: a price that changes later changes nothing."""
+
+    at: float
+    """Unix seconds"""
+    price: Price | None
+    cost: Price | None
+    prompt_tokens: int
+
+
+class Chat:
+    """Serves requests that go to a provider, and the list of models they can name."""
+
+    def __init__(
+        self,
+        *,
+        keys: Authenticator,
+        models: Models,
+        ports: Ports,
+        reserve: Reserve,
+        request_bytes_max: int,
+        closed: Callable[[], str | None],
+    ) -> None:
+        """`closed` says why no new work is taken, or None."""
+        self._keys = keys
+        self._models = models
+        self._ports = ports
+        self._reserve = reserve
+        self._request_bytes_max = request_bytes_max
+        self._closed = closed
+        self.live: set[Exchange] = set()
+        self.whose = Whose()
+
+    async def serve(
+        self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
+    ) -> web.StreamResponse:
+        """One exchange, to its end; `named`: the model in its path. Raises ApiError if it is not admitted."""
+        received_at = monotonic()
+        if (reason := self._closed()) is not None:
+            raise errors.overloaded(reason, code="not_accepting")
+        key = await self._authenticated(request)
+        body = await self._body(request)
+        writing, content_type = WRITINGS[dialect.request_body], request.headers.get("Content-Type", "")
+        document = writing.parse(body, content_type)
+        facts = _facts(dialect, document, named)
+        route = self._routed(facts.model, key, dialect)
+        made = exchange_id()
+        claim = await claimed(request, key, writing.said(body, content_type), made, self._ports.claims)
+        if isinstance(claim, web.Response):
+            return claim
+        closing: Closing | None = None
+        try:
+            route = self._arranged(route, facts.model)
+            closing = await self._admitted(made, dialect, key, facts, route, received_at)
+            if self._ports.traces is not None:
+                closing.traceparent = request.headers.get(TRACEPARENT)
+            if claim is not None:
+                claim.keep_answer(closing)
+            exchange = Exchange(
+                request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
+                dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
+            )  # fmt: skip
+            self.live.add(exchange)
+            self.whose.began(made, key.key_id)
+            try:
+                return await exchange.run()
+            finally:
+                self.live.discard(exchange)
+                self.whose.ended(made)
+        finally:
+            if claim is not None:
+                await claim.end(closing)
+
+    async def models(self, request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        """GET /v1/models: what this key may use."""
+        key = await self._authenticated(request)
+        listed = [
+            {"id": name, "object": "model", "created": 0, "owned_by": provider}
+            for name, provider in self._models.listed(key)
+        ]
+        body = msgspec.json.encode({"object": "list", "data": listed})
+        return web.Response(body=body, content_type=JSON_TYPE)
+
+    async def _authenticated(self, request: web.BaseRequest) -> ApiKey:
+        key = await self._keys.key(presented(request), request.remote)
+        if isinstance(key, str):
+            raise errors.key_refused(key)
+        return key
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        try:
+            return await read_body(request, bytes_max=self._request_bytes_max)
+        except (web.RequestPayloadError, ConnectionError):
+            raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+
+    def _routed(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
+        route = self._models.route(model)
+        if route is None:
+            raise errors.unknown_model(model)
+        if not key.allows(model):
+            raise errors.model_not_allowed(model)
+        speaks = speaking(route, dialect)
+        if speaks is None:
+            raise errors.other_language(model, dialect.endpoint)
+        return speaks
+
+    def _arranged(self, route: Route, model: str) -> Route:
+        """Raises ApiError: nobody can be asked now."""
+        if not route.others:
+            return route  # whatever is known of its health
+        found = arranged(route, monotonic(), random)
+        if not isinstance(found, Route):
+            raise errors.no_provider(model, retry_after_s=ceil(found))
+        return found
+
+    def _terms(self, dialect: Dialect, facts: RequestFacts, route: Route) -> Terms:
+        """What it may come to, at today's prices."""
+        now = self._ports.unix_time()
+        if dialect.free:
+            return Terms(now, FREE, FREE, 0)
+        price, cost = route.prices(now)
+        if dialect.free_unpriced:
+            price, cost = price or FREE, cost or FREE
+        model = model_key(route.provider.settings.name, route.upstream_model)
+        return Terms(now, price, cost, self._ports.estimator.prompt_tokens(model, facts.prompt))
+
+    async def _admitted(
+        self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
+    ) -> Closing:
+        """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
+        terms = self._terms(dialect, facts, route)
+        reservation = await self._reserved(made, key, facts, route, terms)
+        try:
+            opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
+        except ApiError:
+            reservation.close(0, 0)
+            raise
+        return Closing(
+            opened, slot, self._ports,
+            facts=facts, started_at=received_at, reservation=reservation, durable=durable,
+        )  # fmt: skip
+
+    async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:
+        """Raises ApiError: a limit is reached."""
+        scopes = self._keys.scopes(key)
+        if terms.price is None and any(scope.limits.spends for scope in scopes):
+            raise errors.model_unpriced(facts.model)
+        held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
+        found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
+        if isinstance(found, Denied):
+            limits = tuple(gate for scope in scopes for gate in gates(scope, terms.at))
+            raise refusal(found, limits, spent_status=self._reserve.spent_status)
+        return found
+
+    def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:
+        completion = completion_tokens(
+            asked=facts.completion_tokens_max,
+            n=facts.n,
+            default=self._reserve.completion_tokens,
+            model_max=route.completion_tokens_max,
+        )
+        nusd_max = self._reserve.nusd_max
+        return quote(
+            terms.price,
+            prompt_tokens=terms.prompt_tokens,
+            completion_tokens=completion,
+            nusd_max=nusd_max,
+            units=facts.asked,
+        )
+
+    def _open(
+        self,
+        made: str,
+        dialect: Dialect,
+        key: ApiKey,
+        facts: RequestFacts,
+        route: Route,
+        terms: Terms,
+        reservation: Reservation,
+    ) -> tuple[Opened, LeasedSlot, asyncio.Future[None] | None]:
+        """In the outbox. Raises ApiError."""
+        outbox = self._ports.outbox
+        try:
+            slot = outbox.claim(made)
+            opened = Opened(
+                exchange_id=made,
+                key_id=key.key_id,
+                key_alias=key.alias,
+                provider=route.provider.settings.name,
+                model=facts.model,
+                upstream_model=route.upstream_model,
+                endpoint=dialect.endpoint,
+                streamed=facts.streamed,
+                started_at=terms.at,
+                price=terms.price,
+                cost=terms.cost,
+                prompt_tokens_estimate=terms.prompt_tokens,
+                completion_tokens_max=completion_tokens_bound(
+                    asked=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
+                ),
+                slot=slot.index,
+                bill=route.provider.settings.bill,
+                held_usd=reservation.hold.nusd if reservation.spends else None,
+            )
+            try:
+                return opened, slot, outbox.begin(opened)
+            except OutboxFullError:
+                slot.release()
+                raise
+        except OutboxFullError as full:
+            raise errors.overloaded(str(full), code="not_accepting") from None
+
+
+def _facts(dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
+    try:
+        return dialect.facts(document, named)
+    except InvalidField as refusal:
+        raise errors.bad_request(refusal.message, param=refusal.param, code="invalid_value") from None

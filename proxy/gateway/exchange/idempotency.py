@@ -1,0 +1,89 @@
+"""`Idempotency-Key`: a request that comes twice is billed once.
+
+Law: only the key that sent a request can meet it again, where it sent it. While the first one runs, or if its answer
+is not kept, the second is told its exchange (409); with another body or another path under the same token it is
+refused (422); a kept answer is given again as it was. A request for which nothing was billed may be tried again under
+the same token.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from proxy.billing.idempotency_record import Earlier
+from proxy.billing.keys import ApiKey
+from proxy.gateway.exchange.open_exchange import Closing
+from proxy.gateway.ports import Claims
+from proxy.http import errors
+from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.headers import EXCHANGE_HEADER, SERVER
+
+HEADER = "Idempotency-Key"
+REPLAYED_HEADER = "idempotent-replayed"
+# Stripe's and the RFC draft's own limit.
+TOKEN_CHARS_MAX = 255
+
+
+class Claim:
+    """One request's hold on its token. `end` it exactly once."""
+
+    def __init__(self, claims: Claims, key_id: str, token: str, exchange_id: str) -> None:
+        self._claims = claims
+        self._key_id = key_id
+        self._token = token
+        self._exchange_id = exchange_id
+
+    def keep_answer(self, closing: Closing) -> None:
+        """Let the exchange keep its answer, if it is short enough."""
+        closing.keeps = self._claims.answer_bytes_max
+
+    async def end(self, closing: Closing | None) -> None:
+        """The exchange has ended; None: it was not admitted. Never raises."""
+        billed = closing is not None and closing.billed
+        answer = closing.kept if closing is not None else None
+        await self._claims.end(self._key_id, self._token, self._exchange_id, billed=billed, answer=answer)
+
+
+async def claimed(
+    request: web.BaseRequest, key: ApiKey, body: bytes, exchange_id: str, claims: Claims
+) -> Claim | web.Response | None:
+    """The claim of a request that names itself; the kept answer of one that came before; None: it has no name.
+
+    Raises ApiError for one that came before and has no answer here.
+    """
+    token = request.headers.get(HEADER)
+    if token is None:
+        return None
+    if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
+        message = f"An {HEADER} has 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
+        raise errors.bad_request(message, param=HEADER, code="invalid_header")
+    try:
+        earlier = await claims.claim(key.key_id, token, request.raw_path.encode() + b"\n" + body, exchange_id)
+    except OSError:
+        message = "Whether this request came before cannot be found out now. Please try again later."
+        raise errors.overloaded(message, code="idempotency_unknown") from None
+    if earlier is None:
+        return Claim(claims, key.key_id, token, exchange_id)
+    return _answered(earlier)
+
+
+def _answered(earlier: Earlier) -> web.Response:
+    headers = dict((SERVER, (EXCHANGE_HEADER, earlier.exchange_id)))
+    if earlier.same_body and earlier.answer is not None:
+        headers[REPLAYED_HEADER] = "true"
+        return web.Response(body=earlier.answer, content_type=JSON_TYPE, headers=headers)
+    refusal = _refusal(earlier)
+    refusal.headers = (*headers.items(), errors.NO_RETRY)
+    raise refusal
+
+
+def _refusal(earlier: Earlier) -> ApiError:
+    which = f"the exchange {earlier.exchange_id}"
+    if not earlier.same_body:
+        message = f"This {HEADER} belongs to another request, {which}."
+        return ApiError(422, message, param=HEADER, code="idempotency_mismatch")
+    if earlier.ended:
+        message = f"This request was served before, by {which}, and is not billed again; its answer is not kept."
+        return ApiError(409, message, param=HEADER, code="idempotency_served")
+    message = f"This request is being served, by {which}."
+    return ApiError(409, message, param=HEADER, code="idempotency_running")

@@ -1,0 +1,256 @@
+"""How an opened exchange is closed: its one record, made from what the meter read and how it ended.
+
+Law: `close` is called exactly once for every exchange that was opened; a second call is our bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from msgspec import structs
+
+from proxy.billing.record import Attempt, Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.settlement import amount, bills, situation
+from proxy.gateway.exchange.relay import End, Relay
+from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
+from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.routing import Route
+from proxy.http.errors import JSON_TYPE
+from proxy.metering.estimator.estimate import TOKENIZED, reading
+from proxy.metering.meter import Metered, OpaqueMeter
+from proxy.metering.request import RequestFacts
+from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
+
+_UNSEEN = Evidence()
+
+FREE = Price("free", (Rates(0, 0, 0),))
+"""of what providers bill nothing for"""
+
+
+def model_key(provider: str, upstream_model: str) -> str:
+    """What the estimator learns by."""
+    return f"{provider}/{upstream_model}"
+
+
+def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
+    """How an exchange whose body had begun ended."""
+    if left:
+        return Outcome.CLIENT_LEFT
+    match end:
+        case End.COMPLETE if metered.failed is None and (metered.complete or metered.usage is not None):
+            return Outcome.SERVED
+        case End.COMPLETE | End.BROKEN:
+            return Outcome.UPSTREAM_FAILED
+        case End.STALLED:
+            return Outcome.UPSTREAM_STALLED
+        case End.CLIENT_LEFT:
+            return Outcome.CLIENT_LEFT
+        case End.SHUT_DOWN:
+            return Outcome.SHUT_DOWN
+        case End.BUDGET_CUT:
+            return Outcome.BUDGET_CUT
+        case End.BUG:
+            return Outcome.CRASHED
+
+
+def read_anyway(relay: Relay | None) -> Metered | None:
+    """What was read of a body before a bug of ours broke its exchange; if the bug is in the reading, what can be told
+    from its size alone: what was delivered is never nothing. None: no body had begun."""
+    if relay is None:
+        return None
+    try:
+        relay.settle_counts()
+        return relay.meter.close()
+    except Exception:  # noqa: BLE001  the second time the same bug
+        unread = OpaqueMeter()
+        unread.bytes_seen = relay.bytes
+        return unread.close()
+
+
+class Closing:
+    """The open half of an exchange, waiting for its end."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        slot: LeasedSlot,
+        ports: Ports,
+        *,
+        facts: RequestFacts,
+        started_at: float,
+        reservation: Reservation,
+        durable: asyncio.Future[None] | None,
+    ) -> None:
+        """`durable`: done when `opened` is."""
+        self.opened = opened
+        self.durable = durable
+        self.reservation = reservation
+        self.billed = False
+        """something was billed"""
+        self.keeps = 0
+        """longest JSON answer to be kept, in bytes"""
+        self.kept: bytes | None = None
+        """that answer"""
+        self.sent: tuple[Metered, int] | None = None
+        """a plain answer that went, and how many bytes of it"""
+        self.traceparent: str | None = None
+        """the request's header, where somebody makes traces"""
+        self.slot = slot
+        self.closed = False
+        self.accepted = False  # the provider answered 2xx: it works, and is to be paid
+        self._ports = ports
+        self._facts = facts
+        self._started_at = started_at  # by time.monotonic
+        self.model_key = model_key(opened.provider, opened.upstream_model)
+        """what the estimator knows of whoever has the exchange now"""
+
+    def passes_to(self, route: Route, attempt: Attempt) -> bool:
+        """Another provider gets it, after this attempt at the one before. What the key pays stays as it was admitted;
+        what it costs us, and what it is estimated by, become the other's. False: that cannot be written, and it stays.
+        """
+        opened = self._passed_on(route, attempt)
+        try:
+            self.durable = self._ports.outbox.pass_on(opened)
+        except OutboxFullError:
+            return False
+        self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
+        self._ports.meters.attempted(attempt)
+        return True
+
+    def _passed_on(self, route: Route, attempt: Attempt) -> Opened:
+        name, free = route.provider.settings.name, self.opened.price is FREE
+        key = model_key(name, route.upstream_model)
+        return structs.replace(
+            self.opened,
+            provider=name,
+            upstream_model=route.upstream_model,
+            cost=FREE if free else route.prices(self.opened.started_at)[1],
+            prompt_tokens_estimate=0 if free else self._ports.estimator.prompt_tokens(key, self._facts.prompt),
+            bill=route.provider.settings.bill,
+            attempts=(*self.opened.attempts, attempt),
+        )
+
+    def close(
+        self,
+        outcome: Outcome,
+        *,
+        now: float,
+        metered: Metered | None = None,
+        events: int = 0,
+        size: int = 0,
+        first_token_at: float | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> UsageRecord:
+        """Write the record. Times by `time.monotonic`; `events` and `size` as passed to the client."""
+        assert not self.closed, "an exchange ends once"
+        self.closed = True
+        read = self._read(outcome, metered, size)
+        facts = situation(
+            outcome,
+            source=read.source,
+            accepted=self.accepted,
+            delivered=metered is not None and not metered.evidence.empty,
+        )
+        record = UsageRecord(
+            opened=self.opened,
+            outcome=outcome,
+            reading=read,
+            bills=bills(facts, self.opened.bill),
+            events=events,
+            bytes=size,
+            duration_ms=_ms(now - self._started_at),
+            first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
+            finish_reason=metered.finish_reason if metered else None,
+            provider_response_id=metered.response_id if metered else None,
+            details=_details(metered, read) | (details or {}) | {"situation": facts.value},
+        )
+        self.billed = record.bills is not Bills.NOTHING
+        self._ports.outbox.finish(record, self.slot)
+        charged = amount(self.opened.price, read.usage, record.bills, read.service_tier)
+        self.reservation.close(charged or 0, _tokens(read.usage))
+        self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))
+        if self._ports.traces is not None:
+            self._ports.traces.ended(record, self.traceparent)
+        return record
+
+    def keep(self, body: bytes, answer: Answer) -> None:
+        """A whole JSON answer, in case that it is asked for again."""
+        if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
+            self.kept = body
+
+    def sending(self, metered: Metered, size: int) -> None:
+        """A plain answer is about to go to the client, so many bytes of it."""
+        self.slot.note(metered.evidence, metered.usage, 0)
+        self.slot.deliver(0, size)
+        self.sent = metered, size
+
+    def _read(self, outcome: Outcome, metered: Metered | None, size: int) -> Reading:
+        if metered is None or outcome is Outcome.REFUSED_UPSTREAM:
+            return NOTHING
+        failed = outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
+        return reading(
+            metered,
+            estimator=self._ports.estimator,
+            model_key=self.model_key,
+            prompt_tokens_estimate=self.opened.prompt_tokens_estimate,
+            completion_tokens_max=self.opened.completion_tokens_max,
+            bytes_seen=size,
+            accepted=self.accepted and not failed,
+            asked=self._facts.asked,
+        )
+
+    def _learn(self, metered: Metered) -> float | None:
+        """Teach the estimator from what was reported; the error its own estimate would have had, unless that is known
+        only later. A plain answer says nothing of how a model's streams come: only of its prompts."""
+        usage = metered.usage
+        if usage is None or metered.failed is not None or not metered.complete:
+            return None
+        evidence = metered.evidence if self.opened.streamed else _UNSEEN
+        error = self._ports.estimator.learn(self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=usage)
+        if metered.counter is None or error is None:
+            return error
+        metered.counter.then(partial(self._learn_counted, evidence, usage, error))
+        return None
+
+    def _learn_counted(self, evidence: Evidence, usage: Usage, error: float, counted: int | None) -> None:
+        """The same of what a tokenizer counted. `error`: of the estimate that it would have been without."""
+        if counted:
+            learned = self._ports.estimator.learn_counted(
+                self.model_key, evidence=evidence, usage=usage, counted=counted
+            )
+            error = error if learned is None else learned
+        self._ports.meters.estimated(self.opened, error)
+
+
+def _tokens(usage: Usage) -> int:
+    return (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+
+
+def _ms(seconds: float) -> float:
+    return round(max(0.0, seconds) * 1000, 3)
+
+
+def _details(metered: Metered | None, read: Reading) -> dict[str, Any]:
+    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
+    if metered is None:
+        return {}
+    details: dict[str, Any] = {}
+    if metered.flags:
+        details["flags"] = list(metered.flags)
+    if metered.failed:
+        details["failed"] = metered.failed
+    if metered.timings:
+        details["provider_timings"] = metered.timings
+    if metered.usage_raw is not None:
+        details["usage"] = metered.usage_raw
+    if metered.usage is None or read.source is UsageSource.ESTIMATED:
+        details["evidence"] = _seen(metered.evidence)
+    if metered.counter is not None and read.estimator == TOKENIZED:
+        details["evidence"]["tokens_counted"] = metered.counter.total()
+    return details
+
+
+def _seen(evidence: Evidence) -> dict[str, int]:
+    return {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))}

@@ -1,0 +1,309 @@
+"""Moves the bytes of one stream from a provider to a client, and shows them to the meter.
+
+Law: for every piece, in the event-loop turn it arrived in: progress is recorded, then the client is written to. The
+meter reads in one look what is like the event before; else afterwards, several pieces at a time, or before where it
+must tell whole events from parts of one. Nothing is re-serialised, nothing waits for the next piece; all that is ever
+held back is one unfinished event that can still turn out to be the usage event we asked for and the client did not.
+A client that does not take a piece at once stops the provider until it has: one read is all that is held per stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+from time import monotonic
+from typing import Protocol
+
+from proxy.gateway.ports import Slot
+from proxy.http.framing import EACH_A_CHUNK
+from proxy.metering.dialects.openai.strip import UsageStripper, is_quiet
+from proxy.metering.meter import BodyMeter
+from proxy.metering.wire.event_template import RunReader, RunText
+from proxy.metering.wire.framing import SSE, Framing
+from proxy.telemetry.metrics import Gaps
+
+# What the meter knows is noted, and what it has not read yet is read, once for this many events.
+EVENTS_PER_NOTE = 64
+# At first it is done more often, whenever a quarter of the stream is not noted: a crash then extrapolates from little
+# to little more, never from one word to a page.
+UNNOTED_SHARE = 4
+
+_DONE = b"[DONE]\n\n"
+
+
+class End(Enum):
+    """How the relay of a body ended."""
+
+    COMPLETE = auto()
+    BROKEN = auto()
+    STALLED = auto()
+    CLIENT_LEFT = auto()
+    SHUT_DOWN = auto()
+    BUDGET_CUT = auto()
+    BUG = auto()
+    """ours: some of it may be missing"""
+
+
+class Upward(Protocol):
+    """The provider's side of a relay, as far as the relay steers it."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Relay:
+    """One stream. `run_on` is the hot path, then `piece`; all else happens a few times per stream."""
+
+    __slots__ = (
+        "_beat",
+        "_chunked",
+        "_gaps",
+        "_note_after",
+        "_run",
+        "_run_in_chunks",
+        "_slot",
+        "_strip",
+        "_transport",
+        "_unnoted",
+        "_upward",
+        "_whole",
+        "bytes",
+        "done",
+        "events",
+        "first_token_at",
+        "last_at",
+        "meter",
+        "on_fold",
+        "paused_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        meter: BodyMeter,
+        strip: UsageStripper | None,
+        slot: Slot,
+        loop: asyncio.AbstractEventLoop,
+        gaps: Gaps,
+        on_fold: Callable[[BodyMeter], None] | None = None,
+        framing: Framing = SSE,
+    ) -> None:
+        """`framing`: of the body, if it is a stream."""
+        self.meter = meter
+        self.events = 0
+        self.bytes = 0
+        self.first_token_at: float | None = None
+        self.last_at = monotonic()
+        self.paused_at: float | None = None
+        self.done: asyncio.Future[End] = loop.create_future()
+        self.on_fold = on_fold
+        self._beat = framing.beat
+        self._strip = strip
+        self._slot = slot
+        self._gaps = gaps
+        self._unnoted = 0  # events that came since the last note; never too few
+        self._note_after = 1  # as many of them
+        self._run: RunReader | None = None  # the next events may be more of this
+        self._run_in_chunks: RunReader | None = None  # the same, as they come from the provider
+        self._whole = meter.at_boundary
+        self._transport: asyncio.WriteTransport | None = None
+        self._chunked = True
+        self._upward: Upward | None = None
+
+    def attach(self, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
+        """From here on pieces go to this client, in chunks if it speaks HTTP/1.1."""
+        transport.set_write_buffer_limits(high=0, low=0)  # the kernel's buffer is the one there is; written to at once
+        self._transport = transport
+        self._chunked = chunked
+
+    def steer(self, upward: Upward) -> None:
+        """The provider's side to pause while the client does not read."""
+        self._upward = upward
+
+    def run_on(self, wire: bytes) -> bool:
+        """Pass on some of the body as it came, if it is a chunk for each event and they are like the one before."""
+        reader = self._run_in_chunks
+        if reader is None:
+            return False
+        found = reader.read(wire)
+        if found is None:
+            self._run_in_chunks = None
+            return False
+        self._pass_run(found, wire)
+        return True
+
+    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+        """Pass on some bytes of the body. `framed`: the same bytes as whole HTTP chunks, if they came so."""
+        found = None if self._run is None else self._run.read(payload)
+        if found is not None:
+            self._pass_run(found, self._on_wire(payload, framed))
+            return
+        self._run = self._run_in_chunks = None  # looked for again when the meter reads
+        self._arrived()
+        if self._whole and is_quiet(payload) and not payload.endswith(_DONE):
+            self._pass_quiet(payload, framed)
+        else:
+            self._pass_exactly(payload, framed)
+
+    def _pass_run(self, found: RunText, wire: bytes) -> None:
+        """Events that are read already."""
+        if self._transport is not None:
+            self.events += found.events
+            self._write(wire, found.size)
+        self._arrived()
+        self.meter.take(found)
+        self._unnoted += found.events
+        if self._unnoted >= self._note_after:
+            self._note()
+
+    def _pass_quiet(self, payload: bytes, framed: bytes | None) -> None:
+        """Whole plain events: the meter reads them later."""
+        events = payload.count(b"\n") // 2  # one line each; never too few
+        self._unnoted += events
+        if self._transport is not None:
+            self.events += events
+            strip = self._strip
+            if strip is None or strip.idle:
+                self._write(self._on_wire(payload, framed), len(payload))
+            else:
+                self._write_payload(strip.feed(payload))
+        self.meter.feed(payload)
+        if self._unnoted >= self._note_after or self.first_token_at is None:
+            self._fold()
+
+    def _pass_exactly(self, payload: bytes, framed: bytes | None) -> None:
+        """A piece that is not just whole plain events: the meter reads it before it is passed on."""
+        meter, strip = self.meter, self._strip
+        meter.feed(payload)
+        out = payload if strip is None or self._transport is None else strip.feed(payload)
+        self._fold()
+        self._whole = meter.at_boundary
+        if self._transport is None:
+            return
+        self.events = meter.events - (0 if strip is None else strip.stripped)
+        # Equal, not just as long: what was held before and what is held now can be the same length.
+        if framed is not None and out == payload:
+            self._write(self._on_wire(payload, framed), len(payload))
+        else:
+            self._write_payload(out)
+
+    def _arrived(self) -> None:
+        now = monotonic()
+        self._gaps.observe(now - self.last_at)
+        self.last_at = now
+
+    def _on_wire(self, payload: bytes, framed: bytes | None = None) -> bytes:
+        """`payload` as the client wants it."""
+        if not self._chunked:
+            return payload
+        return framed if framed is not None else b"%x\r\n%b\r\n" % (len(payload), payload)
+
+    def _write_payload(self, payload: bytes) -> None:
+        if payload:
+            self._write(self._on_wire(payload), len(payload))
+
+    def _write(self, wire: bytes, size: int) -> None:
+        """Progress is recorded, then the client is written to. `size`: of the body's bytes in `wire`."""
+        self.bytes += size
+        self._slot.deliver(self.events, self.bytes)
+        transport = self._transport
+        assert transport is not None
+        transport.write(wire)
+
+    def _fold(self) -> None:
+        self.meter.fold()
+        self._note()
+
+    def _note(self) -> None:
+        """The meter knows more than before."""
+        meter, strip = self.meter, self._strip
+        self._unnoted = 0
+        self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)
+        if self.first_token_at is None and not meter.evidence.empty:
+            self.first_token_at = self.last_at
+        self._slot.note(meter.evidence, meter.usage, meter.events)
+        run = meter.run if strip is None or strip.idle else None
+        if run is not self._run:
+            self._run = run
+            self._run_in_chunks = None
+            if run is not None and self._chunked and self._transport is not None:
+                self._run_in_chunks = RunReader(run.run, EACH_A_CHUNK)
+        if self.on_fold is not None:
+            self.on_fold(meter)
+
+    def client_full(self) -> None:
+        """The client's write buffer is over its mark: stop reading the provider."""
+        if self.paused_at is None and self._upward is not None:
+            self.paused_at = monotonic()
+            self._upward.pause_reading()
+
+    def client_drained(self) -> None:
+        """The client reads again."""
+        if self.paused_at is not None:
+            self.paused_at = None
+            self.last_at = monotonic()
+            if self._upward is not None:
+                self._upward.resume_reading()
+
+    @property
+    def whole(self) -> bool:
+        """What the client has is whole events: one of our own may follow."""
+        return self._whole
+
+    def cut(self, end: End) -> None:
+        """Here, between two events: nothing more is read of the provider."""
+        if self._upward is not None:
+            self._upward.pause_reading()
+        self.finish(end)
+
+    def heartbeat(self) -> None:
+        """A comment to a waiting client, only between two whole events. It is ours: not counted, not metered."""
+        beat = self._beat
+        if beat and self._transport is not None and self._whole and (self._strip is None or self._strip.idle):
+            self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
+
+    def detach(self) -> None:
+        """The client is gone: what it got is final; what still comes is only metered."""
+        self.settle_counts()
+        self._transport = self._run_in_chunks = None
+        self.client_drained()
+
+    def settle_counts(self) -> None:
+        """Make `events` exact: whole events passed on, the stripped one not counted."""
+        if self._transport is not None:
+            self._fold()
+            exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
+            struck = self.done.done() and self.done.result() is End.BUG  # the meter may lack what was passed on
+            self.events = max(self.events, exact) if struck else exact
+
+    def flush(self) -> None:
+        """The provider's body is over: let go of what was held, unless it is the usage event."""
+        if self._strip is not None and self._transport is not None:
+            self._write_payload(self._strip.close())
+
+    def say(self, event: bytes) -> bool:
+        """Add an event of our own (an error) between two whole events. False if it has no place."""
+        if self._transport is None or not self._whole or not event:
+            return False
+        self.events += 1
+        self._write_payload(event)
+        return True
+
+    def complete(self) -> None:
+        """The provider ended the body properly."""
+        self.finish(End.COMPLETE)
+
+    def broken(self) -> None:
+        """The provider's connection or its framing broke. After [DONE] nothing is missing."""
+        self._fold()
+        self.finish(End.COMPLETE if self.meter.done else End.BROKEN)
+
+    def failed(self) -> None:
+        """A bug of ours struck while a piece was on its way: whatever the meter has read, the client may lack it."""
+        self.finish(End.BUG)
+
+    def finish(self, end: End) -> None:
+        """The body ended; the first word counts."""
+        if not self.done.done():
+            self.done.set_result(end)

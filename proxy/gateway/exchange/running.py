@@ -1,0 +1,119 @@
+"""What runs now, and what it has come to so far. Law: counts and money only, never a word of a prompt or an answer; the
+numbers of a stream that runs are what would be billed if it ended here, and bind nobody.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+import msgspec
+
+from proxy.billing.record import Bills, Opened
+from proxy.billing.settlement import amount
+from proxy.gateway.exchange.relay import Relay
+from proxy.gateway.exchange.spending import Spending
+from proxy.metering.usage import Usage
+
+# Of those that ended a while ago the ledger knows; about 300 bytes each.
+REMEMBERED_MAX = 20_000
+
+
+State = Literal["waiting", "streaming", "draining"]
+"""waiting: for the provider's first byte; streaming; draining: the client has left, and the rest is read"""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """One exchange that has not ended. Money: nUSD; None: no price is known. Times: Unix seconds."""
+
+    exchange_id: str
+    key_id: str
+    key_alias: str
+    provider: str
+    model: str
+    endpoint: str
+    streamed: bool
+    started_at: float
+    state: State
+    events: int
+    bytes: int
+    prompt_tokens: int
+    completion_tokens: int
+    usage_source: Literal["reported", "estimated"]
+    charge_usd: int | None
+    cost_usd: int | None
+    node: str | None = None
+    """the proxy that says so, if it is on another machine"""
+    silent_s: float = 0.0
+    """how long that one has said nothing; before that, its numbers were at most a few seconds old"""
+
+
+def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> Running:
+    """As it stands now."""
+    if relay is not None:
+        relay.settle_counts()
+    return come_to(
+        opened,
+        Usage(opened.prompt_tokens_estimate) if relay is None else spending.usage(relay.meter),
+        reported=relay is not None and relay.meter.usage is not None,
+        state="draining" if left else "waiting" if relay is None else "streaming",
+        events=0 if relay is None else relay.events,
+        size=0 if relay is None else relay.bytes,
+    )
+
+
+def come_to(
+    opened: Opened,
+    usage: Usage,
+    *,
+    reported: bool,
+    state: State,
+    events: int,
+    size: int,
+    node: str | None = None,
+    silent_s: float = 0.0,
+) -> Running:
+    """What would be billed if it ended with this usage."""
+    return Running(
+        exchange_id=opened.exchange_id,
+        key_id=opened.key_id,
+        key_alias=opened.key_alias,
+        provider=opened.provider,
+        model=opened.model,
+        endpoint=opened.endpoint,
+        streamed=opened.streamed,
+        started_at=opened.started_at,
+        state=state,
+        events=events,
+        bytes=size,
+        prompt_tokens=usage.prompt_tokens or 0,
+        completion_tokens=usage.completion_tokens or 0,
+        usage_source="reported" if reported else "estimated",
+        charge_usd=amount(opened.price, usage, Bills.EVERYTHING),
+        cost_usd=amount(opened.cost, usage, Bills.EVERYTHING),
+        node=node,
+        silent_s=silent_s,
+    )
+
+
+class Whose:
+    """Which key the exchanges of this process are of: those that run, and the last ones that ended, which the ledger
+    may not have yet."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, str] = {}
+        self._ended: OrderedDict[str, str] = OrderedDict()
+
+    def began(self, exchange_id: str, key_id: str) -> None:
+        """An exchange of this key."""
+        self._running[exchange_id] = key_id
+
+    def ended(self, exchange_id: str) -> None:
+        """It is over; the oldest of those is forgotten."""
+        self._ended[exchange_id] = self._running.pop(exchange_id)
+        if len(self._ended) > REMEMBERED_MAX:
+            self._ended.popitem(last=False)
+
+    def key_of(self, exchange_id: str) -> str | None:
+        """The id of its key; None: not known here."""
+        return self._running.get(exchange_id) or self._ended.get(exchange_id)

@@ -1,0 +1,73 @@
+"""What a stream costs while it runs: its hold grows with it, and where its key wills so it is cut when nothing is left.
+
+Law: a stream is cut between two events, never within one; the client is told in the stream, and never by a `[DONE]`.
+Whatever it has cost by then is billed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import structs
+
+from proxy.billing.prices import charge
+from proxy.billing.record import Bills
+from proxy.gateway.exchange.open_exchange import Closing
+from proxy.gateway.exchange.relay import End, Relay
+from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.meter import BodyMeter
+from proxy.metering.usage import NO_USAGE, Usage
+
+
+class Spending:
+    """One exchange's. `folded` whenever its meter has read on."""
+
+    def __init__(self, closing: Closing, estimator: Estimator, *, cuts: bool) -> None:
+        """`cuts`: by its key's policy it ends when nothing is left, instead of going on to its end."""
+        self._closing = closing
+        self._reservation = closing.reservation
+        self._estimator = estimator
+        self._limited = closing.opened.held_usd is not None and closing.opened.price is not None
+        self._relay: Relay | None = None
+        self._short = False
+        if cuts and self._limited:
+            closing.reservation.on_short = self._ran_out
+
+    def folded(self, meter: BodyMeter, relay: Relay) -> None:
+        """Hold as much as it has cost by now."""
+        if not self._limited:
+            return
+        self._relay = relay
+        price = self._closing.opened.price
+        assert price is not None
+        self._reservation.grow(charge(price, self.usage(meter), Bills.EVERYTHING))
+        if self._short:  # later in this turn: the piece that was read is passed on first
+            asyncio.get_running_loop().call_soon(self._cut)
+
+    def generated(self, meter: BodyMeter) -> int:
+        """Tokens so far, as estimated."""
+        return self._estimator.completion(
+            self._closing.model_key,
+            meter.evidence,
+            completion_tokens_max=self._closing.opened.completion_tokens_max,
+            bytes_seen=meter.bytes_seen,
+        ).tokens
+
+    def usage(self, meter: BodyMeter) -> Usage:
+        """What is reported, or what can be told without."""
+        reported = meter.usage or NO_USAGE
+        prompt, completion = reported.prompt_tokens, reported.completion_tokens
+        return structs.replace(
+            reported,
+            prompt_tokens=self._closing.opened.prompt_tokens_estimate if prompt is None else prompt,
+            completion_tokens=max(completion or 0, self.generated(meter)) if not meter.done else completion,
+        )
+
+    def _ran_out(self) -> None:
+        self._short = True
+        self._cut()
+
+    def _cut(self) -> None:
+        relay = self._relay
+        if relay is not None and relay.whole and not relay.done.done():
+            relay.cut(End.BUDGET_CUT)

@@ -1,0 +1,180 @@
+"""What goes up, to which provider, and the answer's head that comes back.
+
+Law: the target is made of the dialect's path, the route's model and the query names that the dialect lists; nothing
+of a client's path goes up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+
+from proxy.billing.record import Attempt
+from proxy.gateway.ports import Ports
+from proxy.gateway.upstream.client import Answer
+from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.health import Health, retry_after_s
+from proxy.gateway.upstream.routing import Route
+from proxy.http.headers import upward
+from proxy.http.request_body import WRITINGS
+from proxy.metering.dialect import NAME, Dialect
+from proxy.metering.meter import StreamMeter
+from proxy.metering.request import RequestFacts
+from proxy.metering.wire.framing import Framing
+
+# An error answer is read whole before it is passed on; a longer one is replaced by our own.
+ERROR_BYTES_MAX = 256 * 1024
+# How servers refuse a field that they do not know; those that validate against a schema say 422.
+_UNKNOWN_FIELD = (400, 422)
+
+_VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
+
+
+PassesTo = Callable[[Route, Attempt], bool]
+"""Writes down that another provider has the exchange now, after this attempt; False: that cannot, or must not be."""
+
+
+class Asking:
+    """One request, sent to one provider after another, until one of them has it for good. Sent once more to the same
+    without what that provider does not take.
+
+    Another one is asked only where this one gave nothing and no byte has gone to the client: it could not be reached,
+    or it answered 429 or 5xx. Where a request was sent and the connection broke, or the time ran out, it may have been
+    served and billed: that is the end.
+    """
+
+    def __init__(
+        self,
+        request: web.BaseRequest,
+        dialect: Dialect,
+        facts: RequestFacts,
+        document: dict[str, Any],
+        route: Route,
+        ports: Ports,
+    ) -> None:
+        self._request = request
+        self._dialect = dialect
+        self._facts = facts
+        self._document = document
+        self.route = route
+        self._ports = ports
+        self.injected = self._injects()
+        """usage is asked for in the client's stead, and to be taken out of the answer"""
+        self.refusal: bytes | None = None
+        """the body of such a refusal, if it was read here already"""
+
+    def _injects(self) -> bool:
+        if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
+            return False
+        return self.route.provider.injects(self.route.upstream_model)
+
+    def stream_meter(self, framing: Framing) -> StreamMeter:
+        """For the answer, if it is a stream."""
+        route = self.route
+        counter = None if route.counter is None else route.counter()
+        return self._dialect.stream_meter(framing, route.provider.settings.cumulative, counter)
+
+    def wire(self) -> bytes:
+        """The request's bytes."""
+        model = self.route.upstream_model
+        document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
+        content_type, body = WRITINGS[self._dialect.request_body].write(document)
+        more = f"Content-Type: {content_type}\r\n{upward(self._request.headers, self._dialect.headers_up)}"
+        path = target(self._dialect, model, self._request.raw_path)
+        return self.route.provider.request(self._dialect, path, body, more)
+
+    async def answer(self, wire: bytes, passes_to: PassesTo) -> Answer:
+        """Send `wire`, and whatever else is to be sent, for an answer that is the exchange's. Raises
+        UpstreamFailedError."""
+        while True:
+            provider = self.route.provider
+            began_at = monotonic()
+            provider.health.asked(began_at)
+            try:
+                answer = await self._ports.upstream.ask(provider, wire)
+            except UpstreamFailedError as failure:
+                provider.health.failed(monotonic())
+                if not isinstance(failure, NotSentError) or not self._next(passes_to, began_at, str(failure), None):
+                    raise
+            else:
+                if answer.status < 400:
+                    provider.health.answered()
+                    return answer
+                if not await self._passed_over(answer, passes_to, began_at):
+                    return answer
+                answer.close()
+            wire = self.wire()
+
+    async def _passed_over(self, answer: Answer, passes_to: PassesTo, began_at: float) -> bool:
+        """Whether to ask again instead: the same provider for less, or another one."""
+        status, provider = answer.status, self.route.provider
+        self._note(answer, provider.health)
+        if status == 429 or status >= 500:
+            return self._next(passes_to, began_at, "refused" if status == 429 else "failed", status)
+        if status not in _UNKNOWN_FIELD or not self.injected or provider.settings.inject_usage != "auto":
+            return False
+        self.refusal = await answer.read(ERROR_BYTES_MAX)
+        answer.close()
+        if self.refusal is None or b"stream_options" not in self.refusal:
+            return False
+        provider.without_usage.add(self.route.upstream_model)
+        self.injected = False
+        self.refusal = None
+        return True
+
+    def _note(self, answer: Answer, health: Health) -> None:
+        now = monotonic()
+        if answer.status >= 500:
+            health.failed(now)
+        else:
+            health.answered()
+        if answer.status in (429, 503):
+            rest_s = retry_after_s(answer.head.header("retry-after"), self._ports.unix_time())
+            if rest_s is not None:
+                health.rests(now, rest_s)
+
+    def _next(self, passes_to: PassesTo, began_at: float, failed: str, status: int | None) -> bool:
+        """Give the exchange to the next provider that is well. False: there is none, or it is too late."""
+        now = monotonic()
+        before, others = self.route, self.route.others
+        while others and others[0].provider.health.away_s(now):
+            others = others[1:]
+        if not others:
+            return False
+        attempt = Attempt(
+            provider=before.provider.settings.name,
+            upstream_model=before.upstream_model,
+            failed=failed,
+            status=status,
+            started_at=self._ports.unix_time() - (now - began_at),
+            duration_ms=round((now - began_at) * 1000, 3),
+        )
+        after = replace(others[0], others=others[1:])
+        if not passes_to(after, attempt):
+            return False
+        self.route = after
+        self.injected = self._injects()
+        return True
+
+
+def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:
+    """The path that is appended to a provider's base URL, with its query."""
+    path = dialect.upstream_path
+    if NAME in path:
+        path = path.replace(NAME, quote(upstream_model, safe="/:@+"))
+    if dialect.query and "?" in raw_path:
+        parts = raw_path.partition("?")[2].partition("#")[0].split("&")
+        passed = [part for part in parts if _passes(part, dialect.query)]
+        path += "?" + "&".join(passed) if passed else ""
+    return path
+
+
+def _passes(part: str, names: tuple[str, ...]) -> bool:
+    name, _, value = part.partition("=")
+    return part in names or (name in names and _VALUE.fullmatch(value) is not None)

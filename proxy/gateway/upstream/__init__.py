@@ -1,0 +1,1 @@
+"""The provider's side: connections, health, routing."""

@@ -1,0 +1,302 @@
+"""The provider's side: where requests go, and the pool of connections they go over.
+
+Law: a request goes only where the configuration says: no redirects, no proxies from the environment, no cookies.
+Nothing is decompressed. Timeouts are our own. What goes wrong leaves here as `UpstreamFailedError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import defaultdict
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Self
+from urllib.parse import urlsplit
+
+from aiohappyeyeballs import AddrInfoType, start_connection
+
+from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.connection import NotSentError, Sink, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.health import Health
+from proxy.http.framing import Head
+from proxy.metering import languages
+from proxy.metering.dialect import Dialect, KeyHeader
+from proxy.settings import ProviderSettings
+
+# Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
+# no more, and a stream holds one read that its client has not taken: never more than 256 KiB here.
+RECEIVE_BYTES_MAX = 64 * 1024
+# Heads that are kept ready, per provider: a path that holds a model's name can be any of many.
+HEADS_MAX = 256
+# An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
+KEEP_IDLE_S = 20.0
+# The second address of a name is tried when the first has not answered for this long (RFC 8305).
+HAPPY_EYEBALLS_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where to connect. `tls`: to be verified as this host."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+@dataclass(slots=True)
+class Provider:
+    """One configured provider, with what every request to it has in common made ready."""
+
+    settings: ProviderSettings
+    origin: Origin
+    limits: TimeLimits
+    secret: bytes
+    _base_path: str
+    _fields: str
+    _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    without_usage: set[str] = field(default_factory=set)
+    """upstream models that answered 400 or 422 to stream_options: not injected again (`inject_usage: auto`)"""
+    health: Health = field(default_factory=Health)
+
+    @classmethod
+    def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
+        """Make a provider ready from its settings."""
+        parts = urlsplit(settings.base_url)
+        tls = parts.scheme == "https"
+        origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls)
+        secret = settings.api_key.reveal() if settings.api_key is not None else ""
+        fields = [
+            f"Host: {parts.netloc}",
+            "Accept-Encoding: identity",
+            "User-Agent: tokenweir",
+        ]
+        limits = TimeLimits(
+            first_byte_s=settings.timeouts.connect_s + settings.timeouts.first_byte_s,
+            idle_s=settings.timeouts.idle_s,
+            total_s=settings.timeouts.total_s,
+            write_stall_s=write_stall_s,
+            drain_s=settings.drain.seconds,
+            heartbeat_s=settings.heartbeat_s,
+        )
+        return cls(settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields))
+
+    def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
+        """A request's bytes. `path` after the base URL; `more`: further header lines, each with its CRLF."""
+        head = self._heads.get((dialect.name, path))
+        if head is None:
+            head = self._head(dialect, path)
+            if len(self._heads) < HEADS_MAX:
+                self._heads[dialect.name, path] = head
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
+
+    def _head(self, dialect: Dialect, path: str) -> bytes:
+        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields, f"Accept: {dialect.accepts}"]
+        if self.secret:
+            header = self.settings.key_header or dialect.key_header
+            lines.append(_key_line(header, self.secret.decode()))
+        return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+
+    def speaks(self, dialect: Dialect) -> bool:
+        """Whether requests in this language can go there."""
+        return languages.speaks(self.settings.dialects, dialect)
+
+    def injects(self, upstream_model: str) -> bool:
+        """Whether usage is asked for in streams whose client did not."""
+        mode = self.settings.inject_usage
+        return mode == "always" or (mode == "auto" and upstream_model not in self.without_usage)
+
+
+def _key_line(header: KeyHeader, secret: str) -> str:
+    return f"Authorization: Bearer {secret}" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}"
+
+
+class Answer:
+    """The head of an answer, and the connection its body comes over: ours until the body has ended, not after."""
+
+    __slots__ = ("_connection", "_turn", "head")
+
+    def __init__(self, head: Head, connection: UpstreamConnection) -> None:
+        self.head = head
+        self._connection = connection
+        self._turn = connection.turn
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        return self.head.status
+
+    @property
+    def content_type(self) -> str:
+        """Media type, lower case, without parameters."""
+        return self.head.header("content-type").partition(";")[0].strip().lower()
+
+    @property
+    def encoded(self) -> bool:
+        """The body is compressed, although we asked for it not to be."""
+        return self.head.header("content-encoding").lower() not in ("", "identity")
+
+    async def read(self, bytes_max: int) -> bytes | None:
+        """The whole body, or None if it is longer than `bytes_max`. Raises UpstreamFailedError."""
+        collected = _Collector(bytes_max, self)
+        self.relay_to(collected)
+        if not collected.done.done():
+            await collected.done
+        return collected.done.result()
+
+    def close(self) -> None:
+        """Nothing more of it is wanted."""
+        if self._ours:
+            self._connection.leave()
+
+    def relay_to(self, sink: Sink) -> None:
+        """From here on the body goes to `sink`."""
+        assert self._ours, "a body is relayed once"
+        self._connection.relay_to(sink)
+
+    def pause_reading(self) -> None:
+        """Let the provider wait."""
+        if self._ours:
+            self._connection.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._ours:
+            self._connection.resume_reading()
+
+    @property
+    def _ours(self) -> bool:
+        # Given back, the connection may serve another exchange by now, in this very turn of the event loop.
+        return self._connection.turn == self._turn
+
+
+class _Collector:
+    """A sink that keeps a body."""
+
+    def __init__(self, bytes_max: int, answer: Answer) -> None:
+        self.done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._bytes_left = bytes_max
+        self._pieces: list[bytes] = []
+        self._answer = answer
+
+    def run_on(self, wire: bytes) -> bool:
+        return False
+
+    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+        self._pieces.append(payload)
+        self._bytes_left -= len(payload)
+        if self._bytes_left < 0:
+            self._end(None)
+            self._answer.pause_reading()
+
+    def complete(self) -> None:
+        self._end(b"".join(self._pieces))
+
+    def failed(self) -> None:
+        """A bug of ours: nothing that came is believed."""
+        self.broken()
+
+    def broken(self) -> None:
+        if not self.done.done():
+            self.done.set_exception(UpstreamFailedError("broke off"))
+
+    def _end(self, body: bytes | None) -> None:
+        if not self.done.done():
+            self.done.set_result(body)
+
+
+class UpstreamClient:
+    """Connections to all providers. The last one to rest is the first to work again."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        """`tls`: what is trusted; default: what the system trusts."""
+        self._tls = tls
+        self._idle: defaultdict[Origin, list[tuple[float, UpstreamConnection]]] = defaultdict(list)
+        self._origins: dict[UpstreamConnection, Origin] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def ask(self, provider: Provider, request: bytes) -> Answer:
+        """Send, and wait for the head of the answer. Raises UpstreamFailedError. Cancelled, it closes what it used."""
+        connection = self._rested(provider.origin) or await self._connected(
+            provider.origin, provider.settings.timeouts.connect_s
+        )
+        try:
+            return Answer(await connection.ask(request), connection)
+        except BaseException:
+            connection.leave()
+            raise
+
+    async def close(self) -> None:
+        """Close every connection."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in list(self._origins):
+            connection.close()
+        self._idle.clear()
+
+    def _rested(self, origin: Origin) -> UpstreamConnection | None:
+        idle = self._idle[origin]
+        too_old = monotonic() - KEEP_IDLE_S
+        while idle:
+            rested_at, connection = idle.pop()
+            if rested_at > too_old and connection.usable:
+                return connection
+            connection.close()
+        return None
+
+    async def _connected(self, origin: Origin, connect_s: float) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(connect_s):
+                found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+                made = await start_connection(
+                    found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, interleave=1, socket_factory=_socket
+                )
+                _, connection = await loop.create_connection(
+                    lambda: UpstreamConnection(self._rests, self._gone),
+                    sock=made,
+                    ssl=self._trusted() if origin.tls else None,
+                    server_hostname=origin.host if origin.tls else None,
+                )
+        except (OSError, TimeoutError, ValueError) as failure:
+            # Not the error's own text: it can hold addresses.
+            raise NotSentError(f"not connected: {type(failure).__name__}") from failure
+        self._origins[connection] = origin
+        return connection
+
+    def _trusted(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def _rests(self, connection: UpstreamConnection) -> None:
+        self._idle[self._origins[connection]].append((monotonic(), connection))
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S, self._close_old)
+
+    def _gone(self, connection: UpstreamConnection) -> None:
+        origin = self._origins.pop(connection, None)
+        if origin is not None:
+            self._idle[origin] = [pair for pair in self._idle[origin] if pair[1] is not connection]
+
+    def _close_old(self) -> None:
+        self._sweep = None
+        too_old = monotonic() - KEEP_IDLE_S
+        for origin, idle in self._idle.items():
+            for rested_at, connection in idle:
+                if rested_at <= too_old:
+                    connection.close()
+            self._idle[origin] = [pair for pair in idle if pair[0] > too_old]
+        if any(self._idle.values()):
+            self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S / 2, self._close_old)
+
+
+def _socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES_MAX)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made

@@ -1,0 +1,276 @@
+"""One connection to a provider: one request at a time, and its answer's bytes where they are wanted, at once.
+
+Law: a piece of a body goes to its sink in the call that the event loop made for it; nothing is buffered but what
+comes before there is a sink, and then the socket is paused. The connection is used again only if the answer ended
+exactly where its framing says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from proxy.http.framing import (
+    HEAD_BYTES_MAX,
+    BadFramingError,
+    ChunkReader,
+    Head,
+    LengthReader,
+    read_head,
+    whole_chunks,
+)
+
+# What may come between the head and the sink (one loop turn) before the socket is paused.
+EARLY_BYTES_MAX = 64 * 1024
+
+
+class UpstreamFailedError(Exception):
+    """The provider could not be reached or broke off. Its text names no address and no secret."""
+
+
+class NotSentError(UpstreamFailedError):
+    """Nothing of the request has reached the provider: it cannot have served it."""
+
+
+class Sink(Protocol):
+    """Where the pieces of a body go."""
+
+    def run_on(self, wire: bytes) -> bool:
+        """More of a body that comes in chunks, as it came; False if it must be taken apart first, for `piece`."""
+
+    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+        """Some of the body; `framed`: the same bytes as whole HTTP chunks, if they came so."""
+
+    def complete(self) -> None:
+        """The body ended properly."""
+
+    def broken(self) -> None:
+        """The connection or its framing broke before the body's end."""
+
+    def failed(self) -> None:
+        """A bug of ours struck while a piece was on its way: it may be missing."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """Made by the pool. `ask`, then `relay_to`, then it is back in the pool or closed."""
+
+    def __init__(self, idle: Callable[[UpstreamConnection], None], gone: Callable[[UpstreamConnection], None]) -> None:
+        self._idle = idle
+        self._gone = gone
+        self._transport: asyncio.Transport | None = None
+        self._unread = select.poll()
+        self._head: bytearray = bytearray()
+        self._asked: asyncio.Future[Head] | None = None
+        self._reader: ChunkReader | LengthReader | None = None
+        self._chunks: ChunkReader | None = None  # the same, if it is one: the hot path asks nothing twice
+        self._early: list[bytes] = []
+        self._sink: Sink | None = None
+        self._keep_alive = False
+        self._said_end = False
+        self.turn = 0
+        """which exchange it serves; after it was given back, what the last one says no longer counts"""
+
+    # -- what the exchange does
+
+    def ask(self, request: bytes) -> asyncio.Future[Head]:
+        """Send a request; the future is the head of its answer, or UpstreamFailedError."""
+        assert self._asked is None, "one request at a time"
+        assert self._reader is None, "one request at a time"
+        asked = asyncio.get_running_loop().create_future()
+        if self._transport is None:
+            asked.set_exception(NotSentError("disconnected"))
+        else:
+            self._asked = asked
+            self._head = bytearray()
+            self._transport.write(request)
+        return asked
+
+    def relay_to(self, sink: Sink) -> None:
+        """From here on the body goes to `sink`."""
+        assert self._sink is None, "a body is relayed once"
+        early, self._early = b"".join(self._early), []
+        self._sink = sink
+        assert self._reader is not None, "its head was read, its body is still to come"
+        self.resume_reading()
+        if early or self._reader.rest is not None:
+            self._feed(early)
+        if self._sink is sink and self._transport is None:  # it was lost before anybody came for the body
+            self._over()
+
+    def leave(self) -> None:
+        """Nothing more of this answer is wanted: if it has not ended, the connection is closed."""
+        self._sink = None
+        if self._asked is not None or self._reader is not None:
+            self._abort()
+
+    def pause_reading(self) -> None:
+        """Let the provider wait."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    @property
+    def usable(self) -> bool:
+        """True if it is open and at rest, as far as even the kernel knows.
+
+        A provider's goodbye may have come since the event loop last looked: a request written then is lost, and must
+        not be sent twice. What was said unasked is nothing to build on either.
+        """
+        at_rest = self._transport is not None and not self._transport.is_closing() and self._reader is None
+        return at_rest and not self._unread.poll(0)
+
+    def close(self) -> None:
+        """Close it."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- what the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            self._unread.register(sock.fileno(), select.POLLIN)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the provider."""
+        try:
+            self._received(data)
+        except Exception:
+            if self._sink is not None:
+                self._sink.failed()
+            raise  # the event loop says where, and closes the connection
+
+    def _received(self, wire: bytes) -> None:
+        sink = self._sink
+        chunks = self._chunks
+        if sink is not None and chunks is not None and not chunks.within_chunk:
+            if sink.run_on(wire):
+                return
+            payload = whole_chunks(wire)
+            if payload is not None:
+                sink.piece(payload, wire)
+                return
+        if sink is not None:
+            self._feed(wire)
+        elif self._reader is not None:
+            self._keep_early(wire)
+        elif self._asked is not None:
+            self._read_head(wire)
+        else:
+            self._abort()  # it speaks without being asked
+
+    def eof_received(self) -> None:
+        """The provider will send no more; the transport closes itself, and `connection_lost` follows."""
+        self._said_end = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._transport = None
+        self._gone(self)
+        if self._reader is None or self._sink is not None:
+            self._over()  # else `relay_to` first passes on what came
+
+    # -- within
+
+    def _read_head(self, piece: bytes) -> None:
+        head = self._head
+        head += piece
+        end = head.find(b"\r\n\r\n")
+        if (len(head) if end < 0 else end) > HEAD_BYTES_MAX:
+            self._fail("head too long")
+            return
+        if end < 0:
+            return
+        rest = bytes(head[end + 4 :])
+        try:
+            read = read_head(bytes(head[: end + 2]))
+        except BadFramingError:
+            self._fail("bad head")
+            return
+        if 100 <= read.status < 200:
+            self._interim(read, rest)
+            return
+        asked, self._asked = self._asked, None
+        self._keep_alive = read.keep_alive
+        self._chunks = ChunkReader() if read.chunked else None
+        self._reader = self._chunks or LengthReader(read.length)
+        if rest:
+            self._early.append(rest)
+        if asked is not None and not asked.done():
+            asked.set_result(read)
+        else:
+            self._abort()
+
+    def _interim(self, read: Head, rest: bytes) -> None:
+        if read.status == 101:
+            self._fail("switched protocols")
+            return
+        self._head = bytearray()
+        if rest:
+            self._read_head(rest)
+
+    def _keep_early(self, piece: bytes) -> None:
+        self._early.append(piece)
+        if sum(map(len, self._early)) > EARLY_BYTES_MAX:
+            self.pause_reading()
+
+    def _feed(self, piece: bytes) -> None:
+        """Pieces that are not just whole chunks."""
+        reader, sink = self._reader, self._sink
+        assert reader is not None
+        assert sink is not None
+        try:
+            payload, whole = reader.feed(piece)
+        except BadFramingError:
+            self._fail("bad framing")
+            return
+        if payload:
+            sink.piece(payload, piece if whole else None)
+        if reader.rest is not None:
+            self._ended(reusable=not reader.rest)
+
+    def _ended(self, *, reusable: bool) -> None:
+        """The body is over: let go of it first, so that what is told can use the connection again."""
+        sink, self._sink = self._sink, None
+        self._reader = self._chunks = None
+        self.turn += 1
+        if reusable and self._keep_alive and self._transport is not None and not self._transport.is_closing():
+            self.resume_reading()
+            self._idle(self)
+        else:
+            self.close()
+        if sink is not None:
+            sink.complete()
+
+    def _over(self) -> None:
+        """The connection is gone: the proper end of a body that has no other, else a break."""
+        reader = self._reader
+        if self._said_end and isinstance(reader, LengthReader) and reader.ends_with_connection:
+            self._ended(reusable=False)
+        else:
+            self._break("disconnected")
+
+    def _fail(self, why: str) -> None:
+        self._break(why)
+        self._abort()
+
+    def _break(self, why: str) -> None:
+        asked, self._asked = self._asked, None
+        sink, self._sink = self._sink, None
+        self._reader = self._chunks = None
+        if asked is not None and not asked.done():
+            asked.set_exception(UpstreamFailedError(why))
+        if sink is not None:
+            sink.broken()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,152 @@
+"""A client's multipart/form-data body: fields are strings, files are `Upload`s, and what goes up is written anew.
+
+Law: as strict as what is said of JSON. One spelling of each thing is understood, nothing stands before the first part
+or after the last, a name comes once, and our own boundary is one that no client can have known. A file's bytes are
+never touched.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from proxy.http.errors import ApiError, bad_request
+from proxy.metering.request import Upload
+
+# OpenAI's longest form has 15 fields; lists come as one part for each value.
+PARTS_MAX = 100
+PART_HEAD_BYTES_MAX = 4096
+# Longer than any value that a model reads; what is longer is a file without a filename.
+FIELD_BYTES_MAX = 1 << 20
+
+_TYPE = re.compile(
+    r"""multipart/form-data\s*;(?:\s*charset="?[A-Za-z0-9-]+"?\s*;)?\s*
+    boundary=(?:"([A-Za-z0-9'()+_,./:=? -]{0,69}[A-Za-z0-9'()+_,./:=?-])"|([A-Za-z0-9'+_.-]{1,70}))\s*""",
+    re.IGNORECASE | re.ASCII | re.VERBOSE,
+)
+_PARAMETER = re.compile(r';[ \t]*([A-Za-z]+\*?)=(?:"((?:[^"\\\r\n]|\\.)*)"|([^\s";]+))[ \t]*')
+# Every field of the SDKs; what two parsers could read differently is none.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}(?:\[[A-Za-z0-9_.-]{0,100}\]){0,3}", re.ASCII)
+_PLAIN_CODINGS = ("binary", "8bit", "7bit")
+
+
+def parse(body: bytes, content_type: str) -> dict[str, Any]:
+    """Name → string or Upload, in their order; a list of them where the name ends with []. Raises ApiError."""
+    document: dict[str, Any] = {}
+    for name, value in _parts(body, _boundary(content_type)):
+        if name.endswith("[]"):
+            document.setdefault(name, []).append(value)
+        elif name in document:
+            raise bad_request(f"The form has the field '{name}' twice.", param=name, code="duplicate_key")
+        else:
+            document[name] = value
+    return document
+
+
+def serialise(document: Mapping[str, Any]) -> tuple[str, bytes]:
+    """The content type, and the body. What `parse` gives."""
+    boundary = secrets.token_hex(24)
+    pieces: list[bytes] = []
+    for name, values in document.items():
+        for value in values if isinstance(values, list) else (values,):
+            pieces += (b"--", boundary.encode(), b"\r\n", *_written(name, value), b"\r\n")
+    pieces.append(f"--{boundary}--\r\n".encode())
+    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)
+
+
+def without_boundary(body: bytes, content_type: str) -> bytes:
+    """The body as it is in every repetition: SDKs make a boundary for each."""
+    return body.replace(_boundary(content_type), b"")
+
+
+def _boundary(content_type: str) -> bytes:
+    found = _TYPE.fullmatch(content_type.strip())
+    if found is None:
+        message = "The request must be multipart/form-data, with a boundary."
+        raise ApiError(415, message, param="Content-Type", code="unsupported_media_type")
+    return b"--" + (found[1] or found[2]).encode()
+
+
+def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[str, str | Upload]]:
+    first, *rest = (b"\r\n" + body).split(b"\r\n" + delimiter, PARTS_MAX + 2)
+    if len(rest) > PARTS_MAX + 1:
+        raise bad_request(f"The form has more than {PARTS_MAX} parts.", code="invalid_multipart")
+    if first or not rest or rest.pop() not in (b"--", b"--\r\n"):
+        raise _broken("it does not begin and end with its boundary")
+    for part in rest:
+        head, found, content = part.partition(b"\r\n\r\n")
+        if not head.startswith(b"\r\n") or not found or len(head) > PART_HEAD_BYTES_MAX:
+            raise _broken("a part has no head, or one that is too long")
+        yield _part(head[2:], content)
+
+
+def _part(head: bytes, content: bytes) -> tuple[str, str | Upload]:
+    headers = _headers(head)
+    name, filename = _disposition(headers.get("content-disposition", ""))
+    if headers.get("content-transfer-encoding", "binary").lower() not in _PLAIN_CODINGS:
+        raise bad_request("A part of the form is encoded.", param=name, code="invalid_multipart")
+    if filename is not None:
+        return name, Upload(filename, headers.get("content-type", ""), content)
+    if len(content) > FIELD_BYTES_MAX:
+        raise bad_request("A field of the form is too long.", param=name, code="invalid_multipart")
+    try:
+        return name, content.decode()
+    except UnicodeDecodeError:
+        raise bad_request("A field of the form is not UTF-8.", param=name, code="invalid_multipart") from None
+
+
+def _headers(head: bytes) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for line in head.split(b"\r\n"):
+        name, found, value = line.partition(b":")
+        try:
+            key, text = name.decode("ascii").lower(), value.decode().strip(" \t")
+        except UnicodeDecodeError:
+            raise _broken("the head of a part is not UTF-8") from None
+        if not found or not key or key != key.strip() or key in headers or not text.isprintable():
+            raise _broken("the head of a part cannot be read")
+        headers[key] = text
+    return headers
+
+
+def _disposition(text: str) -> tuple[str, str | None]:
+    """Name, and filename if it has one."""
+    kind, at = text.partition(";")[0].strip(), text.find(";")
+    given: dict[str, str] = {}
+    while 0 <= at < len(text):
+        found = _PARAMETER.match(text, at)
+        if found is None or found[1].lower() in given:
+            raise _broken("the head of a part cannot be read")
+        given[found[1].lower()] = re.sub(r"\\(.)", r"\1", found[2]) if found[2] is not None else found[3]
+        at = found.end()
+    if kind.lower() != "form-data" or not _NAME.fullmatch(given.get("name", "")):
+        raise _broken("a part has no name, or none that a field can have")
+    extended = given.get("filename*", "")
+    if extended.lower().startswith("utf-8''"):
+        return given["name"], unquote(extended[7:])
+    return given["name"], given.get("filename")
+
+
+def _written(name: str, value: str | Upload) -> Iterator[bytes]:
+    yield f'Content-Disposition: form-data; name="{name}"'.encode()
+    if isinstance(value, str):
+        yield b"\r\n\r\n"
+        yield value.encode()
+        return
+    yield f'; filename="{_quoted(value.filename)}"\r\n'.encode("utf-8", "replace")
+    if value.content_type:
+        yield f"Content-Type: {value.content_type}\r\n".encode()
+    yield b"\r\n"
+    yield value.content
+
+
+def _quoted(text: str) -> str:
+    """A filename as it cannot be misread: a quote as browsers write it, and no sign that means something else."""
+    return "".join(one if one.isprintable() and one != "\\" else "_" for one in text.replace('"', "%22"))
+
+
+def _broken(reason: str) -> ApiError:
+    return bad_request(f"The form cannot be read: {reason}.", code="invalid_multipart")

@@ -1,0 +1,191 @@
+"""What can be asked of the proxy: a closed table of routes. Everything else is a 404.
+
+Law: a path is matched exactly as it came, undecoded, so that route, meter and upstream can never read it differently;
+where a model's name stands in it, that is all that varies. A refusal has the shape of the language it was asked in.
+A route to a provider cannot be registered without the dialect that meters its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
+
+from proxy.http import errors
+from proxy.http.connection import ClientConnection, ClientServer, refused_response
+from proxy.http.errors import ApiError
+from proxy.http.headers import refuse_ambiguous
+from proxy.metering.dialect import NAME, Dialect
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
+
+# How long an idle connection is kept; a later request's head must be whole by then, too.
+KEEP_ALIVE_S = 75.0
+# Connections waiting to be accepted while the loop is busy.
+BACKLOG = 4096
+
+Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
+ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None], Awaitable[web.StreamResponse]]
+
+# A model's name in a path: as settings spell names, and nothing that another parser could take for a way up or out.
+_NAMED = re.compile(r"(?![^?]*(?://|/\.{0,2}/|/\.{0,2}$))[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,255}", re.ASCII)
+
+
+class Routes:
+    """Method and path → who serves it."""
+
+    def __init__(self) -> None:
+        self._table: dict[tuple[str, str], Serve] = {}
+        self._paths: set[str] = set()
+        # By what stands around the name, then by method.
+        self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
+        self._shapes: dict[tuple[str, str], ErrorShape] = {}  # by how a path begins and ends
+
+    def local(self, method: str, path: str, serve: Serve) -> None:
+        """A route that this proxy answers by itself: nothing goes to a provider."""
+        self._add(method, path, serve)
+
+    def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
+        """The same for every path that has a name between `before` and `after`; `of` that name."""
+        methods = self._templates.setdefault((before, after), {})
+        if method in methods:
+            raise ValueError(f"{method} {before}…{after} is registered twice")
+        methods[method] = of
+
+    def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
+        """A route to providers. Raises TypeError for a dialect that could not meter what comes back."""
+        if not isinstance(dialect, Dialect) or not callable(dialect.tally) or not dialect.framings:
+            raise TypeError("a route to a provider needs a dialect with a meter")
+
+        def of(named: str | None) -> Serve:
+            async def serve_dialect(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
+                return await serve(request, connection, dialect, named)
+
+            return serve_dialect
+
+        for path in dialect.paths:
+            before, found, after = path.partition(NAME)
+            self._shapes[before, after] = dialect.errors
+            if found:
+                self.named("POST", before, after, of)
+            else:
+                self._add("POST", path, of(None))
+        self._shapes[dialect.errors.prefix, ""] = dialect.errors
+
+    def _add(self, method: str, path: str, serve: Serve) -> None:
+        if (method, path) in self._table:
+            raise ValueError(f"{method} {path} is registered twice")
+        self._table[method, path] = serve
+        self._paths.add(path)
+
+    def find(self, method: str, raw_path: str) -> Serve:
+        """Raises ApiError 404 or 405."""
+        path = raw_path.partition("?")[0]
+        serve = self._table.get((method, path))
+        if serve is not None:
+            return serve
+        methods, name = self._named(path)
+        if method in methods:
+            return methods[method](name)
+        if methods or path in self._paths:
+            raise ApiError(405, f"{method} is not allowed here.", code="method_not_allowed")
+        raise errors.unknown_route(method, path)
+
+    def _named(self, path: str) -> tuple[Mapping[str, Callable[[str], Serve]], str]:
+        """What the template that `path` fits leads to, and the name in it."""
+        for (before, after), methods in self._templates.items():
+            name = path[len(before) : len(path) - len(after)]
+            if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
+                return methods, name
+        return {}, ""
+
+    def shape(self, raw_path: str) -> ErrorShape:
+        """How a refusal of `raw_path` looks: as its dialect says it; of a path that leads nowhere, the longest prefix
+        tells."""
+        path = raw_path.partition("?")[0]
+        fitting = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
+        return self._shapes[max(fitting, key=lambda both: len("".join(both)))] if fitting else OPENAI_ERRORS
+
+
+class Server:
+    """Listens, and hands every request to its route."""
+
+    def __init__(
+        self, routes: Routes, *, refused: Callable[[int, str | None], None], headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`headers`: of every answer, where its route has not said otherwise, or begun it."""
+        self._routes = routes
+        self._headers = headers or {}
+        self._refused = refused
+        self._server = ClientServer(
+            self._serve,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=KEEP_ALIVE_S,
+            lingering_time=2.0,
+        )
+        self._runner = web.ServerRunner(self._server)
+        self._sites: list[web.BaseSite] = []
+
+    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
+        """Listen; the port in use (for port 0: the one the system chose). Raises OSError."""
+        if HttpRequestParser is HttpRequestParserPy:  # it reads some malformed requests that others read differently
+            raise OSError("aiohttp runs here without its C parser: install a build that has it")
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_port=reuse_port or None)
+        await site.start()
+        self._sites.append(site)
+        addresses = self._runner.addresses
+        return int(addresses[0][1]) if addresses else port
+
+    async def stop_listening(self) -> None:
+        """Take no new connection; those that are open go on, idle ones are closed."""
+        for site in self._sites:
+            await site.stop()
+        self._sites.clear()
+        self._server.pre_shutdown()
+
+    async def close(self) -> None:
+        """Close what is left."""
+        await self._server.shutdown(timeout=1.0)
+        await self._runner.cleanup()
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, ClientConnection)
+        try:
+            closes = refuse_ambiguous(request)
+        except ApiError as refusal:
+            return self._refuse(refusal, request, closes=True)
+        try:
+            serve = self._routes.find(request.method, request.raw_path)
+            response = await serve(request, connection)
+        except ApiError as refusal:
+            return self._refuse(refusal, request, closes=closes)
+        if not response.prepared:
+            for name, value in self._headers.items():
+                response.headers.setdefault(name, value)
+        if closes:
+            response.force_close()
+        return response
+
+    def _refuse(self, refusal: ApiError, request: web.BaseRequest, *, closes: bool) -> web.Response:
+        self._refused(refusal.status, refusal.code)
+        response = refused_response(refusal, self._routes.shape(request.raw_path))
+        response.headers.update(self._headers)
+        if closes:
+            response.force_close()
+        return response
+
+
+async def wait_until(condition: Callable[[], bool], *, deadline_s: float, every_s: float = 0.02) -> bool:
+    """Poll until `condition` holds; False if it does not within `deadline_s`."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + deadline_s
+    while not condition():
+        if loop.time() >= until:
+            return False
+        await asyncio.sleep(every_s)
+    return True

@@ -1,0 +1,1 @@
+"""Keys, accounts, limits, credit, and the audit log of changes to them."""

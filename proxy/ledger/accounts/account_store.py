@@ -1,0 +1,169 @@
+"""Organizations and projects in SQL. Law: see levels.py; none is ever deleted, nor moved to another organization: what
+a project has spent, its organization has spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, select, update
+
+from proxy.billing.keys import Account, AccountKind
+from proxy.billing.limits import UNLIMITED, Limits
+from proxy.ledger.accounts.limits import (
+    LIMITS,
+    checked_limits,
+    checked_name,
+    limits_of,
+    limits_row,
+    next_revision,
+    with_changes,
+)
+from proxy.ledger.schema.tables import accounts
+from proxy.storage.database import Lock, hold, reading, writing
+
+_COLUMNS = accounts.c
+CHANGES = frozenset({"name", "limits"}) | LIMITS
+"""what `update` may be given"""
+
+
+class AccountError(ValueError):
+    """A change of accounts that cannot be made; its words are for the operator."""
+
+
+class NameTakenError(AccountError):
+    """Another organization, or another project of the same organization, has this name."""
+
+
+class UnknownAccountError(AccountError):
+    """No account has this id, and not exactly one this name."""
+
+
+class AccountStore:
+    """Makes, lists and changes organizations and projects. Every method raises LedgerUnavailable."""
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float]) -> None:
+        """`clock`: Unix seconds."""
+        self._engine = engine
+        self._clock = clock
+
+    def create_organization(self, *, account_id: str, name: str, limits: Limits = UNLIMITED) -> Account:
+        """Put a new organization down. Raises NameTakenError, or ValueError naming the field that is wrong."""
+        return self._create(account_id, AccountKind.ORGANIZATION, name, limits, None)
+
+    def create_project(self, *, account_id: str, name: str, organization: str, limits: Limits = UNLIMITED) -> Account:
+        """Put a new project of this organization (its id or name) down. Raises as above, or UnknownAccountError."""
+        return self._create(account_id, AccountKind.PROJECT, name, limits, organization)
+
+    def update(self, id_or_name: str, **changes: Any) -> Account:
+        """Change its `name`, its `limits`, or single ones of them by their names; nothing changes: no new revision.
+
+        Raises UnknownAccountError, NameTakenError, or ValueError naming the field that is wrong.
+        """
+        assert changes.keys() <= CHANGES, "an account has nothing else that may change"
+
+        def changed(account: Account) -> Account:
+            name = checked_name("name", changes.get("name", account.name))
+            return replace(account, name=name, limits=with_changes(account.limits, changes))
+
+        return self._change(id_or_name, changed)
+
+    def block(self, id_or_name: str) -> Account:
+        """No key below it counts until it is unblocked; again is fine. Raises UnknownAccountError."""
+        now = self._clock()
+        return self._change(id_or_name, lambda one: one if one.blocked_at is not None else replace(one, blocked_at=now))
+
+    def unblock(self, id_or_name: str) -> Account:
+        """Its keys count again, as far as nothing else is blocked. Raises UnknownAccountError."""
+        return self._change(id_or_name, lambda one: replace(one, blocked_at=None))
+
+    def every(self) -> list[Account]:
+        """Every account, oldest first."""
+        with reading(self._engine) as connection:
+            return sorted(read_accounts(connection), key=lambda one: (one.created_at, one.account_id))
+
+    def one(self, id_or_name: str, kind: AccountKind | None = None) -> Account:
+        """The account with this id, or else the only one with this name; of this kind. Raises UnknownAccountError."""
+        with reading(self._engine) as connection:
+            return _one(connection, id_or_name, kind)
+
+    def _create(
+        self, account_id: str, kind: AccountKind, name: str, limits: Limits, organization: str | None
+    ) -> Account:
+        checked_name("name", name)
+        checked_limits(limits)
+        with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
+            above = None if organization is None else _one(connection, organization, AccountKind.ORGANIZATION)
+            account = Account(
+                account_id=account_id,
+                kind=kind,
+                parent_id=None if above is None else above.account_id,
+                name=name,
+                limits=limits,
+                created_at=self._clock(),
+                blocked_at=None,
+                revision=next_revision(connection),
+            )
+            _require_name(connection, account)
+            connection.execute(insert(accounts).values(_row_of(account)))
+        return account
+
+    def _change(self, id_or_name: str, changed: Callable[[Account], Account]) -> Account:
+        with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
+            old = _one(connection, id_or_name, None)
+            new = changed(old)
+            if new == old:
+                return old
+            _require_name(connection, new)
+            new = replace(new, revision=next_revision(connection))
+            connection.execute(update(accounts).where(_COLUMNS.account_id == new.account_id).values(_row_of(new)))
+        return new
+
+
+def read_accounts(connection: Connection, *conditions: ColumnElement[bool]) -> list[Account]:
+    """Those that meet the conditions, in the order of their last changes."""
+    rows = connection.execute(select(accounts).where(*conditions).order_by(_COLUMNS.revision))
+    return [_account_of(row) for row in rows]
+
+
+def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> Account:
+    words = "account" if kind is None else kind.value
+    of_kind = [] if kind is None else [_COLUMNS.kind == kind.value]
+    named = read_accounts(connection, or_(_COLUMNS.account_id == id_or_name, _COLUMNS.name == id_or_name), *of_kind)
+    found = [one for one in named if one.account_id == id_or_name] or named
+    if not found:
+        raise UnknownAccountError(f"{words}: none has the id or the name {id_or_name!r}")
+    if len(found) > 1:
+        ids = ", ".join(one.account_id for one in found)
+        raise UnknownAccountError(f"{words}: {len(found)} have the name {id_or_name!r}; say which: {ids}")
+    return found[0]
+
+
+def _require_name(connection: Connection, account: Account) -> None:
+    """Raises NameTakenError."""
+    same = read_accounts(connection, _COLUMNS.kind == account.kind.value, _COLUMNS.name == account.name)
+    others = {one.account_id for one in same if one.parent_id == account.parent_id} - {account.account_id}
+    if others:
+        raise NameTakenError(f"name: another {account.kind.value} is called {account.name!r} already")
+
+
+def _account_of(row: Row[Any]) -> Account:
+    return Account(
+        account_id=row.account_id,
+        kind=AccountKind(row.kind),
+        parent_id=row.parent_id,
+        name=row.name,
+        limits=limits_of(row.limits),
+        created_at=row.created_at,
+        blocked_at=row.blocked_at,
+        revision=row.revision,
+    )
+
+
+def _row_of(account: Account) -> dict[str, Any]:
+    row = {column.name: getattr(account, column.name) for column in accounts.columns}
+    return {**row, "kind": account.kind.value, "limits": limits_row(account.limits)}

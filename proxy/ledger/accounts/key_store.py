@@ -1,0 +1,256 @@
+"""Keys in SQL. Law: see levels.py; no secret ever comes here, only its digest and its last characters. A key that is
+revoked stays so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, select, update
+
+from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey
+from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, WhenDown
+from proxy.ledger.accounts.account_store import UnknownAccountError, read_accounts
+from proxy.ledger.accounts.limits import (
+    LIMITS,
+    NAME_CHARS_MAX,
+    checked_limits,
+    checked_name,
+    limits_of,
+    limits_row,
+    next_revision,
+    with_changes,
+)
+from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.storage.database import Lock, hold, reading, writing
+
+ALIAS_CHARS_MAX = NAME_CHARS_MAX
+# What a person reads at a glance, and what a metric or a report can be grouped by.
+TAGS_MAX, TAG_CHARS_MAX = 20, 64
+
+_COLUMNS = api_keys.c
+_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "when_down", "tags"})
+CHANGES = _PLAIN | {"limits"} | LIMITS
+"""what `update` may be given"""
+
+
+class KeyStoreError(ValueError):
+    """A change of keys that cannot be made; its words are for the operator."""
+
+
+class AliasTakenError(KeyStoreError):
+    """Another live key has this alias."""
+
+
+class UnknownKeyError(KeyStoreError):
+    """No key has this id, and no live key has this alias."""
+
+
+class KeyStore:
+    """Makes, lists and changes keys. Every method raises LedgerUnavailable.
+
+    A key is named by its id, or by its alias while it is live; what names none raises UnknownKeyError.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float]) -> None:
+        """`clock`: Unix seconds."""
+        self._engine = engine
+        self._clock = clock
+
+    def create(
+        self,
+        *,
+        key_id: str,
+        alias: str,
+        digest: bytes,
+        hint: str,
+        models: Iterable[str] | None,
+        expires_at: float | None,
+        project_id: str = DEFAULT_PROJECT,
+        limits: Limits = UNLIMITED,
+        on_exhausted: OnExhausted = OnExhausted.FINISH,
+        when_down: WhenDown | None = None,
+        tags: Iterable[str] = (),
+    ) -> ApiKey:
+        """Put a new key down. `models` None: all.
+
+        Raises AliasTakenError, UnknownAccountError, or ValueError naming the field that is wrong.
+        """
+        with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
+            key = ApiKey(
+                key_id=key_id,
+                alias=checked_name("alias", alias),
+                digest=digest,
+                hint=hint,
+                models=None if models is None else frozenset(models),
+                created_at=self._clock(),
+                expires_at=expires_at,
+                revoked_at=None,
+                revision=next_revision(connection),
+                project_id=project_id,
+                limits=checked_limits(limits),
+                on_exhausted=on_exhausted,
+                when_down=when_down,
+                tags=_checked_tags(tags),
+            )
+            _require_project(connection, project_id)
+            _require_alias(connection, key, key.created_at)
+            connection.execute(insert(api_keys).values(_row_of(key)))
+        return key
+
+    def every(self) -> list[ApiKey]:
+        """Every key that ever was, oldest first."""
+        with reading(self._engine) as connection:
+            return sorted(_keys(connection), key=lambda key: (key.created_at, key.key_id))
+
+    def one(self, key_id_or_alias: str) -> ApiKey:
+        """The key with this id, or else the live one with this alias."""
+        with reading(self._engine) as connection:
+            return _one(connection, key_id_or_alias, self._clock())
+
+    def update(self, key_id_or_alias: str, **changes: Any) -> ApiKey:
+        """Change some of its fields, its `limits`, or single ones of them by their names; what is the same already
+        takes no revision.
+
+        Raises AliasTakenError, KeyStoreError for a revoked key, or ValueError naming the field that is wrong.
+        """
+        assert changes.keys() <= CHANGES, "a key has nothing else that may change"
+
+        def changed(key: ApiKey) -> ApiKey:
+            plain = {name: value for name, value in changes.items() if name in _PLAIN}
+            new = replace(key, **plain, limits=with_changes(key.limits, changes))
+            checked_name("alias", new.alias)
+            models = None if new.models is None else frozenset(new.models)
+            return replace(new, models=models, tags=_checked_tags(new.tags))
+
+        return self._change(key_id_or_alias, changed)
+
+    def rotate(self, key_id_or_alias: str, *, digest: bytes, hint: str, old_until: float) -> ApiKey:
+        """Give it a new secret. The one before counts until `old_until` (Unix seconds), the one before that no more.
+
+        Raises KeyStoreError for a revoked key.
+        """
+        return self._change(
+            key_id_or_alias,
+            lambda key: replace(key, digest=digest, hint=hint, old_digest=key.digest, old_until=old_until),
+        )
+
+    def block(self, key_id_or_alias: str) -> ApiKey:
+        """It does not count until it is unblocked; again is fine. Raises KeyStoreError for a revoked key."""
+        now = self._clock()
+        return self._change(
+            key_id_or_alias, lambda key: key if key.blocked_at is not None else replace(key, blocked_at=now)
+        )
+
+    def unblock(self, key_id_or_alias: str) -> ApiKey:
+        """It counts again. Raises KeyStoreError for a revoked key."""
+        return self._change(key_id_or_alias, lambda key: replace(key, blocked_at=None))
+
+    def revoke(self, key_id_or_alias: str) -> ApiKey:
+        """It never counts again; once more is fine."""
+        now = self._clock()
+        return self._change(
+            key_id_or_alias, lambda key: key if key.revoked_at is not None else replace(key, revoked_at=now), final=True
+        )
+
+    def changes_since(self, revision: int) -> list[ApiKey | Account]:
+        """Every key and account made or changed after `revision`, in the order of the changes; 0: all."""
+        with reading(self._engine) as connection:
+            changes: list[ApiKey | Account] = [
+                *_keys(connection, _COLUMNS.revision > revision),
+                *read_accounts(connection, accounts.c.revision > revision),
+            ]
+        return sorted(changes, key=attrgetter("revision"))
+
+    def _change(self, key_id_or_alias: str, changed: Callable[[ApiKey], ApiKey], *, final: bool = False) -> ApiKey:
+        """`final`: also a revoked key may be given."""
+        with writing(self._engine) as connection:
+            hold(connection, Lock.KEYS)
+            now = self._clock()
+            old = _one(connection, key_id_or_alias, now)
+            if old.revoked_at is not None and not final:
+                raise KeyStoreError(f"the key {old.key_id} is revoked; that is for ever")
+            new = changed(old)
+            if new == old:
+                return old
+            if (new.alias, new.expires_at) != (old.alias, old.expires_at):  # nothing else may be in the way of the rest
+                _require_alias(connection, new, now)
+            new = replace(new, revision=next_revision(connection))
+            connection.execute(update(api_keys).where(_COLUMNS.key_id == new.key_id).values(_row_of(new)))
+        return new
+
+
+def _one(connection: Connection, key_id_or_alias: str, now: float) -> ApiKey:
+    named = _keys(connection, or_(_COLUMNS.key_id == key_id_or_alias, _COLUMNS.alias == key_id_or_alias))
+    found = [key for key in named if key.key_id == key_id_or_alias] or [key for key in named if key.live(now)]
+    if not found:
+        raise UnknownKeyError(f"key: none has the id, and no live one the alias, {key_id_or_alias!r}")
+    return found[0]
+
+
+def _require_alias(connection: Connection, key: ApiKey, now: float) -> None:
+    """Raises AliasTakenError if another live key has its alias; one that is not live may have any."""
+    same = _keys(connection, _COLUMNS.alias == key.alias) if key.live(now) else []
+    if any(one.live(now) for one in same if one.key_id != key.key_id):
+        raise AliasTakenError(f"alias: a live key has {key.alias!r} already")
+
+
+def _require_project(connection: Connection, project_id: str) -> None:
+    """Raises UnknownAccountError."""
+    is_it = accounts.c.account_id == project_id, accounts.c.kind == AccountKind.PROJECT.value
+    if not read_accounts(connection, *is_it):
+        raise UnknownAccountError(f"project: none has the id {project_id!r}")
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Each once, in their order. Raises ValueError."""
+    once = tuple(dict.fromkeys(tags))
+    if len(once) > TAGS_MAX:
+        raise ValueError(f"tags: at most {TAGS_MAX}, not {len(once)}")
+    for tag in once:
+        if not tag.strip() or len(tag) > TAG_CHARS_MAX or not tag.isprintable():
+            raise ValueError(f"tags: 1 to {TAG_CHARS_MAX} printable characters each, not {tag!r}")
+    return once
+
+
+def _keys(connection: Connection, *conditions: ColumnElement[bool]) -> list[ApiKey]:
+    rows = connection.execute(select(api_keys).where(*conditions).order_by(_COLUMNS.revision))
+    return [_key_of(row) for row in rows]
+
+
+def _key_of(row: Row[Any]) -> ApiKey:
+    return ApiKey(
+        key_id=row.key_id,
+        alias=row.alias,
+        digest=row.digest,
+        hint=row.hint,
+        models=None if row.models is None else frozenset(row.models),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+        revision=row.revision,
+        project_id=row.project_id,
+        limits=limits_of(row.limits),
+        on_exhausted=OnExhausted(row.on_exhausted),
+        when_down=None if row.when_down is None else WhenDown(row.when_down),
+        tags=tuple(row.tags or ()),
+        blocked_at=row.blocked_at,
+        old_digest=row.old_digest,
+        old_until=row.old_until,
+    )
+
+
+def _row_of(key: ApiKey) -> dict[str, Any]:
+    row = {column.name: getattr(key, column.name) for column in api_keys.columns}
+    return {
+        **row,
+        "models": None if key.models is None else sorted(key.models),
+        "limits": limits_row(key.limits),
+        "on_exhausted": key.on_exhausted.value,
+        "when_down": None if key.when_down is None else key.when_down.value,
+        "tags": list(key.tags) or None,
+    }

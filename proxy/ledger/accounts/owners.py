@@ -1,0 +1,60 @@
+"""Whose an entry is: its key, and the accounts above that. Law: as things are now; a key never leaves its project, so
+only names and tags can have been others once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+from sqlalchemy import BindParameter, Connection, Engine, bindparam, select
+
+from proxy.billing.keys import AccountKind
+from proxy.ledger.schema.tables import accounts, api_keys
+from proxy.ledger.settling.spend import IDS_MAX, batches
+from proxy.storage.database import reading
+
+_PROJECTS, _ABOVE = accounts.alias("projects"), accounts.alias("above")
+_IDS: BindParameter[str] = bindparam("ids", expanding=True)
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A key or an account, and what is above it."""
+
+    scope_id: str
+    name: str
+    project_id: str | None
+    project: str | None
+    organization_id: str | None
+    organization: str | None
+    tags: tuple[str, ...] = ()
+
+
+def owners_of(engine: Engine, scope_ids: Collection[str]) -> dict[str, Owner]:
+    """Those of these keys and accounts that there are. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        return {one.scope_id: one for ids in batches(scope_ids, IDS_MAX) for one in _owners(connection, ids)}
+
+
+def _owners(connection: Connection, scope_ids: Collection[str]) -> Iterator[Owner]:
+    projects, above, keys = _PROJECTS.c, _ABOVE.c, api_keys.c
+    of_keys = (
+        select(keys.key_id, keys.alias, projects.account_id, projects.name, above.account_id, above.name, keys.tags)
+        .select_from(
+            api_keys.outerjoin(_PROJECTS, keys.project_id == projects.account_id).outerjoin(
+                _ABOVE, projects.parent_id == above.account_id
+            )
+        )
+        .where(keys.key_id.in_(_IDS))
+    )
+    for row in connection.execute(of_keys, {"ids": scope_ids}):
+        yield Owner(row[0], row[1], row[2], row[3], row[4], row[5], tuple(row.tags or ()))
+    of_accounts = (
+        select(projects.account_id, projects.name, projects.kind, above.account_id, above.name)
+        .select_from(_PROJECTS.outerjoin(_ABOVE, projects.parent_id == above.account_id))
+        .where(projects.account_id.in_(_IDS))
+    )
+    for scope_id, name, kind, above_id, above_name in connection.execute(of_accounts, {"ids": scope_ids}):
+        if kind == AccountKind.ORGANIZATION.value:
+            yield Owner(scope_id, name, None, None, scope_id, name)
+        else:
+            yield Owner(scope_id, name, scope_id, name, above_id, above_name)

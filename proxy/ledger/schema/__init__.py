@@ -1,0 +1,1 @@
+"""Tables, partitions, migrations and backups of the ledger."""

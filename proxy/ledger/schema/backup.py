@@ -1,0 +1,49 @@
+"""A copy of a SQLite ledger, made while it is written to. Postgres has better means of its own.
+
+Law: a copy that is there is whole: it is of one moment, was read back, and is on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from proxy.storage.database import BUSY_S_MAX, LedgerUnavailable
+
+
+def copy_ledger(file: Path, to: Path) -> None:
+    """One moment of `file`, at `to`, for its owner only. Raises FileExistsError, LedgerUnavailable, OSError."""
+    if not file.exists():
+        raise LedgerUnavailable(f"there is no ledger at {file}")
+    if to.exists():
+        raise FileExistsError(f"{to} is there already: name a folder for this backup alone")
+    draft = to.with_name(f"{to.name}.new")
+    os.close(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    try:
+        _copy(file, draft)
+    except sqlite3.Error as error:
+        draft.unlink(missing_ok=True)
+        raise LedgerUnavailable(f"the ledger could not be copied: {error}") from error
+    _sync(draft)
+    draft.replace(to)
+    _sync(to.parent)
+
+
+def _copy(file: Path, draft: Path) -> None:
+    source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S_MAX)
+    with closing(source), closing(sqlite3.connect(draft)) as copy:
+        source.backup(copy)  # all pages in one step: one moment, whoever writes meanwhile
+        copy.execute("PRAGMA journal_mode=DELETE")  # one file, that can be carried anywhere
+        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged, and so is the ledger: {found}")
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""Records become ledger entries here, with the balances they change."""

@@ -1,0 +1,190 @@
+"""The dialect messages, Anthropic's: events and answers → evidence, usage, how it ended.
+
+Law: what a model generated is counted (text, thinking, the input of tools, its own and the server's), what a tool
+gave back is not; usage is merged key by key, last, never lower. The `output_tokens` that a stream begins with are a
+seed, no count: until a `message_delta` says it, the completion is unreported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from proxy.metering.dialect import Dialect, KeyHeader
+from proxy.metering.dialects.anthropic.request import facts, upstream_document
+from proxy.metering.dialects.anthropic.usage import oddities, usage_of, with_total
+from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
+from proxy.metering.dialects.openai.usage import later, violations
+from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.request import json_bytes
+from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.usage import NO_USAGE, Usage
+from proxy.metering.wire.json_reader import document_of
+
+
+class MessagesTally(Counting):
+    """What the events of one exchange add up to."""
+
+    __slots__ = ("_merged",)
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+        self._merged: dict[str, Any] = {}
+
+    def read(self, event: bytes, name: bytes) -> Event | None:
+        """One event of a stream."""
+        found = event_of(event)
+        if found is None:
+            return None
+        if found.error or found.type == "error" or name == b"error":
+            self.fail("error_event")
+        elif found.delta is not None:
+            self._read_delta(found.delta, found)
+        elif found.content_block is not None:
+            self._read_block(found.index or 0, found.content_block)
+        elif found.message is not None:
+            self._read_start(found.message)
+        elif found.type == "message_stop":
+            self.done = True
+        return found
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer."""
+        message = message_of(body)
+        if message is None:
+            return False
+        if message.error or message.type == "error":
+            self.fail("error_body")
+        self.response_id = identifier(message.id)
+        for index, block in enumerate(message.content or ()):
+            self._read_block(index, block)
+            if block.input and block.name:
+                self.evidence.tool_chars += json_bytes(block.input)
+        self._finish(message.stop_reason)
+        self._read_usage(message.usage, final=True)
+        self.done = message.content is not None
+        return True
+
+    def _read_start(self, message: Message) -> None:
+        self.response_id = self.response_id or identifier(message.id)
+        self._read_usage(message.usage, final=False)
+
+    def _read_block(self, index: int, block: Block) -> None:
+        """Where a block begins; in an answer, all of it. A result of a tool has neither name nor text of its own."""
+        if block.name:
+            self._begin((index, block.id or block.name))
+            self.evidence.tool_events += 1
+            self._called.append(block.name)
+        self._read_text(block.text, block.thinking)
+
+    def _read_delta(self, delta: Delta, found: Event) -> None:
+        if delta.partial_json:
+            self.evidence.tool_events += 1
+            self._called.append(delta.partial_json)
+        self._read_text(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
+        self._finish(delta.stop_reason)
+        if found.type == "message_delta":
+            self._read_usage(found.usage, final=True)
+
+    def _read_text(self, text: str | None, thinking: str | None) -> None:
+        if text:
+            self._texts.append(text)
+        if thinking:
+            self._reasonings.append(thinking)
+        if text or thinking:
+            self.evidence.text_events += 1
+
+    def _finish(self, reason: str | None) -> None:
+        if reason:
+            self.finish_reason = word(reason)
+
+    def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
+        if not raw:
+            return
+        merged = self._merged | {name: value for name, value in raw.items() if value is not None}
+        usage = usage_of(merged)
+        if usage is None:
+            self.flags.add("usage_invalid")
+            return
+        self._merged = self.usage_raw = merged
+        self.service_tier = merged.get("service_tier", self.service_tier)
+        if not final:
+            usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
+        if usage != NO_USAGE:
+            self.flags.update(violations(usage))
+            self.flags.update(oddities(merged))
+            folded, fell = later(self.usage, usage)
+            self.usage = with_total(folded)
+            if fell:
+                self.flags.add("usage_decreased")
+
+
+class CountTally(Counting):
+    """An answer of count_tokens: its one number is what was asked for, not what was used, which is nothing."""
+
+    __slots__ = ()
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+
+    def read(self, event: bytes, name: bytes) -> None:
+        """There are no streams."""
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer."""
+        document = document_of(body)
+        if not isinstance(document, dict):
+            return False
+        if document.get("error"):
+            self.fail("error_body")
+            return True
+        self.done = True
+        self.usage, self.usage_raw = Usage(prompt_tokens=0, completion_tokens=0, total_tokens=0), document
+        return True
+
+
+# By HTTP status, as Anthropic documents them; any other 4xx is the request's fault.
+_TYPES = {
+    401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
+    408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",
+    503: "overloaded_error", 504: "timeout_error", 529: "overloaded_error",
+}  # fmt: skip
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    """There is no `param`: the field is named where Anthropic names it, before the message."""
+    message = refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"
+    return {"type": "error", "error": {"type": _TYPES.get(refusal.status, "invalid_request_error"), "message": message}}
+
+
+ANTHROPIC_ERRORS = ErrorShape("/v1/messages", _refused, _refused, "error")
+
+ANTHROPIC_MESSAGES = Dialect(
+    name="anthropic.messages",
+    paths=("/v1/messages",),
+    upstream_path="/messages",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=MessagesTally,
+    errors=ANTHROPIC_ERRORS,
+    key_header=KeyHeader.X_API_KEY,
+    headers_up=("anthropic-version", "anthropic-beta"),
+    headers_down=("request-id",),
+    query=("beta",),
+)
+
+ANTHROPIC_COUNT_TOKENS = Dialect(
+    name="anthropic.count_tokens",
+    paths=("/v1/messages/count_tokens",),
+    upstream_path="/messages/count_tokens",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=CountTally,
+    errors=ANTHROPIC_ERRORS,
+    key_header=KeyHeader.X_API_KEY,
+    headers_up=("anthropic-version", "anthropic-beta"),
+    headers_down=("request-id",),
+    query=("beta",),
+    free=True,
+)

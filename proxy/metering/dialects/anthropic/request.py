@@ -1,0 +1,93 @@
+"""The request side of Anthropic's messages: what the body says, and the body that goes up.
+
+Law: nothing is read of a request but what admission needs; what goes up is what came, but for the model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.metering.request import RequestFacts, flag, integer, json_bytes, messages_of, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+# Of a block: what is text to the model, and what is read as JSON.
+_SPOKEN = ("text", "thinking")
+_STRUCTURES = ("tools", "output_config", "output_format")
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=flag(document, "stream"),
+        usage_asked=True,
+        completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
+        n=1,
+        prompt=_prompt(messages_of(document), document),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
+    return {**document, "model": upstream_model}
+
+
+def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
+    found = _Found()
+    found.read(document.get("system"))
+    for message in messages:
+        found.read(message.get("content"))
+    found.structures += [document[name] for name in _STRUCTURES if document.get(name)]
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(found.texts))
+    return PromptEvidence(
+        messages=len(messages) + (1 if document.get("system") else 0),
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        blanks=blanks,
+        marks=marks,
+        tool_chars=sum([json_bytes(value) for value in found.structures]),
+        images=found.images,
+        attachments=found.attachments,
+    )
+
+
+class _Found:
+    """What the blocks of a prompt hold."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.structures: list[Any] = []
+        self.images = 0
+        self.attachments = 0
+
+    def read(self, content: object) -> None:
+        """A text, or a list of blocks."""
+        if isinstance(content, str):
+            self.texts.append(content)
+        elif isinstance(content, list):
+            for block in content:
+                if isinstance(block, dict):
+                    self._block(block)
+
+    def _block(self, block: dict[str, Any]) -> None:
+        kind = block.get("type")
+        if kind == "image":
+            self.images += 1
+        elif kind == "document":
+            self._document(block.get("source"))
+        elif isinstance(block.get("input"), dict):
+            self.structures.append(block["input"])
+        else:
+            self.texts += [text for name in _SPOKEN if isinstance(text := block.get(name), str)]
+            self.read(block.get("content"))
+
+    def _document(self, source: object) -> None:
+        if isinstance(source, dict) and source.get("type") == "text":
+            self.read(source.get("data"))
+        elif isinstance(source, dict) and source.get("type") == "content":
+            self.read(source.get("content"))
+        else:
+            self.attachments += 1

@@ -1,0 +1,1 @@
+"""Azure OpenAI: OpenAI's shapes under deployments."""

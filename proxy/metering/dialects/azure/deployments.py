@@ -1,0 +1,74 @@
+"""OpenAI's languages where Azure has them: at a deployment's path, or behind `/openai/v1`; the key in `api-key`.
+
+Law: only place and key differ, never what is said: tally, rewriting and stripper are OpenAI's own. The deployment in
+the path is the model. A provider's base URL ends with `/openai`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from proxy.metering.dialect import NAME, Dialect, KeyHeader, Rewrite
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+
+
+def _at_a_deployment(spoken: Dialect) -> Dialect:
+    path = f"/deployments/{NAME}{spoken.upstream_path}"
+    return replace(
+        spoken,
+        name=_name(spoken),
+        paths=(f"/openai{path}",),
+        upstream_path=path,
+        upstream_document=_unnamed(spoken.upstream_document),
+        key_header=KeyHeader.API_KEY,
+        headers_down=_HEADERS_DOWN,
+        query=("api-version",),
+    )
+
+
+def _behind_v1(spoken: Dialect) -> Dialect:
+    path = f"/v1{spoken.upstream_path}"
+    return replace(
+        spoken,
+        name=f"{_name(spoken)}_v1",
+        paths=(f"/openai{path}",),
+        upstream_path=path,
+        key_header=KeyHeader.API_KEY,
+        headers_down=_HEADERS_DOWN,
+        query=("api-version",),
+    )
+
+
+def _name(spoken: Dialect) -> str:
+    return f"azure.{spoken.name.partition('.')[2]}"
+
+
+def _unnamed(rewrite: Rewrite) -> Rewrite:
+    """`rewrite`, but for the model: the path names it, and what the body says of it goes up as it came."""
+
+    def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+        sent = rewrite(document, upstream_model=upstream_model, inject_usage=inject_usage)
+        if "model" in document:
+            sent["model"] = document["model"]
+        else:
+            del sent["model"]
+        return sent
+
+    return upstream_document
+
+
+# What Azure's support asks for.
+_HEADERS_DOWN = ("apim-request-id",)
+# A name can hold slashes: of two paths at a deployment where one ends like the other, the longer stands first.
+_PLACES = (
+    (OPENAI_CHAT, (_at_a_deployment, _behind_v1)),
+    (OPENAI_COMPLETIONS, (_at_a_deployment, _behind_v1)),
+    (OPENAI_EMBEDDINGS, (_at_a_deployment, _behind_v1)),
+    (OPENAI_RESPONSES, (_behind_v1,)),
+)
+
+AZURE = tuple(where(spoken) for spoken, places in _PLACES for where in places)

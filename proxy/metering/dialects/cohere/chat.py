@@ -1,0 +1,199 @@
+"""The dialect chat, Cohere's second version: events and answers → evidence, usage, how it ended.
+
+Law: what a model generated is counted (text, thinking, the plan for its tools, their names and arguments), citations
+and the sources in them are not; `message-end` is the last word, also where it says that the answer failed. Usage:
+`cohere_usage`. A provider's base URL ends with `/v2`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.cohere.usage import usage_of
+from proxy.metering.dialects.openai.request import prompt_of
+from proxy.metering.dialects.openai.usage import later, violations
+from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
+from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.usage import NO_USAGE, TOKENS_MAX
+from proxy.metering.wire.json_reader import reader
+
+# The models read these, too.
+_READ_AS_JSON = ("documents",)
+# Finish reasons of answers that did not come about.
+_FAILURES = frozenset({"ERROR", "TIMEOUT"})
+
+
+class Content(msgspec.Struct, gc=False):
+    """One part of a message, or a fragment of it."""
+
+    text: str | None = None
+    thinking: str | None = None
+
+
+class Function(msgspec.Struct, gc=False):
+    """Name and arguments of a tool call, or fragments of them."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Call(msgspec.Struct, gc=False):
+    """One tool call, or a fragment of it."""
+
+    function: Function | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """A message, or what an event adds to it: then there is one of each, and no list."""
+
+    content: Content | list[Content] | str | None = None
+    tool_plan: str | None = None
+    tool_calls: Call | list[Call] | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    """What an event says."""
+
+    message: Message | None = None
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+class Said(msgspec.Struct, gc=False):
+    """One event of a stream, or one whole answer; only what is metered."""
+
+    type: str | None = None
+    id: str | None = None
+    index: int | None = None
+    delta: Delta | None = None
+    message: Message | str | None = None
+    """of an answer; a text where it is an error"""
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+
+
+_said = reader(Said)
+
+
+class CohereTally(Counting):
+    """What the events of one exchange add up to."""
+
+    __slots__ = ()
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+
+    def read(self, event: bytes, name: bytes) -> Said | None:
+        """One event of a stream."""
+        said = _said(event)
+        if said is None:
+            return None
+        self.response_id = self.response_id or identifier(said.id)
+        if isinstance(said.message, str) or name == b"error":
+            self.fail("error_event")
+        elif said.delta is not None:
+            self._read_message(said.index or 0, said.delta.message)
+            self._finish(said.delta.finish_reason, "error_event", failed=bool(said.delta.error))
+            self._read_usage(said.delta.usage)
+        self.done = self.done or said.type == "message-end"
+        return said
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer."""
+        said = _said(body)
+        if said is None:
+            return False
+        self.response_id = identifier(said.id)
+        if isinstance(said.message, str):
+            self.fail("error_body")
+            return True
+        self._read_message(0, said.message)
+        self._finish(said.finish_reason, "error_body", failed=False)
+        self._read_usage(said.usage)
+        self.done = said.message is not None
+        return True
+
+    def _read_message(self, index: int, message: Message | None) -> None:
+        if message is None:
+            return
+        content = message.content
+        if isinstance(content, str):
+            content = Content(text=content)
+        parts = content if isinstance(content, list) else [content] if content is not None else []
+        texts = [text for text in (message.tool_plan, *(part.text for part in parts)) if text]
+        thoughts = [part.thinking for part in parts if part.thinking]
+        self._texts += texts
+        self._reasonings += thoughts
+        self.evidence.text_events += bool(texts or thoughts)
+        self._read_calls(index, message.tool_calls)
+
+    def _read_calls(self, index: int, calls: Call | list[Call] | None) -> None:
+        said = ""
+        for place, call in enumerate(calls if isinstance(calls, list) else [calls] if calls is not None else [], index):
+            self._begin((0, place))
+            if call.function is not None:
+                said += (call.function.name or "") + (call.function.arguments or "")
+        if said:
+            self._called.append(said)
+            self.evidence.tool_events += 1
+
+    def _finish(self, reason: str | None, failure: str, *, failed: bool) -> None:
+        if reason:
+            self.finish_reason = word(reason)
+        if failed or reason in _FAILURES:
+            self.fail(failure)
+
+    def _read_usage(self, raw: dict[str, Any] | None) -> None:
+        if not raw:
+            return
+        usage = usage_of(raw)
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage != NO_USAGE:
+            self.flags.update(violations(usage))
+            self.usage, fell = later(self.usage, usage)
+            self.usage_raw = raw
+            if fell:
+                self.flags.add("usage_decreased")
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=flag(document, "stream"),
+        usage_asked=False,
+        completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
+        n=1,
+        prompt=prompt_of(messages_of(document), document, _READ_AS_JSON),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
+    return {**document, "model": upstream_model}
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    """There is a message and nothing else: it names the field."""
+    return {"message": refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"}
+
+
+def _said_in_stream(refusal: Refusal) -> dict[str, Any]:
+    return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": _refused(refusal)["message"]}}
+
+
+COHERE_CHAT = Dialect(
+    name="cohere.chat",
+    paths=("/v2/chat",),
+    upstream_path="/chat",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=CohereTally,
+    errors=ErrorShape("/v2/", _refused, _said_in_stream, "message-end"),
+)

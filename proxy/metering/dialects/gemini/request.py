@@ -1,0 +1,111 @@
+"""The request side of generateContent: what the body says, and the body that goes up.
+
+Law: nothing is read of a request but what admission needs, in either spelling that the API takes (`maxOutputTokens`,
+`max_output_tokens`), never in both; the model is the path's, whatever the body calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+# Google's own limit of candidateCount.
+N_MAX = 8
+# What is read as JSON: of generationConfig, of a part.
+_SCHEMAS = (
+    "responseSchema", "response_schema", "responseJsonSchema", "response_json_schema", "_responseJsonSchema",
+    "_response_json_schema",
+)  # fmt: skip
+_CALLS = (
+    "functionCall", "function_call", "functionResponse", "function_response", "toolCall", "tool_call", "toolResponse",
+    "tool_response", "executableCode", "executable_code", "codeExecutionResult", "code_execution_result",
+)  # fmt: skip
+_MEDIA = ("inlineData", "inline_data", "fileData", "file_data")
+
+
+def plain_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request for one whole answer. Raises InvalidField."""
+    return _facts(document, named, streamed=False)
+
+
+def stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request for a stream. Raises InvalidField."""
+    return _facts(document, named, streamed=True)
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy without a model: the path names it."""
+    return {name: value for name, value in document.items() if name != "model"}
+
+
+def _facts(document: dict[str, Any], named: str | None, *, streamed: bool) -> RequestFacts:
+    where, config = _object(document, "generationConfig", "generation_config")
+    limit = _integer(where, config, "maxOutputTokens", "max_output_tokens", at_most=TOKENS_MAX)
+    n = _integer(where, config, "candidateCount", "candidate_count", at_most=N_MAX) or 1
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=streamed,
+        usage_asked=False,
+        completion_tokens_max=None if limit is None else n * limit,
+        n=n,
+        prompt=_prompt(messages_of(document, "contents"), document, config),
+    )
+
+
+def _spelled(document: Mapping[str, Any], camel: str, snake: str, within: str = "") -> str:
+    """Which of two spellings `document` has. Raises InvalidField if it has both."""
+    if camel in document and snake in document:
+        raise InvalidField(within + snake, f"must not stand beside {camel}, which is the same field")
+    return snake if snake in document else camel
+
+
+def _object(document: Mapping[str, Any], camel: str, snake: str) -> tuple[str, Mapping[str, Any]]:
+    name = _spelled(document, camel, snake)
+    value = document.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidField(name, "must be an object")
+    return name, value or {}
+
+
+def _integer(where: str, config: Mapping[str, Any], camel: str, snake: str, *, at_most: int) -> int | None:
+    name = _spelled(config, camel, snake, f"{where}.")
+    return integer(config, name, f"{where}.{name}", at_most=at_most)
+
+
+def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config: Mapping[str, Any]) -> PromptEvidence:
+    texts: list[str] = []
+    media: list[str] = []
+    structures = [document.get("tools"), *(config[name] for name in _SCHEMAS if name in config)]
+    _, system = _object(document, "systemInstruction", "system_instruction")
+    for content in (system, *contents):
+        parts = content.get("parts")
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                _read_part(part, texts, structures, media)
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    images = sum(kind.startswith("image/") for kind in media)
+    return PromptEvidence(
+        messages=len(contents) + bool(system),
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        blanks=blanks,
+        marks=marks,
+        tool_chars=sum([json_bytes(value) for value in structures if value]),
+        images=images,
+        attachments=len(media) - images,
+    )
+
+
+def _read_part(part: Mapping[str, Any], texts: list[str], structures: list[object], media: list[str]) -> None:
+    """Add to `texts`, to what is JSON, and to the types of what is neither."""
+    if isinstance(text := part.get("text"), str):
+        texts.append(text)
+    structures += [part[name] for name in _CALLS if name in part]
+    for blob in [part[name] for name in _MEDIA if isinstance(part.get(name), dict)]:
+        kind = blob.get("mimeType", blob.get("mime_type"))
+        media.append(kind if isinstance(kind, str) else "")

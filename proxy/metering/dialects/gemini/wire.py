@@ -1,0 +1,81 @@
+"""The shapes of generateContent on the wire: one event of a stream or one answer → `Generated`.
+
+Law: nothing a provider sends raises; what is well-typed in it is kept. Payloads of images and audio are not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.metering.wire.json_reader import reader
+
+
+class FunctionCall(msgspec.Struct, gc=False):
+    """A call of one of the client's tools, or of the provider's own; or a fragment of one."""
+
+    name: str | None = None
+    args: Any = None
+    partial_args: Any = msgspec.field(default=None, name="partialArgs")
+
+
+class Code(msgspec.Struct, gc=False):
+    """What the model wrote for the provider to run. What came of it, the model did not write."""
+
+    code: str | None = None
+
+
+class Part(msgspec.Struct, gc=False):
+    """A piece of a candidate: one of these."""
+
+    text: str | None = None
+    thought: bool | None = None
+    function_call: FunctionCall | None = msgspec.field(default=None, name="functionCall")
+    tool_call: FunctionCall | None = msgspec.field(default=None, name="toolCall")
+    executable_code: Code | None = msgspec.field(default=None, name="executableCode")
+    code_execution_result: Any = msgspec.field(default=None, name="codeExecutionResult")
+    tool_response: Any = msgspec.field(default=None, name="toolResponse")
+    inline_data: Any = msgspec.field(default=None, name="inlineData")
+
+
+class Content(msgspec.Struct, gc=False):
+    """What a candidate says."""
+
+    parts: list[Part] | None = None
+
+
+class Grounding(msgspec.Struct, gc=False):
+    """What an answer was looked up by."""
+
+    queries: list[Any] | None = msgspec.field(default=None, name="webSearchQueries")
+
+
+class Candidate(msgspec.Struct, gc=False):
+    """One of the answers."""
+
+    index: int | None = None
+    content: Content | None = None
+    finish_reason: str | int | None = msgspec.field(default=None, name="finishReason")
+    grounding: Grounding | None = msgspec.field(default=None, name="groundingMetadata")
+
+
+class PromptFeedback(msgspec.Struct, gc=False):
+    """Why there are no candidates."""
+
+    block_reason: str | int | None = msgspec.field(default=None, name="blockReason")
+
+
+class Generated(msgspec.Struct, gc=False):
+    """One event of a stream, or one whole answer; only what is metered."""
+
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = msgspec.field(default=None, name="promptFeedback")
+    usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
+    response_id: str | None = msgspec.field(default=None, name="responseId")
+    model: str | None = msgspec.field(default=None, name="modelVersion")
+    error: Any = None
+
+
+generated_of = reader(Generated)
+"""The event in one JSON object, or None if it is none."""

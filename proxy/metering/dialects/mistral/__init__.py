@@ -1,0 +1,1 @@
+"""Mistral's fill-in-the-middle completions."""

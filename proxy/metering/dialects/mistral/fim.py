@@ -1,0 +1,65 @@
+"""The dialect fim/completions, Mistral's: what stands between a prompt and a suffix, answered in the shapes of chat.
+
+Law: one prompt, one answer; the last chunk of a stream says the usage unasked, so that none is ever asked for. Usage
+rule: chat's (`openai_usage`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.chat import ChatTally
+from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=flag(document, "stream"),
+        usage_asked=False,
+        completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
+        n=1,
+        prompt=_prompt(document),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy for the provider, with its model name."""
+    return {**document, "model": upstream_model}
+
+
+def _prompt(document: dict[str, Any]) -> PromptEvidence:
+    prompt, suffix = document.get("prompt"), document.get("suffix")
+    if not isinstance(prompt, str) or not prompt:
+        raise InvalidField("prompt", "must be a non-empty string")
+    if suffix is not None and not isinstance(suffix, str):
+        raise InvalidField("suffix", "must be a string")
+    latin, wide, other, blanks, marks, *_ = chars_of(prompt + (suffix or ""))
+    return PromptEvidence(messages=1, chars_latin=latin, chars_wide=wide, chars_other=other, blanks=blanks, marks=marks)
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "object": "error",
+        "message": refusal.message,
+        "type": refusal.kind,
+        "param": refusal.param,
+        "code": refusal.code,
+    }
+
+
+MISTRAL_FIM = Dialect(
+    name="mistral.fim",
+    paths=("/v1/fim/completions",),
+    upstream_path="/fim/completions",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=ChatTally,
+    errors=ErrorShape("/v1/fim/", _refused, _refused),
+    headers_down=("mistral-correlation-id",),
+)

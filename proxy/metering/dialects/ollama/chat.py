@@ -1,0 +1,176 @@
+"""The dialects chat and generate, Ollama's: lines of JSON and answers → evidence, usage, how it ended.
+
+Law: a stream is what comes unless it was declined; the line that is `done` is the last and tells the usage, a line
+with an `error` is the last, too. Requests: `ollama_request`. A provider's base URL ends with `/api`.
+
+Usage rule: prompt = `prompt_eval_count`, which is absent where the whole prompt was in the cache: it is then
+estimated; completion = `eval_count`, thinking included; total = prompt + completion, for none is told. The raw usage
+is these and the durations beside them, in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.ollama.request import chat_facts, generate_facts, upstream_document
+from proxy.metering.dialects.openai.usage import count
+from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.tally import Counting, word
+from proxy.metering.usage import NO_USAGE, Usage
+from proxy.metering.wire.framing import NDJSON
+from proxy.metering.wire.json_reader import reader
+
+_USED = (
+    "prompt_eval_count", "eval_count", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
+)  # fmt: skip
+
+
+class Function(msgspec.Struct, gc=False):
+    """A tool's name, and its arguments as an object."""
+
+    name: str | None = None
+    arguments: Any = None
+
+
+class Call(msgspec.Struct, gc=False):
+    """One tool call: never a fragment."""
+
+    function: Function | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """What a line adds to a message."""
+
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[Call] | None = None
+
+
+class Line(msgspec.Struct, gc=False):
+    """One line of a stream, or one whole answer, of either dialect; only what is metered."""
+
+    message: Message | None = None
+    response: str | None = None
+    thinking: str | None = None
+    tool_calls: list[Call] | None = None
+    done: bool | None = None
+    done_reason: str | None = None
+    error: Any = None
+    prompt_eval_count: Any = None
+    eval_count: Any = None
+    total_duration: Any = None
+    load_duration: Any = None
+    prompt_eval_duration: Any = None
+    eval_duration: Any = None
+
+
+_line = reader(Line)
+
+
+class OllamaTally(Counting):
+    """What the lines of one exchange add up to."""
+
+    __slots__ = ()
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+
+    def read(self, event: bytes, name: bytes) -> Line | None:
+        """One line of a stream."""
+        line = _line(event)
+        if line is not None:
+            self._read_line(line, "error_event")
+        return line
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer: a stream's only line, as it were."""
+        line = _line(body)
+        if line is not None:
+            self._read_line(line, "error_body")
+        return line is not None
+
+    def _read_line(self, line: Line, failure: str) -> None:
+        if line.error:
+            self.fail(failure)
+            return
+        message = line.message
+        if message is not None:
+            self._read_text(message.content, message.thinking)
+            self._read_calls(message.tool_calls)
+        self._read_text(line.response, line.thinking)
+        self._read_calls(line.tool_calls)
+        if line.done:
+            self.done = True
+            if line.done_reason:
+                self.finish_reason = word(line.done_reason)
+            self._read_usage(line)
+
+    def _read_text(self, text: str | None, thinking: str | None) -> None:
+        if text:
+            self._texts.append(text)
+        if thinking:
+            self._reasonings.append(thinking)
+        self.evidence.text_events += bool(text or thinking)
+
+    def _read_calls(self, calls: list[Call] | None) -> None:
+        for call in calls or ():
+            self._begin((0, len(self._calls)))
+            if call.function is not None:
+                self._called += (call.function.name or "", _json(call.function.arguments))
+        self.evidence.tool_events += bool(calls)
+
+    def _read_usage(self, line: Line) -> None:
+        raw = {name: value for name in _USED if (value := getattr(line, name)) is not None}
+        try:
+            usage = _usage_of(line)
+        except ValueError:
+            self.flags.add("usage_invalid")
+            return
+        if usage != NO_USAGE:
+            self.usage, self.usage_raw = usage, raw
+
+
+def _usage_of(line: Line) -> Usage:
+    """Raises ValueError: something in it is no count."""
+    prompt, completion = count(line.prompt_eval_count), count(line.eval_count)
+    total = None if prompt is None or completion is None else prompt + completion
+    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total)
+
+
+def _json(arguments: object) -> str:
+    """Compact: as the model wrote them, nearly."""
+    try:
+        return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _refused(refusal: Refusal) -> dict[str, Any]:
+    """There is a text and nothing else: it names the field."""
+    return {"error": refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"}
+
+
+OLLAMA_CHAT = Dialect(
+    name="ollama.chat",
+    paths=("/api/chat",),
+    upstream_path="/chat",
+    facts=chat_facts,
+    upstream_document=upstream_document,
+    tally=OllamaTally,
+    errors=ErrorShape("/api/", _refused, _refused),
+    # ollama.com calls its streams plain JSON.
+    framings=(NDJSON, replace(NDJSON, content_type="application/json")),
+)
+
+OLLAMA_GENERATE = replace(
+    OLLAMA_CHAT,
+    name="ollama.generate",
+    paths=("/api/generate",),
+    upstream_path="/generate",
+    facts=generate_facts,
+)

@@ -1,0 +1,84 @@
+"""The request side of Ollama's chat and generate: what the body says, and the body that goes up.
+
+Law: nothing is read of a request but what admission needs; what goes up is what came, but for the model's name. A
+request that asks for nothing (it would only load a model, or unload it) is refused: that is the operator's to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from proxy.metering.dialects.openai.request import prompt_of
+from proxy.metering.request import InvalidField, RequestFacts, flag, json_bytes, messages_of, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+# Read by the model beside the text; an earlier answer's `context` is numbers, a token each.
+_CHAT_AS_JSON = ("format",)
+_GENERATE_AS_JSON = ("context", "format")
+_TEXTS = ("system", "prompt", "suffix")
+
+
+def chat_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    messages = messages_of(document)
+    images = sum(_images(message) for message in messages)
+    return _facts(document, named, structs.replace(prompt_of(messages, document, _CHAT_AS_JSON), images=images))
+
+
+def generate_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    for name in _TEXTS:
+        if document.get(name) is not None and not isinstance(document[name], str):
+            raise InvalidField(name, "must be a string")
+    if not document.get("prompt"):
+        raise InvalidField("prompt", "must be a non-empty string")
+    texts = [text for name in _TEXTS if (text := document.get(name))]
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    prompt = PromptEvidence(
+        messages=2 if document.get("system") else 1,
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        blanks=blanks,
+        marks=marks,
+        tool_chars=sum(json_bytes(document[name]) for name in _GENERATE_AS_JSON if document.get(name)),
+        images=_images(document),
+    )
+    return _facts(document, named, prompt)
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
+    return {**document, "model": upstream_model}
+
+
+def _facts(document: dict[str, Any], named: str | None, prompt: PromptEvidence) -> RequestFacts:
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=document.get("stream") is None or flag(document, "stream"),
+        usage_asked=False,
+        completion_tokens_max=_limit(document),
+        n=1,
+        prompt=prompt,
+    )
+
+
+def _limit(document: dict[str, Any]) -> int | None:
+    """0 and less are none, as Ollama has it."""
+    options = document.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidField("options", "must be an object")
+    limit = (options or {}).get("num_predict")
+    if limit is None:
+        return None
+    if type(limit) is not int or limit > TOKENS_MAX:
+        raise InvalidField("options.num_predict", f"must be an integer up to {TOKENS_MAX}")
+    return limit if limit > 0 else None
+
+
+def _images(holder: dict[str, Any]) -> int:
+    images = holder.get("images")
+    return len(images) if isinstance(images, list) else 0

@@ -1,0 +1,267 @@
+"""The dialect chat/completions: chunks and answers → evidence, usage, how it ended.
+
+Law: what a model generated is counted, whoever spelled it how; error text is never output; usage is what the last
+event with a usage says, never a sum. Requests: `openai_request`; shapes: `openai_wire`; counts: `openai_usage`.
+"""
+
+from __future__ import annotations
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.request import facts, upstream_document
+from proxy.metering.dialects.openai.strip import UsageStripper
+from proxy.metering.dialects.openai.usage import later, usage_of, violations
+from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, chunk_of
+from proxy.metering.refusal import OPENAI_ERRORS
+from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tokenizer_feed import Spoken, TokenCounter
+from proxy.metering.usage import NO_USAGE
+from proxy.metering.wire.event_template import TextRun, run_of
+from proxy.metering.wire.text import GrowingText, chars_of
+
+# OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
+CHOICES_MAX = 128
+# What one choice of an event carried.
+_TEXT, _CALL = 1, 2
+
+# Where an event's text can stand.
+_TEXT_NAMES = ("content", "reasoning_content", "reasoning")
+
+
+class ChatTally(Counting):
+    """What the chunks of one exchange add up to.
+
+    `cumulative`: whether each text repeats all before it; None: found out from the texts themselves.
+    """
+
+    __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
+
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__()
+        self._cumulative = cumulative
+        self._growing: dict[tuple[int, bool], GrowingText] = {}
+        self._plain: set[int] = set()  # choices whose texts are known to be fragments
+        self._plain_reasoning: set[int] = set()
+
+    def read(self, event: bytes, name: bytes) -> Chunk | None:
+        """One event of a stream."""
+        chunk = chunk_of(event)
+        if chunk is not None:
+            if name == b"error":
+                chunk.error = True
+            self._read_chunk(chunk)
+        return chunk
+
+    def _read_chunk(self, chunk: Chunk) -> None:
+        if chunk.usage is not None or chunk.x_groq is not None:
+            self._read_usage(chunk)
+        if self.response_id is None:
+            self.response_id = identifier(chunk.id)
+        if chunk.service_tier is not None:
+            self.service_tier = chunk.service_tier
+        if chunk.error:
+            self.fail("error_event")
+            return
+        if chunk.full_text:
+            self._all_cumulative()
+        kinds = 0
+        for choice in chunk.choices or ():
+            kinds |= self._read_choice(choice)
+        self.evidence.text_events += kinds & _TEXT
+        self.evidence.tool_events += kinds >> 1
+        if chunk.err_msg and not kinds:
+            self.fail("err_msg")
+
+    def run(self, read: Chunk, event: bytes) -> TextRun | None:
+        """The run that this event of a stream may begin: nothing in it but one fragment of text."""
+        chunk, choices = read, read.choices
+        if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
+            return None
+        if not choices or len(choices) > 1:
+            return None
+        choice, part, index = choices[0], choices[0].delta, choices[0].index or 0
+        if part is None or choice.finish_reason or choice.error or choice.err_msg or choice.message or choice.text:
+            return None
+        if part.refusal or part.audio or part.tool_calls or part.function_call or part.reasoning_details:
+            return None
+        spoken = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
+        if len(spoken) != 1:
+            return None
+        name, text = spoken[0]
+        reasoning = name != "content"
+        if index not in (self._plain_reasoning if reasoning else self._plain):
+            return None
+        return run_of(event, name.encode(), text, reasoning=reasoning)
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer: where a choice has both a message and a delta, the message is the answer."""
+        chunk = chunk_of(body)
+        if chunk is None:
+            return False
+        if chunk.error:
+            self.fail("error_body")
+        for choice in chunk.choices or ():
+            choice.delta = choice.message or choice.delta
+            self._plain.add(choice.index or 0)  # nothing follows that could repeat it
+            self._plain_reasoning.add(choice.index or 0)
+        self._read_chunk(chunk)
+        self.done = chunk.choices is not None
+        return True
+
+    def settle(self) -> None:
+        """The stream is over: decides what was still open. Idempotent."""
+        self.flush()
+        for (_, reasoning), growing in self._growing.items():
+            owed = growing.settle()
+            self._count(owed, reasoning=reasoning)
+            if any(owed) and self._spelling is not None:
+                self._spelling.give_up()
+            if growing.cumulative:
+                self.flags.add("cumulative")
+
+    def counted(self) -> TokenCounter | None:
+        """Of one choice: several at once, told word by word, are no text."""
+        choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
+        return super().counted() if len(choices) <= 1 else None
+
+    def _read_usage(self, chunk: Chunk) -> None:
+        raw = chunk.usage
+        if raw is None:
+            raw = chunk.x_groq.usage if chunk.x_groq is not None else None
+        if not raw:
+            return
+        usage = usage_of(raw)
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage != NO_USAGE:
+            self.flags.update(violations(usage))
+            if usage.completion_tokens != raw.get("completion_tokens"):
+                self.flags.add("reasoning_added")
+            self.usage, fell = later(self.usage, usage)
+            self.usage_raw = raw
+            if fell:
+                self.flags.add("usage_decreased")
+
+    def _read_choice(self, choice: Choice) -> int:
+        if choice.finish_reason is not None:
+            self._finish(choice.finish_reason)
+        part = choice.delta or self._part_without_delta(choice)
+        if choice.error or (choice.err_msg and not (part and part.content)):
+            self.fail("error_event" if choice.error else "err_msg")
+            return 0
+        if part is None:
+            return 0
+        index = choice.index or 0
+        kinds = 0
+        if part.content:
+            kinds = self._read_text(index, part.content)
+        if part.reasoning_content or part.reasoning or part.reasoning_details:
+            kinds |= self._read_reasoning(index, part)
+        if part.refusal or part.audio is not None:
+            kinds |= self._read_speech(part)
+        if part.tool_calls or part.function_call is not None:
+            kinds |= self._read_calls(index, part)
+        return kinds
+
+    def _part_without_delta(self, choice: Choice) -> Part | None:
+        # A message that follows deltas of the same choice repeats them.
+        index = choice.index or 0
+        if index in self._plain or (index, False) in self._growing:
+            return None
+        return choice.message or (Part(content=choice.text) if choice.text else None)
+
+    def _finish(self, reason: str) -> None:
+        if not reason:
+            return
+        self.finish_reason = word(reason)
+        if reason == "error":
+            self.fail("error_event")
+
+    def _read_text(self, index: int, text: str) -> int:
+        if index in self._plain:
+            self._texts.append(text)
+        else:
+            self._read_growing(index, text, reasoning=False)
+        return _TEXT
+
+    def _read_reasoning(self, index: int, part: Part) -> int:
+        # Alternative spellings of the same text: one of them counts.
+        details = part.reasoning_details or ()
+        text = part.reasoning_content or part.reasoning or "".join(d.text or d.summary or "" for d in details)
+        if not text:
+            return 0
+        if index in self._plain_reasoning:
+            self._reasonings.append(text)
+        else:
+            self._read_growing(index, text, reasoning=True)
+        return _TEXT
+
+    def _read_growing(self, index: int, text: str, *, reasoning: bool) -> None:
+        key = (index, reasoning)
+        growing = self._growing.get(key)
+        if growing is None:
+            growing = GrowingText(sure=self._cumulative is True)
+            growing.plain = self._cumulative is False or len(self._growing) >= 2 * CHOICES_MAX
+            self._growing[key] = growing
+        news: str | None = text
+        if growing.plain:
+            chars = chars_of(text)
+        else:
+            chars, news = growing.take(text), growing.news
+        self._count(chars, reasoning=reasoning)
+        if self._spelling is not None:
+            self._spelling.say(Spoken.REASONING if reasoning else Spoken.TEXT, news)
+        if growing.plain:
+            del self._growing[key]
+            plain_ones = self._plain_reasoning if reasoning else self._plain
+            if len(plain_ones) < CHOICES_MAX:
+                plain_ones.add(index)
+
+    def _all_cumulative(self) -> None:
+        self._cumulative = True
+        for growing in self._growing.values():
+            growing.be_sure()
+
+    def _read_speech(self, part: Part) -> int:
+        spoken = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
+        self._texts.append(spoken)
+        return _TEXT if spoken else 0
+
+    def _read_calls(self, index: int, part: Part) -> int:
+        said = ""
+        for call in part.tool_calls or ():
+            said += self._read_call(index, call)
+        if (legacy := part.function_call) is not None and (legacy.name or legacy.arguments):
+            self._begin((index, "function_call"))
+            said += (legacy.name or "") + (legacy.arguments or "")
+        if not said:
+            return 0
+        self._called.append(said)
+        return _CALL
+
+    def _read_call(self, index: int, call: ToolCall) -> str:
+        """What it says."""
+        # With an id: one call for each id. Without: the call at that place goes on.
+        place: tuple[int, int | str] = (index, 0 if call.index is None else call.index)
+        if call.id:
+            self._begin((index, call.id))
+            self._calls.add(place)
+        else:
+            self._begin(place)
+        said = ""
+        if call.function is not None:
+            said = (call.function.name or "") + (call.function.arguments or "")
+        if call.custom is not None:
+            said += (call.custom.name or "") + (call.custom.input or "")
+        return said
+
+
+OPENAI_CHAT = Dialect(
+    name="openai.chat",
+    paths=("/v1/chat/completions",),
+    upstream_path="/chat/completions",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=ChatTally,
+    errors=OPENAI_ERRORS,
+    stripper=UsageStripper,
+)

@@ -1,0 +1,40 @@
+"""The dialect embeddings: input in, vectors out, usage beside them. Law: no vector is decoded or held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.inputs import inputs_of
+from proxy.metering.dialects.openai.plain import PlainTally, skimmed
+from proxy.metering.refusal import OPENAI_ERRORS
+from proxy.metering.request import RequestFacts, model_of
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request: nothing is generated, so nothing limits it. Raises InvalidField."""
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=inputs_of(document, "input", parts=True).evidence(),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy with the provider's model name."""
+    return {**document, "model": upstream_model}
+
+
+OPENAI_EMBEDDINGS = Dialect(
+    name="openai.embeddings",
+    paths=("/v1/embeddings",),
+    upstream_path="/embeddings",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=PlainTally,
+    errors=OPENAI_ERRORS,
+    plain=skimmed(PlainTally),
+)

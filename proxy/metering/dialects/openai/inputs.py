@@ -1,0 +1,85 @@
+"""What completions, embeddings and moderations are asked about: a string, strings, or tokens.
+
+Law: every spelling that the SDKs have is counted, and nothing else is let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.metering.dialects.openai.request import read_parts
+from proxy.metering.request import InvalidField
+from proxy.metering.usage import PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+# As the estimator's prior has it: a prompt that comes as tokens is evidence like a text of so many characters.
+_CHARS_PER_TOKEN = 4.4
+_KINDS = "a string, or a non-empty array of strings or of tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """How many there are, and what is in all of them."""
+
+    count: int
+    text: str = ""
+    tokens: int = 0
+    images: int = 0
+    attachments: int = 0
+
+    def evidence(self, *more: object) -> PromptEvidence:
+        """For an estimate of their tokens; `more` is read with them where it is text."""
+        latin, wide, other, *_ = chars_of("".join([self.text, *(one for one in more if isinstance(one, str))]))
+        return PromptEvidence(
+            chars_latin=latin + round(self.tokens * _CHARS_PER_TOKEN),
+            chars_wide=wide,
+            chars_other=other,
+            images=self.images,
+            attachments=self.attachments,
+        )
+
+
+def inputs_of(document: Mapping[str, Any], name: str, *, parts: bool = False) -> Inputs:
+    """The field `name`. `parts`: it may also be an array of objects, of texts and images. Raises InvalidField."""
+    value = document.get(name)
+    if isinstance(value, str):
+        return Inputs(1, value)
+    if not isinstance(value, list) or not value:
+        raise InvalidField(name, f"must be {_KINDS}")
+    first = value[0]
+    if isinstance(first, str):
+        _require(value, str, name, "must be a string, like the first")
+        return Inputs(len(value), "".join(value))
+    if type(first) is int:
+        _require(value, int, name, "must be a token, like the first")
+        return Inputs(1, tokens=len(value))
+    if isinstance(first, list):
+        return Inputs(len(value), tokens=_tokens(value, name))
+    if parts and isinstance(first, dict):
+        _require(value, dict, name, "must be an object, like the first")
+        return _of_parts(value)
+    raise InvalidField(f"{name}[0]", f"is nothing that can be read: {name} must be {_KINDS}")
+
+
+def _require(values: list[Any], kind: type, name: str, message: str) -> None:
+    for at, value in enumerate(values):
+        if type(value) is not kind:
+            raise InvalidField(f"{name}[{at}]", message)
+
+
+def _tokens(lists: list[Any], name: str) -> int:
+    for at, tokens in enumerate(lists):
+        if not isinstance(tokens, list) or not tokens:
+            raise InvalidField(f"{name}[{at}]", "must be a non-empty array of tokens, like the first")
+        _require(tokens, int, f"{name}[{at}]", "must be a token")
+    return sum(map(len, lists))
+
+
+def _of_parts(parts: list[dict[str, Any]]) -> Inputs:
+    texts: list[str] = []
+    kinds: list[object] = []
+    read_parts(parts, texts, [], kinds)
+    images = sum(kind in ("image_url", "input_image", "image") for kind in kinds)
+    return Inputs(len(parts), "".join(texts), images=images, attachments=len(kinds) - images)

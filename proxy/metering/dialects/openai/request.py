@@ -1,0 +1,122 @@
+"""The request side of chat/completions: what the body says, and the body that goes up.
+
+Law: nothing is read of a request but what admission needs; what goes up is what came, but for what is named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, messages_of, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+# OpenAI's own limit.
+N_MAX = 128
+# Where a message has text that the model reads, and where calls; what of the request is read as JSON.
+_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
+_CALLS = frozenset({"tool_calls", "function_call"})
+_TOOLS = ("tools", "functions")
+_RESULTS = ("tool", "function")
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request; `named` by its path, the model need not be in it. Raises InvalidField."""
+    n = integer(document, "n", at_most=N_MAX) or 1
+    # Which of the two a provider obeys differs: the larger one bounds both.
+    limit = max(
+        integer(document, "max_tokens", at_most=TOKENS_MAX) or 0,
+        integer(document, "max_completion_tokens", at_most=TOKENS_MAX) or 0,
+    )
+    streamed, asked = usage_asked(document)
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=streamed,
+        usage_asked=asked,
+        completion_tokens_max=n * limit or None,
+        n=n,
+        prompt=prompt_of(messages_of(document), document),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy for the provider: its model name, and for a stream `include_usage` beside its siblings."""
+    sent = {**document, "model": upstream_model}
+    if inject_usage and document.get("stream") is True:
+        sent["stream_options"] = {**(document.get("stream_options") or {}), "include_usage": True}
+    return sent
+
+
+def usage_asked(document: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether a stream is asked for, and usage with it. Raises InvalidField."""
+    streamed = flag(document, "stream")
+    asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
+    return streamed, streamed and asked
+
+
+def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = document.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise InvalidField("stream_options", "must be an object")
+    return options or {}
+
+
+def prompt_of(
+    messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = ()
+) -> PromptEvidence:
+    """What is asked, in every language whose messages are like these. `read_as_json`: fields that models read, beside
+    tools and the response's format."""
+    texts: list[str] = []
+    kinds: list[object] = []
+    calls: list[object] = []
+    structures = [document[name] for name in read_as_json if name in document]
+    for message in messages:
+        for name, value in message.items():
+            if name in _CALLS:
+                calls.append(value)
+            elif name not in _SPOKEN:
+                continue
+            elif isinstance(value, str):
+                texts.append(value)
+            elif isinstance(value, list):
+                read_parts(value, texts, structures, kinds)
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
+    tools = [value for name in _TOOLS if (value := document.get(name))]
+    call_chars = _json_chars(calls) if calls else 0
+    schema_chars = json_bytes(schema) if (schema := document.get("response_format")) else 0
+    return PromptEvidence(
+        messages=len(messages),
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        tool_chars=call_chars + schema_chars + (_json_chars([*tools, *structures]) if tools or structures else 0),
+        images=images,
+        attachments=len(kinds) - images,
+        blanks=blanks,
+        marks=marks,
+        tools=sum([len(value) for value in tools if isinstance(value, list)]) if tools else 0,
+        calls=sum([len(value) if isinstance(value, list) else 1 for value in calls if value]) if calls else 0,
+        results=sum([message.get("role") in _RESULTS for message in messages]),
+        call_chars=call_chars,
+        schema_chars=schema_chars,
+    )
+
+
+def read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds: list[object]) -> None:
+    """Add texts of a message's parts to `texts`, documents to `structures`, the types of all else to `kinds`."""
+    for part in parts:
+        text = part.get("text", part.get("thinking")) if isinstance(part, dict) else part
+        if isinstance(text, str):
+            texts.append(text)
+        elif isinstance(text, list):  # Mistral's thinking
+            texts += [inner["text"] for inner in text if isinstance(inner, dict) and isinstance(inner.get("text"), str)]
+        elif isinstance(part, dict) and isinstance(part.get("document"), dict):  # Cohere's
+            structures.append(part["document"])
+        elif isinstance(part, dict):
+            kinds.append(part.get("type"))
+
+
+def _json_chars(values: list[Any]) -> int:
+    return sum([json_bytes(value) for value in values if value])

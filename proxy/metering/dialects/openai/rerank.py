@@ -1,0 +1,62 @@
+"""The dialect rerank, as Cohere, Jina, vLLM and llama.cpp have it: a query, documents, and how well each fits.
+
+Law: what the provider counts is billed: tokens, or search units, which are searches here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.embeddings import upstream_document
+from proxy.metering.dialects.openai.plain import PlainTally, skimmed
+from proxy.metering.refusal import OPENAI_ERRORS
+from proxy.metering.request import InvalidField, RequestFacts, model_of
+from proxy.metering.usage import PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=_prompt(document),
+    )
+
+
+def _prompt(document: dict[str, Any]) -> PromptEvidence:
+    """The query is read with each document, by those that count so."""
+    query, documents = document.get("query"), document.get("documents")
+    if not isinstance(query, str | dict):
+        raise InvalidField("query", "must be a string, or an object with a text")
+    if not isinstance(documents, list) or not documents:
+        raise InvalidField("documents", "must be a non-empty array")
+    texts = "".join(_text(one, f"documents[{at}]") for at, one in enumerate(documents))
+    asked = [count * len(documents) for count in chars_of(_text(query, "query"))]
+    latin, wide, other, *_ = chars_of(texts)
+    return PromptEvidence(chars_latin=latin + asked[0], chars_wide=wide + asked[1], chars_other=other + asked[2])
+
+
+def _text(value: Any, param: str) -> str:
+    """A text, or all texts of an object: `rank_fields` may name any of them."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise InvalidField(param, "must be a string or an object")
+    return "".join(text for text in value.values() if isinstance(text, str))
+
+
+OPENAI_RERANK = Dialect(
+    name="openai.rerank",
+    paths=("/v1/rerank", "/v2/rerank"),
+    upstream_path="/rerank",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=PlainTally,
+    errors=OPENAI_ERRORS,
+    plain=skimmed(PlainTally),
+)

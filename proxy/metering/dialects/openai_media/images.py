@@ -1,0 +1,134 @@
+"""The dialect images/generations: pictures from words, whole or in a stream of partial ones.
+
+Rule: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, total = `usage.total_tokens`, as reported;
+where no tokens are reported, images = those in `data`, of a stream the completed ones. Law: no picture is decoded; a
+stream of several completed pictures is counted by the last usage, never lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.embeddings import upstream_document
+from proxy.metering.dialects.openai.inputs import Inputs
+from proxy.metering.dialects.openai.plain import skimmed
+from proxy.metering.dialects.openai.usage import count, later, violations
+from proxy.metering.refusal import OPENAI_ERRORS
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
+from proxy.metering.tally import Counting
+from proxy.metering.usage import UNITS_MAX, Usage
+from proxy.metering.wire.framing import LONG_SSE
+from proxy.metering.wire.json_reader import reader
+
+# OpenAI makes no more at once, and nobody else more than a few.
+N_MAX = 128
+# Tokens of one square picture, as OpenAI lists them for its first model of this kind: a guess for all others.
+_TOKENS = {"low": 272, "medium": 1056, "high": 4160}
+_COMPLETED = (".completed",)
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str | None = None
+    pictures: list[Any] | None = msgspec.field(default=None, name="data")
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+_read = reader(_Event)
+
+
+class ImagesTally(Counting):
+    """What one answer or stream says of its pictures."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+        self._made: int | None = None  # pictures; None: nothing tells
+
+    def read(self, event: bytes, name: bytes) -> object | None:
+        """One event of a stream."""
+        said = _read(event)
+        if said is None:
+            return None
+        kind = said.type or name.decode("ascii", "replace")
+        if said.error or kind == "error":
+            self.fail("error_event")
+        elif kind.endswith(_COMPLETED):
+            self.finish_reason = "completed"
+            self._made = (self._made or 0) + 1
+            self._count_up(said.usage)
+        return said
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer, or all of it but what is in its lists."""
+        said = _read(body)
+        if said is None:
+            return False
+        if said.error:
+            self.fail("error_body")
+        else:
+            self.done = True
+            self._made = None if said.pictures is None else len(said.pictures)
+            self._count_up(said.usage)
+        return True
+
+    def _count_up(self, raw: dict[str, Any] | None) -> None:
+        usage = tokens_of(raw or {})
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif not usage.reported_nothing:
+            self.flags.update(violations(usage))
+            self.usage, fell = later(self.usage, usage)
+            if fell:
+                self.flags.add("usage_decreased")
+        elif self._made is not None:
+            self.usage = Usage(images=min(self._made, UNITS_MAX))
+        self.usage_raw = raw or self.usage_raw
+
+
+def tokens_of(raw: Mapping[str, Any]) -> Usage | None:
+    """The tokens in a usage of images or speech, None where it says nothing; None altogether if one is no count."""
+    try:
+        return Usage(
+            prompt_tokens=count(raw.get("input_tokens")),
+            completion_tokens=count(raw.get("output_tokens")),
+            total_tokens=count(raw.get("total_tokens")),
+        )
+    except ValueError:
+        return None
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    prompt = document.get("prompt")
+    if not isinstance(prompt, str):
+        raise InvalidField("prompt", "must be a string")
+    images = integer(document, "n", at_most=N_MAX) or 1
+    tokens = _TOKENS.get(str(document.get("quality")), _TOKENS["medium"])
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=flag(document, "stream"),
+        usage_asked=True,
+        completion_tokens_max=None,
+        n=images,
+        prompt=Inputs(1, prompt).evidence(),
+        asked=Usage(images=images, completion_tokens=images * tokens),
+    )
+
+
+OPENAI_IMAGES = Dialect(
+    name="openai.images",
+    paths=("/v1/images/generations",),
+    upstream_path="/images/generations",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=ImagesTally,
+    errors=OPENAI_ERRORS,
+    framings=(LONG_SSE,),
+    plain=skimmed(ImagesTally),
+)

@@ -1,0 +1,119 @@
+"""The dialect audio/speech: a text spoken, as audio or as a stream of events that hold it.
+
+Rule: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, all of them audio, as the stream's last event
+says them. Audio alone says nothing: then characters are those of the request's `input`, exactly, and tokens are
+estimated from them, so that either price finds its count. Law: no audio is decoded or held.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.embeddings import upstream_document
+from proxy.metering.dialects.openai.inputs import Inputs
+from proxy.metering.dialects.openai.usage import violations
+from proxy.metering.dialects.openai_media.images import tokens_of
+from proxy.metering.meter import OpaqueMeter
+from proxy.metering.refusal import OPENAI_ERRORS
+from proxy.metering.request import InvalidField, RequestFacts, model_of
+from proxy.metering.tally import Counting
+from proxy.metering.usage import NO_USAGE, Usage
+from proxy.metering.wire.json_reader import reader
+from proxy.metering.wire.text import chars_of
+
+# Tokens of audio for each character: 1,250 tokens a minute, in which 900 Latin characters are read, or 280 of the kind
+# that are a word each.
+_TOKENS_PER_CHAR, _TOKENS_PER_WIDE = 1.4, 4.5
+
+
+class _Event(msgspec.Struct, gc=False):
+    type: str | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+_read = reader(_Event)
+
+
+class SpeechTally(Counting):
+    """What the events of one stream say."""
+
+    __slots__ = ()
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+
+    def read(self, event: bytes, name: bytes) -> object | None:
+        """One event of a stream."""
+        said = _read(event)
+        if said is None:
+            return None
+        if said.error or name == b"error" or said.type == "error":
+            self.fail("error_event")
+        elif said.type == "speech.audio.done":
+            self.done = True
+            self._read_usage(said.usage)
+        return said
+
+    def read_answer(self, body: bytes) -> bool:
+        """JSON where a stream was promised: an error, or audio in a field."""
+        said = _read(body)
+        if said is not None and said.error:
+            self.fail("error_body")
+        self.done = said is not None and not said.error
+        return said is not None
+
+    def _read_usage(self, raw: dict[str, Any] | None) -> None:
+        usage = tokens_of(raw or {})
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage != NO_USAGE:
+            self.usage = structs.replace(usage, audio_completion_tokens=usage.completion_tokens)
+            self.usage_raw = raw
+            self.flags.update(violations(self.usage))
+
+
+class SpeechMeter(OpaqueMeter):
+    """Meters audio: there is nothing in it to be counted."""
+
+    flags = ()
+
+    def fold(self) -> None:
+        """Nothing is read."""
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    text, form = document.get("input"), document.get("stream_format")
+    if not isinstance(text, str):
+        raise InvalidField("input", "must be a string")
+    if form not in (None, "sse", "audio"):
+        raise InvalidField("stream_format", "must be sse or audio")
+    latin, wide, other, *_ = chars_of(text)
+    spoken = round((latin + other) * _TOKENS_PER_CHAR + wide * _TOKENS_PER_WIDE)
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=form == "sse",
+        usage_asked=True,
+        completion_tokens_max=None,
+        n=1,
+        prompt=Inputs(1, text).evidence(document.get("instructions")),
+        asked=Usage(characters=len(text), completion_tokens=spoken, audio_completion_tokens=spoken),
+    )
+
+
+OPENAI_SPEECH = Dialect(
+    name="openai.speech",
+    paths=("/v1/audio/speech",),
+    upstream_path="/audio/speech",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=SpeechTally,
+    errors=OPENAI_ERRORS,
+    plain=SpeechMeter,
+    accepts="*/*",
+)

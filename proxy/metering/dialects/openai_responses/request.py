@@ -1,0 +1,89 @@
+"""The request side of OpenAI's responses: what the body says, and the body that goes up.
+
+Law: nothing is read of a request but what admission needs; what goes up is what came, but for the model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of
+from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.wire.text import chars_of
+
+_STRUCTURES = ("tools", "text")
+_ATTACHED = frozenset({"input_file", "input_audio"})
+# Of an item that is no message: what a tool was called with, and what it gave back.
+_CALLED = ("arguments", "input", "output", "code")
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Reads a request. Raises InvalidField."""
+    if flag(document, "background"):
+        # Its answer is fetched later, by whoever knows its id: nobody here would meter it.
+        raise InvalidField("background", "is not served here: an answer is metered on its own request")
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=flag(document, "stream"),
+        usage_asked=True,
+        completion_tokens_max=integer(document, "max_output_tokens", at_most=TOKENS_MAX),
+        n=1,
+        prompt=_prompt(document),
+    )
+
+
+def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
+    return {**document, "model": upstream_model}
+
+
+def _items(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The input's items; a bare text is one. Absent, it is what the provider keeps of a conversation."""
+    given = document.get("input")
+    if given is None:
+        return []
+    if isinstance(given, str):
+        return [{"content": given}]
+    if not isinstance(given, list):
+        raise InvalidField("input", "must be a string or an array")
+    for at, item in enumerate(given):
+        if not isinstance(item, dict):
+            raise InvalidField(f"input[{at}]", "must be an object")
+    return given
+
+
+def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
+    texts: list[str] = []
+    kinds: list[object] = []
+    structures = [document[name] for name in _STRUCTURES if document.get(name)]
+    items = _items(document)
+    _read(document.get("instructions"), texts, kinds)
+    for item in items:
+        for name in ("content", "summary"):
+            _read(item.get(name), texts, kinds)
+        structures += [item[name] for name in _CALLED if item.get(name)]
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    return PromptEvidence(
+        messages=len(items) + (1 if document.get("instructions") else 0),
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        blanks=blanks,
+        marks=marks,
+        tool_chars=sum([json_bytes(value) for value in structures]),
+        images=kinds.count("input_image"),
+        attachments=sum(kind in _ATTACHED for kind in kinds),
+    )
+
+
+def _read(content: object, texts: list[str], kinds: list[object]) -> None:
+    """Add the texts of `content` to `texts`, and the types of its parts to `kinds`."""
+    if isinstance(content, str):
+        texts.append(content)
+    elif isinstance(content, list):
+        for part in content:
+            if isinstance(part, dict):
+                kinds.append(part.get("type"))
+                if isinstance(text := part.get("text"), str):
+                    texts.append(text)

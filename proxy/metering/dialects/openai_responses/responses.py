@@ -1,0 +1,183 @@
+"""The dialect responses, OpenAI's: events and answers → evidence, usage, how it ended.
+
+Law: what a model generated is counted once: as its deltas come, or from the finished item where none came; what a tool
+gave back is not. Usage stands in the last event, whose kind says how it ended; that event repeats the whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import structs
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.usage import count, later, violations
+from proxy.metering.dialects.openai_responses.request import facts, upstream_document
+from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, event_of, response_of
+from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
+from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
+
+_LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+# Deltas of what no model wrote as text: sound, pictures, what a tool printed.
+_NOT_WRITTEN = ("response.audio.delta", "response.shell_call_output_content.delta")
+_RUNNING = ("queued", "in_progress")
+
+
+class ResponsesTally(Counting):
+    """What the events of one exchange add up to."""
+
+    __slots__ = ("_searches", "_told")
+
+    def __init__(self, _cumulative: bool | None = None) -> None:
+        super().__init__()
+        self._told: set[int] = set()  # items of which deltas came
+        self._searches: set[int] = set()  # items that are one each
+
+    def read(self, event: bytes, name: bytes) -> Event | None:
+        """One event of a stream."""
+        found = event_of(event)
+        if found is None:
+            return None
+        kind = found.type or ""
+        if kind == "error" or name == b"error" or found.error:
+            self.fail("error_event")
+        elif isinstance(found.delta, str):
+            self._read_delta(kind, found.output_index or 0, found.delta)
+        elif found.item is not None:
+            self._read_item(found.output_index or 0, found.item, whole=kind == "response.output_item.done")
+        elif found.response is not None:
+            self._read_response(found.response, last=kind in _LAST)
+        return found
+
+    def read_answer(self, body: bytes) -> bool:
+        """One whole answer."""
+        response = response_of(body)
+        if response is None:
+            return False
+        if response.error:
+            self.fail("error_body")
+        self._read_response(response, last=response.output is not None and response.status not in _RUNNING)
+        return True
+
+    def _read_response(self, response: Response, *, last: bool) -> None:
+        self.response_id = self.response_id or identifier(response.id)
+        self.service_tier = response.service_tier or self.service_tier
+        for index, item in enumerate(response.output or ()) if last else ():
+            self._read_item(index, item, whole=True)
+        self._read_usage(response.usage)
+        if not last:
+            return
+        self.done = True
+        if response.error or response.status == "failed":
+            self.fail("error_event")
+        details = response.incomplete_details
+        reason = (details.reason if details is not None else None) or response.status
+        self.finish_reason = word(reason) if reason else self.finish_reason
+
+    def _read_delta(self, kind: str, index: int, delta: str) -> None:
+        if not delta or not kind.endswith(".delta") or kind in _NOT_WRITTEN:
+            return
+        self._told.add(index)
+        if "_call" in kind:
+            self.evidence.tool_events += 1
+            self._called.append(delta)
+        else:
+            (self._reasonings if "reasoning" in kind else self._texts).append(delta)
+            self.evidence.text_events += 1
+
+    def _read_item(self, index: int, item: Item, *, whole: bool) -> None:
+        """An item: begun, or `whole`, when all of it counts that no delta told."""
+        kind = item.type or ""
+        calls = kind.endswith("_call") or kind == "mcp_approval_request"
+        if calls:
+            self._read_call(index, item)
+        if whole and kind == "web_search_call" and _searched(item.action):
+            self._searches.add(index)
+        if not whole or index in self._told:
+            return
+        self._told.add(index)
+        called = (item.arguments or "") + (item.input or "") + (item.code or "")
+        if calls and called:
+            self.evidence.tool_events += 1
+            self._called.append(called)
+        written = _written(item.content) if kind in ("message", "reasoning") else ""
+        if kind == "reasoning":
+            written += _written(item.summary)
+        if written:
+            (self._reasonings if kind == "reasoning" else self._texts).append(written)
+            self.evidence.text_events += 1
+
+    def _read_call(self, index: int, item: Item) -> None:
+        calls = self.evidence.tool_calls
+        self._begin((index, "call"))
+        if item.name and self.evidence.tool_calls > calls:
+            self._called.append(item.name)
+
+    def _read_usage(self, raw: dict[str, Any] | None) -> None:
+        if not raw:
+            return
+        usage = usage_of(raw)
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage != NO_USAGE:
+            if self._searches and usage.searches is None:
+                usage = structs.replace(usage, searches=len(self._searches))
+            self.flags.update(violations(usage))
+            self.usage, fell = later(self.usage, usage)
+            self.usage_raw = raw
+            if fell:
+                self.flags.add("usage_decreased")
+
+
+def usage_of(raw: Mapping[str, Any]) -> Usage | None:
+    """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count.
+
+    Rule: prompt = `input_tokens`; completion = `output_tokens`; total = `total_tokens`; cached =
+    `input_tokens_details.cached_tokens`; reasoning = `output_tokens_details.reasoning_tokens`; written to caches =
+    `input_tokens_details.cache_write_tokens`; searches = xAI's `server_side_tool_usage_details.web_search_calls`; all
+    as reported. OpenAI's searches are items of the output.
+    """
+    asked, told = _object(raw.get("input_tokens_details")), _object(raw.get("output_tokens_details"))
+    used = _object(raw.get("server_side_tool_usage_details"))
+    try:
+        return Usage(
+            prompt_tokens=count(raw.get("input_tokens")),
+            cached_tokens=count(asked.get("cached_tokens")),
+            completion_tokens=count(raw.get("output_tokens")),
+            reasoning_tokens=count(told.get("reasoning_tokens")),
+            total_tokens=count(raw.get("total_tokens")),
+            cache_write_tokens=count(asked.get("cache_write_tokens")),
+            searches=count(used.get("web_search_calls"), UNITS_MAX),
+        )
+    except ValueError:
+        return None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _searched(action: Any) -> bool:
+    """Whether a call of the search tool is charged as one; older answers do not say what it did."""
+    return not isinstance(action, dict) or action.get("type", "search") == "search"
+
+
+def _written(parts: list[Text] | None) -> str:
+    return "".join((part.text or "") + (part.refusal or "") + (part.transcript or "") for part in parts or ())
+
+
+def _said(refusal: Refusal) -> dict[str, Any]:
+    return {"type": "error", "code": refusal.code, "message": refusal.message, "param": refusal.param}
+
+
+OPENAI_RESPONSES = Dialect(
+    name="openai.responses",
+    paths=("/v1/responses",),
+    upstream_path="/responses",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=ResponsesTally,
+    errors=ErrorShape("/v1/responses", OPENAI_ERRORS.answer, _said, "error"),
+)

@@ -1,0 +1,65 @@
+"""The shapes of OpenAI's responses on the wire: one event of a stream, or one whole answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.metering.wire.json_reader import reader
+
+
+class Text(msgspec.Struct, gc=False):
+    """A part of a message, or of a summary."""
+
+    text: str | None = None
+    refusal: str | None = None
+    transcript: str | None = None
+
+
+class Item(msgspec.Struct, gc=False):
+    """One item of the output: a message, reasoning, a call of a tool."""
+
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+    content: list[Text] | None = None
+    summary: list[Text] | None = None
+    arguments: str | None = None
+    input: str | None = None
+    code: str | None = None
+    action: Any = None
+    """what a search did: it searched, or it looked at a page that was found"""
+
+
+class Incomplete(msgspec.Struct, gc=False):
+    """Why an answer is not whole."""
+
+    reason: str | None = None
+
+
+class Response(msgspec.Struct, gc=False):
+    """An answer: as far as it has come where it stands in an event."""
+
+    id: str | None = None
+    status: str | None = None
+    output: list[Item] | None = None
+    usage: dict[str, Any] | None = None
+    incomplete_details: Incomplete | None = None
+    service_tier: str | None = None
+    error: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str | None = None
+    output_index: int | None = None
+    delta: Any = None
+    item: Item | None = None
+    response: Response | None = None
+    error: Any = None
+
+
+event_of = reader(Event)
+response_of = reader(Response)

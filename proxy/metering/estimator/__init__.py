@@ -1,0 +1,1 @@
+"""Token counts that nobody reported, and what they are learned from. Pure."""

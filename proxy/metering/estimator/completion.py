@@ -1,0 +1,209 @@
+"""What one model's answers say: tokens for each counter, how far off that is, and what it never streams.
+
+Law: where a provider sends one token per event the events are counted, and where it sends more in one the characters:
+each answer tells by itself which it is, by its characters per event. What each is worth is learned for each model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from proxy.metering.estimator.regression import Errors, Ridge, Weight
+from proxy.metering.usage import Evidence, Usage
+
+# Characters of one token, as most tokenizers cut English; of tool calls, which are JSON.
+_LATIN_PER_TOKEN, _OTHER_PER_TOKEN, _TOOL_PER_TOKEN, _WIDE_TOKENS = 4.4, 2.2, 3.4, 0.8
+# Tokens per event, by the characters: up to the first it is one, and from the second the characters tell.
+_TEXT_SINGLE, _TEXT_JOINED = 1.35, 1.85
+_TOOL_SINGLE, _TOOL_JOINED = 1.0, 2.5
+
+# One for each counter, from 508 recorded streams of 62 models without hidden reasoning; rounded.
+BELIEFS = (
+    Weight(1.0, 2.6, least=0.0, most=100.0),  # the answer: role, stop and template tokens
+    Weight(1.0, 0.13, least=0.5, most=4.0),  # text events of one token
+    Weight(1.25, 0.4, least=0.3, most=5.0),  # tokens of text by its characters, where events hold several
+    Weight(1.0, 0.15, least=0.5, most=4.0),  # tool events of one token
+    Weight(1.0, 0.4, least=0.3, most=4.0),  # tokens of tool calls by their characters
+    Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the frame around each, and its name in one event
+    Weight(13.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the frame around all of them
+    Weight(0.0, 0.25, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
+    # What is counted above already, and may be worth more or less than it was counted as:
+    Weight(0.0, 0.3, least=-2.0, most=2.0),  # blanks: about one for each word
+    Weight(0.0, 0.3, least=-2.0, most=2.0),  # digits and punctuation
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # Latin letters with marks
+    Weight(0.0, 0.5, least=-2.0, most=4.0),  # Greek, Cyrillic
+    Weight(0.0, 0.5, least=-2.0, most=4.0),  # Hebrew, Arabic
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # Devanagari, Tamil, Thai, …
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # kana
+    Weight(0.0, 0.8, least=-2.0, most=4.0),  # hangul
+)
+
+# What the priors miss by, on average, on recorded traffic.
+ERROR_PRIOR = 0.2
+# Older answers than about this many are forgotten.
+_MEMORY = 200.0
+# Reported reasoning is hidden, not streamed, where it is this much more than the streamed reasoning would be.
+_HIDDEN_FACTOR, _HIDDEN_MIN = 1.5, 8.0
+# An answer shorter than usual has at least this share of the usual hidden reasoning, which comes first; a longer one
+# has more in proportion, up to the second.
+_HIDDEN_LEAST, _HIDDEN_MOST = 0.8, 20.0
+# One answer counts with no more hidden tokens than this many times the usual ones and this many.
+_HIDDEN_STEP, _HIDDEN_FIRST = 10.0, 1000.0
+# Models of this name, whoever provides them, count as much as this many answers of the model itself.
+_NAMESAKES = 2.0
+# Models that reason and stream little of it, unless they are told not to, whoever provides them; until so many answers
+# of the name told what they hide.
+_HIDES = re.compile(r"o[1-9](-|$)|gpt-5(?!.*-chat)|gemini-(2\.5-(pro|flash(?!-lite))|[3-9])|grok-4(?!.*non-reasoning)")
+_ENOUGH_TOLD = 5
+# Hidden tokens are this uncertain: within one model they differ several times over.
+_HIDDEN_ERROR = 0.5
+# What such a model's estimate misses by before any told: nearly all of its tokens may be hidden.
+_HIDES_ERROR = 0.9
+
+
+def counters(evidence: Evidence) -> list[float]:
+    """What BELIEFS are about, in their order."""
+    latin, wide, other = evidence.chars_latin, evidence.chars_wide, evidence.chars_other
+    chars, tool_chars, calls = latin + wide + other, evidence.tool_chars, evidence.tool_calls
+    # An event that repeats what was before it is no token: there are no more tokens of one event than characters.
+    events = chars if evidence.text_events > chars else evidence.text_events
+    tool_events = tool_chars if evidence.tool_events > tool_chars else evidence.tool_events
+    by_chars = latin / _LATIN_PER_TOKEN + wide * _WIDE_TOKENS + other / _OTHER_PER_TOKEN
+    joined = _joined(by_chars, events, _TEXT_SINGLE, _TEXT_JOINED)
+    single_text, joined_text = events * (1 - joined), by_chars * joined
+    tool_by_chars = tool_chars / _TOOL_PER_TOKEN
+    tool_joined = _joined(tool_by_chars, tool_events, _TOOL_SINGLE, _TOOL_JOINED)
+    reasoning = 0.0
+    if evidence.reasoning_chars:
+        reasoning = (single_text + joined_text) * min(evidence.reasoning_chars / max(chars, 1), 1.0)
+    return [
+        1.0, single_text, joined_text, tool_events * (1 - tool_joined), tool_by_chars * tool_joined,
+        float(calls), calls - 1.0 if calls > 1 else 0.0, reasoning,
+        evidence.blanks, evidence.marks, evidence.chars_accented, evidence.chars_greek, evidence.chars_arabic,
+        evidence.chars_indic, evidence.chars_kana, evidence.chars_hangul,
+    ]  # fmt: skip
+
+
+def _joined(tokens: float, events: int, single: float, joined: float) -> float:
+    """How far the characters are to be believed, not the events: 0 to 1."""
+    if not events:
+        return 1.0
+    share = (tokens / events - single) / (joined - single)
+    return 0.0 if share < 0 else 1.0 if share > 1 else share
+
+
+class Hidden:
+    """Sums over answers: how many tokens were billed but never streamed, and how many were streamed."""
+
+    __slots__ = ("answers", "hidden", "visible")
+
+    def __init__(self, answers: float = 0.0, hidden: float = 0.0, visible: float = 0.0) -> None:
+        self.answers, self.hidden, self.visible = answers, hidden, visible
+
+    def learn(self, hidden: float, visible: float) -> None:
+        """From an answer that told its reasoning."""
+        usual = self.hidden / self.answers if self.answers else 0.0
+        kept = 1.0 if self.answers < _MEMORY else 1 - 1 / _MEMORY
+        self.answers = self.answers * kept + 1
+        self.hidden = self.hidden * kept + min(hidden, usual * _HIDDEN_STEP + _HIDDEN_FIRST)
+        self.visible = self.visible * kept + visible
+
+    def tokens(self, visible: float) -> float:
+        """Hidden tokens of an answer with so many visible ones."""
+        if not self.hidden:
+            return 0.0
+        longer = visible * self.answers / self.visible
+        return self.hidden / self.answers * min(max(longer, _HIDDEN_LEAST), _HIDDEN_MOST)
+
+    def row(self) -> list[float]:
+        """For `Hidden(*row)`."""
+        return [self.answers, self.hidden, self.visible]
+
+    @staticmethod
+    def is_row(row: Sequence[float]) -> bool:
+        """True if these can be sums. The numbers are finite."""
+        if len(row) != 3:
+            return False
+        answers, hidden, visible = row
+        fits = 0 <= answers <= _MEMORY + 1 and hidden >= 0 and visible >= answers
+        return fits and (answers > 0 or hidden == 0)
+
+
+def may_hide(name: str, told: float) -> bool:
+    """True if models of this name are known to hide reasoning, though so few answers told how much."""
+    return told < _ENOUGH_TOLD and _HIDES.match(name) is not None
+
+
+def hidden_tokens(own: Hidden, named: Hidden, visible: float) -> float:
+    """By what the model did, and models of its name did elsewhere."""
+    both = own.answers + _NAMESAKES
+    return (own.answers * own.tokens(visible) + _NAMESAKES * named.tokens(visible)) / both
+
+
+def hidden_of(evidence: Evidence, usage: Usage) -> float:
+    """Tokens that `usage` counts as completion and that cannot be in what was streamed; at least one is left."""
+    reasoning, completion = usage.reasoning_tokens or 0, usage.completion_tokens or 0
+    seen = evidence.reasoning_chars / _LATIN_PER_TOKEN
+    if reasoning <= _HIDDEN_FACTOR * seen + _HIDDEN_MIN or reasoning > completion:
+        return 0.0
+    if (usage.total_tokens or 0) >= (usage.prompt_tokens or 0) + completion + reasoning:
+        return 0.0  # it counts reasoning beside completion, not in it
+    return min(reasoning - seen, completion - 1.0)
+
+
+def shown_error(learned: float, hidden_share: float | None) -> float:
+    """Typical relative error of an estimate, if that share of it is hidden; None: nothing is."""
+    if hidden_share is not None:
+        learned = max(learned, hidden_share * _HIDDEN_ERROR or _HIDES_ERROR)
+    return round(learned, 4)
+
+
+class Completions:
+    """One model: its regression, its mean error, its hidden reasoning."""
+
+    __slots__ = ("errors", "hidden", "ridge")
+
+    def __init__(self) -> None:
+        self.ridge = Ridge(BELIEFS)
+        self.hidden = Hidden()
+        self.errors = Errors()
+
+    def visible(self, counted: Sequence[float]) -> float:
+        """Tokens of what was streamed, at least one."""
+        tokens = self.ridge.tokens(counted)
+        return 1.0 if tokens < 1.0 else tokens
+
+    def expected_error(self, hidden_share: float | None) -> float:
+        """Typical relative error, if that share of an estimate is hidden; None: nothing is."""
+        return shown_error(self.errors.expected(ERROR_PRIOR), hidden_share)
+
+    def learn(self, evidence: Evidence, usage: Usage, named: Hidden) -> float:
+        """From an answer with completion tokens. Returns the relative error of the estimate before: 0.1 = 10 % high."""
+        tokens = usage.completion_tokens or 1
+        counted = counters(evidence)
+        said = self.visible(counted)
+        error = (said + hidden_tokens(self.hidden, named, said)) / tokens - 1
+        hidden = hidden_of(evidence, usage)
+        self.ridge.learn(counted, tokens - hidden)
+        self.hidden.learn(hidden, tokens - hidden)
+        named.learn(hidden, tokens - hidden)
+        self.errors.learn(error, tokens)
+        return error
+
+    def row(self) -> list[float]:
+        """Everything learned, for `restored`."""
+        return [*self.errors.row(), *self.hidden.row(), *self.ridge.row()]
+
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> Completions | None:
+        """From `row`; None if that cannot be one."""
+        if len(row) < 5 or not all(math.isfinite(value) for value in row):
+            return None
+        ridge, errors = Ridge.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
+        if ridge is None or errors is None or not Hidden.is_row(row[2:5]):
+            return None
+        found = cls()
+        found.errors, found.hidden, found.ridge = errors, Hidden(*row[2:5]), ridge
+        return found

@@ -1,0 +1,1 @@
+"""Bytes to events: framing of bodies and reading of JSON. Pure."""

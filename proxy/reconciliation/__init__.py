@@ -1,0 +1,1 @@
+"""The invariants of the ledger, and the checks that find a violation."""

@@ -1,0 +1,190 @@
+"""What must have arrived in the ledger, and what must have ended. Each check reads, and counts what differs.
+
+Law: a journal's seqs have no holes within an epoch, and a receipt names node and seq. So a hole is a lost record,
+unless it is young enough to be on its way, or still in the queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, func, literal_column, or_, select
+
+from proxy.billing.correction import TERMINAL
+from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.settling.settling import OPEN
+from proxy.reconciliation.integrity import Found, Outside, Scope, rows_of
+
+# A seq is epoch * 2**40 + count; the first count of an epoch is 1.
+EPOCH_BITS = 40
+
+# What is asked for at once: far below any database's limit on parameters.
+_IDS_AT_ONCE = 500
+
+CONFLICT = "conflict"
+"""how the reason begins where the ledger has another content under the same name"""
+
+
+class Journals:
+    """Looks for holes in the seqs of every journal."""
+
+    def __init__(self, connection: Connection, scope: Scope, queued: Collection[tuple[str, int]]) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._queued: dict[str, list[int]] = {}
+        for node, seq in sorted(queued):
+            self._queued.setdefault(node, []).append(seq)
+        self._horizons: dict[tuple[str, int], int] = {}
+
+    def find(self) -> Found:
+        """Each record that a journal closed is an entry or a dead letter, and not two entries."""
+        found = Found()
+        for node, seq, before in self._all_jumps():
+            if before == seq:
+                found.differs(node=node, journal_seq=seq, wrong="two entries have this receipt")
+                continue
+            first = (seq >> EPOCH_BITS << EPOCH_BITS) + 1
+            if before is None or before < first:
+                before = self._below(node, first, seq)
+            for low, high in _without(self._letters(node, before + 1, seq - 1), before + 1, seq - 1):
+                self._judge(found, node, low, high)
+        return found
+
+    def _all_jumps(self) -> Iterator[Any]:
+        since = self._scope.since
+        spans: Iterable[Any] = [(None, 0, 0)] if since is None else self._connection.execute(_spans(since)).all()
+        for node, low, high in spans:
+            yield from rows_of(self._connection, _jumps(node, low, high))
+
+    def _judge(self, found: Found, node: str, low: int, high: int) -> None:
+        """Nothing in the ledger has the seqs `low` to `high` (both included)."""
+        queued = self._queued.get(node, [])
+        queued = queued[bisect_left(queued, low) : bisect_right(queued, high)]
+        found.in_flight += len(queued)
+        for start, end in _without(queued, low, high):
+            if end < self._horizon(node, end >> EPOCH_BITS):
+                found.differs(end - start + 1, node=node, journal_seq=start, to=end, wrong="is nowhere")
+            else:
+                found.in_flight += end - start + 1
+
+    def _horizon(self, node: str, epoch: int) -> int:
+        """The highest seq that arrived longer ago than the grace time: what is below has been on its way for longer."""
+        if (node, epoch) not in self._horizons:
+            cutoff = self._scope.now - self._scope.grace_s
+            arrived = [(ledger_entries, ledger_entries.c.settled_at), (dead_letters, dead_letters.c.first_seen)]
+            highest = [
+                self._connection.execute(_highest(table, node, epoch).where(at < cutoff)).scalar() or 0
+                for table, at in arrived
+            ]
+            self._horizons[node, epoch] = max(highest)
+        return self._horizons[node, epoch]
+
+    def _below(self, node: str, first: int, seq: int) -> int:
+        """The highest seq of this epoch below `seq` that has an entry, or else the one before the first."""
+        if self._scope.since is None or seq == first:
+            return first - 1
+        query = _highest(ledger_entries, node, seq >> EPOCH_BITS).where(ledger_entries.c.journal_seq < seq)
+        return int(self._connection.execute(query).scalar() or first - 1)
+
+    def _letters(self, node: str, low: int, high: int) -> list[int]:
+        """The seqs from `low` to `high` that are dead letters, in order."""
+        if high < low:
+            return []
+        seq = dead_letters.c.journal_seq
+        query = select(seq).where(dead_letters.c.node == node, seq.between(low, high)).distinct().order_by(seq)
+        return list(self._connection.execute(query).scalars())
+
+
+def _highest(table: Table, node: str, epoch: int) -> Select[Any]:
+    seq = table.c.journal_seq
+    return select(func.max(seq)).where(table.c.node == node, seq > epoch << EPOCH_BITS, seq < (epoch + 1) << EPOCH_BITS)
+
+
+def _jumps(node: str | None, low: int, high: int) -> Select[Any]:
+    """(node, seq, the seq before it) wherever the second is not one more than the third; that is None at the beginning.
+
+    Of this node's entries with seqs from `low` to `high`; None: of all there are.
+    """
+    entries = ledger_entries.c
+    before = func.lag(entries.journal_seq).over(partition_by=entries.node, order_by=entries.journal_seq)
+    within: ColumnElement[bool] = entries.node.is_not(None)
+    if node is not None:
+        within = (entries.node == node) & entries.journal_seq.between(low, high)
+    numbered = select(entries.node, entries.journal_seq, before.label("before")).where(within).subquery().c
+    return select(numbered.node, numbered.journal_seq, numbered.before).where(
+        or_(numbered.before.is_(None), numbered.journal_seq - numbered.before != 1)
+    )
+
+
+def _spans(since: float) -> Select[Any]:
+    """(node, lowest seq, highest seq) of each epoch of which anything was settled since."""
+    entries = ledger_entries.c
+    epoch = entries.journal_seq.op(">>")(literal_column(str(EPOCH_BITS)))
+    ends = func.min(entries.journal_seq), func.max(entries.journal_seq)
+    # In these words SQLite begins with the time, of which there is little, and not with the nodes.
+    settled = entries.settled_at >= since, entries.journal_seq.is_not(None)
+    return select(entries.node, *ends).where(*settled).group_by(epoch, entries.node)
+
+
+def _without(present: Sequence[int], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The ranges of low..high (both included) that hold none of `present`, which are within them and in order."""
+    for one in present:
+        if low < one:
+            yield low, one - 1
+        low = one + 1
+    if low <= high:
+        yield low, high
+
+
+def clock_is_ahead(connection: Connection, _scope: Scope) -> Found:
+    """No entry is settled later than the ledger's clock says: a follower has missed none."""
+    found = Found()
+    clock = connection.execute(select(func.max(ledger_clock.c.settled_at))).scalar()
+    if clock is None:
+        found.differs(wrong="there is no clock")
+        return found
+    entries = ledger_entries.c
+    for row in rows_of(connection, select(entries.entry_id, entries.settled_at).where(entries.settled_at > clock)):
+        found.differs(entry_id=row.entry_id, settled_at=row.settled_at)
+    return found
+
+
+def open_letters(connection: Connection, *, conflicts: bool) -> Found:
+    """Dead letters that nobody has dealt with."""
+    letters = dead_letters.c
+    is_conflict = letters.reason.startswith(CONFLICT)
+    query = select(letters.id, letters.reason, letters.exchange_id, letters.times_seen).where(
+        letters.state == OPEN, is_conflict if conflicts else ~is_conflict
+    )
+    found = Found()
+    for row in rows_of(connection, query.order_by(letters.first_seen)):
+        found.differs(**row._asdict())
+    return found
+
+
+def queue_moves(scope: Scope, outside: Outside) -> Found:
+    """The oldest record in the queue is not older than the grace time."""
+    found = Found(in_flight=len(outside.queued))
+    if outside.oldest_age_s is not None and outside.oldest_age_s > scope.grace_s:
+        found.differs(oldest_age_s=round(outside.oldest_age_s, 1))
+    return found
+
+
+def leases_end(connection: Connection, scope: Scope, leased: Mapping[str, Collection[str]]) -> Found:
+    """No node says of an exchange that it runs which has been in the ledger for longer than the grace time."""
+    entries = ledger_entries.c
+    found = Found()
+    for node, exchange_ids in leased.items():
+        ids = list(exchange_ids)
+        for start in range(0, len(ids), _IDS_AT_ONCE):
+            chunk = ids[start : start + _IDS_AT_ONCE]
+            over = select(entries.exchange_id).where(
+                entries.exchange_id.in_(chunk),
+                entries.kind == TERMINAL,
+                entries.settled_at < scope.now - scope.grace_s,
+            )
+            for row in connection.execute(over):
+                found.differs(node=node, exchange_id=row.exchange_id)
+    return found

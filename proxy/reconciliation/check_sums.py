@@ -1,0 +1,143 @@
+"""What is kept of sums, against what it is the sum of. Each check reads, and counts what differs.
+
+Law: a check believes no other table than those it compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Select,
+    Table,
+    Text,
+    cast,
+    func,
+    literal_column,
+    or_,
+    select,
+    union_all,
+)
+
+from proxy.billing.limits import CREDIT
+from proxy.ledger.schema.tables import Money, balances, ledger_entries, usage_daily
+from proxy.reconciliation.check_credits import IS_CREDIT
+from proxy.reconciliation.integrity import Found, Scope, nusd, nusd_sum, rows_of, settled
+
+# A proxy whose clock is further ahead of the ledger's than this is a fault of its own.
+_SKEW_S = 86_400.0
+
+_COLUMNS = ledger_entries.c
+_SUMS = [column.name for column in balances.columns if not column.primary_key]
+_MONEY_SUMS = {"charged_usd": "charge_usd", "cost_usd": "cost_usd"}
+"""column of a sum → column of an entry"""
+
+# A float's own coarseness, some times over; finer differences than this are nobody's fault.
+_NOT_MONEY = {
+    "sqlite": "(typeof({0}) NOT IN ('integer', 'real', 'null') OR abs({0} - {1} / 1e9) > abs({0}) * 1e-15)",
+    "postgresql": "({0} = 'NaN')",
+}
+
+
+def balances_add_up(connection: Connection, _scope: Scope) -> Found:
+    """Each balance is the sum of its days and its top-ups. (Cheap: of the entries it reads top-ups only.)"""
+    names = ("key_id",)
+    dialect = connection.dialect
+    days = _summed(usage_daily, names, 1, dialect)
+    top_ups = select(_COLUMNS.key_id, *_sums_of_entries(dialect)).where(*IS_CREDIT).group_by(_COLUMNS.key_id)
+    kept = _summed(balances, names, -1, dialect)
+    return _unequal(connection, names, [days, top_ups, kept])
+
+
+def days_add_up(connection: Connection, scope: Scope) -> Found:
+    """Each day's sum, by key and model, is the sum of the entries of that day but for top-ups."""
+    dialect = connection.dialect
+    names = ("day", "key_id", "model")
+    day = _day(dialect)
+    entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *_sums_of_entries(dialect))
+    entries = entries.where(_COLUMNS.kind != CREDIT).group_by(day, _COLUMNS.key_id, _COLUMNS.model)
+    kept = _summed(usage_daily, names, -1, dialect)
+    if scope.since is not None:
+        first = datetime.fromtimestamp(scope.since, UTC).date()
+        begins = datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp()
+        entries = entries.where(_COLUMNS.started_at >= begins, _COLUMNS.settled_at >= begins - _SKEW_S)
+        kept = kept.where(usage_daily.c.day >= first)
+    return _unequal(connection, names, [entries, kept])
+
+
+def _sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
+    """What a group of entries comes to, in the columns of the tables of sums."""
+    for name in _SUMS:
+        sum_: ColumnElement[Any]
+        if name in _MONEY_SUMS:
+            sum_ = nusd_sum(_MONEY_SUMS[name], dialect)
+        else:
+            sum_ = func.count() if name == "entries" else func.sum(_COLUMNS[name])
+        yield func.coalesce(sum_, 0).label(name)
+
+
+def _summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> Select[Any]:
+    """The rows of a table of sums."""
+    amounts = (nusd(name, dialect) if name in _MONEY_SUMS else table.c[name] for name in _SUMS)
+    labelled = ((value * sign).label(name) for name, value in zip(_SUMS, amounts, strict=True))
+    return select(*(table.c[name] for name in names), *labelled)
+
+
+def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> Found:
+    """Where the sum of the parts is not zero: by how much the entries (or days) are more than what is kept of them."""
+    every = union_all(*parts).subquery()
+    more = {name: func.sum(every.c[name]).label(name) for name in _SUMS}
+    by = [every.c[name] for name in names]
+    query = select(*by, *more.values()).group_by(*by).having(or_(*(sum_ != 0 for sum_ in more.values())))
+    found = Found()
+    for row in rows_of(connection, query):
+        fields = row._asdict()
+        found.differs(
+            **{name: fields[name] for name in names}, **{name: fields[name] for name in _SUMS if fields[name]}
+        )
+    return found
+
+
+def whole_numbers(connection: Connection, scope: Scope) -> Found:
+    """Tokens are integers and money is whole nano-USD, in every table.
+
+    On Postgres the types of the columns see to that, but for NaN. Among the entries, of which there are many, that is
+    found by what it does to the sums and prices.
+    """
+    found = Found()
+    sums = (balances, usage_daily)
+    for table in (ledger_entries, *sums) if connection.dialect.name == "sqlite" else sums:
+        wrong = _not_whole(table, connection.dialect)
+        key = [cast(column, Text).label(column.name) for column in table.primary_key.columns]
+        query = select(*key, *(condition.label(f"not {name}") for name, condition in wrong.items()))
+        query = query.where(or_(*wrong.values()))
+        for row in rows_of(connection, settled(query, scope) if table is ledger_entries else query):
+            fields = row._asdict()
+            columns = [name for name in wrong if fields[f"not {name}"]]
+            found.differs(table=table.name, columns=columns, **{column.name: fields[column.name] for column in key})
+    return found
+
+
+def _not_whole(table: Table, dialect: Dialect) -> dict[str, ColumnElement[bool]]:
+    """Column → that what stands in it is no such number."""
+    wrong: dict[str, ColumnElement[bool]] = {}
+    for column in table.columns:
+        name = column.name
+        if isinstance(column.type, Money):
+            whole = str(nusd(name, dialect))
+            wrong[name] = literal_column(_NOT_MONEY[dialect.name].format(name, whole), Boolean)
+        elif isinstance(column.type, BigInteger) and dialect.name == "sqlite":  # elsewhere it takes nothing else
+            wrong[name] = literal_column(f"(typeof({name}) NOT IN ('integer', 'null'))", Boolean)
+    return wrong
+
+
+def _day(dialect: Dialect) -> ColumnElement[date]:
+    """The day in UTC on which an exchange began."""
+    return func.date(_COLUMNS.started_at if dialect.name == "sqlite" else func.timezone("UTC", _COLUMNS.started_at))

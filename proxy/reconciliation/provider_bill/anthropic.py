@@ -1,0 +1,64 @@
+"""What Anthropic exports: `GET /v1/organizations/usage_report/messages` and `GET /v1/organizations/cost_report`. The
+shape is that of the Admin API's reference (Usage and Cost).
+
+Law: what was read from the cache, what was written to it and what was neither are counted apart; our prompt tokens are
+the sum of all, and the cached ones those that were read. Requests are not counted. Money is a decimal text in the
+currency's smallest unit: "123.45" in USD is 1.2345 dollars. What costs money and has no model (searches, code) comes
+under its description.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from proxy.reconciliation.provider_bill.bill import Bucket, Kind, Place, Result, Subject
+
+_CENTS_PER_USD = Decimal(100)
+
+
+def is_bucket(place: Place) -> bool:
+    """True if it looks like one of these."""
+    return place.has("starting_at")
+
+
+def bucket(place: Place) -> Bucket:
+    """One bucket. Raises BillError."""
+    end = place.field("ending_at")
+    times = end.day_of(_moment(place.field("starting_at")), _moment(end))
+    return Bucket(*times, tuple(map(_result, place.field("results").items())))
+
+
+def _moment(place: Place) -> int:
+    """An RFC 3339 time, to the second → Unix seconds."""
+    try:
+        moment = datetime.fromisoformat(place.text())
+        return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+    except (ValueError, OverflowError):
+        raise place.wrong("must be a time: 2026-11-01T00:00:00Z") from None
+
+
+def _result(place: Place) -> Result:
+    return _cost(place) if place.has("amount") else _usage(place)
+
+
+def _usage(place: Place) -> Result:
+    read = place.field("cache_read_input_tokens").count()
+    prompt = place.field("uncached_input_tokens").count() + read
+    if place.has("cache_creation"):
+        written = place.field("cache_creation")
+        prompt += sum(map(written.count_or_zero, ("ephemeral_1h_input_tokens", "ephemeral_5m_input_tokens")))
+    amounts: dict[Kind, Decimal | int] = {
+        Kind.PROMPT: prompt,
+        Kind.CACHED: read,
+        Kind.COMPLETION: place.field("output_tokens").count(),
+    }
+    return Result(Subject.USAGE, place.text_or_none("model"), amounts)
+
+
+def _cost(place: Place) -> Result:
+    currency = place.field("currency")
+    if currency.text().lower() != "usd":
+        raise currency.wrong("must be USD")
+    name = place.text_or_none("model") or place.text_or_none("description") or place.text_or_none("cost_type")
+    return Result(Subject.COST, name, {Kind.COST: place.field("amount").amount() / _CENTS_PER_USD})

@@ -1,0 +1,1 @@
+"""Usage, statements, exports and explanations: read-only views of the ledger."""

@@ -1,0 +1,123 @@
+"""Exchanges, as people look them up: one by its id, or page by page, newest first. Law: a page looks at a bounded
+number of entries, whatever is filtered by; if it may have missed some, it says where to go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, select, tuple_
+
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.correction import TERMINAL
+from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.limits import CREDIT
+from proxy.ledger.schema.tables import ledger_entries
+from proxy.reports.usage import ID_EARLIER_S, id_from
+from proxy.storage.database import reading
+
+# Entries of which a page reads what it is filtered by: some 20 ms.
+SCANNED_MAX = 5_000
+
+_COLUMNS = ledger_entries.c
+_WHOLE = tuple(_COLUMNS[name] for name in ENTRY_FIELDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which exchanges: those that meet every condition that is not None. Times: Unix seconds of when they began."""
+
+    key_id: str | None = None
+    model: str | None = None
+    outcome: str | None = None
+    usage_source: str | None = None
+    since: float | None = None
+    until: float | None = None
+    after: tuple[float, str] | None = None
+    """the place in the list after which to go on: when an exchange began, and its id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The entries of one exchange, the terminal one first, which names the providers that were asked in vain."""
+
+    entries: tuple[LedgerEntry, ...]
+    settled_at: tuple[float, ...]
+    """of each; Unix seconds by the ledger's clock"""
+
+    @property
+    def terminal(self) -> LedgerEntry:
+        """What it was when it ended."""
+        return self.entries[0]
+
+
+def read_exchange(engine: Engine, exchange_id: str) -> Found | None:
+    """None: no terminal entry is there (yet). Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        return _found(connection, [exchange_id]).get(exchange_id)
+
+
+def read_exchanges(engine: Engine, wanted: Wanted, limit: int) -> tuple[list[Found], tuple[float, str] | None]:
+    """Up to `limit`, newest first; and where to go on, None: at the end. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        scanned = connection.execute(_scan(wanted).limit(SCANNED_MAX)).all()
+        fitting = [
+            row
+            for row in scanned
+            if wanted.outcome in (None, row.outcome) and wanted.usage_source in (None, row.usage_source)
+        ]
+        page = fitting[:limit]
+        unread = len(scanned) == SCANNED_MAX  # beyond what was looked at there may be more
+        last: Any = page[-1] if len(fitting) > limit else scanned[-1] if unread else None
+        found = _found(connection, [row.exchange_id for row in page])
+    listed = [found[row.exchange_id] for row in page]
+    return listed, None if last is None else (last.started_at, last.exchange_id)
+
+
+def _scan(wanted: Wanted) -> Select[Any]:
+    """In the order of an index: of the key's or the model's times, or of all ids, which are in the order of time."""
+    query = select(_COLUMNS.exchange_id, _COLUMNS.started_at, _COLUMNS.outcome, _COLUMNS.usage_source)
+    query = query.where(_COLUMNS.kind == TERMINAL, *_span(wanted))
+    if wanted.key_id is not None:
+        query = query.where(_COLUMNS.key_id == wanted.key_id)
+    if wanted.model is not None:
+        query = query.where(_COLUMNS.model == wanted.model)
+    if wanted.key_id is None and wanted.model is None:
+        after = () if wanted.after is None else (_COLUMNS.exchange_id < wanted.after[1],)
+        return query.where(*after).order_by(_COLUMNS.exchange_id.desc())
+    if wanted.after is not None:
+        place = tuple_(_COLUMNS.started_at, _COLUMNS.exchange_id)
+        query = query.where(_COLUMNS.started_at <= wanted.after[0], place < wanted.after)
+    return query.order_by(_COLUMNS.started_at.desc(), _COLUMNS.exchange_id.desc())
+
+
+def _span(wanted: Wanted) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if wanted.since is not None:
+        conditions += [
+            _COLUMNS.started_at >= wanted.since,
+            _COLUMNS.exchange_id >= id_from(wanted.since - ID_EARLIER_S),
+        ]
+    if wanted.until is not None:
+        conditions += [_COLUMNS.started_at < wanted.until, _COLUMNS.exchange_id < id_from(wanted.until)]
+    return conditions
+
+
+def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, Found]:
+    """Of these, those that have a terminal entry."""
+    query = select(*_WHOLE, _COLUMNS.settled_at).where(
+        _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)), _COLUMNS.kind.not_in((CREDIT, ATTEMPT))
+    )
+    rows: dict[str, list[tuple[LedgerEntry, float]]] = {}
+    for row in connection.execute(query, {"ids": list(exchange_ids)}) if exchange_ids else ():
+        entry = LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
+        rows.setdefault(entry.exchange_id, []).append((entry, row.settled_at))
+    found = {}
+    for exchange_id, lines in rows.items():
+        lines.sort(key=lambda line: (line[0].kind != TERMINAL, line[0].seq))
+        if lines[0][0].kind == TERMINAL:
+            entries, times = zip(*lines, strict=True)
+            found[exchange_id] = Found(tuple(entries), tuple(times))
+    return found

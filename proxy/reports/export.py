@@ -1,0 +1,178 @@
+"""Entries as files for other programs. Law: every entry that is asked for is in it once, in the order in which they
+were settled, up to one moment; memory does not grow with their number.
+
+A set of columns says what is written, a writer says how: any set goes with any writer. Amounts are decimals, exact.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum, auto
+from itertools import islice
+from typing import IO, Any
+
+import msgspec
+
+from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
+from proxy.ledger.accounts.owners import Owner
+from proxy.reports.cells import plain
+from proxy.reports.reports import iso_utc
+
+# Some MB of memory; and what a Parquet reader takes at a time.
+ROWS_AT_ONCE = 5_000
+
+
+class Kind(Enum):
+    """What stands in a column."""
+
+    TEXT = auto()
+    COUNT = auto()
+    NUMBER = auto()
+    """a float"""
+    MONEY = auto()
+    """nUSD here, USD in the file"""
+    DECIMAL = auto()
+    """a whole number that a reader expects as a decimal"""
+    TIME = auto()
+    """Unix seconds here, UTC in the file"""
+    SECOND = auto()
+    """the same, to the second"""
+    FLAG = auto()
+    JSON = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An entry, and what is known beside it."""
+
+    entry: LedgerEntry
+    settled_at: float
+    owner: Owner | None
+    """None: neither a key nor an account that there is"""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a file."""
+
+    name: str
+    kind: Kind
+    of: Callable[[Source], Any]
+
+
+class ParquetMissing(ValueError):  # noqa: N818  no error of ours
+    """Nothing here can write Parquet."""
+
+
+def _field(name: str) -> Callable[[Source], Any]:
+    return lambda source: getattr(source.entry, name)
+
+
+_KINDS = {
+    "streamed": Kind.FLAG, "cost_usd": Kind.MONEY, "charge_usd": Kind.MONEY, "started_at": Kind.TIME,
+    "first_token_ms": Kind.NUMBER, "duration_ms": Kind.NUMBER, "details": Kind.JSON,
+    **dict.fromkeys(
+        (*TOKENS, "events", "bytes", "seq"), Kind.COUNT
+    ),
+}  # fmt: skip
+
+ENTRIES: tuple[Column, ...] = (
+    *(Column(name, _KINDS.get(name, Kind.TEXT), _field(name)) for name in ENTRY_FIELDS),
+    Column("settled_at", Kind.TIME, lambda source: source.settled_at),
+    Column("project_id", Kind.TEXT, lambda source: source.owner and source.owner.project_id),
+    Column("organization_id", Kind.TEXT, lambda source: source.owner and source.owner.organization_id),
+)
+"""every field of an entry, when it was settled, and whose its key is"""
+
+Write = Callable[[IO[bytes], Sequence[Column], Iterable[Source]], None]
+"""columns and rows → a file"""
+
+
+def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Source]) -> None:
+    """UTF-8 with a line of names; nothing between two commas is null."""
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=False)
+    try:
+        table = csv.writer(text, lineterminator="\r\n")
+        table.writerow([column.name for column in columns])
+        shown = [(_CSV[column.kind], column.of) for column in columns]
+        for source in sources:
+            values = ((show, of(source)) for show, of in shown)
+            table.writerow(["" if value is None else show(value) for show, value in values])
+    finally:
+        text.detach()
+
+
+def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Source]) -> None:
+    """Money as decimals with 9 places, times in UTC to the microsecond. Raises ParquetMissing."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ParquetMissing("parquet: needs the package pyarrow (pip install 'tokenweir[parquet]')") from None
+    types = {
+        Kind.TEXT: pyarrow.string(), Kind.JSON: pyarrow.string(), Kind.COUNT: pyarrow.int64(),
+        Kind.NUMBER: pyarrow.float64(), Kind.FLAG: pyarrow.bool_(), Kind.MONEY: pyarrow.decimal128(24, 9),
+        Kind.DECIMAL: pyarrow.decimal128(24, 9), Kind.TIME: pyarrow.timestamp("us", tz="UTC"),
+        Kind.SECOND: pyarrow.timestamp("us", tz="UTC"),
+    }  # fmt: skip
+    schema = pyarrow.schema([(column.name, types[column.kind]) for column in columns])
+    rest = iter(sources)
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        while some := list(islice(rest, ROWS_AT_ONCE)):
+            of_each = ([_typed(column.kind, column.of(source)) for source in some] for column in columns)
+            arrays = [pyarrow.array(values, one.type) for one, values in zip(schema, of_each, strict=True)]
+            writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
+
+
+def with_owners(
+    settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]]
+) -> Iterator[Source]:
+    """Entries with their owners, of which some hundreds are asked for at once."""
+    rest = iter(settled)
+    while some := list(islice(rest, ROWS_AT_ONCE)):
+        owners = owners_of({entry.key_id for entry, _ in some})
+        for entry, settled_at in some:
+            yield Source(entry, settled_at, owners.get(entry.key_id))
+
+
+def usd(nusd: int) -> Decimal:
+    """nUSD → USD, exact."""
+    return Decimal(nusd).scaleb(-9)
+
+
+def _json_text(value: Any) -> str:
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _second(unix_s: float) -> str:
+    return f"{iso_utc(unix_s)[:19]}Z"
+
+
+_CSV: dict[Kind, Callable[[Any], str]] = {
+    Kind.TEXT: plain,
+    Kind.COUNT: str,
+    Kind.NUMBER: repr,
+    Kind.MONEY: lambda nusd: f"{usd(nusd):f}",
+    Kind.DECIMAL: str,
+    Kind.TIME: iso_utc,
+    Kind.SECOND: _second,
+    Kind.FLAG: lambda flag: "true" if flag else "false",
+    Kind.JSON: _json_text,
+}
+
+
+def _typed(kind: Kind, value: Any) -> Any:
+    """As Parquet takes it."""
+    if value is None:
+        return None
+    if kind is Kind.MONEY:
+        return usd(value)
+    if kind is Kind.DECIMAL:
+        return Decimal(value)
+    if kind in (Kind.TIME, Kind.SECOND):
+        return round(value * 1e6)
+    return _json_text(value) if kind is Kind.JSON else value

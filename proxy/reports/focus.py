@@ -1,0 +1,178 @@
+"""The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification). Law: a row is an entry, and its BilledCost is
+the entry's charge to the nano-dollar: a file adds up to what the ledger says.
+
+Every mandatory and recommended column that means something here, and the conditional ones whose conditions hold. The
+customer is the organization (billing account) with its keys (sub accounts); what is priced is one request, because its
+charge is rounded once, for all its tokens together: unit price × 1 is the cost exactly. How it came about is in
+SkuPriceDetails and in the columns that begin with `x_`. Top-ups are credits (below zero), corrections are adjustments.
+A correction is in the billing period in which it was made, and of class Correction if that is a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from proxy.billing.adjustment import KIND as ADJUSTMENT
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.limits import CREDIT
+from proxy.billing.record import Bills
+from proxy.reports.export import Column, Kind, Source
+from proxy.reports.statement import month_of
+
+CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
+
+
+def is_charge(entry: LedgerEntry) -> bool:
+    """False for a provider that was asked in vain: its line is never charged, and belongs to an exchange that is."""
+    return entry.kind != ATTEMPT
+
+
+def booked_at(source: Source) -> float:
+    """When it counts: usage when it began, a correction or a top-up when it was made. Unix seconds."""
+    return source.settled_at if source.entry.kind in (ADJUSTMENT, CREDIT) else source.entry.started_at
+
+
+def _category(source: Source) -> str:
+    return {ADJUSTMENT: "Adjustment", CREDIT: "Credit"}.get(source.entry.kind, "Usage")
+
+
+def _class(source: Source) -> str | None:
+    late = month_of(source.entry.started_at) != month_of(source.settled_at)
+    return "Correction" if source.entry.kind == ADJUSTMENT and late else None
+
+
+def _of_usage(read: Callable[[Source], Any]) -> Callable[[Source], Any]:
+    """Null for what is no usage."""
+    return lambda source: read(source) if _category(source) == "Usage" else None
+
+
+def _charge(source: Source) -> int:
+    return source.entry.charge_usd or 0
+
+
+def _description(source: Source) -> str:
+    entry = source.entry
+    if _category(source) != "Usage":
+        return str(entry.details.get("why", entry.kind))
+    said = "usage estimated" if entry.usage_source == "estimated" else f"usage {entry.usage_source}"
+    return f"{entry.model}: {entry.outcome}, {said}, bills {entry.details.get('billed', Bills.EVERYTHING)}"
+
+
+def _ends_at(source: Source) -> float:
+    """Exclusive, and so never at the beginning: a charge period has a length."""
+    begun = int(source.entry.started_at)
+    return max(begun + 1.0, float(-(-(source.entry.started_at + source.entry.duration_ms / 1000) // 1)))
+
+
+def _tokens(source: Source) -> int:
+    return source.entry.total_tokens or 0
+
+
+def _price_details(source: Source) -> dict[str, Any] | None:
+    """Names that FOCUS does not know begin with x_; values are plain."""
+    shown = source.entry.details.get("price")
+    if not isinstance(shown, Mapping):
+        return None
+    return {f"x_{name}": value for name, value in shown.items() if isinstance(value, str | int | float | bool)}
+
+
+def _tags(source: Source) -> dict[str, str | bool] | None:
+    """`team:a` is the tag `team` with the value `a`; one without a value is true."""
+    if source.owner is None or not source.owner.tags:
+        return None
+    parted = (tag.partition(":") for tag in source.owner.tags)
+    return {name: value if colon else True for name, colon, value in parted}
+
+
+def _owner(name: str, otherwise: Callable[[Source], Any]) -> Callable[[Source], Any]:
+    def read(source: Source) -> Any:
+        found = None if source.owner is None else getattr(source.owner, name)
+        return otherwise(source) if found is None else found
+
+    return read
+
+
+def _is_key(source: Source) -> bool:
+    return source.owner is None or source.owner.scope_id not in (
+        source.owner.project_id,
+        source.owner.organization_id,
+    )
+
+
+def _sub_account(read: Callable[[Source], Any]) -> Callable[[Source], Any]:
+    """Null for what was paid in for an account above the keys."""
+    return lambda source: read(source) if _is_key(source) else None
+
+
+def _midnight_of(month: Callable[[Source], datetime]) -> Callable[[Source], float]:
+    return lambda source: month(source).timestamp()
+
+
+def _period_start(source: Source) -> datetime:
+    day = month_of(booked_at(source)).first
+    return datetime(day.year, day.month, 1, tzinfo=UTC)
+
+
+def _period_end(source: Source) -> datetime:
+    day = month_of(booked_at(source)).after
+    return datetime(day.year, day.month, 1, tzinfo=UTC)
+
+
+def _text(name: str, read: Callable[[Source], Any]) -> Column:
+    return Column(name, Kind.TEXT, read)
+
+
+FOCUS: tuple[Column, ...] = (
+    Column("BilledCost", Kind.MONEY, _charge),
+    _text("BillingAccountId", _owner("organization_id", lambda source: source.entry.key_id)),
+    _text("BillingAccountName", _owner("organization", lambda source: source.entry.key_alias)),
+    _text("BillingAccountType", lambda _: "Organization"),
+    _text("BillingCurrency", lambda _: CURRENCY),
+    Column("BillingPeriodEnd", Kind.SECOND, _midnight_of(_period_end)),
+    Column("BillingPeriodStart", Kind.SECOND, _midnight_of(_period_start)),
+    _text("ChargeCategory", _category),
+    _text("ChargeClass", _class),
+    _text("ChargeDescription", _description),
+    _text("ChargeFrequency", lambda source: "One-Time" if source.entry.kind == CREDIT else "Usage-Based"),
+    Column("ChargePeriodEnd", Kind.SECOND, _ends_at),
+    Column("ChargePeriodStart", Kind.SECOND, lambda source: float(int(source.entry.started_at))),
+    Column("ConsumedQuantity", Kind.DECIMAL, _of_usage(_tokens)),
+    _text("ConsumedUnit", _of_usage(lambda _: "Tokens")),
+    Column("ContractedCost", Kind.MONEY, _charge),
+    Column("ContractedUnitPrice", Kind.MONEY, _of_usage(_charge)),
+    Column("EffectiveCost", Kind.MONEY, _charge),
+    _text("InvoiceId", lambda _: None),
+    _text("InvoiceIssuerName", lambda _: ISSUER),
+    Column("ListCost", Kind.MONEY, _charge),
+    Column("ListUnitPrice", Kind.MONEY, _of_usage(_charge)),
+    _text("PricingCategory", _of_usage(lambda _: "Standard")),
+    Column("PricingQuantity", Kind.DECIMAL, _of_usage(lambda _: 1)),
+    _text("PricingUnit", _of_usage(lambda _: "Requests")),
+    _text("ProviderName", lambda _: ISSUER),
+    _text("PublisherName", lambda source: source.entry.provider or ISSUER),
+    _text("ServiceCategory", lambda _: "AI and Machine Learning"),
+    _text("ServiceName", lambda source: source.entry.model or "Credit"),
+    _text("ServiceSubcategory", lambda _: "Generative AI"),
+    _text("SkuId", _of_usage(lambda source: source.entry.model)),
+    _text("SkuMeter", _of_usage(lambda _: "Requests")),
+    Column("SkuPriceDetails", Kind.JSON, _of_usage(_price_details)),
+    _text("SkuPriceId", _of_usage(lambda source: f"{source.entry.model}@{source.entry.price_version or UNPRICED}")),
+    _text("SubAccountId", _sub_account(lambda source: source.entry.key_id)),
+    _text("SubAccountName", _sub_account(lambda source: source.entry.key_alias)),
+    _text("SubAccountType", _sub_account(lambda _: "API key")),
+    Column("Tags", Kind.JSON, _tags),
+    _text("x_EntryId", lambda source: source.entry.entry_id),
+    _text("x_ExchangeId", lambda source: source.entry.exchange_id),
+    _text("x_ProjectId", _owner("project_id", lambda _: None)),
+    _text("x_UpstreamModel", lambda source: source.entry.upstream_model),
+    _text("x_Outcome", lambda source: source.entry.outcome),
+    _text("x_UsageSource", lambda source: source.entry.usage_source),
+    Column("x_InputTokens", Kind.COUNT, lambda source: source.entry.prompt_tokens),
+    Column("x_CachedInputTokens", Kind.COUNT, lambda source: source.entry.cached_tokens),
+    Column("x_OutputTokens", Kind.COUNT, lambda source: source.entry.completion_tokens),
+    Column("x_ReasoningTokens", Kind.COUNT, lambda source: source.entry.reasoning_tokens),
+    Column("x_Unpriced", Kind.FLAG, lambda source: source.entry.charge_usd is None),
+)

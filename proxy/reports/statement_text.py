@@ -1,0 +1,267 @@
+"""A statement in words: as JSON, as CSV, and as the tables that a page and a PDF are made of.
+
+Law: every amount of one statement has as many decimals as the finest of them, so that whoever adds up what is printed
+gets what is printed. What the provider charges us is not the customer's business: no cost is shown.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.billing.entries import COUNTS
+from proxy.billing.money import usd_text
+from proxy.reports.cells import plain
+from proxy.reports.reports import iso_utc
+from proxy.reports.statement import Booking, Line, Statement, Usages
+
+CENTS = 2
+ESTIMATED = "≈"
+
+_SHOWN = {
+    "prompt_tokens": "Input",
+    "cached_tokens": "of it cached",
+    "completion_tokens": "Output",
+    "reasoning_tokens": "of it reasoning",
+}
+"""counts that have a column of their own; the total is no news"""
+_OTHERS = {
+    "cache_write_tokens": "cache writes",
+    "cache_write_1h_tokens": "of it for an hour",
+    "audio_prompt_tokens": "audio input",
+    "audio_completion_tokens": "audio output",
+    "images": "images",
+    "audio_ms": "ms of audio",
+    "characters": "characters",
+    "searches": "searches",
+}
+
+NOTES = (
+    "Days are UTC. Amounts are US dollars. A balance is what was paid in, less what was used; below zero, it is owed.",
+    f"{ESTIMATED}: the provider did not report the usage of some of these requests; it was estimated.",
+    "Unpriced: no price was known for these requests, and nothing is charged for them.",
+    "Adjustments and credits stand in the month in which they were made, whenever the exchange was that they correct.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Of a table."""
+
+    title: str
+    is_number: bool = False
+    is_long: bool = False
+    """takes what the others leave"""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table with its title. Every row has a cell for each column."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    foot: Sequence[str] | None = None
+
+
+def amounts(statement: Statement) -> Callable[[int], str]:
+    """nUSD → text, with the decimals of this statement: 1.50, or 1.500000000 beside 0.000000001."""
+    decimals = max(map(_decimals, _all_nusd(statement)), default=CENTS)
+
+    def text(nusd: int) -> str:
+        whole, _, part = usd_text(nusd).partition(".")
+        return f"{whole}.{part.ljust(decimals, '0')}"
+
+    return text
+
+
+def title(statement: Statement) -> str:
+    """Whose it is, and when."""
+    return f"Statement for {statement.whose.kind} {statement.whose.name}, {statement.month}"
+
+
+def standing(statement: Statement) -> str:
+    """Up to when it is known."""
+    word = "Complete" if statement.is_final else "Provisional: the month is not over"
+    return f"{word}. As of {iso_utc(statement.as_of)[:19].replace('T', ' ')} UTC."
+
+
+def sections(statement: Statement) -> Iterator[Section]:
+    """All of it. What there is none of is left out."""
+    text = amounts(statement)
+    yield _summary(statement, text)
+    units = statement.units
+    shown = [name for name in _SHOWN if name in units]
+    others = any(name in units for name in _OTHERS)
+    counted = [*(Column(_SHOWN[name], is_number=True) for name in shown), *([Column("Other units")] if others else [])]
+    usage = [Column("Requests", is_number=True), *counted, Column("Charge", is_number=True)]
+
+    def cells(one: Usages) -> list[str]:
+        requests = f"{one.requests:,}" + (f" ({one.unpriced:,} unpriced)" if one.unpriced else "")
+        mark = f"{ESTIMATED} " if one.estimated else ""
+        return [requests, *_counts(one.counts, shown, others=others), mark + text(one.charge_usd)]
+
+    if statement.lines:
+        rows = [(str(line.day), line.model, *cells(line.usages)) for line in statement.lines]
+        foot = ("Total", "", *cells(statement.total))
+        yield Section("Usage", [Column("Day"), Column("Model", is_long=True), *usage], rows, foot)
+    if statement.keys:
+        rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
+        yield Section("By key", [Column("Key", is_long=True), Column("Id"), *usage], rows)
+    if statement.adjustments:
+        columns = [
+            Column("Made"),
+            Column("For"),
+            Column("Exchange"),
+            Column("Model", is_long=True),
+            Column("Why", is_long=True),
+        ]
+        rows = [
+            (*_made(one), str(one.day), one.exchange_id, one.model, one.why,
+             *_counts(one.counts, shown, others=others), text(one.usd))
+            for one in statement.adjustments
+        ]  # fmt: skip
+        foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_usd))
+        yield Section("Adjustments", [*columns, *counted, Column("Charge", is_number=True)], rows, foot)
+    if statement.credits:
+        columns = [Column("Made"), Column("Reference"), Column("Why", is_long=True), Column("Credit", is_number=True)]
+        rows = [(*_made(one), one.exchange_id, one.why, text(one.usd)) for one in statement.credits]
+        yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_usd)))
+
+
+def statement_json(statement: Statement) -> dict[str, Any]:
+    """Amounts are decimal strings of USD, exact."""
+    month = statement.month
+    return {
+        "object": "statement",
+        "scope_id": statement.whose.scope_id,
+        "scope_kind": statement.whose.kind,
+        "name": statement.whose.name,
+        "month": str(month),
+        "since": iso_utc(month.since),
+        "until": iso_utc(month.until),
+        "as_of": iso_utc(statement.as_of),
+        "final": statement.is_final,
+        "currency": "USD",
+        "opening_balance_usd": usd_text(statement.opening_usd),
+        "usage_usd": usd_text(statement.total.charge_usd),
+        "adjustments_usd": usd_text(statement.adjusted_usd),
+        "credits_usd": usd_text(statement.credited_usd),
+        "closing_balance_usd": usd_text(statement.closing_usd),
+        "usage": [
+            {"day": str(line.day), "model": line.model, **_usages_json(line.usages)} for line in statement.lines
+        ],
+        "keys": [{"key_id": key_id, "alias": name, **_usages_json(one)} for key_id, name, one in statement.keys],
+        "adjustments": [_booking_json(one, "charge_usd") for one in statement.adjustments],
+        "credits": [_booking_json(one, "credit_usd") for one in statement.credits],
+        "total": _usages_json(statement.total),
+    }  # fmt: skip
+
+
+def statement_csv(statement: Statement) -> str:
+    """A line for each line; no totals: a column can be added up. Balance = opening − charges + credits."""
+    text = amounts(statement)
+    names = [
+        "line", "day", "model", "key", "exchange_id", "why", "requests", *COUNTS, "charge_usd", "credit_usd",
+        "estimated_requests", "estimated_usd", "unpriced_requests", "balance_usd",
+    ]  # fmt: skip
+    written = io.StringIO()
+    table = csv.DictWriter(written, names, restval="", lineterminator="\r\n")
+    table.writeheader()
+    table.writerow({"line": "opening", "day": statement.month.first, "balance_usd": text(statement.opening_usd)})
+    table.writerows(_csv_line(line, text) for line in statement.lines)
+    table.writerows(_csv_booking("adjustment", one, "charge_usd", text) for one in statement.adjustments)
+    table.writerows(_csv_booking("credit", one, "credit_usd", text) for one in statement.credits)
+    table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_usd)})
+    return written.getvalue()
+
+
+def _csv_line(line: Line, text: Callable[[int], str]) -> dict[str, Any]:
+    one = line.usages
+    return {
+        "line": "usage",
+        "day": line.day,
+        "model": plain(line.model),
+        "requests": one.requests,
+        **one.counts,
+        "charge_usd": text(one.charge_usd),
+        "estimated_requests": one.estimated,
+        "estimated_usd": text(one.estimated_usd),
+        "unpriced_requests": one.unpriced,
+    }
+
+
+def _csv_booking(word: str, one: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
+    return {
+        "line": word,
+        "day": iso_utc(one.made_at)[:10],
+        "model": plain(one.model),
+        "key": plain(one.key_alias),
+        "exchange_id": one.exchange_id,
+        "why": plain(one.why),
+        **one.counts,
+        column: text(one.usd),
+    }
+
+
+def _usages_json(one: Usages) -> dict[str, Any]:
+    return {
+        "requests": one.requests,
+        "counts": dict(one.counts),
+        "charge_usd": usd_text(one.charge_usd),
+        "estimated_requests": one.estimated,
+        "estimated_usd": usd_text(one.estimated_usd),
+        "unpriced_requests": one.unpriced,
+    }
+
+
+def _booking_json(one: Booking, column: str) -> dict[str, Any]:
+    return {
+        "made_at": iso_utc(one.made_at),
+        "entry_id": one.entry_id,
+        "exchange_id": one.exchange_id,
+        "day": str(one.day),
+        "key": one.key_alias,
+        "model": one.model,
+        "why": one.why,
+        "counts": dict(one.counts),
+        column: usd_text(one.usd),
+    }
+
+
+def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
+    total = statement.total
+    rows = [
+        ("Opening balance", text(statement.opening_usd)),
+        ("Usage", text(-total.charge_usd)),
+        *([(f"{ESTIMATED} of it estimated", f"({text(-total.estimated_usd)})")] if total.estimated else []),
+        ("Adjustments", text(-statement.adjusted_usd)),
+        ("Credits", text(statement.credited_usd)),
+    ]
+    columns = [Column("Balance", is_long=True), Column("USD", is_number=True)]
+    return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_usd)))
+
+
+def _made(one: Booking) -> tuple[str]:
+    return (iso_utc(one.made_at)[:10],)
+
+
+def _counts(counts: Mapping[str, int], shown: Sequence[str], *, others: bool) -> list[str]:
+    """A cell for each count that has one, and one for the rest."""
+    cells = [f"{counts[name]:,}" if name in counts else "–" for name in shown]
+    rest = ", ".join(f"{counts[name]:,} {word}" for name, word in _OTHERS.items() if counts.get(name))
+    return [*cells, rest] if others else cells
+
+
+def _decimals(nusd: int) -> int:
+    return max(CENTS, len(usd_text(nusd).partition(".")[2]))
+
+
+def _all_nusd(statement: Statement) -> Iterable[int]:
+    yield from (statement.opening_usd, statement.closing_usd)
+    for one in (statement.total, *(line.usages for line in statement.lines), *(one for *_, one in statement.keys)):
+        yield from (one.charge_usd, one.estimated_usd)
+    yield from (one.usd for one in (*statement.adjustments, *statement.credits))

@@ -1,0 +1,59 @@
+"""Entries as lines for a terminal: what a person asks first, and why the number is what it is. `--json` has it all."""
+
+from __future__ import annotations
+
+from proxy.billing.adjustment import KIND
+from proxy.billing.attempts import KIND as ATTEMPT
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.limits import CREDIT
+from proxy.billing.money import usd_text
+from proxy.reports.reports import iso_utc
+
+_COLUMNS = (
+    ("TIME (UTC)", 19), ("KEY", 10), ("MODEL", 22), ("OUTCOME", 16),
+    ("PROMPT", 7), ("CACHED", 6), ("OUTPUT", 7), ("CHARGE USD", 14), ("WHY", 0),
+)  # fmt: skip
+_RIGHT = frozenset(("PROMPT", "CACHED", "OUTPUT", "CHARGE USD"))
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    parts = []
+    for (title, width), cell in zip(_COLUMNS, cells, strict=True):
+        shown = cell if not width or len(cell) <= width else cell[: width - 1] + "…"
+        parts.append(shown.rjust(width) if title in _RIGHT else shown.ljust(width))
+    return "  ".join(parts).rstrip()
+
+
+HEADER = _row(tuple(title for title, _ in _COLUMNS))
+
+
+def line(entry: LedgerEntry) -> str:
+    """One entry."""
+    counts = (entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
+    return _row((
+        iso_utc(entry.started_at)[:19].replace("T", " "), entry.key_alias, entry.model, entry.outcome,
+        *("–" if count is None else str(count) for count in counts),
+        "unpriced" if entry.charge_usd is None else usd_text(entry.charge_usd), why(entry),
+    ))  # fmt: skip
+
+
+def why(entry: LedgerEntry) -> str:
+    """In a few words: who said the numbers, and what of them is billed."""
+    details = entry.details
+    if entry.kind in (KIND, CREDIT):
+        return f"{entry.kind}: {details.get('why', '?')}"
+    if entry.kind == ATTEMPT:
+        return f"{ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
+    if entry.usage_source == "estimated":
+        error = details.get("expected_error")
+        said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
+    else:
+        said = {"reported": "reported by the provider", "none": "no tokens known"}[entry.usage_source]
+    hidden = details.get("hidden_reasoning")
+    if hidden is not None:
+        said += f", {hidden} of it hidden reasoning" if hidden else ", and hidden reasoning may be missing"
+    parts = [said, f"bills {details.get('billed', '?')}"]
+    parts += [str(details[name]) for name in ("policy", "failed") if name in details]
+    parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []
+    parts += [f"upstream said {details['upstream_status']}"] if "upstream_status" in details else []
+    return "; ".join(parts)

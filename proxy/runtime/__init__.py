@@ -1,0 +1,1 @@
+"""Wiring: settings to objects to start and stop."""

@@ -1,0 +1,1 @@
+"""Wiring that proxies, workers and commands share."""

@@ -1,0 +1,37 @@
+"""The ledger and the keys for a command. Law: it works whether or not a server runs on the same ledger."""
+
+from __future__ import annotations
+
+import time
+
+from proxy.billing.settlement import content_hash
+from proxy.ledger.accounts.audit_log import Acts
+from proxy.ledger.accounts.key_store import KeyStore
+from proxy.ledger.schema.migrate import migrate
+from proxy.ledger.settling.store import LedgerStore
+from proxy.runtime.machine.data_folder import Folder, key_pepper, ledger_url
+from proxy.settings import Settings
+from proxy.storage.database import open_engine
+
+
+class Store:
+    """The ledger and the keys of a deployment."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Make or migrate it first. Raises LedgerUnavailable, NewerDatabaseError."""
+        self._settings = settings
+        Folder(settings.data_dir).make()
+        migrate(ledger_url(settings))
+        self.engine = open_engine(ledger_url(settings))
+        self.key_lifetime_max_s = settings.key_lifetime_max
+        self.keys = KeyStore(self.engine, clock=time.time)
+        self.acts = Acts(self.engine, clock=time.time)
+        self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
+
+    def pepper(self) -> bytes:
+        """What keys are hashed with."""
+        return key_pepper(self._settings)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self.engine.dispose()

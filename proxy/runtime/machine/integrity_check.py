@@ -1,0 +1,55 @@
+"""The ledger is checked while it works. Law: an audit only reads; what it finds is said and measured, never mended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from sqlalchemy import Engine
+
+from proxy.ledger.settling.dead_letters import count_open
+from proxy.reconciliation.reconcile import GRACE_S, Finding, reconcile
+from proxy.runtime.machine.records_in_flight import outside_of
+from proxy.settings import Settings
+from proxy.telemetry.metrics import Metrics
+
+# Each audit looks at what was settled since the last one and some more; the whole is for `tokenweir reconcile`.
+AUDIT_S = 600.0
+# One count of an index's first rows; an alarm about money need not come sooner.
+LETTERS_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+async def audit_for_ever(settings: Settings, engine: Engine, metrics: Metrics) -> None:
+    """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
+    while True:
+        await asyncio.sleep(AUDIT_S)
+        try:
+            outside = await outside_of(settings)
+            since = time.time() - 2 * AUDIT_S - GRACE_S
+            # A thread of its own: it may take a minute, and nothing that settles may wait for that.
+            findings = await asyncio.to_thread(reconcile, engine, clock=time.time, since=since, outside=outside)
+        except OSError as error:
+            _log.warning("the ledger cannot be audited now: %s", error)
+        else:
+            _say(findings, metrics)
+
+
+async def count_letters(engine: Engine, metrics: Metrics) -> None:
+    """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the last count stays."""
+    while True:
+        try:
+            metrics.ledger.dead_letters.set(await asyncio.to_thread(count_open, engine))
+        except OSError as error:
+            _log.warning("dead letters cannot be counted now: %s", error)
+        await asyncio.sleep(LETTERS_S)
+
+
+def _say(findings: list[Finding], metrics: Metrics) -> None:
+    for finding in findings:
+        metrics.ledger.differences.labels(finding.name).set(finding.differences)
+        if not finding.ok:
+            _log.error("audit: %d differ: %s; first: %s", finding.differences, finding.means, finding.examples[:1])
+    metrics.ledger.audited_at.set_to_current_time()

@@ -1,0 +1,42 @@
+"""Whose project a key is of, for the metrics. Law: nothing waits for it; in an outage what is counted comes later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import Engine
+
+from proxy.foundation.tasks import Tasks
+from proxy.ledger.accounts.owners import owners_of
+from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.project_metrics import ProjectMetrics
+
+# An indexed look-up, once for each key: by the next scrape it is there, and a ledger that is away is not asked often.
+RETRY_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks) -> None:
+    """If projects have series."""
+    if metrics.ledger.projects is not None:
+        tasks.start(place_for_ever(metrics.ledger.projects, engine), name="projects")
+
+
+async def place_for_ever(projects: ProjectMetrics, engine: Engine, *, retry_s: float = RETRY_S) -> None:
+    """Look up each key that is new here; ends by being cancelled."""
+    while True:
+        await projects.unplaced.wait()
+        try:
+            projects.place(await asyncio.to_thread(_projects_of, engine, projects.waiting()))
+        except OSError as error:
+            _log.warning("projects cannot be looked up for the metrics now: %s", error)
+            await asyncio.sleep(retry_s)
+
+
+def _projects_of(engine: Engine, key_ids: Sequence[str]) -> dict[str, str | None]:
+    """All of them, with None for what is no key. Raises LedgerUnavailable."""
+    found = owners_of(engine, key_ids)
+    return {key_id: found[key_id].project_id if key_id in found else None for key_id in key_ids}

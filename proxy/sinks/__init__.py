@@ -1,0 +1,1 @@
+"""What is pushed to other systems: usage events and webhooks."""

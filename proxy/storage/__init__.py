@@ -1,0 +1,1 @@
+"""Doors to databases: engines, statements, executors and the Redis client."""

@@ -1,0 +1,312 @@
+"""Every Prometheus series of the proxy. The help text is the documentation.
+
+Law: base units in the names; labels are bounded (providers and models as configured, any other model is "other");
+never a key, an address or a client's own words. Metrics indicate; the ledger is what is billed from.
+OpenTelemetry's GenAI names for the same things stand in brackets in the help texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+
+from proxy import __version__
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.record import Attempt, Opened, Outcome, UsageRecord
+from proxy.metering.usage import UsageSource
+from proxy.telemetry.budget_metrics import BudgetMetrics
+from proxy.telemetry.histogram import Buckets, Histogram
+from proxy.telemetry.ledger_metrics import LedgerMetrics
+from proxy.telemetry.project_metrics import OTHER
+from proxy.telemetry.provider_metrics import ProviderMetrics
+from proxy.telemetry.sink_metrics import SinkMetrics
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+TTFT_BOUNDS_S = (
+    0.001,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    30,
+    60,
+    120,
+)
+DURATION_BOUNDS_S = tuple(0.01 * 2**n for n in range(14))
+OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
+ERROR_BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0)
+INTER_EVENT_BOUNDS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+)
+
+_MODEL = ("provider", "model")
+
+
+Gaps = Buckets  # of the times between two pieces of a stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """Series whose labels are filled in."""
+
+    ended: Mapping[Outcome, Counter]
+    duration: Buckets
+    ttft: Buckets
+    estimate_error: Buckets
+
+
+class Metrics:
+    """The registry and every series in it. Call from the event-loop thread only, but for `exposition`."""
+
+    def __init__(self, models: Collection[str] = (), *, keys_max: int = 0, projects_max: int = 0) -> None:
+        """`models`: the configured names, the only ones that become label values. `keys_max`, `projects_max`: how many
+        keys and projects do."""
+        self._models = frozenset(models)
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
+        self.registry = r = CollectorRegistry()
+        ProcessCollector(registry=r)
+        PlatformCollector(registry=r)
+        self._bound: dict[tuple[str, str], _Bound] = {}
+        self._admitted = 0
+        self._terminal = 0
+        Gauge("tokenweir_build_info", "1; the version of this process is its label.", ("version",), registry=r).labels(
+            __version__
+        ).set(1)
+        self._make_counts(r)
+        self._make_times(r)
+        self.ledger = LedgerMetrics(r, self.label, keys_max=keys_max, projects_max=projects_max)
+        self.budgets = BudgetMetrics(r)
+        self.providers = ProviderMetrics(r)
+        self.sinks = SinkMetrics(r)
+
+    def _make_counts(self, r: CollectorRegistry) -> None:
+        """What is counted of exchanges."""
+        self.exchanges = Counter(
+            "tokenweir_exchanges",
+            "Exchanges that ended, by how they ended.",
+            (*_MODEL, "outcome"),
+            registry=r,
+        )
+        self.refusals = Counter(
+            "tokenweir_refusals",
+            "Requests that were not admitted, by HTTP status and error code.",
+            ("status", "code"),
+            registry=r,
+        )
+        self.leaves = Counter(
+            "tokenweir_client_leaves",
+            "Clients that left before the end, by the policy that followed.",
+            ("provider", "policy"),
+            registry=r,
+        )
+        self.usage_missing = Counter(
+            "tokenweir_usage_missing",
+            "Exchanges that were estimated because no usage came, by outcome.",
+            (*_MODEL, "outcome"),
+            registry=r,
+        )
+
+        self.spans = Counter(
+            "tokenweir_trace_spans",
+            "Spans of exchanges for the OTLP collector, by result: sent, or lost because it is away or slow.",
+            ("result",),
+            registry=r,
+        )
+
+    def _make_times(self, r: CollectorRegistry) -> None:
+        """How long things take, and how wrong an estimate is."""
+        self.ttft = Histogram(
+            "tokenweir_time_to_first_token_seconds",
+            "From a request's arrival to its first generated token on the way to the client. "
+            "[gen_ai.server.time_to_first_token]",
+            _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
+        )  # fmt: skip
+        self.duration = Histogram(
+            "tokenweir_exchange_duration_seconds",
+            "From a request's arrival to the end of its exchange, drains included. "
+            "[gen_ai.server.request.duration]",
+            _MODEL, buckets=DURATION_BOUNDS_S, registry=r,
+        )  # fmt: skip
+        self.drain = Histogram(
+            "tokenweir_provider_drain_seconds",
+            "How long a provider's stream was read on after its client had left, where the policy is to drain.",
+            ("provider",), buckets=DURATION_BOUNDS_S, registry=r,
+        )  # fmt: skip
+        self.overhead = Histogram(
+            "tokenweir_relay_overhead_seconds",
+            "What the proxy adds before a request goes up: from its arrival to its dispatch.",
+            buckets=OVERHEAD_BOUNDS_S, registry=r,
+        ).labels()  # fmt: skip
+        self.gaps = Histogram(
+            "tokenweir_inter_event_seconds",
+            "Time between two pieces of a stream, as they came from the provider. "
+            "[gen_ai.client.operation.time_per_output_chunk]",
+            buckets=INTER_EVENT_BOUNDS_S, registry=r,
+        ).labels()  # fmt: skip
+        self.prefill = Histogram(
+            "tokenweir_provider_prefill_seconds",
+            "Time to the first token as the provider itself reports it (SiliconStorm's prefill_time).",
+            _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
+        )  # fmt: skip
+        self.decode = Histogram(
+            "tokenweir_provider_decode_seconds",
+            "Mean time per token of an answer as the provider itself reports it (SiliconStorm's decode_time_arr). "
+            "[gen_ai.server.time_per_output_token]",
+            _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
+        )  # fmt: skip
+        self.estimate_error = Histogram(
+            "tokenweir_estimate_error_ratio",
+            "Relative error the estimate would have had, for exchanges whose usage was reported.",
+            _MODEL, buckets=ERROR_BOUNDS, registry=r,
+        )  # fmt: skip
+
+    def gauges(
+        self,
+        *,
+        in_flight: Callable[[], float],
+        depth: Callable[[], float],
+        oldest_age_s: Callable[[], float],
+        held: Callable[[], float],
+    ) -> None:
+        """The gauges that are read when scraped."""
+        r = self.registry
+        Gauge("tokenweir_streams_in_flight", "Exchanges that have begun and not ended.", registry=r).set_function(
+            in_flight
+        )
+        Gauge(
+            "tokenweir_ledger_queue_depth",
+            "Ended exchanges in the journal that the ledger does not have yet.",
+            registry=r,
+        ).set_function(depth)
+        Gauge("tokenweir_ledger_queue_oldest_age_seconds", "Age of the oldest of them.", registry=r).set_function(
+            oldest_age_s
+        )
+        Gauge(
+            "tokenweir_journal_held_records",
+            "Ended exchanges held in memory because the disk refused them.",
+            registry=r,
+        ).set_function(held)
+        Gauge(
+            "tokenweir_ledger_unsettled",
+            "Exchanges admitted minus terminal ledger entries, since the start: at rest 0.",
+            registry=r,
+        ).set_function(lambda: self._admitted - self._terminal)
+
+    def label(self, model: str) -> str:
+        """The configured name, or "other"."""
+        return model if model in self._models else OTHER
+
+    # -- from the gateway
+    def opened(self, *, overhead_s: float) -> None:
+        """One exchange was admitted; `overhead_s` from its arrival to its dispatch."""
+        self._admitted += 1
+        self.overhead.observe(overhead_s)
+
+    def recovered(self, count: int) -> None:
+        """So many exchanges came back from a crash."""
+        self._admitted += count
+
+    def refused(self, status: int, code: str | None) -> None:
+        """One request was not admitted."""
+        self.refusals.labels(str(status), code or "").inc()
+
+    def attempted(self, attempt: Attempt) -> None:
+        """A provider gave nothing, and another one is asked."""
+        self.providers.attempted(attempt)
+
+    def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
+        """One exchange ended. `estimate_error`: signed, relative."""
+        opened = record.opened
+        provider, model = opened.provider, self.label(opened.model)
+        bound = self._bound.get((provider, model)) or self._bind(provider, model)
+        bound.ended[record.outcome].inc()
+        bound.duration.observe(record.duration_ms / 1000)
+        if record.first_token_ms is not None and opened.streamed:
+            bound.ttft.observe(record.first_token_ms / 1000)
+        if record.outcome is Outcome.CLIENT_LEFT:
+            self._left(provider, record.details)
+        if record.reading.source is UsageSource.ESTIMATED:
+            self.usage_missing.labels(provider, model, record.outcome).inc()
+        timings = record.details.get("provider_timings")
+        if timings:
+            self._observe_timings(provider, model, timings)
+        if estimate_error is not None:
+            bound.estimate_error.observe(abs(estimate_error))
+
+    def estimated(self, opened: Opened, error: float) -> None:
+        """How far off the estimate of an exchange would have been, where that is known only later: signed, relative."""
+        self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
+
+    def _left(self, provider: str, details: Mapping[str, Any]) -> None:
+        """A client is gone; `details` of its record say what followed."""
+        policy = details.get("policy", "cancel")
+        self.leaves.labels(provider, policy).inc()
+        if "read_on_ms" in details:
+            self.drain.labels(provider).observe(details["read_on_ms"] / 1000)
+
+    def _observe_timings(self, provider: str, model: str, timings: Mapping[str, float]) -> None:
+        """What a provider says of its own speed: milliseconds on the wire."""
+        if "prefill_time" in timings:
+            self.prefill.labels(provider, model).observe(timings["prefill_time"] / 1000)
+        if "decode_time_mean" in timings:
+            self.decode.labels(provider, model).observe(timings["decode_time_mean"] / 1000)
+
+    def _bind(self, provider: str, model: str) -> _Bound:
+        """The series of one provider and model, looked up once: a look-up costs more than the counting."""
+        bound = self._bound[provider, model] = _Bound(
+            ended={outcome: self.exchanges.labels(provider, model, outcome) for outcome in Outcome},
+            duration=self.duration.labels(provider, model),
+            ttft=self.ttft.labels(provider, model),
+            estimate_error=self.estimate_error.labels(provider, model),
+        )
+        return bound
+
+    # -- from the ledger
+    def committed(self, results: Mapping[str, int], *, entries: Sequence[LedgerEntry], duration_s: float) -> None:
+        """One transaction. `results`: how many by result; `entries`: those that are new, if that is known."""
+        self._terminal += sum(results.values())
+        self.ledger.committed(results, entries, duration_s)
+
+    def confirmed(self, records: int) -> None:
+        """The ledger has so many more of ours: others wrote them."""
+        self._terminal += records
+
+    def exposition(self) -> bytes:
+        """What GET /metrics answers."""
+        return generate_latest(self.registry)

@@ -1,0 +1,87 @@
+"""The Prometheus series of projects: what their keys used and are billed. Their help text is the documentation.
+
+Law: as of `ledger_metrics.py`. An entry names its key, not its project: that is looked up once for each key, beside the
+way of records, and what a key used waits here until it is known. Nothing is counted twice or left out meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter as Counts
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter
+
+from proxy.billing.money import NUSD_PER_USD
+
+OTHER = "other"
+
+
+@dataclass(slots=True)
+class _Used:
+    """What one key used since it was last added."""
+
+    tokens: Counts[str] = field(default_factory=Counts)
+    charge_usd: int = 0
+    """nUSD"""
+
+
+class ProjectMetrics:
+    """Fed with every entry that is written. Call from the event-loop thread only."""
+
+    def __init__(self, r: CollectorRegistry, *, projects_max: int) -> None:
+        """`projects_max`: how many projects have series of their own; at least one."""
+        self._projects_max = projects_max
+        self._projects: set[str] = set()
+        self._label_of: dict[str, str] = {}
+        """key id → project, for good: a key never leaves its project"""
+        self._waiting: dict[str, _Used] = {}
+        """key id → what it used, of keys whose project is not known yet"""
+        self.unplaced = asyncio.Event()
+        """set while keys wait for `place`"""
+        self.tokens = Counter(
+            "tokenweir_project_tokens",
+            'Tokens by project (its id; the first projects seen since the start, "other" after them) and type.',
+            ("project", "type"), registry=r,
+        )  # fmt: skip
+        self.charge = Counter(
+            "tokenweir_project_charge_usd",
+            'What the keys of a project are billed, in USD (its id; "other" after the first of them).',
+            ("project",), registry=r,
+        )  # fmt: skip
+
+    def add(self, key_id: str, tokens: Mapping[str, int], charge_usd: int) -> None:
+        """What one entry counts. `charge_usd`: nUSD, not below 0."""
+        label = self._label_of.get(key_id)
+        if label is not None:
+            self._count(label, tokens, charge_usd)
+            return
+        used = self._waiting.setdefault(key_id, _Used())
+        used.tokens.update(tokens)
+        used.charge_usd += charge_usd
+        self.unplaced.set()
+
+    def waiting(self) -> list[str]:
+        """The ids of keys whose project is not known yet."""
+        return list(self._waiting)
+
+    def place(self, projects: Mapping[str, str | None]) -> None:
+        """Key id → its project's id, or None: nobody knows such a key, and it is among the others."""
+        for key_id, project in projects.items():
+            label = self._label_of[key_id] = self._label(project)
+            used = self._waiting.pop(key_id, None)
+            if used is not None:
+                self._count(label, used.tokens, used.charge_usd)
+        if not self._waiting:
+            self.unplaced.clear()
+
+    def _label(self, project: str | None) -> str:
+        if project is not None and len(self._projects) < self._projects_max:
+            self._projects.add(project)
+        return project if project is not None and project in self._projects else OTHER
+
+    def _count(self, label: str, tokens: Mapping[str, int], charge_usd: int) -> None:
+        for kind, count in tokens.items():
+            self.tokens.labels(label, kind).inc(count)
+        self.charge.labels(label).inc(charge_usd / NUSD_PER_USD)
