@@ -1,0 +1,275 @@
+"""Holds, sums and claims of 0.1, in Redis and in SQLite files: today's code counts them, and writes the same."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from proxy.billing.limits import Gate
+from proxy.billing.reservation import Change, Denied, Granted, Hold, Standing, Sum, Why
+from proxy.budgets.redis.store import RedisBudgets
+from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.store import BudgetStore, Own
+from proxy.keys.claims_local import LocalClaims
+from proxy.keys.claims_redis import RedisClaims
+from proxy.keys.idempotency import Claims, ClaimStore
+from proxy.storage.redis_client import open_redis
+from tests.golden.reading import HERE, dump, exchange_id, golden_json, load_redis, load_sqlite, sqlite_lines
+from tests.support.valkey import Valkey
+
+NOW = 1_800_000_000.25
+NOW_US = 1_800_000_000_250_000
+KEY = Gate("key_golden", 1_790_000_000.5, 5_000_000_000, rpm=4, tpm=10_000, parallel=3)
+PROJECT = Gate("proj_golden", 1_788_220_800.0, 1_000_000_000_000_000)
+CREDIT = Gate("org_golden/credit", 0.0, 0)
+GATES = KEY, PROJECT, CREDIT
+# spent; held: 750 of x-runs, 900 of x-other, 333 of x-closed; two run, one has ended
+STANDINGS = [
+    Standing("key_golden", 1_790_000_000.5, 1_000_001_111, 1_983, 2, 1),
+    Standing("org_golden/credit", 0.0, -2_999_998_889, 1_983, 2, 1),
+    Standing("proj_golden", 1_788_220_800.0, 999_999_990_001_111, 1_983, 2, 1),
+]
+REDIS_KEYS = [
+    "{tokenweir:budgets}:closed",
+    "{tokenweir:budgets}:gates",
+    "{tokenweir:budgets}:holds",
+    "{tokenweir:budgets}:index",
+    "{tokenweir:budgets}:life",
+    "{tokenweir:budgets}:node:node-one",
+    "{tokenweir:budgets}:node:node-other",
+    "{tokenweir:budgets}:sums",
+    "{tokenweir:budgets}:window:key_golden",
+]
+PEPPER = (HERE / "pepper").read_bytes()
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Clock:
+    """Unix time."""
+
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def plain(valkey: Valkey) -> AsyncIterator[Any]:
+    """A server of the test's own: names are those of a deployment."""
+    client: Any = Redis.from_url(valkey.url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def client(valkey: Valkey) -> AsyncIterator[Any]:
+    """The same server, as the proxy reaches it."""
+    client = open_redis(valkey.url)
+    yield client
+    await client.aclose()
+
+
+def of_this_boot(folder: Path) -> Path:
+    """The budgets' file of 0.1, as if this machine had not been started since."""
+    path = folder / "budgets.db"
+    load_sqlite("budgets.sql", folder / "draft")
+    with closing(sqlite3.connect(folder / "draft")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("UPDATE life SET boot = :boot", {"boot": BOOT_ID.read_text().strip()})
+        (name,) = database.execute("SELECT generation FROM life").fetchone()
+        database.commit()
+    (folder / "draft").rename(folder / name)
+    path.symlink_to(name)
+    return path
+
+
+@pytest.fixture(params=["local", "redis"])
+async def node(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: Clock, plain: Any, client: Any
+) -> AsyncIterator[BudgetStore]:
+    """Node `node-one`, restarted on what 0.1 left."""
+    if request.param == "local":
+        path = of_this_boot(tmp_path)
+        yield (local := LocalBudgets(path, node="node-one", unix_time=clock))
+        await local.aclose()
+    else:
+        await load_redis(plain, "budgets.json")
+        yield RedisBudgets(client, node="node-one", unix_time=clock)
+
+
+async def test_what_is_held_and_spent_counts(node: BudgetStore, clock: Clock) -> None:
+    assert await node.standings() == STANDINGS
+    assert await node.cursor() == NOW_US + 10
+    assert isinstance(await node.reserve(Hold("x-runs", GATES, 750, 1_000)), Granted), "it is held already"
+    full = await node.reserve(Hold("x-new", GATES, 1, 1))
+    assert isinstance(full, Denied)
+    assert (full.why, full.gate_id) == (Why.REQUESTS, "key_golden"), "four were granted in this minute"
+    [level] = full.levels
+    assert (level.requests_left, level.tokens_left) == (0, 10_000 - 2_444)
+    clock.now += 61
+    left = 9_998_889 - 1_983
+    dear = await node.reserve(Hold("x-new", GATES, left + 1, 1))
+    assert isinstance(dear, Denied)
+    assert (dear.why, dear.gate_id) == (Why.MONEY, "proj_golden")
+    assert isinstance(await node.reserve(Hold("x-new", GATES, left, 1)), Granted)
+    parallel = await node.reserve(Hold("x-more", (KEY,), 0, 1))
+    assert isinstance(parallel, Denied)
+    assert parallel.why is Why.PARALLEL
+
+
+async def test_what_is_held_is_settled_and_released(node: BudgetStore, clock: Clock) -> None:
+    assert not await node.whole(), "it was not this process that announced"
+    one = Hold("x-runs", GATES, 750, 1_000, NOW)
+    closed = Hold("x-closed", GATES, 333, 444, NOW)
+    await node.announce(lambda: Own((one,), (closed,), ()))
+    assert await node.whole()
+    assert await node.standings() == STANDINGS
+    assert await node.grow("x-runs", 800)
+    await node.close([Hold("x-runs", GATES, 600, 900)])
+    clock.now += 3
+    assert sorted(await node.overdue(2)) == ["x-closed", "x-runs"]
+    ids = tuple(gate.gate_id for gate in GATES)
+    change = Change("x-runs", NOW_US + 20, NOW, 600, ids)
+    assert await node.absorb(NOW_US + 10, [change], NOW_US + 30)
+    assert await node.abandon("node-other", ()) == 1
+    await node.release(["x-closed"])
+    assert [(one.spent, one.held, one.open, one.closed) for one in await node.standings()] == [
+        ((before.spent or 0) + 600, 0, 0, 0) for before in STANDINGS
+    ]
+
+
+async def scenario(handle: Callable[[str], BudgetStore], clock: Clock) -> None:
+    """What 0.1 did to make the golden files."""
+    clock.now = NOW - 2
+    one, other = handle("node-one"), handle("node-other")
+    await one.whole()
+    clock.now = NOW
+    for store in (one, other):
+        await store.announce(lambda: Own((), (), ()))
+    await one.seed([Sum(gate.gate_id, gate.since, 1, NOW_US - 9) for gate in GATES])
+    await one.forget_sums()
+    spent = (1_000_000_000, 999_999_990_000_000, -3_000_000_000)
+    await one.seed([Sum(gate.gate_id, gate.since, nusd, NOW_US) for gate, nusd in zip(GATES, spent, strict=True)])
+    for store, name, nusd in ((one, "x-runs", 700), (other, "x-other", 900), (one, "x-closed", 800)):
+        assert isinstance(await store.reserve(Hold(name, GATES, nusd, 1_000)), Granted)
+    await one.close([Hold("x-closed", GATES, 333, 444)])
+    assert isinstance(await one.reserve(Hold("x-free", GATES, 50, 10)), Granted)
+    await one.close([Hold("x-free", GATES, 0, 0)])
+    await one.grow("x-runs", 750)
+    change = Change("x-elsewhere", NOW_US + 5, NOW - 9, 1_111, tuple(gate.gate_id for gate in GATES))
+    assert await one.absorb(NOW_US, [change], NOW_US + 10)
+    assert await one.standings() == STANDINGS
+    await one.aclose()
+    await other.aclose()
+
+
+# Of each life, and of each announcement.
+RANDOM = {"{tokenweir:budgets}:life": ["generation"], "{tokenweir:budgets}:node:node-one": ["e"],
+          "{tokenweir:budgets}:node:node-other": ["e"]}  # fmt: skip
+
+
+def without_random(keys: dict[str, Any]) -> dict[str, Any]:
+    for name, fields in RANDOM.items():
+        content = keys[name]["content"]
+        assert len([field for field, _ in content if field in fields]) == len(fields)
+        keys[name]["content"] = [one for one in content if one[0] not in fields]
+    return keys
+
+
+async def test_redis_is_written_the_same(plain: Any, client: Any, clock: Clock) -> None:
+    await scenario(lambda name: RedisBudgets(client, node=name, unix_time=clock), clock)
+    found = await dump(plain)
+    assert sorted(found) == REDIS_KEYS
+    golden = without_random(golden_json("redis/budgets.json"))
+    assert without_random(found) == golden
+
+
+async def test_the_file_is_written_the_same(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "budgets.db"
+    await scenario(lambda name: LocalBudgets(path, node=name, unix_time=clock), clock)
+    random = ('INSERT INTO "life"', 'INSERT INTO "nodes"')
+    golden = (HERE / "budgets.sql").read_text().splitlines()
+    assert [line for line in sqlite_lines(path) if not line.startswith(random)] == [
+        line for line in golden if not line.startswith(random)
+    ]
+
+
+# -- claims
+
+
+@pytest.fixture(params=["local", "redis"])
+async def claim_store(
+    request: pytest.FixtureRequest, tmp_path: Path, plain: Any, client: Any
+) -> AsyncIterator[ClaimStore]:
+    """With what 0.1 left."""
+    if request.param == "local":
+        load_sqlite("claims.sql", tmp_path / "claims.db")
+        store: Any = LocalClaims(tmp_path / "claims.db", remember_s=86_400, unix_time=lambda: NOW + 1)
+    else:
+        await load_redis(plain, "claims.json")
+        store = RedisClaims(client, remember_s=3_600)
+    yield store
+    await store.aclose()
+
+
+def failed(error: OSError) -> None:
+    raise AssertionError(error)
+
+
+async def test_claims_are_recognised(claim_store: ClaimStore) -> None:
+    claims = Claims(claim_store, pepper=PEPPER, answer_bytes_max=1_000, on_failure=failed)
+    body = b'{"model":"electron"}'
+    wanted = {
+        "running": (exchange_id(1), True, False, None),
+        "ended": (exchange_id(2), True, True, None),
+        "kept": (exchange_id(3), True, True, b'{"id":"chatcmpl-3"}'),
+    }
+    for token, told in wanted.items():
+        earlier = await claims.claim("key_golden", token, body, exchange_id(9))
+        assert earlier is not None
+        assert (earlier.exchange_id, earlier.same_body, earlier.ended, earlier.answer) == told
+    other = await claims.claim("key_golden", "kept", b"{}", exchange_id(9))
+    assert other is not None
+    assert not other.same_body
+    await claims.end("key_golden", "running", exchange_id(1), billed=False, answer=None)
+    assert await claims.claim("key_golden", "running", body, exchange_id(9)) is None
+
+
+async def claim_again(store: ClaimStore) -> None:
+    """What 0.1 did to make the golden files."""
+    claims = Claims(store, pepper=PEPPER, answer_bytes_max=1_000, on_failure=failed)
+    for token, number in (("running", 1), ("ended", 2), ("kept", 3)):
+        assert await claims.claim("key_golden", token, b'{"model":"electron"}', exchange_id(number)) is None
+    await claims.end("key_golden", "ended", exchange_id(2), billed=True, answer=None)
+    await claims.end("key_golden", "kept", exchange_id(3), billed=True, answer=b'{"id":"chatcmpl-3"}')
+    await claims.aclose()
+
+
+def without_answers(keys: dict[str, Any]) -> dict[str, Any]:
+    """A sealed answer is another one each time."""
+    for one in keys.values():
+        one["content"] = [[field, field == "r" or value] for field, value in one["content"]]
+    return keys
+
+
+async def test_claims_in_redis_are_written_the_same(plain: Any, client: Any) -> None:
+    await claim_again(RedisClaims(client, remember_s=3_600))
+    assert without_answers(await dump(plain)) == without_answers(golden_json("redis/claims.json"))
+
+
+async def test_claims_in_a_file_are_written_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "claims.db"
+    await claim_again(LocalClaims(path, remember_s=86_400, unix_time=lambda: NOW))
+    golden = (HERE / "claims.sql").read_text().splitlines()
+    assert [line for line in sqlite_lines(path) if ",X'" not in line] == [line for line in golden if ",X'" not in line]
