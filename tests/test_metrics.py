@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy import __version__
 from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.billing.record import Outcome
-from proxy.billing.reservation import Why
+from proxy.billing.reservation import DenialReason
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
 from proxy.telemetry.metrics import OTHER, Metrics
@@ -274,7 +274,7 @@ def test_labels_are_few_and_their_values_are_known(watched: Watched) -> None:
         "state": {"closed", "open", "half_open"},
         "result": {"inserted", "repeated", "conflict", "dead_letter"},
         "status": {"400", "401"},
-        "reason": set(Why),
+        "reason": set(DenialReason),
         "code": {"invalid_json", "invalid_api_key"},
     }
     for name in PROMISED:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, configured
-from proxy.billing.record import Bills, Rates
+from proxy.billing.record import BillableParts, Rates
 from proxy.metering.usage import Usage
 from proxy.settings import (
     ProviderSettings,
@@ -301,7 +301,7 @@ def test_a_price_list_with_tiers_for_long_prompts() -> None:
     assert price is not None
     long, longer = Usage(prompt_tokens=200_000), Usage(prompt_tokens=200_001)
     costs = {
-        (length, tier): usd_text(charge(price, usage, Bills.EVERYTHING, tier))
+        (length, tier): usd_text(charge(price, usage, BillableParts.EVERYTHING, tier))
         for length, usage in (("short", Usage(prompt_tokens=128_000)), ("long", long), ("longer", longer))
         for tier in (None, "priority", "flex")
     }
@@ -311,7 +311,7 @@ def test_a_price_list_with_tiers_for_long_prompts() -> None:
         ("longer", None): "0.5000025", ("longer", "priority"): "1.000005", ("longer", "flex"): "0.5000025",
     }  # fmt: skip
     searched = [
-        charge(price, Usage(prompt_tokens=tokens, searches=1), Bills.OUTPUT) for tokens in (1, 150_000, 300_000)
+        charge(price, Usage(prompt_tokens=tokens, searches=1), BillableParts.OUTPUT) for tokens in (1, 150_000, 300_000)
     ]
     assert [usd_text(nusd) for nusd in searched] == ["0.014", "0.014", "0.035"], "what a tier leaves out is as below it"
     without = {name: value for name, value in written.items() if name != "tiers"}

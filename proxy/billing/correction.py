@@ -19,7 +19,7 @@ from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, LedgerEntry, usage_of
 from proxy.billing.money import NUSD_PER_USD, usd_text
 from proxy.billing.prices import pinned, price_text
-from proxy.billing.record import Bills, Price
+from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
@@ -41,7 +41,7 @@ class CorrectionError(ValueError):
     """A correction that cannot be made; its words are for the operator."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What an exchange shall come to. Counts: integers; money: nUSD. None: as it is."""
 
     prompt_tokens: int | None = None
@@ -67,7 +67,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in structs.asdict(self).items() if value is not None}
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ExchangeTotals(msgspec.Struct, frozen=True):
     """What all entries of an exchange say together."""
 
     terminal: LedgerEntry
@@ -75,7 +75,7 @@ class Standing(msgspec.Struct, frozen=True):
     charge_usd: int | None
     """nUSD, as in an entry"""
     cost_usd: int | None
-    bills: Bills
+    bills: BillableParts
     source: str
     service_tier: str | None
     """by which the last statement of it says that it was served"""
@@ -87,7 +87,7 @@ class Standing(msgspec.Struct, frozen=True):
     next_seq: int
 
 
-def standing(entries: Iterable[LedgerEntry]) -> Standing:
+def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     """What the entries of one exchange, in any order, come to: without what was asked in vain, which comes to nothing.
     Raises CorrectionError if none of them is terminal, and ValueError if one has no counts where they should be."""
     ordered = sorted((one for one in entries if one.kind != ATTEMPT), key=lambda one: (one.kind != TERMINAL, one.seq))
@@ -96,12 +96,12 @@ def standing(entries: Iterable[LedgerEntry]) -> Standing:
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one)]
     said = statements[-1]
-    return Standing(
+    return ExchangeTotals(
         terminal=ordered[0],
         usage=_all(ordered),
         charge_usd=_sum(ordered, "charge_usd"),
         cost_usd=_sum(ordered, "cost_usd"),
-        bills=Bills(said.details.get("billed", Bills.EVERYTHING)),
+        bills=BillableParts(said.details.get("billed", BillableParts.EVERYTHING)),
         source=said.usage_source,
         service_tier=said.details.get("service_tier"),
         price=_last([*statements, *corrections], "price"),
@@ -113,7 +113,7 @@ def standing(entries: Iterable[LedgerEntry]) -> Standing:
     )
 
 
-def corrected(now: Standing, wanted: Wanted, why: str) -> LedgerEntry | None:
+def corrected(now: ExchangeTotals, wanted: CorrectionRequest, why: str) -> LedgerEntry | None:
     """The adjustment that makes an exchange come to what is `wanted`; None if it does already.
 
     Where tokens are given and money is not, the money is made anew from the price pinned in the exchange's entries.
@@ -137,7 +137,7 @@ def corrected(now: Standing, wanted: Wanted, why: str) -> LedgerEntry | None:
     )
 
 
-def rerated(now: Standing, price: Price | None, cost: Price | None) -> LedgerEntry | None:
+def rerated(now: ExchangeTotals, price: Price | None, cost: Price | None) -> LedgerEntry | None:
     """The adjustment that makes an exchange's charge what it is at `price`, and its cost what it is at `cost`.
 
     A price that is None or has none for what was used, and money set by hand, leave things as they are. None if no
@@ -156,7 +156,7 @@ def rerated(now: Standing, price: Price | None, cost: Price | None) -> LedgerEnt
     return _adjustment(now, now.usage, charge_usd, cost_usd, details)
 
 
-def _at(price: Price | None, now: Standing, bills: Bills) -> int | None:
+def _at(price: Price | None, now: ExchangeTotals, bills: BillableParts) -> int | None:
     return None if price is None else amount(price, now.usage, bills, now.service_tier)
 
 
@@ -171,9 +171,9 @@ def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
 
 def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
     try:
-        now = standing(before)
+        now = exchange_totals(before)
         if one.details.get("by") == BY_OPERATOR:
-            after = standing([*before, one])
+            after = exchange_totals([*before, one])
             return all(_shown(after, name) == value for name, value in one.details["sets"].items())
         price, cost = (pinned(one.details[name]) if name in one.details else None for name in ("price", "cost"))
         again = rerated(now, price, cost)
@@ -182,7 +182,7 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
     return again is not None and (again.charge_usd, again.cost_usd) == (one.charge_usd, one.cost_usd)
 
 
-def _shown(after: Standing, name: str) -> int | str | None:
+def _shown(after: ExchangeTotals, name: str) -> int | str | None:
     if name in COUNTS:
         count: int | None = getattr(after.usage, name)
         return count
@@ -191,7 +191,7 @@ def _shown(after: Standing, name: str) -> int | str | None:
 
 
 def _adjustment(
-    now: Standing, usage: Usage, charge_usd: int | None, cost_usd: int | None, details: dict[str, Any]
+    now: ExchangeTotals, usage: Usage, charge_usd: int | None, cost_usd: int | None, details: dict[str, Any]
 ) -> LedgerEntry | None:
     """The entry between how things are and how they shall be; None if there is nothing between."""
     if (usage, charge_usd, cost_usd) == (now.usage, now.charge_usd, now.cost_usd):
@@ -248,7 +248,7 @@ def _difference(old: int | None, new: int | None) -> int | None:
     return None if old is None and new is None else (new or 0) - (old or 0)
 
 
-def _priced(shown: Mapping[str, Any] | None, usage: Usage, bills: Bills, otherwise: int | None) -> int | None:
+def _priced(shown: Mapping[str, Any] | None, usage: Usage, bills: BillableParts, otherwise: int | None) -> int | None:
     """Money at the pinned price; as it was where none is pinned. Raises CorrectionError where that price does not hold
     or prices nothing."""
     if shown is None:
@@ -275,7 +275,7 @@ _PARTS = (
 )
 
 
-def _usage(usage: Usage, wanted: Wanted) -> Usage:
+def _usage(usage: Usage, wanted: CorrectionRequest) -> Usage:
     counts = {name: value for name, value in wanted.given.items() if name in COUNTS}
     after = structs.replace(usage, **counts)
     parts = (after.prompt_tokens, after.completion_tokens)
@@ -296,7 +296,7 @@ def _require_part(usage: Usage, part: str, whole: str, given: Mapping[str, int])
 _MOST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), "images": UNITS_MAX, "searches": UNITS_MAX}
 
 
-def _check(wanted: Wanted, why: str) -> None:
+def _check(wanted: CorrectionRequest, why: str) -> None:
     if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
         raise CorrectionError(f"a reason has 1 to {REASON_CHARS_MAX} printable characters")
     if not wanted.given:

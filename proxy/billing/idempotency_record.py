@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Earlier(msgspec.Struct, frozen=True, gc=False):
+class IdempotencyRecord(msgspec.Struct, frozen=True, gc=False):
     """The exchange that has the name."""
 
     exchange_id: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, Scope, WhenDown
+from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage, Scope
 from proxy.foundation.durations import seconds_from
 
 EXPIRES_DEFAULT = "90d"
@@ -68,7 +68,7 @@ class ApiKey:
     """never changes: what a key has spent, its project has spent"""
     limits: Limits = UNLIMITED
     on_exhausted: OnExhausted = OnExhausted.FINISH
-    when_down: WhenDown | None = None
+    when_down: OnStoreOutage | None = None
     """None: where money is limited at any level, the deployment's (closed, by default); else open"""
     tags: tuple[str, ...] = ()
     blocked_at: float | None = None

@@ -37,7 +37,7 @@ class OnExhausted(StrEnum):
     CUT = "cut"
 
 
-class WhenDown(StrEnum):
+class OnStoreOutage(StrEnum):
     """What becomes of requests while nobody can say what is left."""
 
     CLOSED = "closed"
@@ -82,7 +82,7 @@ class Scope(msgspec.Struct, frozen=True):
     """Unix seconds: where rolling windows begin"""
 
 
-class Gate(msgspec.Struct, frozen=True, gc=False):
+class LimitCounter(msgspec.Struct, frozen=True, gc=False):
     """One sum with its bounds. `nusd_max` bounds what was spent since `since`, and is held."""
 
     gate_id: str
@@ -95,22 +95,22 @@ class Gate(msgspec.Struct, frozen=True, gc=False):
     parallel: int | None = None
 
 
-class Passage(msgspec.Struct, frozen=True, gc=False):
+class ResolvedLimits(msgspec.Struct, frozen=True, gc=False):
     """The gates of all levels of a request; from `since` until `until` (Unix seconds) they are these."""
 
-    gates: tuple[Gate, ...]
+    gates: tuple[LimitCounter, ...]
     since: float
     until: float
     spends: bool
     """one of them bounds money"""
 
 
-def passage(scopes: Sequence[Scope], now: float) -> Passage:
+def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
     """What a request at `now` has to pass."""
-    passed = tuple([gate for scope in scopes for gate in gates(scope, now)])
+    passed = tuple([gate for scope in scopes for gate in limit_counters(scope, now)])
     budgets = [one for one in scopes if one.limits.budget_usd is not None]
     ends = [window_end(one.limits.budget_window, one.minted_at, now) for one in budgets]
-    return Passage(
+    return ResolvedLimits(
         passed,
         since=max([gate.since for gate in passed], default=0.0),
         until=min([end for end in ends if end is not None], default=inf),
@@ -123,15 +123,15 @@ def credit_gate(scope_id: str) -> str:
     return f"{scope_id}/{CREDIT}"
 
 
-def gates(scope: Scope, now: float) -> tuple[Gate, ...]:
+def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:
     """The gates of a level at `now`; none if nothing is limited there."""
     limits = scope.limits
-    found: tuple[Gate, ...] = ()
+    found: tuple[LimitCounter, ...] = ()
     if limits.budget_usd is not None or (limits.rpm, limits.tpm, limits.parallel) != (None, None, None):
         since = 0.0 if limits.budget_usd is None else window_start(limits.budget_window, scope.minted_at, now)
-        found = (Gate(scope.scope_id, since, limits.budget_usd, limits.rpm, limits.tpm, limits.parallel),)
+        found = (LimitCounter(scope.scope_id, since, limits.budget_usd, limits.rpm, limits.tpm, limits.parallel),)
     if limits.prepaid:
-        found += (Gate(credit_gate(scope.scope_id), nusd_max=0),)
+        found += (LimitCounter(credit_gate(scope.scope_id), nusd_max=0),)
     return found
 
 

@@ -28,7 +28,7 @@ from proxy.billing.money import (
     nusd_rounded_half_up,
     usd_text,
 )
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -57,17 +57,17 @@ def rates_for(price: Price, prompt_tokens: int | None, service_tier: str | None 
     return reached[-1] if reached else tiers[0]
 
 
-def charge(price: Price, usage: Usage, bills: Bills, service_tier: str | None = None) -> int:
+def charge(price: Price, usage: Usage, bills: BillableParts, service_tier: str | None = None) -> int:
     """What `usage` costs, in nUSD, of what `bills` names. A count nobody reported, or nobody priced, adds nothing."""
     rates = rates_for(price, usage.prompt_tokens, service_tier)
     match bills:
-        case Bills.EVERYTHING:
+        case BillableParts.EVERYTHING:
             parts = _prompt(rates, usage) + _output(rates, usage)
-        case Bills.PROMPT:
+        case BillableParts.PROMPT:
             parts = _prompt(rates, usage)
-        case Bills.OUTPUT:
+        case BillableParts.OUTPUT:
             parts = _output(rates, usage)
-        case Bills.NOTHING:
+        case BillableParts.NOTHING:
             parts = 0
     return nusd_rounded_half_up(parts)
 
@@ -148,7 +148,7 @@ class Addend(NamedTuple):
         return self.units * self.rate * self.scale
 
 
-def addends(rates: Rates, usage: Usage, bills: Bills) -> list[Addend]:
+def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     """What `charge` adds up, for whoever wants to see it: all that was used and has a price."""
     fresh, cached, written, hour, audio = _prompt_tokens(usage)
     plain, reasoning, spoken = _output_tokens(usage)
@@ -174,8 +174,8 @@ def addends(rates: Rates, usage: Usage, bills: Bills) -> list[Addend]:
     return [Addend(name, units, rate, scale) for name, units, rate, scale in billed if units and rate is not None]
 
 
-_OF_PROMPT = (Bills.EVERYTHING, Bills.PROMPT)
-_OF_OUTPUT = (Bills.EVERYTHING, Bills.OUTPUT)
+_OF_PROMPT = (BillableParts.EVERYTHING, BillableParts.PROMPT)
+_OF_OUTPUT = (BillableParts.EVERYTHING, BillableParts.OUTPUT)
 
 
 def _or(rate: int | None, otherwise: int) -> int:

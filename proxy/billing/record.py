@@ -38,7 +38,7 @@ class Outcome(StrEnum):
     """The provider refused the request (4xx): nothing was generated."""
 
 
-class Bills(StrEnum):
+class BillableParts(StrEnum):
     """Which tokens of a reading are billed."""
 
     EVERYTHING = "prompt+output"
@@ -137,7 +137,7 @@ class UsageRecord(msgspec.Struct, frozen=True):
     opened: Opened
     outcome: Outcome
     reading: Reading
-    bills: Bills
+    bills: BillableParts
     events: int
     """SSE events passed to the client; after a crash never fewer than it got"""
     bytes: int

@@ -11,12 +11,12 @@ from enum import StrEnum
 
 import msgspec
 
-from proxy.billing.limits import Gate
+from proxy.billing.limits import LimitCounter
 
 RATE_WINDOW_S = 60
 
 
-class Why(StrEnum):
+class DenialReason(StrEnum):
     """Which bound of a gate would have been passed."""
 
     MONEY = "money"
@@ -31,7 +31,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     """What one exchange keeps from others. Money: nUSD."""
 
     exchange_id: str
-    gates: tuple[Gate, ...]
+    gates: tuple[LimitCounter, ...]
     nusd: int
     """its quote, an upper bound; once it is closed, its charge"""
     tokens: int
@@ -40,7 +40,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     """Unix seconds, when it was admitted; set by the store's clock where it is 0"""
 
 
-class Level(msgspec.Struct, frozen=True, gc=False):
+class LimitLevel(msgspec.Struct, frozen=True, gc=False):
     """How a gate that bounds requests or tokens stands after an attempt; None: not bounded there."""
 
     gate_id: str
@@ -54,30 +54,30 @@ class Level(msgspec.Struct, frozen=True, gc=False):
 class Granted(msgspec.Struct, frozen=True, gc=False):
     """It is held."""
 
-    levels: tuple[Level, ...] = ()
+    levels: tuple[LimitLevel, ...] = ()
 
 
 class Denied(msgspec.Struct, frozen=True, gc=False):
     """Nothing is held."""
 
-    why: Why
+    why: DenialReason
     gate_id: str
     """the first gate that it does not pass"""
     retry_after_s: float | None
     """when it could pass, if time alone helps: seconds > 0; None: it does not, or nobody knows"""
-    levels: tuple[Level, ...]
+    levels: tuple[LimitLevel, ...]
 
 
 class Unseeded(msgspec.Struct, frozen=True, gc=False):
     """Nothing is held: of these gates it is not known what was spent in their window. Seed them, and ask again."""
 
-    gates: tuple[Gate, ...]
+    gates: tuple[LimitCounter, ...]
 
 
 Verdict = Granted | Denied | Unseeded
 
 
-class Sum(msgspec.Struct, frozen=True, gc=False):
+class SpendTotal(msgspec.Struct, frozen=True, gc=False):
     """What the ledger says was spent, all entries settled up to `as_of_us` included."""
 
     gate_id: str
@@ -87,7 +87,7 @@ class Sum(msgspec.Struct, frozen=True, gc=False):
     """the ledger's clock: Unix time in microseconds"""
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class SpendDelta(msgspec.Struct, frozen=True, gc=False):
     """One entry of the ledger, as far as gates are concerned."""
 
     exchange_id: str
@@ -100,7 +100,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """where it counts"""
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class CounterState(msgspec.Struct, frozen=True, gc=False):
     """What is known of a gate. Money: nUSD."""
 
     gate_id: str

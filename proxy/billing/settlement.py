@@ -19,7 +19,7 @@ from proxy.billing.attempts import NAMED, shown
 from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, price_text, rates_for, unpriced
-from proxy.billing.record import Bills, Outcome, Price, UsageRecord
+from proxy.billing.record import BillableParts, Outcome, Price, UsageRecord
 from proxy.metering.usage import Reading, Usage, UsageSource
 
 _SAID = attrgetter(*ENTRY_FIELDS)
@@ -44,42 +44,52 @@ class Situation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SituationPolicy:
     """One line of the policy."""
 
-    bills: Bills
+    bills: BillableParts
     when: str
 
 
-POLICY: Mapping[Situation, Rule] = {
-    Situation.SERVED: Rule(Bills.EVERYTHING, "The provider finished and the client was there to the end."),
-    Situation.CLIENT_LEFT: Rule(
-        Bills.EVERYTHING,
+POLICY: Mapping[Situation, SituationPolicy] = {
+    Situation.SERVED: SituationPolicy(
+        BillableParts.EVERYTHING, "The provider finished and the client was there to the end."
+    ),
+    Situation.CLIENT_LEFT: SituationPolicy(
+        BillableParts.EVERYTHING,
         "The client left after the provider accepted: the prompt, and what was generated for it.",
     ),
-    Situation.BUDGET_CUT: Rule(Bills.EVERYTHING, "The budget ran out in mid-stream: what was used up to then."),
-    Situation.SHUT_DOWN: Rule(Bills.EVERYTHING, "This proxy stopped in mid-stream: what was used up to then."),
-    Situation.NOT_ACCEPTED: Rule(
-        Bills.NOTHING,
+    Situation.BUDGET_CUT: SituationPolicy(
+        BillableParts.EVERYTHING, "The budget ran out in mid-stream: what was used up to then."
+    ),
+    Situation.SHUT_DOWN: SituationPolicy(
+        BillableParts.EVERYTHING, "This proxy stopped in mid-stream: what was used up to then."
+    ),
+    Situation.NOT_ACCEPTED: SituationPolicy(
+        BillableParts.NOTHING,
         "The client left, the budget ran out or this proxy stopped before the provider accepted.",
     ),
-    Situation.FAILED_REPORTED: Rule(
-        Bills.EVERYTHING, "The provider failed or stalled after content, and its usage is known."
+    Situation.FAILED_REPORTED: SituationPolicy(
+        BillableParts.EVERYTHING, "The provider failed or stalled after content, and its usage is known."
     ),
-    Situation.FAILED_REPORTED_EMPTY: Rule(
-        Bills.PROMPT, "The provider failed or stalled and reported usage, but the client got no content."
+    Situation.FAILED_REPORTED_EMPTY: SituationPolicy(
+        BillableParts.PROMPT, "The provider failed or stalled and reported usage, but the client got no content."
     ),
-    Situation.FAILED_AFTER_CONTENT: Rule(
-        Bills.OUTPUT,
+    Situation.FAILED_AFTER_CONTENT: SituationPolicy(
+        BillableParts.OUTPUT,
         "The provider failed or stalled after content and never reported: what was delivered, flagged.",
     ),
-    Situation.FAILED_EMPTY: Rule(Bills.NOTHING, "The provider failed or stalled with no usage and no content."),
-    Situation.REFUSED_UPSTREAM: Rule(Bills.NOTHING, "The provider refused the request: nothing was generated."),
-    Situation.CRASHED: Rule(
-        Bills.EVERYTHING,
+    Situation.FAILED_EMPTY: SituationPolicy(
+        BillableParts.NOTHING, "The provider failed or stalled with no usage and no content."
+    ),
+    Situation.REFUSED_UPSTREAM: SituationPolicy(
+        BillableParts.NOTHING, "The provider refused the request: nothing was generated."
+    ),
+    Situation.CRASHED: SituationPolicy(
+        BillableParts.EVERYTHING,
         "This proxy died after something was delivered: settled from its last recorded progress.",
     ),
-    Situation.CRASHED_EMPTY: Rule(Bills.NOTHING, "This proxy died before anything was delivered."),
+    Situation.CRASHED_EMPTY: SituationPolicy(BillableParts.NOTHING, "This proxy died before anything was delivered."),
 }
 
 
@@ -114,10 +124,10 @@ def _failed(*, reported: bool, delivered: bool) -> Situation:
     return Situation.FAILED_AFTER_CONTENT if delivered else Situation.FAILED_EMPTY
 
 
-def bills(found: Situation, overrides: Mapping[str, str]) -> Bills:
+def bills(found: Situation, overrides: Mapping[str, str]) -> BillableParts:
     """What is billed there: the provider's own line (`Opened.bill`, checked with the settings), or ours."""
     own = overrides.get(found)
-    return POLICY[found].bills if own is None else Bills(own)
+    return POLICY[found].bills if own is None else BillableParts(own)
 
 
 def entry(record: UsageRecord) -> LedgerEntry:
@@ -160,18 +170,18 @@ def entry(record: UsageRecord) -> LedgerEntry:
     )
 
 
-def amount(price: Price | None, usage: Usage, billed: Bills, service_tier: str | None = None) -> int | None:
+def amount(price: Price | None, usage: Usage, billed: BillableParts, service_tier: str | None = None) -> int | None:
     """nUSD; None: something is billed, and no price is known for it, or for nothing of it."""
-    if billed is Bills.NOTHING:
+    if billed is BillableParts.NOTHING:
         return 0
     if price is None or (usage.in_other_units and unpriced(rates_for(price, None, service_tier), usage)):
         return None
     return charge(price, usage, billed, service_tier)
 
 
-def incurred(source: str, billed: Bills) -> Bills:
+def incurred(source: str, billed: BillableParts) -> BillableParts:
     """What the provider charges us for: all that it reports, whatever we bill; else as much as we bill."""
-    return Bills.EVERYTHING if source == UsageSource.REPORTED else billed
+    return BillableParts.EVERYTHING if source == UsageSource.REPORTED else billed
 
 
 def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
@@ -193,9 +203,9 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
         details["unpriced"] = True
     if cost_nusd is None:
         details["cost_unknown"] = True
-    if record.bills is not Bills.NOTHING and usage.reported_nothing:
+    if record.bills is not BillableParts.NOTHING and usage.reported_nothing:
         details["uncounted"] = True
-    if record.bills is Bills.OUTPUT and reading.source is not UsageSource.REPORTED and _failing(record.outcome):
+    if record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _failing(record.outcome):
         details["delivered_only"] = True
     return details
 

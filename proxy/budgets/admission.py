@@ -19,9 +19,9 @@ from typing import Protocol
 from msgspec import structs
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Gate, Passage, Scope, WhenDown, passage
-from proxy.billing.reservation import Denied, Granted, Hold, Level, Unseeded, Why
-from proxy.budgets.store import BudgetStore, BudgetsUnavailable, Own
+from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
+from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded
+from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
 
 # How often the store is asked whether it still has what it was told.
 LOOK_S = 0.5
@@ -58,7 +58,7 @@ class Reservation:
 
     __slots__ = ("_admission", "_growing", "hold", "levels", "on_short", "spends")
 
-    def __init__(self, admission: Admission, hold: Hold, levels: Sequence[Level], *, spends: bool) -> None:
+    def __init__(self, admission: Admission, hold: Hold, levels: Sequence[LimitLevel], *, spends: bool) -> None:
         self.hold = hold
         self.spends = spends
         """money is limited"""
@@ -97,11 +97,11 @@ class Admission:
         self,
         store: BudgetStore,
         *,
-        seed: Callable[[Sequence[Gate]], Awaitable[None]],
+        seed: Callable[[Sequence[LimitCounter]], Awaitable[None]],
         settled: Callable[[Sequence[str]], Awaitable[Collection[str]]],
         tidy: Callable[[], Awaitable[None]],
         unix_time: Callable[[], float],
-        when_down: WhenDown,
+        when_down: OnStoreOutage,
         allowance_nusd: int,
         observer: Observer,
     ) -> None:
@@ -117,7 +117,7 @@ class Admission:
         self._when_down = when_down
         self._allowance_nusd = allowance_nusd
         self._observer = observer
-        self._passages: dict[str, tuple[Sequence[Scope], Passage]] = {}
+        self._passages: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
         self._held: dict[str, Reservation] = {}
         self._closed: dict[str, Hold] = {}
         """ended, at their charges; the ledger is not known to have them. Oldest first"""
@@ -163,13 +163,13 @@ class Admission:
         reservation = self._held[exchange_id] = Reservation(self, hold, verdict.levels, spends=passing.spends)
         return reservation
 
-    def _passage(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> Passage:
+    def _passage(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> ResolvedLimits:
         known = self._passages.get(key.key_id)
         if known is not None and known[0] is scopes and known[1].since <= now < known[1].until:
             return known[1]
         if len(self._passages) >= PASSAGES_MAX:
             self._passages.clear()
-        found = passage(scopes, now)
+        found = resolve_limits(scopes, now)
         self._passages[key.key_id] = scopes, found
         return found
 
@@ -213,14 +213,14 @@ class Admission:
     def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold) -> Granted | Denied:
         """Go on by the key's policy, within the allowance."""
         spends = any(scope.limits.spends for scope in scopes)
-        policy = key.when_down or (self._when_down if spends else WhenDown.OPEN)
-        if policy is WhenDown.OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
+        policy = key.when_down or (self._when_down if spends else OnStoreOutage.OPEN)
+        if policy is OnStoreOutage.OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
             self._allowed_nusd += hold.nusd
             self._unannounced = True
             return Granted(())
         # An answer may have been lost, and not the reservation: what is held for nobody is let go.
         self._tell([_nothing(hold)])
-        return Denied(Why.UNKNOWN, hold.gates[0].gate_id, None, ())
+        return Denied(DenialReason.UNKNOWN, hold.gates[0].gate_id, None, ())
 
     # -- while it runs, and after
 
@@ -302,7 +302,7 @@ class Admission:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_S
-        if self._unannounced or not await self._store.whole():
+        if self._unannounced or not await self._store.heartbeat():
             await self.announce()
         await self._forget()
 
@@ -342,9 +342,9 @@ class Admission:
         else:
             self._works()
 
-    def _own(self) -> Own:
+    def _own(self) -> OwnHolds:
         """At one instant. What ended for nothing, and was not told yet, is no longer held by anybody."""
-        return Own([one.hold for one in self._held.values()], list(self._closed.values()), frozenset(self._asking))
+        return OwnHolds([one.hold for one in self._held.values()], list(self._closed.values()), frozenset(self._asking))
 
     def _failed(self, error: Exception) -> None:
         if not self._down:

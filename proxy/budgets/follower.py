@@ -13,8 +13,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Protocol
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Standing, Sum
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable
 
 # An entry counts, and its hold goes, about so long after it was settled.
@@ -37,7 +37,7 @@ TRIES = 3
 # Gates whose sums are read in one transaction, and how many such transactions there are at once.
 SUMS_MAX, READERS = 100, 2
 
-Want = tuple[str, float]
+SeedRequest = tuple[str, float]
 """a gate's id, and since when; Unix seconds"""
 
 
@@ -47,10 +47,10 @@ class Ledger(Protocol):
     async def time(self) -> int:
         """Up to when everything is settled."""
 
-    async def sums(self, wants: Sequence[Want]) -> list[Sum]:
+    async def sums(self, wants: Sequence[SeedRequest]) -> list[SpendTotal]:
         """What was spent at each, all at one moment."""
 
-    async def changes(self, after_us: int, limit: int) -> tuple[list[Change], int, int]:
+    async def changes(self, after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
         """What was settled after that, about `limit` entries; up to when that is all; and `time`."""
 
     async def settled(self, exchange_ids: Collection[str], until_us: int) -> set[str]:
@@ -81,7 +81,7 @@ class Follower:
         store: BudgetStore,
         ledger: Ledger,
         *,
-        on_spent: Callable[[Sequence[Standing]], Awaitable[None]],
+        on_spent: Callable[[Sequence[CounterState]], Awaitable[None]],
         observer: Observer,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
@@ -99,8 +99,8 @@ class Follower:
         self._measured_to = ""
         self._unseeded: tuple[float, int] | None = None
         """nothing is seeded: when that was seen, in the event loop's time, and the ledger's time then"""
-        self._seeding: dict[Want, asyncio.Future[None]] = {}
-        self._queue: list[Want] = []
+        self._seeding: dict[SeedRequest, asyncio.Future[None]] = {}
+        self._queue: list[SeedRequest] = []
         """those of them that no reader has taken yet"""
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -143,7 +143,9 @@ class Follower:
         telling, self._untold = self._untold, set()
         if telling:
             try:
-                await self._on_spent([one for one in await self._store.standings(telling) if one.spent is not None])
+                await self._on_spent(
+                    [one for one in await self._store.counter_states(telling) if one.spent is not None]
+                )
             except BaseException:
                 self._untold |= telling
                 raise
@@ -187,7 +189,7 @@ class Follower:
 
     # -- sums of gates that are new
 
-    async def seed(self, gates: Sequence[Gate]) -> None:
+    async def seed(self, gates: Sequence[LimitCounter]) -> None:
         """Read from the ledger what was spent there, and tell the store. Whoever asks for the same meanwhile shares it.
 
         Raises OSError.
@@ -220,7 +222,7 @@ class Follower:
                 self._untold.update(gate_id for gate_id, _ in wants)
                 self._seeded(wants, None)
 
-    def _seeded(self, wants: Iterable[Want], error: Exception | None) -> None:
+    def _seeded(self, wants: Iterable[SeedRequest], error: Exception | None) -> None:
         for want in wants:
             waiting = self._seeding.pop(want)
             if error is None:
@@ -261,7 +263,7 @@ class Follower:
         return drift
 
     async def _seeded_gates(self) -> list[str]:
-        return [one.gate_id for one in await self._store.standings() if one.spent is not None]
+        return [one.gate_id for one in await self._store.counter_states() if one.spent is not None]
 
     async def _drift(self, gate_ids: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -288,7 +290,7 @@ class Follower:
     async def _differences(self, gate_ids: Sequence[str]) -> dict[str, int] | None:
         """Gate → what the store has, less what the ledger says up to the store's cursor. None: that moved meanwhile."""
         cursor = await self._store.cursor()
-        standings = [one for one in await self._store.standings(gate_ids) if one.spent is not None]
+        standings = [one for one in await self._store.counter_states(gate_ids) if one.spent is not None]
         if cursor is None or not standings:
             return {}
         if await self._store.cursor() != cursor:
@@ -300,9 +302,9 @@ class Follower:
             for standing, one in zip(standings, sums, strict=True)
         }
 
-    async def _changes(self, after_us: int, until_us: int) -> list[Change]:
+    async def _changes(self, after_us: int, until_us: int) -> list[SpendDelta]:
         """All that was settled in between."""
-        found: list[Change] = []
+        found: list[SpendDelta] = []
         while after_us < until_us:
             changes, reached_us, _ = await self._ledger.changes(after_us, CHANGES_MAX)
             found += [one for one in changes if one.settled_at_us <= until_us]
@@ -310,7 +312,7 @@ class Follower:
         return found
 
 
-def _off(spent: int, sum_: Sum, later: Sequence[Change]) -> int:
+def _off(spent: int, sum_: SpendTotal, later: Sequence[SpendDelta]) -> int:
     """By how much `spent` is more than the ledger says, in nUSD: at the store's cursor, or at any transaction of those
     later ones, which are in `sum_`; a gate that was seeded after the cursor is ahead of it."""
     counting = [one for one in later if sum_.gate_id in one.gate_ids and one.started_at >= sum_.since]

@@ -11,7 +11,7 @@ from proxy.telemetry.budget_metrics import BudgetMetrics
 _log = logging.getLogger(__name__)
 
 
-class AdmissionSeen:
+class AdmissionObserver:
     """What admission meets."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
@@ -58,7 +58,7 @@ class _Outages:
         _log.warning("%s: goes on", self.what)
 
 
-class FollowerSeen(_Outages):
+class FollowerObserver(_Outages):
     """What follows the ledger."""
 
     what = "following the ledger"
@@ -74,7 +74,7 @@ class FollowerSeen(_Outages):
             _log.error("sums of budgets differ from the ledger by %d nUSD: tokenweir budgets rebuild", nusd)
 
 
-class ThresholdsSeen:
+class ThresholdObserver:
     """What is noticed of budgets."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
@@ -86,7 +86,7 @@ class ThresholdsSeen:
         _log.warning("budget of %s: %d %% spent", alert.scope_id, alert.threshold)
 
 
-class WebhookSeen(_Outages):
+class WebhookObserver(_Outages):
     """What goes out about it."""
 
     what = "sending webhooks"

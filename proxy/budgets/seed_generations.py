@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from proxy.billing.limits import Gate
+from proxy.billing.limits import LimitCounter
 
 # Readings that never came to anything leave 100 bytes each. Beyond this they are forgotten, and any sum is believed.
 READINGS_MAX = 10_000
 
 
-class Readings:
+class SeedGenerations:
     """One handle's."""
 
     def __init__(self) -> None:
         self._lives: dict[str, str] = {}
 
-    def begin(self, gates: Iterable[Gate], life: str) -> None:
+    def begin(self, gates: Iterable[LimitCounter], life: str) -> None:
         """These were said to be unseeded. A reading that others began earlier may be shared: the first counts."""
         if len(self._lives) > READINGS_MAX:
             self._lives.clear()

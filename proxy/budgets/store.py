@@ -15,14 +15,14 @@ from typing import Protocol
 
 import msgspec
 
-from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
+from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
 
 
 class BudgetsUnavailable(OSError):  # noqa: N818  a state of the world, named like its siblings
     """Nobody can say what is left; what was asked may have happened."""
 
 
-class Own(msgspec.Struct, frozen=True):
+class OwnHolds(msgspec.Struct, frozen=True):
     """All that a node knows of its own holds at one instant."""
 
     open: Sequence[Hold]
@@ -53,11 +53,11 @@ class BudgetStore(Protocol):
         """The same for a few, within milliseconds, and before any later `reserve` of this node; where that is not
         possible, here or now, `otherwise` is called with them, now or soon. Never raises."""
 
-    async def whole(self) -> bool:
+    async def heartbeat(self) -> bool:
         """False if the store may have lost something this node told it, since the node last announced: then `announce`
         is due. Asked every second or so; it is also what tells the store that the node lives."""
 
-    async def announce(self, own: Callable[[], Own]) -> None:
+    async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """Make the store's holds of this node what the node knows, unchecked. `own` is asked after the store was looked
         at, so that nothing that began meanwhile is taken for a stranger. What ended, and the node knows no more, the
         ledger has: it stays until `absorb` has brought it, or `release`."""
@@ -66,7 +66,7 @@ class BudgetStore(Protocol):
         """Node is dead: release its open holds but for the exchanges `spared` (the ledger has their entries, and
         `absorb` will bring them: they have ended, at what they hold); how many that were."""
 
-    async def seed(self, sums: Sequence[Sum]) -> None:
+    async def seed(self, sums: Sequence[SpendTotal]) -> None:
         """What the ledger says was spent. One that is older than what the store has followed the ledger to, or was read
         for a store that has lost everything since, is passed over; then the gate stays as it was, and whoever needs it
         reads the ledger again."""
@@ -75,7 +75,7 @@ class BudgetStore(Protocol):
         """Up to which of the ledger's times (`Change.settled_at_us`) all entries are absorbed; None: nothing is
         seeded."""
 
-    async def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+    async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """All entries settled in (after_us, until_us] that count at any gate: each is added where the gate is seeded,
         its `since` is not after the exchange's start, and its seed is not newer; its exchange's hold is released.
         Then the cursor is `until_us`. False, and nothing happens, if the cursor is not `after_us`."""
@@ -90,7 +90,7 @@ class BudgetStore(Protocol):
     async def release(self, exchange_ids: Collection[str]) -> None:
         """Their entries are in every sum already: they are held no longer."""
 
-    async def standings(self, gate_ids: Collection[str] | None = None) -> list[Standing]:
+    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
         """How gates stand, in the order of their ids; None: all that are known."""
 
     async def aclose(self) -> None:

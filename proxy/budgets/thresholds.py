@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, bindparam, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.limits import Limits, window_end, window_start
-from proxy.billing.reservation import Standing
+from proxy.billing.reservation import CounterState
 from proxy.ledger.accounts.limits import limits_of
 from proxy.ledger.schema.tables import accounts, api_keys, budget_alerts
 from proxy.ledger.settling.spend import IDS_MAX, batches
@@ -88,7 +88,7 @@ def subjects(engine: Engine, scope_ids: Collection[str]) -> dict[str, Subject]:
         return {one.scope_id: one for ids in batches(scope_ids, IDS_MAX) for one in _subjects(connection, ids)}
 
 
-def passed(engine: Engine, standings: Iterable[Standing], now: float) -> list[Alert]:
+def passed(engine: Engine, standings: Iterable[CounterState], now: float) -> list[Alert]:
     """The thresholds that these gates have passed in the window of `now`, by what is spent: what is held may yet be
     given back. Raises LedgerUnavailable."""
     spent = {one.gate_id: one for one in standings if one.spent}
@@ -168,7 +168,7 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
             yield Subject(scope_id, kind, name, limits_of(limits), minted_at)
 
 
-def _passed(subject: Subject, standing: Standing, now: float) -> Iterator[Alert]:
+def _passed(subject: Subject, standing: CounterState, now: float) -> Iterator[Alert]:
     limits, spent = subject.limits, standing.spent or 0
     if limits.budget_usd is None:
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from proxy.cli.common import json_line, store_of, with_config
 
 if TYPE_CHECKING:
-    from proxy.ledger.accounts.audit_log import Line
+    from proxy.ledger.accounts.audit_log import AuditEntry
 
 
 def add_commands(commands: Any) -> None:
@@ -30,7 +30,7 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _json(line: Line) -> str:
+def _json(line: AuditEntry) -> str:
     from dataclasses import asdict
 
     from proxy.reports.reports import iso_utc
@@ -38,7 +38,7 @@ def _json(line: Line) -> str:
     return json_line({**asdict(line), "at": iso_utc(line.at)})
 
 
-def _text(line: Line) -> str:
+def _text(line: AuditEntry) -> str:
     from proxy.reports.reports import iso_utc
 
     at = iso_utc(line.at)[:19].replace("T", " ")

@@ -15,7 +15,7 @@ from proxy.settings import Settings, load
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from proxy.billing.reservation import Standing
+    from proxy.billing.reservation import CounterState
     from proxy.budgets.thresholds import Subject
 
 _HEADER = f"{'SCOPE':40}  {'WINDOW SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'OPEN':>6}  {'CLOSED':>6}"
@@ -58,12 +58,12 @@ def _rebuild(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _standings(settings: Settings) -> Sequence[Standing]:
+async def _standings(settings: Settings) -> Sequence[CounterState]:
     from proxy.runtime.machine.budgets import open_budgets
 
     budgets = open_budgets(settings, "cli")
     try:
-        return await budgets.standings()
+        return await budgets.counter_states()
     finally:
         await budgets.aclose()
 
@@ -78,7 +78,7 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
         await budgets.aclose()
 
 
-def _json(standing: Standing, subject: Subject | None) -> dict[str, Any]:
+def _json(standing: CounterState, subject: Subject | None) -> dict[str, Any]:
     from proxy.billing.money import usd_text
     from proxy.ledger.settling.spend import scope_of
     from proxy.reports.reports import iso_utc

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from proxy.settings import load
 
 if TYPE_CHECKING:
-    from proxy.runtime.machine.command_store import Store
+    from proxy.runtime.machine.command_store import CommandStore
 
 
 class Failure(Exception):  # noqa: N818  not every failure is an error of ours
@@ -43,7 +43,7 @@ def with_whose(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
 
 
-def whose(store: Store, options: argparse.Namespace) -> tuple[str, str, str]:
+def whose(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, str]:
     """Its id, its kind and its name. Raises ValueError: there is none."""
     from proxy.ledger.accounts.account_store import AccountStore
 
@@ -68,11 +68,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def store_of(options: argparse.Namespace) -> Iterator[Store]:
+def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
     """The ledger and the keys that the configuration names. Raises SettingsError, LedgerUnavailable."""
-    from proxy.runtime.machine.command_store import Store
+    from proxy.runtime.machine.command_store import CommandStore
 
-    store = Store(load(options.config, os.environ))
+    store = CommandStore(load(options.config, os.environ))
     try:
         with _put_down(options, store):
             yield store
@@ -85,7 +85,7 @@ _TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
 
 
 @contextmanager
-def _put_down(options: argparse.Namespace, store: Store) -> Iterator[None]:
+def _put_down(options: argparse.Namespace, store: CommandStore) -> Iterator[None]:
     given = vars(options)
     action = given.get("action")
     if action is None or given.get("dry_run"):

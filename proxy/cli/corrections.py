@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.cli.common import Failure, acts_as, json_line, store_of, with_config
 from proxy.settings import Settings, load, route
-from proxy.settings.kinds import At
+from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
-    from proxy.ledger.settling.corrections import Change, Prices, Rerated
+    from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult
 
 _COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
@@ -71,11 +71,11 @@ def _option(name: str) -> str:
 
 
 def _adjust(options: argparse.Namespace) -> int:
-    from proxy.billing.correction import Wanted
+    from proxy.billing.correction import CorrectionRequest
     from proxy.ledger.settling.corrections import Corrections
     from proxy.reports.reports import entry_json
 
-    wanted = Wanted(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
+    wanted = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
         at_work = Corrections(store.engine, store.ledger)
         line = at_work.adjust(options.exchange_id, wanted, options.reason, dry_run=options.dry_run)
@@ -106,7 +106,7 @@ def _rerate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: CorrectionResult) -> dict[str, Any]:
     money = {"charge_usd": usd_text(change.charge_usd), "cost_usd": usd_text(change.cost_usd)}
     return {"adjusted": change.adjusted, **money}
 
@@ -117,7 +117,7 @@ class _Progress:
     def __init__(self) -> None:
         self._next_at = time.monotonic() + PROGRESS_S
 
-    def __call__(self, so_far: Rerated) -> None:
+    def __call__(self, so_far: RerateResult) -> None:
         if time.monotonic() >= self._next_at:
             self._next_at = time.monotonic() + PROGRESS_S
             print(f"tokenweir: {so_far.exchanges} exchanges, {so_far.total.adjusted} adjusted", file=sys.stderr)
@@ -131,7 +131,7 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
         raise Failure("--price: either this or --input, --output and --cached-input")
     if options.price is None and not given:
         return _prices_now(options.model, settings)
-    price = PRICE.read(given if options.price is None else options.price, At({}, Path(), path="price"))
+    price = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
 
     def prices(_: LedgerEntry) -> tuple[Any, None]:
         return price, None
@@ -141,8 +141,8 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
 
 def _prices_now(model: str, settings: Settings) -> Prices:
     from proxy.billing.prices import PriceBook
-    from proxy.runtime.machine.price_replay import PricesNow
+    from proxy.runtime.machine.price_replay import CurrentPrices
 
     if route(settings.models, model) is None:
         raise Failure(f"models: nothing answers to {model!r} any more; give the price: --input, --output")
-    return PricesNow(settings, PriceBook())
+    return CurrentPrices(settings, PriceBook())

@@ -11,8 +11,8 @@ from proxy.cli.common import acts_as, json_line, store_of, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
-    from proxy.ledger.settling.dead_letters import Letter, Letters
-    from proxy.runtime.machine.command_store import Store
+    from proxy.ledger.settling.dead_letters import DeadLetters, StoredDeadLetter
+    from proxy.runtime.machine.command_store import CommandStore
 
 # Of an id, in a list for people: as much as names a letter.
 _ID_CHARS = 12
@@ -46,7 +46,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _retry(options: argparse.Namespace) -> int:
     """Exit code 1 if one of them stays open."""
-    from proxy.ledger.settling.dead_letters import LetterError
+    from proxy.ledger.settling.dead_letters import DeadLetterError
 
     left = 0
     with store_of(options) as store:
@@ -54,7 +54,7 @@ def _retry(options: argparse.Namespace) -> int:
         for letter in letters.open() if options.all else [letters.named(options.id)]:
             try:
                 print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "became": letters.retry(letter)}))
-            except LetterError as refusal:
+            except DeadLetterError as refusal:
                 left += 1
                 print(f"tokenweir: {letter.id[:_ID_CHARS]}: {refusal}", file=sys.stderr)
     return 1 if left else 0
@@ -69,18 +69,18 @@ def _drop(options: argparse.Namespace) -> int:
     return 0
 
 
-def _letters(store: Store) -> Letters:
+def _letters(store: CommandStore) -> DeadLetters:
     from proxy.billing.settlement import entry
     from proxy.journal.frames import decode_record
-    from proxy.ledger.settling.dead_letters import Letters
+    from proxy.ledger.settling.dead_letters import DeadLetters
 
     def to_entry(payload: bytes) -> LedgerEntry:
         return entry(decode_record(payload))
 
-    return Letters(store.engine, store.ledger, to_entry=to_entry)
+    return DeadLetters(store.engine, store.ledger, to_entry=to_entry)
 
 
-def _json(letter: Letter) -> dict[str, Any]:
+def _json(letter: StoredDeadLetter) -> dict[str, Any]:
     from msgspec.structs import asdict
 
     from proxy.reports.reports import iso_utc
@@ -88,7 +88,7 @@ def _json(letter: Letter) -> dict[str, Any]:
     return {name: iso_utc(value) if isinstance(value, float) else value for name, value in asdict(letter).items()}
 
 
-def _line(letter: Letter) -> str:
+def _line(letter: StoredDeadLetter) -> str:
     from proxy.reports.reports import iso_utc
 
     seen = f"{iso_utc(letter.last_seen)[:19].replace('T', ' ')}  {letter.times_seen:>4} ×"

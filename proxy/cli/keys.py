@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
-from proxy.billing.limits import OnExhausted, WhenDown
+from proxy.billing.limits import OnExhausted, OnStoreOutage
 from proxy.cli.common import acts_as, json_line, store_of, with_config
 from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
 from proxy.settings import load
@@ -19,7 +19,7 @@ from proxy.settings import load
 if TYPE_CHECKING:
     from proxy.billing.keys import ApiKey
     from proxy.ledger.accounts.account_store import AccountStore
-    from proxy.runtime.machine.command_store import Store
+    from proxy.runtime.machine.command_store import CommandStore
 
 
 def add_commands(commands: Any) -> None:
@@ -72,7 +72,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     words = "what becomes of a stream when the money runs out: it goes on to its end (the default), or is cut off"
     parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
     words = "while nobody can say what is left: no requests, or go on (default: closed where money is limited)"
-    parser.add_argument("--when-down", choices=[*(one.value for one in WhenDown), NONE], help=words, **unset)
+    parser.add_argument("--when-down", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
     parser.add_argument("--tag", action="append", metavar="T", help="for people and reports; repeatable", **unset)
 
 
@@ -165,13 +165,13 @@ def _pepper(options: argparse.Namespace) -> int:
     return 0
 
 
-def _accounts(store: Store) -> AccountStore:
+def _accounts(store: CommandStore) -> AccountStore:
     from proxy.ledger.accounts.account_store import AccountStore
 
     return AccountStore(store.engine, clock=time.time)
 
 
-def _new_secret(store: Store) -> tuple[str, bytes, str]:
+def _new_secret(store: CommandStore) -> tuple[str, bytes, str]:
     """A secret, and its digest and hint."""
     from proxy.keys.secrets import digest, hint, new_secret
 
@@ -187,7 +187,7 @@ def _key_changes(options: argparse.Namespace) -> dict[str, Any]:
     if "on_exhausted" in given:
         changes["on_exhausted"] = OnExhausted(given["on_exhausted"])
     if "when_down" in given:
-        changes["when_down"] = None if given["when_down"] == NONE else WhenDown(given["when_down"])
+        changes["when_down"] = None if given["when_down"] == NONE else OnStoreOutage(given["when_down"])
     if "tag" in given:
         changes["tags"] = () if given["tag"] == [NONE] else given["tag"]
     return changes

@@ -14,7 +14,7 @@ from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
     from proxy.billing.keys import Account, ApiKey
-    from proxy.reports.reports import Paid
+    from proxy.reports.reports import SpendAndCredit
 
 NONE = "none"
 
@@ -119,7 +119,7 @@ def limits_json(limits: Limits) -> dict[str, Any]:
     return shown | {name: rate for name, rate in rates.items() if rate is not None}
 
 
-def paid_json(paid: Paid) -> dict[str, str]:
+def paid_json(paid: SpendAndCredit) -> dict[str, str]:
     """A balance, as it is printed."""
     return {name: usd_text(getattr(paid, name)) for name in ("used_usd", "credit_usd", "left_usd")}
 

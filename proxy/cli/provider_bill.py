@@ -17,7 +17,7 @@ from proxy.cli.common import Failure, json_line, store_of
 from proxy.settings import load
 
 if TYPE_CHECKING:
-    from proxy.reconciliation.provider_bill.bill import Bill, Subject
+    from proxy.reconciliation.provider_bill.bill import Bill, BillSubject
     from proxy.reconciliation.provider_bill.check import Compared, Row
 
 ALL = "all"
@@ -45,11 +45,11 @@ def add_options(reconcile: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare, print; exit code 1 if anything differs that is not explained."""
     from proxy.reconciliation.provider_bill.check import compare
-    from proxy.reconciliation.provider_bill.provider_sums import read_ours
+    from proxy.reconciliation.provider_bill.provider_sums import read_ledger_totals
 
     bill, spans = _bill(options)
     with store_of(options) as store:
-        ours = {subject: read_ours(store.engine, options.provider, times) for subject, times in spans.items()}
+        ours = {subject: read_ledger_totals(store.engine, options.provider, times) for subject, times in spans.items()}
     if not any(ours.values()) and options.provider not in load(options.config, os.environ).providers:
         raise Failure("--provider: nothing is configured under this name, and nothing of it is in the ledger")
     compared = compare(bill, ours)
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if compared.explained else 1
 
 
-def _bill(options: argparse.Namespace) -> tuple[Bill, dict[Subject, list[tuple[int, int]]]]:
+def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tuple[int, int]]]]:
     """What the export says, and of which times. Raises Failure that names the file."""
     from proxy.reconciliation.provider_bill.bill import BillError
     from proxy.reconciliation.provider_bill.file import read_bill

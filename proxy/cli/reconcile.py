@@ -15,7 +15,7 @@ from proxy.cli.common import Failure, json_line, store_of, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
-    from proxy.reconciliation.integrity import Outside
+    from proxy.reconciliation.integrity import RecordsInFlight
     from proxy.reconciliation.reconcile import Finding
 
 
@@ -62,12 +62,12 @@ def _with_itself(options: argparse.Namespace) -> int:
     return 0 if all_known and all(finding.ok for finding in findings) else 1
 
 
-def _outside(settings: Settings) -> Outside | None:
+def _outside(settings: Settings) -> RecordsInFlight | None:
     """What is in the queue; None, and it is said, if that cannot be found out: the ledger is looked at all the same."""
-    from proxy.runtime.machine.records_in_flight import outside_of
+    from proxy.runtime.machine.records_in_flight import read_records_in_flight
 
     try:
-        return asyncio.run(outside_of(settings))
+        return asyncio.run(read_records_in_flight(settings))
     except OSError as unavailable:
         print(f"tokenweir: what is in the queue is not known: {unavailable}", file=sys.stderr)
         return None

@@ -23,7 +23,7 @@ from proxy.cli.common import Failure, store_of, with_config
 from proxy.settings import Settings, from_environment, load
 
 if TYPE_CHECKING:
-    from proxy.runtime.proxy.peer_processes import Siblings
+    from proxy.runtime.proxy.peer_processes import PeerProcesses
 
 # Looking for cycles after every 700 objects, as by default, costs a busy proxy 4 % of its time and finds next to none.
 GC_THRESHOLDS = (20_000, 20, 20)
@@ -60,7 +60,7 @@ def add_commands(commands: Any) -> None:
     migrate.set_defaults(run=_migrate)
 
 
-def serve_as_one(settings: Settings, siblings: Siblings, line: Connection) -> None:
+def serve_as_one(settings: Settings, siblings: PeerProcesses, line: Connection) -> None:
     """One of several processes on one port. Ends on SIGTERM, or when the parent, at the other end, is gone."""
     from proxy.runtime.proxy.process import Proxy
 
@@ -106,9 +106,9 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _serve_as_many(settings: Settings, workers: int) -> int:
-    from proxy.runtime.proxy.supervisor import Fleet
+    from proxy.runtime.proxy.supervisor import Supervisor
 
-    return Fleet(settings, workers, serve_as_one, started=_says(settings.listen.host)).run()
+    return Supervisor(settings, workers, serve_as_one, started=_says(settings.listen.host)).run()
 
 
 def _worker(options: argparse.Namespace) -> int:

@@ -32,9 +32,9 @@ def _status(options: argparse.Namespace) -> int:
 
 def _stands(engine: Any, name: str) -> dict[str, Any]:
     from proxy.reports.reports import iso_utc
-    from proxy.sinks.progress import OPEN, letters, standing
+    from proxy.sinks.progress import OPEN, letters, sink_status
 
-    found = standing(engine, name)
+    found = sink_status(engine, name)
     if found is None:
         return {"state": "has not run yet"}
     sink = found.sink

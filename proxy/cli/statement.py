@@ -11,7 +11,7 @@ from proxy.cli.common import Failure, json_line, store_of, whole_file, whose, wi
 
 if TYPE_CHECKING:
     from proxy.reports.statement import Statement
-    from proxy.runtime.machine.command_store import Store
+    from proxy.runtime.machine.command_store import CommandStore
 
 
 def add_commands(commands: Any) -> None:
@@ -42,10 +42,10 @@ def _statement(options: argparse.Namespace) -> int:
     return 0
 
 
-def _of(store: Store, options: argparse.Namespace) -> Any:
-    from proxy.reports.statement import Whose
+def _of(store: CommandStore, options: argparse.Namespace) -> Any:
+    from proxy.reports.statement import StatementOwner
 
-    return Whose(*whose(store, options))
+    return StatementOwner(*whose(store, options))
 
 
 def _written(statement: Statement, kind: str) -> bytes:

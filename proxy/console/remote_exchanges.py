@@ -12,9 +12,9 @@ from typing import Protocol
 import msgspec
 from msgspec import structs
 
-from proxy.console.api.live import Elsewhere
-from proxy.delivery.leases import Parts
-from proxy.gateway.exchange.running import Running, come_to
+from proxy.console.api.live import SilentNodes
+from proxy.delivery.leases import LeaseParts
+from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
 from proxy.journal.recovery import sweep
@@ -30,54 +30,54 @@ READ_MAX = 500
 AT_ONCE = 10
 
 
-class Board(Protocol):
+class LeaseReader(Protocol):
     """What is asked of `delivery/leases.py`. Every method raises QueueUnavailable (an OSError)."""
 
     async def nodes(self) -> Mapping[str, str]: ...
     async def counts(self, nodes: Collection[str]) -> Mapping[str, int]: ...
-    async def of(self, node: str) -> Mapping[str, Parts]: ...
+    async def of(self, node: str) -> Mapping[str, LeaseParts]: ...
 
 
-class Found(msgspec.Struct, frozen=True):
+class RemoteSnapshot(msgspec.Struct, frozen=True):
     """One look."""
 
-    running: tuple[Running, ...] = ()
+    running: tuple[ExchangeSnapshot, ...] = ()
     nodes: int = 0
-    known: Elsewhere = "unknown"
+    known: SilentNodes = "unknown"
 
 
-class OtherMachines:
+class RemoteExchanges:
     """Asks the board, and remembers for a moment what it said."""
 
-    def __init__(self, board: Board, estimator: Estimator) -> None:
+    def __init__(self, board: LeaseReader, estimator: Estimator) -> None:
         self._board = board
         self._estimator = estimator
-        self._found = Found()
+        self._found = RemoteSnapshot()
         self._looked_at = float("-inf")
         self._beats: dict[str, tuple[str, float]] = {}
         """node → its last beat, and when that was first seen"""
 
-    async def look(self, ours: Collection[str]) -> Found:
+    async def look(self, ours: Collection[str]) -> RemoteSnapshot:
         """What runs on nodes that are not ours. Never raises: what cannot be asked is not known."""
         if time.monotonic() >= self._looked_at + LOOK_S:
             try:
                 async with asyncio.timeout(ANSWER_S_MAX):
                     self._found = await self._look(ours)
             except (OSError, TimeoutError):
-                self._found = Found()
+                self._found = RemoteSnapshot()
             self._looked_at = time.monotonic()
         return self._found
 
-    async def _look(self, ours: Collection[str]) -> Found:
+    async def _look(self, ours: Collection[str]) -> RemoteSnapshot:
         beats = {node: beat for node, beat in (await self._board.nodes()).items() if node not in ours}
         self._remember(beats)
         counts = await self._board.counts(sorted(beats))
-        found: list[Running] = []
-        known: Elsewhere = "all"
+        found: list[ExchangeSnapshot] = []
+        known: SilentNodes = "all"
         for node in sorted(beats, key=lambda node: counts[node]):
             if len(found) + counts[node] > READ_MAX or (counts[node] and not await self._read(node, found)):
                 known = "part"
-        return Found(tuple(found), len(beats), known)
+        return RemoteSnapshot(tuple(found), len(beats), known)
 
     def _remember(self, beats: Mapping[str, str]) -> None:
         now, before = time.monotonic(), self._beats
@@ -86,7 +86,7 @@ class OtherMachines:
             for node, beat in beats.items()
         }
 
-    async def _read(self, node: str, found: list[Running]) -> bool:
+    async def _read(self, node: str, found: list[ExchangeSnapshot]) -> bool:
         """Add what the node runs. False: one of them cannot be read here."""
         silent_s = time.monotonic() - self._beats[node][1]
         whole = True
@@ -100,14 +100,14 @@ class OtherMachines:
         return whole
 
 
-def _running(node: str, silent_s: float, parts: Parts, estimator: Estimator) -> Running:
+def _running(node: str, silent_s: float, parts: LeaseParts, estimator: Estimator) -> ExchangeSnapshot:
     """What would be billed if it had ended there. Raises ValueError."""
     opened = decode_opened(parts.opened or b"")
     record = sweep(opened, decoded(parts.progress) if parts.progress else None, estimator, estimator_version=VERSION)
     usage = record.reading.usage
     if usage.prompt_tokens is None:
         usage = structs.replace(usage, prompt_tokens=opened.prompt_tokens_estimate)
-    return come_to(
+    return snapshot(
         opened,
         usage,
         reported=record.reading.source is UsageSource.REPORTED,

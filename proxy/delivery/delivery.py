@@ -12,7 +12,7 @@ from proxy.billing.record import UsageRecord
 from proxy.journal.frames import decode_record
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class DeliveredRecord(msgspec.Struct, frozen=True, gc=False):
     """One record, taken from a queue."""
 
     node: str
@@ -23,7 +23,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """the record as JSON"""
     deliveries: int = 1
     """how often somebody has tried to settle it, this time included"""
-    ticket: bytes = b""
+    message_id: bytes = b""
     """its name towards the queue; empty where the seq is the name"""
 
     @property

@@ -37,7 +37,7 @@ SLICE = 200
 LEAVE_S = 5.0
 
 
-class Parts(msgspec.Struct, frozen=True):
+class LeaseParts(msgspec.Struct, frozen=True):
     """A lease in writing."""
 
     opened: bytes | None
@@ -46,7 +46,7 @@ class Parts(msgspec.Struct, frozen=True):
     """the bytes of its progress slot; empty: not known"""
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class LeaseCount(msgspec.Struct, frozen=True, gc=False):
     """How a node stands on the board."""
 
     leases: int
@@ -55,10 +55,12 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
     """what was its beat before; None: the board did not know the node"""
 
 
-class LeaseBoard(Protocol):
+class LeaseRegistry(Protocol):
     """Where nodes announce what they run. Every method raises QueueUnavailable (an OSError)."""
 
-    async def renew(self, node: str, beat: str, changed: Mapping[str, Parts], ended: Collection[str]) -> Standing:
+    async def renew(
+        self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
+    ) -> LeaseCount:
         """The node is alive, these leases are new or have moved, these are over. If it raises, all or part was done."""
 
     async def nodes(self) -> Mapping[str, str]:
@@ -70,7 +72,7 @@ class LeaseBoard(Protocol):
     async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
         """How many leases each of these has, give or take a few."""
 
-    async def of(self, node: str) -> Mapping[str, Parts]:
+    async def of(self, node: str) -> Mapping[str, LeaseParts]:
         """The leases that were announced, each whole, as they were at one instant."""
 
     async def opened(self, exchange_id: str) -> bytes | None:
@@ -113,7 +115,7 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        board: LeaseBoard,
+        board: LeaseRegistry,
         slots: Slots,
         *,
         node: str,
@@ -254,27 +256,27 @@ class LeaseKeeper:
             self._unsure.pop(exchange_id, None)
         self._compare(standing)
 
-    def _announced(self) -> dict[str, Parts]:
+    def _announced(self) -> dict[str, LeaseParts]:
         """Up to SLICE leases, whole: those that must be announced again, then new ones."""
         for exchange_id in list(islice(self._new, max(0, SLICE - len(self._unsure)))):
             self._held[exchange_id] = _Lease(self._new.pop(exchange_id))
             self._unsure[exchange_id] = None
-        whole: dict[str, Parts] = {}
+        whole: dict[str, LeaseParts] = {}
         for exchange_id in islice(self._unsure, SLICE):
             lease = self._held[exchange_id]
             lease.moved(self._slots)
-            whole[exchange_id] = Parts(opened_payload(lease.opened), lease.progress)
+            whole[exchange_id] = LeaseParts(opened_payload(lease.opened), lease.progress)
         return whole
 
-    def _moved(self, looks: list[str]) -> dict[str, Parts]:
+    def _moved(self, looks: list[str]) -> dict[str, LeaseParts]:
         leases = ((exchange_id, self._held.get(exchange_id)) for exchange_id in looks)
         return {
-            exchange_id: Parts(None, lease.progress)
+            exchange_id: LeaseParts(None, lease.progress)
             for exchange_id, lease in leases
             if lease is not None and lease.moved(self._slots)
         }
 
-    def _compare(self, standing: Standing) -> None:
+    def _compare(self, standing: LeaseCount) -> None:
         """Does the board have what we believe? A failover may undo the last writes, and FLUSHALL all of them."""
         undone = self._known is not None and not self._is_ours(standing.beat)
         uneven = not self._unsure and standing.leases != len(self._held) + len(self._strangers)
@@ -297,9 +299,11 @@ class LocalLeases:
 
     def __init__(self) -> None:
         self._beats: dict[str, str] = {}
-        self._leases: dict[str, dict[str, Parts]] = {}
+        self._leases: dict[str, dict[str, LeaseParts]] = {}
 
-    async def renew(self, node: str, beat: str, changed: Mapping[str, Parts], ended: Collection[str]) -> Standing:
+    async def renew(
+        self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
+    ) -> LeaseCount:
         """See LeaseBoard."""
         before = self._beats.get(node)
         self._beats[node] = beat
@@ -309,9 +313,9 @@ class LocalLeases:
         for exchange_id, parts in changed.items():
             known = leases.get(exchange_id)
             opened = parts.opened if parts.opened is not None or known is None else known.opened
-            leases[exchange_id] = Parts(opened, parts.progress)
+            leases[exchange_id] = LeaseParts(opened, parts.progress)
         whole = all(parts.opened is not None for parts in leases.values())
-        return Standing(len(leases) if whole else -1, before)
+        return LeaseCount(len(leases) if whole else -1, before)
 
     async def nodes(self) -> Mapping[str, str]:
         """See LeaseBoard."""
@@ -325,7 +329,7 @@ class LocalLeases:
         """See LeaseBoard."""
         return {node: len(self._leases.get(node, ())) for node in nodes}
 
-    async def of(self, node: str) -> Mapping[str, Parts]:
+    async def of(self, node: str) -> Mapping[str, LeaseParts]:
         """See LeaseBoard."""
         leases = self._leases.get(node, {})
         return {exchange_id: parts for exchange_id, parts in leases.items() if parts.opened is not None}

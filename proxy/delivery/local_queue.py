@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from proxy.delivery.delivery import Delivery
+from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.journal import Journal
 
 # A transaction costs as much as a dozen entries: wait this long for others to share it. An entry of a proxy at rest
@@ -41,7 +41,7 @@ class LocalQueue:
         self._draining = True
         self._woken.set()
 
-    async def take(self, limit: int) -> Sequence[Delivery]:
+    async def take(self, limit: int) -> Sequence[DeliveredRecord]:
         """The oldest records that are not settled, at most `limit`. Waits up to a second for the first one, and then
         for others to share its transaction; may be empty. It can be cancelled at any time."""
         if not (self._more or self._draining):
@@ -49,13 +49,13 @@ class LocalQueue:
         self._woken.clear()
         pending = self._journal.pending(limit)
         self._more = len(pending) >= limit
-        return [Delivery(self._node, one.seq, one.payload) for one in pending]
+        return [DeliveredRecord(self._node, one.seq, one.payload) for one in pending]
 
-    async def settled(self, taken: Sequence[Delivery]) -> None:
+    async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
         """The ledger has these for good."""
         self._journal.settled([one.seq for one in taken])
 
-    async def hold(self, taken: Sequence[Delivery]) -> None:
+    async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
         """These take their time. Nobody else could take them: there is nothing to do."""
 
     async def _gather(self) -> None:

@@ -13,7 +13,7 @@ from proxy.telemetry.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 
-class SettlerSeen:
+class SettlerObserver:
     """A settler's transactions."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -45,7 +45,7 @@ class SettlerSeen:
             _log.error("settling: trying again until it works: %s", error, exc_info=None if known else error)
 
 
-class OutageSeen:
+class OutageObserver:
     """Something between machines that does not answer."""
 
     def __init__(self, metrics: Metrics, what: str) -> None:
@@ -62,7 +62,7 @@ class OutageSeen:
         _log.warning("%s: goes on", self._what)
 
 
-class ShipperSeen(OutageSeen):
+class ShipperObserver(OutageObserver):
     """What a shipper sends, and what the ledger confirms."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -77,7 +77,7 @@ class ShipperSeen(OutageSeen):
         self._metrics.confirmed(records)
 
 
-class SweeperSeen(OutageSeen):
+class SweeperObserver(OutageObserver):
     """What a sweeper finds."""
 
     def __init__(self, metrics: Metrics) -> None:

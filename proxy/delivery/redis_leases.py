@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from proxy.delivery.leases import Parts, Standing
+from proxy.delivery.leases import LeaseCount, LeaseParts
 from proxy.storage.redis_client import RedisClient, Word, door, pipelined
 
 _BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
@@ -39,7 +39,9 @@ class RedisLeases:
         self._prefix = _bytes(prefix)
         self._nodes = self._prefix + b":nodes"
 
-    async def renew(self, node: str, beat: str, changed: Mapping[str, Parts], ended: Collection[str]) -> Standing:
+    async def renew(
+        self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
+    ) -> LeaseCount:
         """See LeaseBoard."""
         key = self._key(node)
         fields: list[Word] = [_BEAT, _bytes(beat)]
@@ -59,7 +61,7 @@ class RedisLeases:
         async with door(self._redis, "renewing leases"):
             before, *_, fields_there, _ = await pipelined(self._redis, commands)
         leases, half = divmod(fields_there - 1, 2)
-        return Standing(-1 if half else leases, None if before is None else _text(before))
+        return LeaseCount(-1 if half else leases, None if before is None else _text(before))
 
     async def nodes(self) -> Mapping[str, str]:
         """See LeaseBoard.
@@ -89,13 +91,13 @@ class RedisLeases:
             found = await pipelined(self._redis, [("HLEN", self._key(node)) for node in nodes])
         return {node: fields // 2 for node, fields in zip(nodes, found, strict=True)}  # two of each, and the beat
 
-    async def of(self, node: str) -> Mapping[str, Parts]:
+    async def of(self, node: str) -> Mapping[str, LeaseParts]:
         """See LeaseBoard."""
         async with door(self._redis, "reading leases"):
             [found] = await pipelined(self._redis, [("HGETALL", self._key(node))])
         fields = _pairs(found)
         return {
-            _text(name[1:]): Parts(opened, fields.get(_PROGRESS + name[1:], b""))
+            _text(name[1:]): LeaseParts(opened, fields.get(_PROGRESS + name[1:], b""))
             for name, opened in fields.items()
             if name.startswith(_OPENED)
         }

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 from redis.exceptions import ResponseError
 
-from proxy.delivery.delivery import Delivery
+from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.journal import Pending
 from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, door, pipelined
 
@@ -50,7 +50,7 @@ _Entry: TypeAlias = tuple[bytes, dict[bytes, bytes]]
 """a message as Redis gives it: its ticket, its fields"""
 
 
-class Turn:
+class ReclaimLock:
     """Whose turn it is, among the queues of one process, to try again what dead workers held.
 
     One at a time: what dies does so with all of its process, and whatever stood beside a record that kills, each time,
@@ -73,7 +73,7 @@ class RedisQueue:
         claim_after_ms: int = CLAIM_AFTER_MS,
         block_ms: int = BLOCK_MS,
         linger_s: float = LINGER_S,
-        turn: Turn | None = None,
+        turn: ReclaimLock | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
@@ -84,7 +84,7 @@ class RedisQueue:
         self._claim_after_ms = claim_after_ms
         self._block_ms = block_ms
         self._linger_s = linger_s
-        self._turn = turn or Turn()
+        self._turn = turn or ReclaimLock()
         self._monotonic = monotonic
         self._unix_time = unix_time
         self._full = True
@@ -152,7 +152,7 @@ class RedisQueue:
         """From now on `take` gives nothing: other workers go on. A take that waits already ends within a second."""
         self._draining = True
 
-    async def take(self, limit: int) -> Sequence[Delivery]:
+    async def take(self, limit: int) -> Sequence[DeliveredRecord]:
         """The next records to settle: first what a dead worker held, else new ones, oldest first. Waits up to about a
         second for the first one; may be empty. Raises QueueUnavailable; it can be cancelled at any time."""
         try:
@@ -162,12 +162,12 @@ class RedisQueue:
             self._unsure = True
             self._end_turn()
             raise
-        self._held.update(one.ticket for one in taken)
+        self._held.update(one.message_id for one in taken)
         return taken
 
-    async def settled(self, taken: Sequence[Delivery]) -> None:
+    async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
         """The ledger has these for good. Never raises: what could not be said is said with the next."""
-        tickets = [one.ticket for one in taken]
+        tickets = [one.message_id for one in taken]
         self._held.difference_update(tickets)
         self._owed += tickets
         self._end_turn()
@@ -175,16 +175,16 @@ class RedisQueue:
             async with door(self._redis, "acknowledging records"):
                 await self._acknowledge()
 
-    async def hold(self, taken: Sequence[Delivery]) -> None:
+    async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
         """These take their time, and their worker lives. Never raises."""
         with suppress(QueueUnavailable):
             async with door(self._redis, "holding records"):
-                await self._claim([one.ticket for one in taken])
+                await self._claim([one.message_id for one in taken])
 
     def _message(self, one: Pending, node: str) -> tuple[Word, ...]:
         return "XADD", self._key, b"NOMKSTREAM", b"*", b"v", _VERSION, b"n", node, b"s", one.seq, b"r", one.payload
 
-    async def _take_in_group(self, limit: int) -> list[Delivery]:
+    async def _take_in_group(self, limit: int) -> list[DeliveredRecord]:
         while True:
             try:
                 return await self._take(limit)
@@ -193,7 +193,7 @@ class RedisQueue:
                     raise
             await self._make_group()  # the stream is new, or its server has lost it
 
-    async def _take(self, limit: int) -> list[Delivery]:
+    async def _take(self, limit: int) -> list[DeliveredRecord]:
         await self._acknowledge()
         if self._draining:
             return []
@@ -203,7 +203,7 @@ class RedisQueue:
             await self._remove_dead_consumers()
         return await self._unseen(limit) or await self._orphaned(limit) or await self._new(limit)
 
-    async def _new(self, limit: int) -> list[Delivery]:
+    async def _new(self, limit: int) -> list[DeliveredRecord]:
         """What nobody was given yet."""
         if not self._full:
             await sleep(self._linger_s)
@@ -214,7 +214,7 @@ class RedisQueue:
         self._full = len(entries) >= limit
         return [_delivery(ticket, fields, 1) for ticket, fields in entries]
 
-    async def _unseen(self, limit: int) -> list[Delivery]:
+    async def _unseen(self, limit: int) -> list[DeliveredRecord]:
         """What was given to us in an answer that was lost."""
         if not self._unsure:
             return []
@@ -222,7 +222,7 @@ class RedisQueue:
         self._unsure = bool(found)
         return await self._take_over(found, min_idle_ms=0)
 
-    async def _orphaned(self, limit: int) -> list[Delivery]:
+    async def _orphaned(self, limit: int) -> list[DeliveredRecord]:
         """What a dead worker held."""
         if self._monotonic() < self._look_at or self._turn.holder is not None:
             return []
@@ -245,7 +245,7 @@ class RedisQueue:
         found = await self._redis.xpending_range(self._key, GROUP, "-", "+", limit + len(self._held), **whose)
         return [one for one in found if one["message_id"] not in self._held]
 
-    async def _take_over(self, found: Sequence[Mapping[str, Any]], *, min_idle_ms: int) -> list[Delivery]:
+    async def _take_over(self, found: Sequence[Mapping[str, Any]], *, min_idle_ms: int) -> list[DeliveredRecord]:
         """Claim those that were tried once, together; if there are none, one of the others, alone.
 
         By hand, not by XAUTOCLAIM: that raises the count of all it passes over, and a worker that dies five times
@@ -325,7 +325,7 @@ class RedisQueue:
                 await self._redis.xgroup_delconsumer(self._key, GROUP, one["name"])
 
 
-def _delivery(ticket: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> Delivery:
+def _delivery(ticket: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> DeliveredRecord:
     """A message, whatever is in it: one that we cannot read goes on as it is, to be laid aside with its receipt."""
     seq = fields.get(b"s", b"")
     known = seq.isdigit() and len(seq) < 20 and int(seq) < _SEQ_MAX
@@ -334,4 +334,4 @@ def _delivery(ticket: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> 
         words = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in fields.items()}
         payload = msgspec.json.encode(words)
     node = fields.get(b"n", b"").decode("ascii", "replace") if known else ""
-    return Delivery(node, int(seq) if known else 0, payload, deliveries, ticket)
+    return DeliveredRecord(node, int(seq) if known else 0, payload, deliveries, ticket)

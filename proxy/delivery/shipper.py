@@ -54,7 +54,7 @@ class Queue(Protocol):
         """Those that are not in the queue any more."""
 
 
-class Judge(Protocol):
+class ReceiptSource(Protocol):
     """The ledger, as far as it says what it has. Called in a thread."""
 
     def receipts(self, node: str, low: int, high: int) -> set[int]:
@@ -84,7 +84,7 @@ class Shipper:
         self,
         journal: Journal,
         queue: Queue,
-        judge: Judge,
+        judge: ReceiptSource,
         *,
         node: str,
         observer: Observer,

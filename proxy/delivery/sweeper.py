@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from proxy.billing.record import UsageRecord
-from proxy.delivery.leases import LeaseBoard, Parts
+from proxy.delivery.leases import LeaseParts, LeaseRegistry
 from proxy.foundation.outage import Listener, Outage
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
@@ -70,7 +70,7 @@ class Sweeper:
 
     def __init__(
         self,
-        board: LeaseBoard,
+        board: LeaseRegistry,
         settle: Callable[[Sequence[UsageRecord]], Awaitable[None]],
         estimator: FixedEstimator,
         *,
@@ -175,7 +175,7 @@ class Sweeper:
             return {exchange_id: why for one in alone for exchange_id, why in one.items()}
         return {}
 
-    def _record(self, exchange_id: str, parts: Parts) -> UsageRecord:
+    def _record(self, exchange_id: str, parts: LeaseParts) -> UsageRecord:
         """What a lease comes to. Raises ValueError, or what a bug raises."""
         opened = decode_opened(parts.opened or b"")
         progress = decoded(parts.progress) if parts.progress else None

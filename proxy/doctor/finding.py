@@ -8,7 +8,7 @@ from enum import StrEnum
 from proxy.settings import Settings
 
 
-class Mark(StrEnum):
+class Severity(StrEnum):
     """How much it matters."""
 
     OK = "ok"
@@ -23,7 +23,7 @@ class Finding:
     """One line of the report."""
 
     check: str
-    mark: Mark
+    mark: Severity
     said: str
     advice: str = ""
     """what to do; empty where all is well"""
@@ -42,14 +42,14 @@ class Case:
 
 def ok(check: str, said: str) -> Finding:
     """All is well."""
-    return Finding(check, Mark.OK, said)
+    return Finding(check, Severity.OK, said)
 
 
 def note(check: str, said: str, advice: str) -> Finding:
     """Worth knowing."""
-    return Finding(check, Mark.NOTE, said, advice)
+    return Finding(check, Severity.NOTE, said, advice)
 
 
 def fails(check: str, said: str, advice: str) -> Finding:
     """To be mended before anybody relies on it."""
-    return Finding(check, Mark.FAILS, said, advice)
+    return Finding(check, Severity.FAILS, said, advice)

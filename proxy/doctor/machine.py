@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proxy.doctor.finding import Case, Finding, fails, note, ok
-from proxy.journal.frames import Kind, UndecodableError, decode_seqs, scan
+from proxy.journal.frames import FrameKind, UndecodableError, decode_seqs, scan
 from proxy.journal.segment import SUFFIX
 from proxy.keys.secrets import load_pepper
-from proxy.runtime.machine.data_folder import Folder
+from proxy.runtime.machine.data_folder import DataFolder
 
 # Where a lock, a memory map or an fsync may mean less than on a disk of this machine; and where nothing lasts.
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "ceph"})
@@ -107,8 +107,8 @@ def _pepper(case: Case) -> Iterator[Finding]:
 
 def journal(case: Case) -> list[Finding]:
     """Of every process that has one here: what waits, how full it is, whether it is as it was written."""
-    places = [folder.journal for folder in Folder(case.settings.data_dir).left_behind(0)]
-    alone = Folder(case.settings.data_dir).journal
+    places = [folder.journal for folder in DataFolder(case.settings.data_dir).left_behind(0)]
+    alone = DataFolder(case.settings.data_dir).journal
     places = ([alone] if alone.is_dir() else []) + places
     if not places:
         return [ok("journal", "none yet")]
@@ -143,9 +143,9 @@ def read(place: Path) -> tuple[int, int, int]:
         found = scan(image)
         size_bytes += len(image)
         gaps += len(found.gaps)
-        closed |= {frame.seq for frame in found.frames if frame.kind == Kind.CLOSE}
+        closed |= {frame.seq for frame in found.frames if frame.kind == FrameKind.CLOSE}
         for frame in found.frames:
-            settled |= set(_seqs(frame.payload)) if frame.kind == Kind.SETTLED else set()
+            settled |= set(_seqs(frame.payload)) if frame.kind == FrameKind.SETTLED else set()
     return len(closed - settled), size_bytes, gaps
 
 

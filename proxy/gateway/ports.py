@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from proxy.billing.idempotency_record import Earlier
+from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.record import Attempt, Opened, UsageRecord
-from proxy.billing.reservation import Denied, Hold, Level
+from proxy.billing.reservation import Denied, Hold, LimitLevel
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Usage
@@ -49,7 +49,7 @@ class Outbox(Protocol):
     def begin(self, opened: Opened) -> asyncio.Future[None] | None:
         """Open durably. A future must be awaited before the first response byte. Raises OutboxFullError."""
 
-    def pass_on(self, opened: Opened) -> asyncio.Future[None] | None:
+    def reassign(self, opened: Opened) -> asyncio.Future[None] | None:
         """What was begun goes on with another provider: from now on it is this. Else as `begin`, and what was begun
         stays as it was if this raises."""
 
@@ -70,7 +70,7 @@ class Reservation(Protocol):
         """Money is limited."""
 
     @property
-    def levels(self) -> Sequence[Level]: ...
+    def levels(self) -> Sequence[LimitLevel]: ...
     def grow(self, nusd: int) -> None:
         """It has cost so much by now. Cheap."""
 
@@ -92,7 +92,7 @@ class Claims(Protocol):
 
     answer_bytes_max: int
 
-    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> Earlier | None:
+    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
         """Take this request for the exchange, or say who has it. Raises OSError: nobody can say."""
 
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None:

@@ -72,7 +72,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]
 _VERSIONS = (HttpVersion11, HttpVersion10)
 
 
-def refuse_ambiguous(request: web.BaseRequest) -> bool:
+def validate_head(request: web.BaseRequest) -> bool:
     """Raise ApiError for a request that two parsers could read differently.
 
     True: it is answered, but the connection is closed after it (it offered another protocol).

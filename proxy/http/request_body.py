@@ -189,14 +189,14 @@ def serialise(document: dict[str, Any]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class BodyCodec:
     """One way to write a document."""
 
     parse: Callable[[bytes, str], dict[str, Any]]
     """the body and its Content-Type as the client sent it → the document. Raises ApiError"""
     write: Callable[[dict[str, Any]], tuple[str, bytes]]
     """the document → the Content-Type and the body that go up"""
-    said: Callable[[bytes, str], bytes] = lambda body, _content_type: body
+    idempotency_bytes: Callable[[bytes, str], bytes] = lambda body, _content_type: body
     """the body and its Content-Type → what is the same in every repetition of a request, and in no other"""
 
 
@@ -208,7 +208,7 @@ def _write_json(document: dict[str, Any]) -> tuple[str, bytes]:
     return JSON_TYPE, serialise(document)
 
 
-WRITINGS = {
-    RequestBody.JSON: Writing(_parse_json, _write_json),
-    RequestBody.MULTIPART: Writing(multipart.parse, multipart.serialise, multipart.without_boundary),
+CODECS = {
+    RequestBody.JSON: BodyCodec(_parse_json, _write_json),
+    RequestBody.MULTIPART: BodyCodec(multipart.parse, multipart.serialise, multipart.without_boundary),
 }

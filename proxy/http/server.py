@@ -17,7 +17,7 @@ from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 from proxy.http import errors
 from proxy.http.connection import ClientConnection, ClientServer, refused_response
 from proxy.http.errors import ApiError
-from proxy.http.headers import refuse_ambiguous
+from proxy.http.headers import validate_head
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
@@ -156,7 +156,7 @@ class Server:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
         try:
-            closes = refuse_ambiguous(request)
+            closes = validate_head(request)
         except ApiError as refusal:
             return self._refuse(refusal, request, closes=True)
         try:

@@ -36,7 +36,7 @@ _LENGTH_MASK = 0xFFFFFFFF
 _T = TypeVar("_T")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame says."""
 
     OPEN = 1

@@ -24,7 +24,7 @@ import msgspec
 
 from proxy.billing.record import Opened, UsageRecord
 from proxy.journal.frames import (
-    Kind,
+    FrameKind,
     decode_opened,
     decode_record,
     opened_payload,
@@ -37,7 +37,7 @@ from proxy.journal.log import (
     JournalInUse,
     JournalUnavailable,
     Log,
-    place_of,
+    lsn_of,
     unavailable,
 )
 from proxy.journal.replay import COUNT_BITS, Damage, Replay, replay
@@ -124,14 +124,14 @@ class Journal:
         assert opened.exchange_id not in self._open, "an exchange begins once"
         self._open[opened.exchange_id] = self._write_opened(opened)
 
-    def pass_on(self, opened: Opened) -> None:
+    def reassign(self, opened: Opened) -> None:
         """An exchange that was begun goes on as this; what it was is forgotten once this is written.
 
         Raises JournalFull or JournalBroken: it is still what it was.
         """
         assert opened.exchange_id in self._open, "what goes on was begun"
         place = self._write_opened(opened)
-        self._log.bury(
+        self._log.mark_dead(
             self._open[opened.exchange_id]
         )  # where it is only now: what is alive moves as others are written
         self._open[opened.exchange_id] = place
@@ -142,7 +142,7 @@ class Journal:
             raise JournalFull(f"{self.unsettled_bytes} bytes are unsettled, {self._bytes_max} are allowed")
         if self._owed and not self.retry():
             raise JournalFull("ended exchanges are waiting for room on the disk")
-        return self._write(Kind.OPEN, 0, opened_payload(opened))
+        return self._write(FrameKind.OPEN, 0, opened_payload(opened))
 
     def finish(self, record: UsageRecord) -> bool:
         """Close an exchange that was begun. Never fails for the disk.
@@ -181,7 +181,7 @@ class Journal:
         for seq in seqs:
             place = self._pending.pop(seq, None)
             if place is not None:
-                self._log.bury(place)
+                self._log.mark_dead(place)
                 self._owed_settled.append(seq)
         self.retry()
 
@@ -255,7 +255,7 @@ class Journal:
     def _begin_run(self) -> None:
         """Have a segment to append to; leave damaged ones behind, once what is alive in them was copied."""
         for place in (*self._open.values(), *self._pending.values()):
-            self._log.revive(place)
+            self._log.mark_live(place)
         old = tuple(self._log.segments)
         if not old or self.damage:
             self._log.roll()
@@ -268,22 +268,22 @@ class Journal:
         if self._log.suspect:
             self._rewrite()
         for seq, (exchange_id, payload) in list(self._owed.items()):
-            place = self._write(Kind.CLOSE, seq, payload)
+            place = self._write(FrameKind.CLOSE, seq, payload)
             del self._owed[seq]
             self._owed_bytes -= len(payload)
-            self._log.bury(self._open.pop(exchange_id))
+            self._log.mark_dead(self._open.pop(exchange_id))
             if seq in self._pending:
                 self._pending[seq] = place
             else:  # settled while it was in memory only
-                self._log.bury(place)
+                self._log.mark_dead(place)
         while self._owed_settled:
-            self._append(Kind.SETTLED, 0, settled_payload(self._owed_settled[:_SEQS_PER_FRAME]))
+            self._append(FrameKind.SETTLED, 0, settled_payload(self._owed_settled[:_SEQS_PER_FRAME]))
             del self._owed_settled[:_SEQS_PER_FRAME]
 
     def _write(self, kind: int, seq: int, payload: bytes) -> int:
         """Append a frame that counts; return its place. Raises JournalFull, JournalBroken."""
         place = self._append(kind, seq, payload)
-        self._log.revive(place)
+        self._log.mark_live(place)
         return place
 
     def _append(self, kind: int, seq: int, payload: bytes) -> int:
@@ -330,7 +330,7 @@ class Journal:
 
     def _move(self, places: dict[_Key, int], segment: Segment, frames_max: int) -> int:
         """Copy up to `frames_max` of these; return how many there were."""
-        first, last = place_of(segment, 0, 0), place_of(segment, segment.end, 0)
+        first, last = lsn_of(segment, 0, 0), lsn_of(segment, segment.end, 0)
         within = (key for key, place in places.items() if first < place < last)
         keys = list(islice(within, frames_max))
         for key in keys:
@@ -341,7 +341,7 @@ class Journal:
                 places[key] = NOWHERE
             else:
                 places[key] = self._write(frame.kind, frame.seq, frame.payload)
-            self._log.bury(place)
+            self._log.mark_dead(place)
         return len(keys)
 
     def _lose(self, place: int) -> None:

@@ -59,7 +59,7 @@ def unavailable() -> Iterator[None]:
         raise kind(f"the journal cannot be written: {error.strerror}") from error
 
 
-def place_of(segment: Segment, offset: int, length: int) -> int:
+def lsn_of(segment: Segment, offset: int, length: int) -> int:
     """Where a frame is in the whole log, and how long it is; never NOWHERE."""
     return segment.base + offset << _LENGTH_BITS | length
 
@@ -111,7 +111,7 @@ class Log:
                 self.distrust()
             with unavailable():
                 raise
-        return place_of(segment, offset, len(frame))
+        return lsn_of(segment, offset, len(frame))
 
     def read(self, place: int) -> Frame | None:
         """The frame at `place`; None if there is none, or it is not as it was written."""
@@ -120,13 +120,13 @@ class Log:
         segment, offset, length = self.locate(place)
         return segment.read(offset, length)
 
-    def revive(self, place: int) -> None:
+    def mark_live(self, place: int) -> None:
         """The frame at `place` counts."""
         segment, _, length = self.locate(place)
         segment.alive += 1
         self.alive_bytes += length
 
-    def bury(self, place: int) -> None:
+    def mark_dead(self, place: int) -> None:
         """The frame at `place` does not count any more."""
         if place != NOWHERE:
             segment, _, length = self.locate(place)

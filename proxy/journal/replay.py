@@ -14,7 +14,7 @@ from pathlib import Path
 from proxy.journal.frames import (
     RECORD_VERSION,
     Frame,
-    Kind,
+    FrameKind,
     Scan,
     UndecodableError,
     decode_envelope,
@@ -22,7 +22,7 @@ from proxy.journal.frames import (
     decode_seqs,
     scan,
 )
-from proxy.journal.log import place_of
+from proxy.journal.log import lsn_of
 from proxy.journal.segment import Segment, keep_aside
 
 # A seq is one integer, epoch × 2^40 + count: 34 years at 1,000 records a second, and 8 million starts, in 63 bits.
@@ -94,7 +94,7 @@ def _gaps(directory: Path, segment: Segment, image: bytes, found: Scan) -> Itera
 def _apply(state: Replay, directory: Path, segment: Segment, frame: Frame) -> Iterator[Damage]:
     """Take one frame into the state; what this version cannot read goes to the quarantine."""
     try:
-        _take(state, frame, place_of(segment, frame.offset, frame.length))
+        _take(state, frame, lsn_of(segment, frame.offset, frame.length))
     except UndecodableError as wrong:
         name = f"{segment.path.name}-{frame.offset}-kind{frame.kind}"
         kept_as = keep_aside(directory, name, frame.payload)
@@ -103,16 +103,16 @@ def _apply(state: Replay, directory: Path, segment: Segment, frame: Frame) -> It
 
 def _take(state: Replay, frame: Frame, place: int) -> None:
     match frame.kind:
-        case Kind.OPEN:
+        case FrameKind.OPEN:
             state.open[decode_opened(frame.payload).exchange_id] = place
-        case Kind.CLOSE:
+        case FrameKind.CLOSE:
             state.epoch_seen = max(state.epoch_seen, frame.seq >> COUNT_BITS)
             envelope = decode_envelope(frame.payload)
             state.open.pop(envelope.opened.exchange_id, None)
             if envelope.version > RECORD_VERSION:
                 raise UndecodableError(f"record version {envelope.version}, this code reads up to {RECORD_VERSION}")
             state.pending[frame.seq] = place
-        case Kind.SETTLED:
+        case FrameKind.SETTLED:
             for seq in decode_seqs(frame.payload):
                 state.pending.pop(seq, None)
         case _:

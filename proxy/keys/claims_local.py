@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxy.billing.idempotency_record import Earlier
+from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.keys.idempotency import ClaimsUnavailable
 
 # As long as a request waits for another process's write; one takes well under a millisecond.
@@ -43,7 +43,7 @@ class LocalClaims:
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(_SCHEMA)
 
-    async def claim(self, name: str, body: str, exchange_id: str) -> Earlier | None:
+    async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
         """See ClaimStore."""
         now = self._unix_time()
         with _mapped():
@@ -60,7 +60,7 @@ class LocalClaims:
             ).fetchone()
         if row is None:  # released a moment ago
             return await self.claim(name, body, exchange_id)
-        return None if row[0] == exchange_id else Earlier(row[0], row[1] == body, bool(row[2]), row[3])
+        return None if row[0] == exchange_id else IdempotencyRecord(row[0], row[1] == body, bool(row[2]), row[3])
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
         """See ClaimStore."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.billing.idempotency_record import Earlier
+from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.keys.idempotency import ClaimsUnavailable
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, door
 
@@ -39,13 +39,13 @@ class RedisClaims:
         self._remember_ms = int(remember_s * 1000)
         self._prefix = f"{prefix}:claim:"
 
-    async def claim(self, name: str, body: str, exchange_id: str) -> Earlier | None:
+    async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
         """See ClaimStore."""
         async with _mapped(self._redis, "claiming a request"):
             there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._remember_ms)
         if not there or there[0].decode() == exchange_id:
             return None
-        return Earlier(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])
+        return IdempotencyRecord(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
         """See ClaimStore."""

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from msgspec import structs
 
-from proxy.billing.idempotency_record import Earlier
+from proxy.billing.idempotency_record import IdempotencyRecord
 
 _NONCE_BYTES = 12
 
@@ -28,7 +28,7 @@ class ClaimsUnavailable(OSError):  # noqa: N818  a state of the world, named lik
 class ClaimStore(Protocol):
     """Who has which name. Every method raises ClaimsUnavailable."""
 
-    async def claim(self, name: str, body: str, exchange_id: str) -> Earlier | None:
+    async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
         """Take the name, or say who has it (its answer sealed). The same exchange may ask again."""
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
@@ -82,7 +82,7 @@ class Claims:
         self._seal = Seal(pepper)
         self._on_failure = on_failure
 
-    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> Earlier | None:
+    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
         """Take this request, or say who has it, with the answer in clear. Raises ClaimsUnavailable."""
         name = name_of(key_id, token)
         earlier = await self._store.claim(name, body_of(body), exchange_id)

@@ -16,7 +16,7 @@ from proxy.metering.dialects.openai.usage import plain, timings
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.usage import Evidence, Usage, service_tier_of
-from proxy.metering.wire.event_template import RunReader, RunText
+from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import Framer
 from proxy.metering.wire.skim import Skim
 from proxy.metering.wire.sse import EventFramer
@@ -81,8 +81,8 @@ class BodyMeter(Protocol):
     @property
     def usage(self) -> Usage | None: ...
     @property
-    def run(self) -> RunReader | None: ...
-    def take(self, found: RunText) -> None: ...
+    def run(self) -> TemplateMatcher | None: ...
+    def take(self, found: TemplateMatch) -> None: ...
     def feed(self, payload: bytes) -> None: ...
     def fold(self) -> None: ...
     def close(self) -> Metered: ...
@@ -135,7 +135,7 @@ class JsonMeter:
         self._metered: Metered | None = None
         self.bytes_seen = 0
 
-    def take(self, found: RunText) -> None:
+    def take(self, found: TemplateMatch) -> None:
         """There are no runs, so that none is found."""
 
     def feed(self, payload: bytes) -> None:
@@ -206,7 +206,7 @@ class OpaqueMeter:
         self.evidence = Evidence()
         self.bytes_seen = 0
 
-    def take(self, found: RunText) -> None:
+    def take(self, found: TemplateMatch) -> None:
         """There are no runs, so that none is found."""
 
     def feed(self, payload: bytes) -> None:
@@ -247,7 +247,7 @@ class StreamMeter:
         self._undecided = True  # nothing visible yet: it may turn out to be one JSON document
         self._json: JsonMeter | None = None
         self._metered: Metered | None = None
-        self._run: RunReader | None = None  # of what the events to come may be more of
+        self._run: TemplateMatcher | None = None  # of what the events to come may be more of
         self._folded = 0  # bytes read so far
         self._read_events = 0
 
@@ -279,17 +279,17 @@ class StreamMeter:
         for event, name in events:
             read = self._read(event, name)
         run = None if read is None or events[-1][1] else self.tally.run(read, events[-1][0])
-        self._run = None if run is None else RunReader(run)
+        self._run = None if run is None else TemplateMatcher(run)
         self._read_events += len(events)
         self.tally.flush()
 
     @property
-    def run(self) -> RunReader | None:
+    def run(self) -> TemplateMatcher | None:
         """Reads what comes next, if it is events like the last one; None if that began no run, within an event, and
         while something is waiting to be read."""
         return self._run if self._framer.at_boundary and not self._pieces else None
 
-    def take(self, found: RunText) -> None:
+    def take(self, found: TemplateMatch) -> None:
         """Events that `run` has read; they are not fed."""
         self._folded += found.size
         self._read_events += found.events

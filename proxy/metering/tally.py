@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from proxy.metering.tokenizer_feed import Spelling, Spoken, TokenCounter
+from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
 from proxy.metering.usage import Evidence, Usage
-from proxy.metering.wire.event_template import RunText, TextRun
+from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
 
 # More tool calls than any answer has; beyond it their characters still count, their number does not.
@@ -46,10 +46,10 @@ class Tally(Protocol):
         """One event of a stream: what was read, for `run`. None, and nothing is changed, if it is none of this
         language."""
 
-    def run(self, read: Any, event: bytes) -> TextRun | None:
+    def run(self, read: Any, event: bytes) -> EventTemplate | None:
         """The run that an event without a name, of which `read` has just made this, may begin; None if unsure."""
 
-    def read_run(self, found: RunText) -> None:
+    def read_run(self, found: TemplateMatch) -> None:
         """Events of a run: what `read` would have made of each."""
 
     def read_answer(self, body: bytes) -> bool:
@@ -93,23 +93,23 @@ class Counting:
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
         self._called: list[str] = []  # names and arguments of tool calls
-        self._spelling: Spelling | None = None
+        self._spelling: TokenizerFeed | None = None
         self._calls: set[tuple[int, int | str]] = set()
 
-    def run(self, read: Any, event: bytes) -> TextRun | None:
+    def run(self, read: Any, event: bytes) -> EventTemplate | None:
         """No runs are looked for."""
         return None
 
-    def read_run(self, found: RunText) -> None:
+    def read_run(self, found: TemplateMatch) -> None:
         """Events of a run: each non-empty text was an event of its own."""
         self.evidence.text_events += found.spoken
         self._count(found.chars, reasoning=found.reasoning)
         if self._spelling is not None:
-            self._spelling.say(Spoken.REASONING if found.reasoning else Spoken.TEXT, found.text)
+            self._spelling.say(TextKind.REASONING if found.reasoning else TextKind.TEXT, found.text)
 
     def count_with(self, counter: TokenCounter) -> None:
         """From here on."""
-        self._spelling = Spelling(counter)
+        self._spelling = TokenizerFeed(counter)
 
     def counted(self) -> TokenCounter | None:
         """It has been told everything."""
@@ -122,13 +122,13 @@ class Counting:
     def flush(self) -> None:
         """Counts the fragments that were put aside."""
         if self._texts:
-            self._count(chars_of(self._joined(self._texts, Spoken.TEXT)), reasoning=False)
+            self._count(chars_of(self._joined(self._texts, TextKind.TEXT)), reasoning=False)
         if self._reasonings:
-            self._count(chars_of(self._joined(self._reasonings, Spoken.REASONING)), reasoning=True)
+            self._count(chars_of(self._joined(self._reasonings, TextKind.REASONING)), reasoning=True)
         if self._called:
-            self.evidence.tool_chars += len(self._joined(self._called, Spoken.CALLS))
+            self.evidence.tool_chars += len(self._joined(self._called, TextKind.CALLS))
 
-    def _joined(self, fragments: list[str], spoken: Spoken) -> str:
+    def _joined(self, fragments: list[str], spoken: TextKind) -> str:
         text = "".join(fragments)
         fragments.clear()
         if self._spelling is not None:

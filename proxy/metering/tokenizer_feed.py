@@ -29,7 +29,7 @@ class TokenCounter(Protocol):
         """As `total`, but whoever asks does not wait: `told` is called later."""
 
 
-class Spoken(IntEnum):
+class TextKind(IntEnum):
     """Who counts a text by itself: what one says does not continue the other."""
 
     TEXT = 0
@@ -37,16 +37,16 @@ class Spoken(IntEnum):
     CALLS = 2
 
 
-class Spelling:
+class TokenizerFeed:
     """One answer's texts, as they come."""
 
     __slots__ = ("_counter", "_waiting")
 
     def __init__(self, counter: TokenCounter) -> None:
         self._counter: TokenCounter | None = counter
-        self._waiting = [""] * len(Spoken)
+        self._waiting = [""] * len(TextKind)
 
-    def say(self, spoken: Spoken, text: str | None) -> None:
+    def say(self, spoken: TextKind, text: str | None) -> None:
         """More of it. None: something came that cannot be told, and there will be no count."""
         counter = self._counter
         if counter is None:
@@ -64,7 +64,7 @@ class Spelling:
 
     def give_up(self) -> None:
         """There will be no count."""
-        self._counter, self._waiting = None, [""] * len(Spoken)
+        self._counter, self._waiting = None, [""] * len(TextKind)
 
     def end(self) -> TokenCounter | None:
         """The answer is over: who knows its tokens, if anyone does. Idempotent."""
@@ -72,5 +72,5 @@ class Spelling:
         if counter is not None:
             for text in filter(None, self._waiting):
                 counter.add(text)
-            self._waiting = [""] * len(Spoken)
+            self._waiting = [""] * len(TextKind)
         return counter

@@ -13,7 +13,7 @@ from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.limits import CREDIT
 from proxy.billing.settlement import content_hash
 from proxy.ledger.schema.tables import ledger_entries
-from proxy.reconciliation.integrity import Found, Scope, nusd, rows_of, settled
+from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, rows_of, settled
 
 _COLUMNS = ledger_entries.c
 
@@ -21,12 +21,12 @@ _COLUMNS = ledger_entries.c
 IS_CREDIT = (_COLUMNS.kind == CREDIT, _COLUMNS.model == "")
 
 
-def credits_are_whole(connection: Connection, scope: Scope) -> Found:
+def credits_are_whole(connection: Connection, scope: CheckScope) -> CheckResult:
     """The content of each still has the hash that was written beside it."""
     dialect = connection.dialect
     fields = (nusd(name, dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS)
     query = select(*fields, _COLUMNS.content_hash).where(*IS_CREDIT)
-    found = Found()
+    found = CheckResult()
     for row in rows_of(connection, settled(query, scope)):
         if not _is_whole(row):
             found.differs(exchange_id=row.exchange_id, key_id=row.key_id, wrong="is not what was written")

@@ -22,12 +22,12 @@ from proxy.billing.correction import MONEY, TERMINAL, unexplained
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, LedgerEntry, units_from, usage_of
 from proxy.billing.limits import CREDIT
 from proxy.billing.prices import pinned
-from proxy.billing.record import Bills, Price
+from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.dialects.openai.usage import violations
 from proxy.metering.usage import Usage
-from proxy.reconciliation.integrity import Found, Scope, nusd, rows_of, settled
+from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, rows_of, settled
 
 # Distinct prices of a ledger's entries, with what is billed: some per model, for as long as they hold.
 _TERMS_KEPT = 4_096
@@ -35,7 +35,7 @@ _TERMS_KEPT = 4_096
 _COLUMNS = ledger_entries.c
 
 
-def one_terminal(connection: Connection, scope: Scope) -> Found:
+def one_terminal(connection: Connection, scope: CheckScope) -> CheckResult:
     """Completeness and no second charge: each exchange has one terminal entry, and else adjustments and attempts only.
     A top-up stands alone."""
     terminal = func.sum(case((_COLUMNS.kind == TERMINAL, 1), else_=0))
@@ -43,23 +43,23 @@ def one_terminal(connection: Connection, scope: Scope) -> Found:
     strange = func.sum(case((_COLUMNS.kind.in_((TERMINAL, ADJUSTMENT, ATTEMPT, CREDIT)), 0), else_=1))
     query = select(_COLUMNS.exchange_id, terminal.label("terminal"), strange.label("of_no_known_kind"))
     wrong = or_(terminal + credit != 1, strange != 0, and_(credit != 0, func.count() != 1))
-    found = Found()
+    found = CheckResult()
     for row in rows_of(connection, _of_touched(query, scope).group_by(_COLUMNS.exchange_id).having(wrong)):
         found.differs(**row._asdict())
     return found
 
 
-def no_duplicate(connection: Connection, scope: Scope) -> Found:
+def no_duplicate(connection: Connection, scope: CheckScope) -> CheckResult:
     """(exchange, kind, seq) names one entry."""
     name = (_COLUMNS.exchange_id, _COLUMNS.kind, _COLUMNS.seq)
     query = select(*name, func.count().label("rows"))
-    found = Found()
+    found = CheckResult()
     for row in rows_of(connection, _of_touched(query, scope).group_by(*name).having(func.count() > 1)):
         found.differs(**row._asdict())
     return found
 
 
-def _of_touched(query: Select[Any], scope: Scope) -> Select[Any]:
+def _of_touched(query: Select[Any], scope: CheckScope) -> Select[Any]:
     """All entries of the exchanges of which any was settled within the scope."""
     if scope.since is None:
         return query
@@ -67,7 +67,7 @@ def _of_touched(query: Select[Any], scope: Scope) -> Select[Any]:
     return query.where(_COLUMNS.exchange_id.in_(select(again.exchange_id).where(again.settled_at >= scope.since)))
 
 
-def adjustments(connection: Connection, scope: Scope) -> Found:
+def adjustments(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each refers to the terminal entry of its own exchange and comes to what it says."""
     again = ledger_entries.alias()
     adjusted = select(again.c.exchange_id).where(again.c.kind == ADJUSTMENT)
@@ -75,7 +75,7 @@ def adjustments(connection: Connection, scope: Scope) -> Found:
         adjusted = adjusted.where(again.c.settled_at >= scope.since)
     order = (_COLUMNS.exchange_id, _COLUMNS.settled_at, _COLUMNS.kind.desc(), _COLUMNS.seq)
     query = _entries(connection.dialect).where(_COLUMNS.exchange_id.in_(adjusted))
-    found = Found()
+    found = CheckResult()
     for _, rows in groupby(rows_of(connection, query.order_by(*order)), key=lambda row: row.exchange_id):
         for entry, wrong in _misplaced([_entry(row) for row in rows]):
             found.differs(entry_id=entry.entry_id, exchange_id=entry.exchange_id, wrong=wrong)
@@ -98,11 +98,11 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
         yield from ((one, "does not come to what it says") for one in unexplained(entries))
 
 
-def attempts(connection: Connection, scope: Scope) -> Found:
+def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each attempt that an exchange's entries name has its line, each line is named, and none is charged."""
     names = _COLUMNS.details[NAMED].as_string().is_not(None)
     query = _entries(connection.dialect).where(or_(_COLUMNS.kind == ATTEMPT, names)).order_by(_COLUMNS.exchange_id)
-    found = Found()
+    found = CheckResult()
     for exchange_id, rows in groupby(rows_of(connection, _of_touched(query, scope)), key=lambda row: row.exchange_id):
         entries = [_entry(row) for row in rows]
         try:
@@ -119,7 +119,7 @@ def attempts(connection: Connection, scope: Scope) -> Found:
 _said = attrgetter("seq", "provider", "upstream_model", "outcome", "key_id", "model", *TOKENS, *MONEY)
 
 
-def counts(connection: Connection, scope: Scope) -> Found:
+def counts(connection: Connection, scope: CheckScope) -> CheckResult:
     """In terminal entries nothing is negative, parts are not more than the whole, and the total is their sum.
 
     Some providers break the last two always; then the entry's flags say so.
@@ -136,7 +136,7 @@ def counts(connection: Connection, scope: Scope) -> Found:
             column.details["units"].as_string().is_not(None),
         ),
     )
-    found = Found()
+    found = CheckResult()
     for row in rows_of(connection, settled(query, scope)):
         try:
             wrong = _miscounted(_entry(row), none_negative)
@@ -163,7 +163,7 @@ def _miscounted(entry: LedgerEntry, none_negative: Iterable[str]) -> str:
     return "; ".join([*wrong, *(one for one in violations(usage) if one not in flags)])
 
 
-def prices(connection: Connection, scope: Scope) -> Found:
+def prices(connection: Connection, scope: CheckScope) -> CheckResult:
     """What each terminal entry charges and costs is what its tokens come to at the price pinned in it."""
     details = _COLUMNS.details
     query = select(
@@ -176,7 +176,7 @@ def prices(connection: Connection, scope: Scope) -> Found:
         details["billed"].as_string(),
         _COLUMNS.usage_source,
     ).where(_COLUMNS.kind == TERMINAL)
-    found = Found()
+    found = CheckResult()
     for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, billed, source in rows_of(
         connection, settled(query, scope)
     ):
@@ -199,8 +199,8 @@ class _Terms:
 
     price: Price | None
     cost: Price | None
-    bills: Bills
-    incurs: Bills
+    bills: BillableParts
+    incurs: BillableParts
 
 
 @lru_cache(maxsize=_TERMS_KEPT)
@@ -208,7 +208,7 @@ def _terms(price: str | None, cost: str | None, billed: str, source: str) -> _Te
     """Two prices as JSON, and two words. Raises ValueError."""
     shown = [None if text is None else msgspec.json.decode(text) for text in (price, cost)]
     pinned_price, pinned_cost = (None if one is None else pinned(one) for one in shown)
-    bills = Bills(billed)
+    bills = BillableParts(billed)
     return _Terms(pinned_price, pinned_cost, bills, incurred(source, bills))
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, func, literal_c
 from proxy.billing.correction import TERMINAL
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import OPEN
-from proxy.reconciliation.integrity import Found, Outside, Scope, rows_of
+from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight, rows_of
 
 # A seq is epoch * 2**40 + count; the first count of an epoch is 1.
 EPOCH_BITS = 40
@@ -30,7 +30,7 @@ CONFLICT = "conflict"
 class Journals:
     """Looks for holes in the seqs of every journal."""
 
-    def __init__(self, connection: Connection, scope: Scope, queued: Collection[tuple[str, int]]) -> None:
+    def __init__(self, connection: Connection, scope: CheckScope, queued: Collection[tuple[str, int]]) -> None:
         self._connection = connection
         self._scope = scope
         self._queued: dict[str, list[int]] = {}
@@ -38,9 +38,9 @@ class Journals:
             self._queued.setdefault(node, []).append(seq)
         self._horizons: dict[tuple[str, int], int] = {}
 
-    def find(self) -> Found:
+    def find(self) -> CheckResult:
         """Each record that a journal closed is an entry or a dead letter, and not two entries."""
-        found = Found()
+        found = CheckResult()
         for node, seq, before in self._all_jumps():
             if before == seq:
                 found.differs(node=node, journal_seq=seq, wrong="two entries have this receipt")
@@ -58,7 +58,7 @@ class Journals:
         for node, low, high in spans:
             yield from rows_of(self._connection, _jumps(node, low, high))
 
-    def _judge(self, found: Found, node: str, low: int, high: int) -> None:
+    def _judge(self, found: CheckResult, node: str, low: int, high: int) -> None:
         """Nothing in the ledger has the seqs `low` to `high` (both included)."""
         queued = self._queued.get(node, [])
         queued = queued[bisect_left(queued, low) : bisect_right(queued, high)]
@@ -138,9 +138,9 @@ def _without(present: Sequence[int], low: int, high: int) -> Iterator[tuple[int,
         yield low, high
 
 
-def clock_is_ahead(connection: Connection, _scope: Scope) -> Found:
+def clock_is_ahead(connection: Connection, _scope: CheckScope) -> CheckResult:
     """No entry is settled later than the ledger's clock says: a follower has missed none."""
-    found = Found()
+    found = CheckResult()
     clock = connection.execute(select(func.max(ledger_clock.c.settled_at))).scalar()
     if clock is None:
         found.differs(wrong="there is no clock")
@@ -151,31 +151,31 @@ def clock_is_ahead(connection: Connection, _scope: Scope) -> Found:
     return found
 
 
-def open_letters(connection: Connection, *, conflicts: bool) -> Found:
+def open_letters(connection: Connection, *, conflicts: bool) -> CheckResult:
     """Dead letters that nobody has dealt with."""
     letters = dead_letters.c
     is_conflict = letters.reason.startswith(CONFLICT)
     query = select(letters.id, letters.reason, letters.exchange_id, letters.times_seen).where(
         letters.state == OPEN, is_conflict if conflicts else ~is_conflict
     )
-    found = Found()
+    found = CheckResult()
     for row in rows_of(connection, query.order_by(letters.first_seen)):
         found.differs(**row._asdict())
     return found
 
 
-def queue_moves(scope: Scope, outside: Outside) -> Found:
+def queue_moves(scope: CheckScope, outside: RecordsInFlight) -> CheckResult:
     """The oldest record in the queue is not older than the grace time."""
-    found = Found(in_flight=len(outside.queued))
+    found = CheckResult(in_flight=len(outside.queued))
     if outside.oldest_age_s is not None and outside.oldest_age_s > scope.grace_s:
         found.differs(oldest_age_s=round(outside.oldest_age_s, 1))
     return found
 
 
-def leases_end(connection: Connection, scope: Scope, leased: Mapping[str, Collection[str]]) -> Found:
+def leases_end(connection: Connection, scope: CheckScope, leased: Mapping[str, Collection[str]]) -> CheckResult:
     """No node says of an exchange that it runs which has been in the ledger for longer than the grace time."""
     entries = ledger_entries.c
-    found = Found()
+    found = CheckResult()
     for node, exchange_ids in leased.items():
         ids = list(exchange_ids)
         for start in range(0, len(ids), _IDS_AT_ONCE):

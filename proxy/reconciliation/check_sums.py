@@ -29,7 +29,7 @@ from sqlalchemy import (
 from proxy.billing.limits import CREDIT
 from proxy.ledger.schema.tables import Money, balances, ledger_entries, usage_daily
 from proxy.reconciliation.check_credits import IS_CREDIT
-from proxy.reconciliation.integrity import Found, Scope, nusd, nusd_sum, rows_of, settled
+from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, nusd_sum, rows_of, settled
 
 # A proxy whose clock is further ahead of the ledger's than this is a fault of its own.
 _SKEW_S = 86_400.0
@@ -46,7 +46,7 @@ _NOT_MONEY = {
 }
 
 
-def balances_add_up(connection: Connection, _scope: Scope) -> Found:
+def balances_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
     """Each balance is the sum of its days and its top-ups. (Cheap: of the entries it reads top-ups only.)"""
     names = ("key_id",)
     dialect = connection.dialect
@@ -56,7 +56,7 @@ def balances_add_up(connection: Connection, _scope: Scope) -> Found:
     return _unequal(connection, names, [days, top_ups, kept])
 
 
-def days_add_up(connection: Connection, scope: Scope) -> Found:
+def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each day's sum, by key and model, is the sum of the entries of that day but for top-ups."""
     dialect = connection.dialect
     names = ("day", "key_id", "model")
@@ -90,13 +90,13 @@ def _summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> 
     return select(*(table.c[name] for name in names), *labelled)
 
 
-def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> Found:
+def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> CheckResult:
     """Where the sum of the parts is not zero: by how much the entries (or days) are more than what is kept of them."""
     every = union_all(*parts).subquery()
     more = {name: func.sum(every.c[name]).label(name) for name in _SUMS}
     by = [every.c[name] for name in names]
     query = select(*by, *more.values()).group_by(*by).having(or_(*(sum_ != 0 for sum_ in more.values())))
-    found = Found()
+    found = CheckResult()
     for row in rows_of(connection, query):
         fields = row._asdict()
         found.differs(
@@ -105,13 +105,13 @@ def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Selec
     return found
 
 
-def whole_numbers(connection: Connection, scope: Scope) -> Found:
+def whole_numbers(connection: Connection, scope: CheckScope) -> CheckResult:
     """Tokens are integers and money is whole nano-USD, in every table.
 
     On Postgres the types of the columns see to that, but for NaN. Among the entries, of which there are many, that is
     found by what it does to the sums and prices.
     """
-    found = Found()
+    found = CheckResult()
     sums = (balances, usage_daily)
     for table in (ledger_entries, *sums) if connection.dialect.name == "sqlite" else sums:
         wrong = _not_whole(table, connection.dialect)

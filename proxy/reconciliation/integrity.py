@@ -32,7 +32,7 @@ _SUM_NUSD = {"sqlite": f"sum{_NUSD['sqlite']}", "postgresql": "(sum({0}) * 10000
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class CheckScope:
     """What is looked at. Times: Unix seconds by the ledger's clock."""
 
     now: float
@@ -43,7 +43,7 @@ class Scope:
 
 
 @dataclass(slots=True)
-class Found:
+class CheckResult:
     """What a check has found so far."""
 
     differences: int = 0
@@ -58,7 +58,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class RecordsInFlight:
     """What is known of records on their way. Read it before the ledger: what is settled meanwhile is then there."""
 
     queued: Collection[tuple[str, int]] = ()
@@ -79,7 +79,7 @@ def nusd_sum(name: str, dialect: Dialect) -> ColumnElement[Any]:
     return literal_column(_SUM_NUSD[dialect.name].format(name), BigInteger)
 
 
-def settled(query: Any, scope: Scope) -> Any:
+def settled(query: Any, scope: CheckScope) -> Any:
     """The part of a query of entries that is within the scope."""
     return query if scope.since is None else query.where(ledger_entries.c.settled_at >= scope.since)
 

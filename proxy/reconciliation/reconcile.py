@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, func, select
 
 from proxy.reconciliation import check_credits, check_entries, check_receipts, check_sums
 from proxy.reconciliation.check_receipts import Journals
-from proxy.reconciliation.integrity import Found, Outside, Scope
+from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 from proxy.storage.database import is_shared, reading
 
 # A record is in the ledger within seconds; within minutes where workers die of its neighbours or servers are restarted.
@@ -51,7 +51,7 @@ def reconcile(
     clock: Callable[[], float],
     since: float | None = None,
     grace_s: float = GRACE_S,
-    outside: Outside | None = None,
+    outside: RecordsInFlight | None = None,
 ) -> list[Finding]:
     """Every check, in a fixed order. Raises LedgerUnavailable.
 
@@ -59,14 +59,16 @@ def reconcile(
     or later. `outside`: what is known of the queue; read before this is called.
     """
     with snapshot(engine) as connection:
-        scope = Scope(_now(connection, clock), since, grace_s)
+        scope = CheckScope(_now(connection, clock), since, grace_s)
         return [
             Finding(name, means, found.differences, tuple(found.examples), found.in_flight)
-            for name, means, found in _findings(connection, scope, outside or Outside())
+            for name, means, found in _findings(connection, scope, outside or RecordsInFlight())
         ]
 
 
-def _findings(connection: Connection, scope: Scope, outside: Outside) -> Iterator[tuple[str, str, Found]]:
+def _findings(
+    connection: Connection, scope: CheckScope, outside: RecordsInFlight
+) -> Iterator[tuple[str, str, CheckResult]]:
     """Name, meaning, and what was found."""
     for name, means, check in (
         ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),

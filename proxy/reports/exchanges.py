@@ -26,7 +26,7 @@ _WHOLE = tuple(_COLUMNS[name] for name in ENTRY_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ExchangeFilter:
     """Which exchanges: those that meet every condition that is not None. Times: Unix seconds of when they began."""
 
     key_id: str | None = None
@@ -40,7 +40,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SettledExchange:
     """The entries of one exchange, the terminal one first, which names the providers that were asked in vain."""
 
     entries: tuple[LedgerEntry, ...]
@@ -53,13 +53,15 @@ class Found:
         return self.entries[0]
 
 
-def read_exchange(engine: Engine, exchange_id: str) -> Found | None:
+def read_exchange(engine: Engine, exchange_id: str) -> SettledExchange | None:
     """None: no terminal entry is there (yet). Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return _found(connection, [exchange_id]).get(exchange_id)
 
 
-def read_exchanges(engine: Engine, wanted: Wanted, limit: int) -> tuple[list[Found], tuple[float, str] | None]:
+def read_exchanges(
+    engine: Engine, wanted: ExchangeFilter, limit: int
+) -> tuple[list[SettledExchange], tuple[float, str] | None]:
     """Up to `limit`, newest first; and where to go on, None: at the end. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         scanned = connection.execute(_scan(wanted).limit(SCANNED_MAX)).all()
@@ -76,7 +78,7 @@ def read_exchanges(engine: Engine, wanted: Wanted, limit: int) -> tuple[list[Fou
     return listed, None if last is None else (last.started_at, last.exchange_id)
 
 
-def _scan(wanted: Wanted) -> Select[Any]:
+def _scan(wanted: ExchangeFilter) -> Select[Any]:
     """In the order of an index: of the key's or the model's times, or of all ids, which are in the order of time."""
     query = select(_COLUMNS.exchange_id, _COLUMNS.started_at, _COLUMNS.outcome, _COLUMNS.usage_source)
     query = query.where(_COLUMNS.kind == TERMINAL, *_span(wanted))
@@ -93,7 +95,7 @@ def _scan(wanted: Wanted) -> Select[Any]:
     return query.order_by(_COLUMNS.started_at.desc(), _COLUMNS.exchange_id.desc())
 
 
-def _span(wanted: Wanted) -> list[ColumnElement[bool]]:
+def _span(wanted: ExchangeFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if wanted.since is not None:
         conditions += [
@@ -105,7 +107,7 @@ def _span(wanted: Wanted) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, Found]:
+def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, SettledExchange]:
     """Of these, those that have a terminal entry."""
     query = select(*_WHOLE, _COLUMNS.settled_at).where(
         _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)), _COLUMNS.kind.not_in((CREDIT, ATTEMPT))
@@ -119,5 +121,5 @@ def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, Fou
         lines.sort(key=lambda line: (line[0].kind != TERMINAL, line[0].seq))
         if lines[0][0].kind == TERMINAL:
             entries, times = zip(*lines, strict=True)
-            found[exchange_id] = Found(tuple(entries), tuple(times))
+            found[exchange_id] = SettledExchange(tuple(entries), tuple(times))
     return found

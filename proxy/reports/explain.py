@@ -8,7 +8,7 @@ from proxy.billing.correction import TERMINAL
 from proxy.billing.entries import LedgerEntry, usage_of
 from proxy.billing.money import usd_text
 from proxy.billing.prices import Addend, addends, pinned
-from proxy.billing.record import Bills
+from proxy.billing.record import BillableParts
 
 # Price → what it is written for, where that is not a million.
 _PER = {"audio_hour": " an hour", "searches": " a thousand", "image": " each", "request": ""}
@@ -22,7 +22,7 @@ def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
     if entry.kind != TERMINAL or not isinstance(shown, Mapping) or entry.charge_usd is None:
         return ()
     try:
-        bills = Bills(entry.details.get("billed", ""))
+        bills = BillableParts(entry.details.get("billed", ""))
         return addends(pinned(shown).tiers[0], usage_of(entry), bills)
     except (ValueError, TypeError):
         return ()

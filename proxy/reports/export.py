@@ -26,7 +26,7 @@ from proxy.reports.reports import iso_utc
 ROWS_AT_ONCE = 5_000
 
 
-class Kind(Enum):
+class ColumnType(Enum):
     """What stands in a column."""
 
     TEXT = auto()
@@ -46,7 +46,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportedEntry:
     """An entry, and what is known beside it."""
 
     entry: LedgerEntry
@@ -60,39 +60,42 @@ class Column:
     """One column of a file."""
 
     name: str
-    kind: Kind
-    of: Callable[[Source], Any]
+    kind: ColumnType
+    of: Callable[[ExportedEntry], Any]
 
 
 class ParquetMissing(ValueError):  # noqa: N818  no error of ours
     """Nothing here can write Parquet."""
 
 
-def _field(name: str) -> Callable[[Source], Any]:
+def _field(name: str) -> Callable[[ExportedEntry], Any]:
     return lambda source: getattr(source.entry, name)
 
 
 _KINDS = {
-    "streamed": Kind.FLAG, "cost_usd": Kind.MONEY, "charge_usd": Kind.MONEY, "started_at": Kind.TIME,
-    "first_token_ms": Kind.NUMBER, "duration_ms": Kind.NUMBER, "details": Kind.JSON,
-    **dict.fromkeys(
-        (*TOKENS, "events", "bytes", "seq"), Kind.COUNT
-    ),
-}  # fmt: skip
+    "streamed": ColumnType.FLAG,
+    "cost_usd": ColumnType.MONEY,
+    "charge_usd": ColumnType.MONEY,
+    "started_at": ColumnType.TIME,
+    "first_token_ms": ColumnType.NUMBER,
+    "duration_ms": ColumnType.NUMBER,
+    "details": ColumnType.JSON,
+    **dict.fromkeys((*TOKENS, "events", "bytes", "seq"), ColumnType.COUNT),
+}
 
 ENTRIES: tuple[Column, ...] = (
-    *(Column(name, _KINDS.get(name, Kind.TEXT), _field(name)) for name in ENTRY_FIELDS),
-    Column("settled_at", Kind.TIME, lambda source: source.settled_at),
-    Column("project_id", Kind.TEXT, lambda source: source.owner and source.owner.project_id),
-    Column("organization_id", Kind.TEXT, lambda source: source.owner and source.owner.organization_id),
+    *(Column(name, _KINDS.get(name, ColumnType.TEXT), _field(name)) for name in ENTRY_FIELDS),
+    Column("settled_at", ColumnType.TIME, lambda source: source.settled_at),
+    Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
+    Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),
 )
 """every field of an entry, when it was settled, and whose its key is"""
 
-Write = Callable[[IO[bytes], Sequence[Column], Iterable[Source]], None]
+Write = Callable[[IO[bytes], Sequence[Column], Iterable[ExportedEntry]], None]
 """columns and rows → a file"""
 
 
-def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Source]) -> None:
+def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[ExportedEntry]) -> None:
     """UTF-8 with a line of names; nothing between two commas is null."""
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=False)
     try:
@@ -106,7 +109,7 @@ def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Sour
         text.detach()
 
 
-def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Source]) -> None:
+def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[ExportedEntry]) -> None:
     """Money as decimals with 9 places, times in UTC to the microsecond. Raises ParquetMissing."""
     try:
         import pyarrow
@@ -114,11 +117,16 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
     except ImportError:
         raise ParquetMissing("parquet: needs the package pyarrow (pip install 'tokenweir[parquet]')") from None
     types = {
-        Kind.TEXT: pyarrow.string(), Kind.JSON: pyarrow.string(), Kind.COUNT: pyarrow.int64(),
-        Kind.NUMBER: pyarrow.float64(), Kind.FLAG: pyarrow.bool_(), Kind.MONEY: pyarrow.decimal128(24, 9),
-        Kind.DECIMAL: pyarrow.decimal128(24, 9), Kind.TIME: pyarrow.timestamp("us", tz="UTC"),
-        Kind.SECOND: pyarrow.timestamp("us", tz="UTC"),
-    }  # fmt: skip
+        ColumnType.TEXT: pyarrow.string(),
+        ColumnType.JSON: pyarrow.string(),
+        ColumnType.COUNT: pyarrow.int64(),
+        ColumnType.NUMBER: pyarrow.float64(),
+        ColumnType.FLAG: pyarrow.bool_(),
+        ColumnType.MONEY: pyarrow.decimal128(24, 9),
+        ColumnType.DECIMAL: pyarrow.decimal128(24, 9),
+        ColumnType.TIME: pyarrow.timestamp("us", tz="UTC"),
+        ColumnType.SECOND: pyarrow.timestamp("us", tz="UTC"),
+    }
     schema = pyarrow.schema([(column.name, types[column.kind]) for column in columns])
     rest = iter(sources)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
@@ -130,13 +138,13 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
 
 def with_owners(
     settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]]
-) -> Iterator[Source]:
+) -> Iterator[ExportedEntry]:
     """Entries with their owners, of which some hundreds are asked for at once."""
     rest = iter(settled)
     while some := list(islice(rest, ROWS_AT_ONCE)):
         owners = owners_of({entry.key_id for entry, _ in some})
         for entry, settled_at in some:
-            yield Source(entry, settled_at, owners.get(entry.key_id))
+            yield ExportedEntry(entry, settled_at, owners.get(entry.key_id))
 
 
 def usd(nusd: int) -> Decimal:
@@ -152,27 +160,27 @@ def _second(unix_s: float) -> str:
     return f"{iso_utc(unix_s)[:19]}Z"
 
 
-_CSV: dict[Kind, Callable[[Any], str]] = {
-    Kind.TEXT: plain,
-    Kind.COUNT: str,
-    Kind.NUMBER: repr,
-    Kind.MONEY: lambda nusd: f"{usd(nusd):f}",
-    Kind.DECIMAL: str,
-    Kind.TIME: iso_utc,
-    Kind.SECOND: _second,
-    Kind.FLAG: lambda flag: "true" if flag else "false",
-    Kind.JSON: _json_text,
+_CSV: dict[ColumnType, Callable[[Any], str]] = {
+    ColumnType.TEXT: plain,
+    ColumnType.COUNT: str,
+    ColumnType.NUMBER: repr,
+    ColumnType.MONEY: lambda nusd: f"{usd(nusd):f}",
+    ColumnType.DECIMAL: str,
+    ColumnType.TIME: iso_utc,
+    ColumnType.SECOND: _second,
+    ColumnType.FLAG: lambda flag: "true" if flag else "false",
+    ColumnType.JSON: _json_text,
 }
 
 
-def _typed(kind: Kind, value: Any) -> Any:
+def _typed(kind: ColumnType, value: Any) -> Any:
     """As Parquet takes it."""
     if value is None:
         return None
-    if kind is Kind.MONEY:
+    if kind is ColumnType.MONEY:
         return usd(value)
-    if kind is Kind.DECIMAL:
+    if kind is ColumnType.DECIMAL:
         return Decimal(value)
-    if kind in (Kind.TIME, Kind.SECOND):
+    if kind in (ColumnType.TIME, ColumnType.SECOND):
         return round(value * 1e6)
-    return _json_text(value) if kind is Kind.JSON else value
+    return _json_text(value) if kind is ColumnType.JSON else value

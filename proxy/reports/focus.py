@@ -18,8 +18,8 @@ from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT
-from proxy.billing.record import Bills
-from proxy.reports.export import Column, Kind, Source
+from proxy.billing.record import BillableParts
+from proxy.reports.export import Column, ColumnType, ExportedEntry
 from proxy.reports.statement import month_of
 
 CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
@@ -30,48 +30,48 @@ def is_charge(entry: LedgerEntry) -> bool:
     return entry.kind != ATTEMPT
 
 
-def booked_at(source: Source) -> float:
+def booked_at(source: ExportedEntry) -> float:
     """When it counts: usage when it began, a correction or a top-up when it was made. Unix seconds."""
     return source.settled_at if source.entry.kind in (ADJUSTMENT, CREDIT) else source.entry.started_at
 
 
-def _category(source: Source) -> str:
+def _category(source: ExportedEntry) -> str:
     return {ADJUSTMENT: "Adjustment", CREDIT: "Credit"}.get(source.entry.kind, "Usage")
 
 
-def _class(source: Source) -> str | None:
+def _class(source: ExportedEntry) -> str | None:
     late = month_of(source.entry.started_at) != month_of(source.settled_at)
     return "Correction" if source.entry.kind == ADJUSTMENT and late else None
 
 
-def _of_usage(read: Callable[[Source], Any]) -> Callable[[Source], Any]:
+def _of_usage(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
     """Null for what is no usage."""
     return lambda source: read(source) if _category(source) == "Usage" else None
 
 
-def _charge(source: Source) -> int:
+def _charge(source: ExportedEntry) -> int:
     return source.entry.charge_usd or 0
 
 
-def _description(source: Source) -> str:
+def _description(source: ExportedEntry) -> str:
     entry = source.entry
     if _category(source) != "Usage":
         return str(entry.details.get("why", entry.kind))
     said = "usage estimated" if entry.usage_source == "estimated" else f"usage {entry.usage_source}"
-    return f"{entry.model}: {entry.outcome}, {said}, bills {entry.details.get('billed', Bills.EVERYTHING)}"
+    return f"{entry.model}: {entry.outcome}, {said}, bills {entry.details.get('billed', BillableParts.EVERYTHING)}"
 
 
-def _ends_at(source: Source) -> float:
+def _ends_at(source: ExportedEntry) -> float:
     """Exclusive, and so never at the beginning: a charge period has a length."""
     begun = int(source.entry.started_at)
     return max(begun + 1.0, float(-(-(source.entry.started_at + source.entry.duration_ms / 1000) // 1)))
 
 
-def _tokens(source: Source) -> int:
+def _tokens(source: ExportedEntry) -> int:
     return source.entry.total_tokens or 0
 
 
-def _price_details(source: Source) -> dict[str, Any] | None:
+def _price_details(source: ExportedEntry) -> dict[str, Any] | None:
     """Names that FOCUS does not know begin with x_; values are plain."""
     shown = source.entry.details.get("price")
     if not isinstance(shown, Mapping):
@@ -79,7 +79,7 @@ def _price_details(source: Source) -> dict[str, Any] | None:
     return {f"x_{name}": value for name, value in shown.items() if isinstance(value, str | int | float | bool)}
 
 
-def _tags(source: Source) -> dict[str, str | bool] | None:
+def _tags(source: ExportedEntry) -> dict[str, str | bool] | None:
     """`team:a` is the tag `team` with the value `a`; one without a value is true."""
     if source.owner is None or not source.owner.tags:
         return None
@@ -87,69 +87,69 @@ def _tags(source: Source) -> dict[str, str | bool] | None:
     return {name: value if colon else True for name, colon, value in parted}
 
 
-def _owner(name: str, otherwise: Callable[[Source], Any]) -> Callable[[Source], Any]:
-    def read(source: Source) -> Any:
+def _owner(name: str, otherwise: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
+    def read(source: ExportedEntry) -> Any:
         found = None if source.owner is None else getattr(source.owner, name)
         return otherwise(source) if found is None else found
 
     return read
 
 
-def _is_key(source: Source) -> bool:
+def _is_key(source: ExportedEntry) -> bool:
     return source.owner is None or source.owner.scope_id not in (
         source.owner.project_id,
         source.owner.organization_id,
     )
 
 
-def _sub_account(read: Callable[[Source], Any]) -> Callable[[Source], Any]:
+def _sub_account(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
     """Null for what was paid in for an account above the keys."""
     return lambda source: read(source) if _is_key(source) else None
 
 
-def _midnight_of(month: Callable[[Source], datetime]) -> Callable[[Source], float]:
+def _midnight_of(month: Callable[[ExportedEntry], datetime]) -> Callable[[ExportedEntry], float]:
     return lambda source: month(source).timestamp()
 
 
-def _period_start(source: Source) -> datetime:
+def _period_start(source: ExportedEntry) -> datetime:
     day = month_of(booked_at(source)).first
     return datetime(day.year, day.month, 1, tzinfo=UTC)
 
 
-def _period_end(source: Source) -> datetime:
+def _period_end(source: ExportedEntry) -> datetime:
     day = month_of(booked_at(source)).after
     return datetime(day.year, day.month, 1, tzinfo=UTC)
 
 
-def _text(name: str, read: Callable[[Source], Any]) -> Column:
-    return Column(name, Kind.TEXT, read)
+def _text(name: str, read: Callable[[ExportedEntry], Any]) -> Column:
+    return Column(name, ColumnType.TEXT, read)
 
 
 FOCUS: tuple[Column, ...] = (
-    Column("BilledCost", Kind.MONEY, _charge),
+    Column("BilledCost", ColumnType.MONEY, _charge),
     _text("BillingAccountId", _owner("organization_id", lambda source: source.entry.key_id)),
     _text("BillingAccountName", _owner("organization", lambda source: source.entry.key_alias)),
     _text("BillingAccountType", lambda _: "Organization"),
     _text("BillingCurrency", lambda _: CURRENCY),
-    Column("BillingPeriodEnd", Kind.SECOND, _midnight_of(_period_end)),
-    Column("BillingPeriodStart", Kind.SECOND, _midnight_of(_period_start)),
+    Column("BillingPeriodEnd", ColumnType.SECOND, _midnight_of(_period_end)),
+    Column("BillingPeriodStart", ColumnType.SECOND, _midnight_of(_period_start)),
     _text("ChargeCategory", _category),
     _text("ChargeClass", _class),
     _text("ChargeDescription", _description),
     _text("ChargeFrequency", lambda source: "One-Time" if source.entry.kind == CREDIT else "Usage-Based"),
-    Column("ChargePeriodEnd", Kind.SECOND, _ends_at),
-    Column("ChargePeriodStart", Kind.SECOND, lambda source: float(int(source.entry.started_at))),
-    Column("ConsumedQuantity", Kind.DECIMAL, _of_usage(_tokens)),
+    Column("ChargePeriodEnd", ColumnType.SECOND, _ends_at),
+    Column("ChargePeriodStart", ColumnType.SECOND, lambda source: float(int(source.entry.started_at))),
+    Column("ConsumedQuantity", ColumnType.DECIMAL, _of_usage(_tokens)),
     _text("ConsumedUnit", _of_usage(lambda _: "Tokens")),
-    Column("ContractedCost", Kind.MONEY, _charge),
-    Column("ContractedUnitPrice", Kind.MONEY, _of_usage(_charge)),
-    Column("EffectiveCost", Kind.MONEY, _charge),
+    Column("ContractedCost", ColumnType.MONEY, _charge),
+    Column("ContractedUnitPrice", ColumnType.MONEY, _of_usage(_charge)),
+    Column("EffectiveCost", ColumnType.MONEY, _charge),
     _text("InvoiceId", lambda _: None),
     _text("InvoiceIssuerName", lambda _: ISSUER),
-    Column("ListCost", Kind.MONEY, _charge),
-    Column("ListUnitPrice", Kind.MONEY, _of_usage(_charge)),
+    Column("ListCost", ColumnType.MONEY, _charge),
+    Column("ListUnitPrice", ColumnType.MONEY, _of_usage(_charge)),
     _text("PricingCategory", _of_usage(lambda _: "Standard")),
-    Column("PricingQuantity", Kind.DECIMAL, _of_usage(lambda _: 1)),
+    Column("PricingQuantity", ColumnType.DECIMAL, _of_usage(lambda _: 1)),
     _text("PricingUnit", _of_usage(lambda _: "Requests")),
     _text("ProviderName", lambda _: ISSUER),
     _text("PublisherName", lambda source: source.entry.provider or ISSUER),
@@ -158,21 +158,21 @@ FOCUS: tuple[Column, ...] = (
     _text("ServiceSubcategory", lambda _: "Generative AI"),
     _text("SkuId", _of_usage(lambda source: source.entry.model)),
     _text("SkuMeter", _of_usage(lambda _: "Requests")),
-    Column("SkuPriceDetails", Kind.JSON, _of_usage(_price_details)),
+    Column("SkuPriceDetails", ColumnType.JSON, _of_usage(_price_details)),
     _text("SkuPriceId", _of_usage(lambda source: f"{source.entry.model}@{source.entry.price_version or UNPRICED}")),
     _text("SubAccountId", _sub_account(lambda source: source.entry.key_id)),
     _text("SubAccountName", _sub_account(lambda source: source.entry.key_alias)),
     _text("SubAccountType", _sub_account(lambda _: "API key")),
-    Column("Tags", Kind.JSON, _tags),
+    Column("Tags", ColumnType.JSON, _tags),
     _text("x_EntryId", lambda source: source.entry.entry_id),
     _text("x_ExchangeId", lambda source: source.entry.exchange_id),
     _text("x_ProjectId", _owner("project_id", lambda _: None)),
     _text("x_UpstreamModel", lambda source: source.entry.upstream_model),
     _text("x_Outcome", lambda source: source.entry.outcome),
     _text("x_UsageSource", lambda source: source.entry.usage_source),
-    Column("x_InputTokens", Kind.COUNT, lambda source: source.entry.prompt_tokens),
-    Column("x_CachedInputTokens", Kind.COUNT, lambda source: source.entry.cached_tokens),
-    Column("x_OutputTokens", Kind.COUNT, lambda source: source.entry.completion_tokens),
-    Column("x_ReasoningTokens", Kind.COUNT, lambda source: source.entry.reasoning_tokens),
-    Column("x_Unpriced", Kind.FLAG, lambda source: source.entry.charge_usd is None),
+    Column("x_InputTokens", ColumnType.COUNT, lambda source: source.entry.prompt_tokens),
+    Column("x_CachedInputTokens", ColumnType.COUNT, lambda source: source.entry.cached_tokens),
+    Column("x_OutputTokens", ColumnType.COUNT, lambda source: source.entry.completion_tokens),
+    Column("x_ReasoningTokens", ColumnType.COUNT, lambda source: source.entry.reasoning_tokens),
+    Column("x_Unpriced", ColumnType.FLAG, lambda source: source.entry.charge_usd is None),
 )

@@ -78,7 +78,7 @@ class DailyUsage:
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class SpendAndCredit:
     """What a key, a project or an organization has used and paid in, ever. Money: nUSD."""
 
     used_usd: int
@@ -153,7 +153,7 @@ def read_balances(engine: Engine) -> list[Balance]:
         return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
 
 
-def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, Paid]:
+def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndCredit]:
     """What each of these keys and accounts (a page of them) has used and paid in. Raises LedgerUnavailable.
 
     Its cost grows with keys, days and models, not with the number of entries.
@@ -168,7 +168,7 @@ def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, Paid]:
     for level in levels:
         for scope_id in used.keys() & set(level):
             used[scope_id] += charged.get(level[0], 0)
-    return {one: Paid(used[one], itself.get(one, 0) - balance.get(one, 0)) for one in ids}
+    return {one: SpendAndCredit(used[one], itself.get(one, 0) - balance.get(one, 0)) for one in ids}
 
 
 def keys_below(scope_id: str) -> Select[Any]:

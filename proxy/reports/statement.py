@@ -54,7 +54,7 @@ class Month:
 
 
 @dataclass(frozen=True, slots=True)
-class Whose:
+class StatementOwner:
     """A key, a project or an organization."""
 
     scope_id: str
@@ -94,7 +94,7 @@ class Usages:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class StatementLine:
     """What was used of one model on one day."""
 
     day: date
@@ -124,12 +124,12 @@ class Booking:
 class Statement:
     """A month of a key or account. Money: nUSD. A balance is what was paid in, less what was used; below 0: owed."""
 
-    whose: Whose
+    whose: StatementOwner
     month: Month
     as_of: float
     """the ledger's clock, Unix seconds"""
     opening_usd: int
-    lines: Sequence[Line]
+    lines: Sequence[StatementLine]
     adjustments: Sequence[Booking]
     credits: Sequence[Booking]
     keys: Sequence[tuple[str, str, Usages]]
@@ -197,7 +197,7 @@ def _month(year: int, month: int) -> Month:
     return Month(date(year, month, 1), date(year + month // 12, month % 12 + 1, 1))
 
 
-def read_statement(engine: Engine, whose: Whose, month: Month) -> Statement:
+def read_statement(engine: Engine, whose: StatementOwner, month: Month) -> Statement:
     """All of it at one moment. Its memory grows with days, models and corrections, its time with the month's entries.
 
     Keys count for the accounts that they are of now. Raises LedgerUnavailable.
@@ -223,7 +223,11 @@ def read_statement(engine: Engine, whose: Whose, month: Month) -> Statement:
 
 
 def _opening(
-    connection: Connection, whose: Whose, month: Month, adjustments: Iterable[Booking], credited: Iterable[Booking]
+    connection: Connection,
+    whose: StatementOwner,
+    month: Month,
+    adjustments: Iterable[Booking],
+    credited: Iterable[Booking],
 ) -> int:
     """What was paid in before, less what was used on the days before; what was put right later comes later."""
     columns = usage_daily.c
@@ -238,7 +242,7 @@ def _opening(
 
 def _usages(
     connection: Connection, below: ColumnElement[bool], month: Month
-) -> tuple[list[Line], list[tuple[str, str, Usages]]]:
+) -> tuple[list[StatementLine], list[tuple[str, str, Usages]]]:
     """By day and model; by key."""
     query = select(
         *(_ENTRIES[name] for name in TOKENS),
@@ -261,7 +265,7 @@ def _usages(
             one.add(row.charge_usd, row.usage_source, counts)
     of_keys = sorted((names[key_id], key_id, usages) for key_id, usages in keys.items())
     return (
-        [Line(day, model, lines[day, model]) for day, model in sorted(lines)],
+        [StatementLine(day, model, lines[day, model]) for day, model in sorted(lines)],
         [(key_id, name, usages) for name, key_id, usages in of_keys],
     )
 

@@ -16,7 +16,7 @@ from proxy.billing.entries import COUNTS
 from proxy.billing.money import usd_text
 from proxy.reports.cells import plain
 from proxy.reports.reports import iso_utc
-from proxy.reports.statement import Booking, Line, Statement, Usages
+from proxy.reports.statement import Booking, Statement, StatementLine, Usages
 
 CENTS = 2
 ESTIMATED = "≈"
@@ -179,7 +179,7 @@ def statement_csv(statement: Statement) -> str:
     return written.getvalue()
 
 
-def _csv_line(line: Line, text: Callable[[int], str]) -> dict[str, Any]:
+def _csv_line(line: StatementLine, text: Callable[[int], str]) -> dict[str, Any]:
     one = line.usages
     return {
         "line": "usage",

@@ -38,7 +38,7 @@ _ENDS_NOTHING = literal_column("kind") != literal_column(f"'{TERMINAL}'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class UsageFilter:
     """Which sums. Times: Unix seconds, whole buckets; filters: None is all."""
 
     begin: int
@@ -59,7 +59,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class UsageTotals:
     """What entries of one bucket and group come to. Money: nUSD. None: not grouped by it."""
 
     begin: int
@@ -74,7 +74,7 @@ class Sums:
     cost_usd: int
 
 
-def read_usage(engine: Engine, wanted: Wanted, rows_max: int) -> tuple[list[Sums], int]:
+def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
     """The sums, in the order of their buckets, and up to when (Unix seconds) that is all of them: of more than
     `rows_max` the last buckets are left out. Raises LedgerUnavailable."""
     daily = wanted.bucket_s == DAY_S
@@ -95,7 +95,7 @@ def id_from(at: float) -> str:
     return f"{digits[:8]}-{digits[8:]}-"
 
 
-def _daily(wanted: Wanted, dialect: Dialect) -> Select[Any]:
+def _daily(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
     first, last = _date(wanted.begin), _date(wanted.end)
     query = select(
         _DAYS.day.label("bucket"),
@@ -109,7 +109,7 @@ def _daily(wanted: Wanted, dialect: Dialect) -> Select[Any]:
     return _grouped(_where(query, wanted, _DAYS.key_id, _DAYS.model), wanted)
 
 
-def _entries(wanted: Wanted, dialect: Dialect) -> Select[Any]:
+def _entries(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
     query = select(
         _bucket(wanted, dialect),
         *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
@@ -127,7 +127,7 @@ def _entries(wanted: Wanted, dialect: Dialect) -> Select[Any]:
     return _grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted)
 
 
-def _others(connection: Any, wanted: Wanted) -> dict[tuple[Any, ...], int]:
+def _others(connection: Any, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
     """How many entries of each day and group are corrections or attempts, and no requests."""
     query = (
         select(
@@ -142,42 +142,44 @@ def _others(connection: Any, wanted: Wanted) -> dict[tuple[Any, ...], int]:
     return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}
 
 
-def _began(wanted: Wanted) -> tuple[ColumnElement[bool], ...]:
+def _began(wanted: UsageFilter) -> tuple[ColumnElement[bool], ...]:
     return _ENTRIES.started_at >= float(wanted.begin), _ENTRIES.started_at < float(wanted.end)
 
 
-def _bucket(wanted: Wanted, dialect: Dialect) -> ColumnElement[Any]:
+def _bucket(wanted: UsageFilter, dialect: Dialect) -> ColumnElement[Any]:
     return literal_column(f"({_BEGAN_S[dialect.name]} / {int(wanted.bucket_s)})", BigInteger).label("bucket")
 
 
-def _columns(wanted: Wanted, key_id: ColumnElement[Any], model: ColumnElement[Any]) -> Iterable[ColumnElement[Any]]:
+def _columns(
+    wanted: UsageFilter, key_id: ColumnElement[Any], model: ColumnElement[Any]
+) -> Iterable[ColumnElement[Any]]:
     shown = {"key_id": key_id, "project_id": _KEYS.project_id, "model": model}
     return [shown[name].label(f"by_{name}") for name in wanted.groups]
 
 
-def _joined(wanted: Wanted, table: Any) -> Any:
+def _joined(wanted: UsageFilter, table: Any) -> Any:
     if not wanted.by_project and wanted.projects is None:
         return table
     return table.outerjoin(api_keys, _KEYS.key_id == table.c.key_id)
 
 
-def _where(query: Select[Any], wanted: Wanted, key_id: Any, model: Any) -> Select[Any]:
+def _where(query: Select[Any], wanted: UsageFilter, key_id: Any, model: Any) -> Select[Any]:
     for column, only in ((key_id, wanted.keys), (model, wanted.models), (_KEYS.project_id, wanted.projects)):
         if only is not None:
             query = query.where(column.in_(sorted(only)))
     return query
 
 
-def _grouped(query: Select[Any], wanted: Wanted) -> Select[Any]:
+def _grouped(query: Select[Any], wanted: UsageFilter) -> Select[Any]:
     by: list[ColumnElement[Any]] = [literal_column("bucket"), *(literal_column(f"by_{name}") for name in wanted.groups)]
     return query.group_by(*by).order_by(*by)
 
 
-def _sums(row: dict[str, Any], wanted: Wanted, others: dict[tuple[Any, ...], int]) -> Sums:
+def _sums(row: dict[str, Any], wanted: UsageFilter, others: dict[tuple[Any, ...], int]) -> UsageTotals:
     bucket = row["bucket"]
     begin = _unix(bucket) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
     named = {name: row[f"by_{name}"] for name in wanted.groups}
-    return Sums(
+    return UsageTotals(
         begin=begin,
         key_id=named.get("key_id"),
         project_id=named.get("project_id"),

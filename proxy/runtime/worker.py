@@ -17,7 +17,7 @@ from aiohttp import web
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.delivery.observers import SettlerSeen, SweeperSeen
+from proxy.delivery.observers import SettlerObserver, SweeperObserver
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
 from proxy.http.connection import ClientConnection
@@ -29,10 +29,10 @@ from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.budgets import open_budgets
 from proxy.runtime.machine.data_folder import ledger_url
-from proxy.runtime.machine.integrity_check import audit_for_ever, count_letters
+from proxy.runtime.machine.integrity_check import check_integrity, count_letters
 from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import Queue
-from proxy.runtime.proxy.admission import Following
+from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
 from proxy.storage.database import LedgerUnavailable, open_engine
@@ -74,23 +74,23 @@ class Worker:
         self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
         self._settlers = [
             Settler(
-                lane, self._store, to_entry=entry, observer=SettlerSeen(self._metrics),
+                lane, self._store, to_entry=entry, observer=SettlerObserver(self._metrics),
                 batch_records_max=BATCH_RECORDS_MAX, hold_s=min(HOLD_S, self.settings.lease_s / HOLDS_PER_LEASE),
             )
             for lane in self._queue.lanes
         ]  # fmt: skip
         self._budgets = open_budgets(self.settings, f"worker-{os.getpid()}")
-        Following(self.settings, self._budgets, self._engine, self._metrics).start(self._tasks)
+        LedgerFollowing(self.settings, self._budgets, self._engine, self._metrics).start(self._tasks)
         for number, settler in enumerate(self._settlers):
             self._tasks.start(settler.run(), name=f"settler-{number}")
         sweeper = Sweeper(
             self._queue.leases, self._settle_swept, Estimator(),
-            lease_s=self.settings.lease_s, monotonic=time.monotonic, observer=SweeperSeen(self._metrics),
+            lease_s=self.settings.lease_s, monotonic=time.monotonic, observer=SweeperObserver(self._metrics),
             release=self._release,
         )  # fmt: skip
         self._tasks.start(sweeper.run(), name="sweeper")
         self._tasks.start(self._keep_partitions(), name="partitions")
-        self._tasks.start(audit_for_ever(self.settings, self._engine, self._metrics), name="audit")
+        self._tasks.start(check_integrity(self.settings, self._engine, self._metrics), name="audit")
         start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
         start_projects(self._metrics, self._engine, self._tasks)
         self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
@@ -112,7 +112,7 @@ class Worker:
         arrivals = [Arrival(entry(record)) for record in records]
         began = time.perf_counter()
         settled = await self._in_thread(self._store.settle, arrivals)
-        SettlerSeen(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
+        SettlerObserver(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
 
     async def _release(self, node: str, spared: Collection[str]) -> None:
         self._metrics.budgets.expired.inc(await self._budgets.abandon(node, spared))

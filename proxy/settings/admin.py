@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import At, Kind, about, host, secret, whole
+from proxy.settings.kinds import FieldPath, FieldType, about, host, secret, whole
 
 # 32 characters of hexadecimal digits are 128 bits: `openssl rand -hex 32` is twice that.
 SECRET_CHARS_MIN = 32
@@ -13,11 +13,11 @@ SECRET_CHARS_MIN = 32
 DISTINCT_CHARS_MIN = 10
 
 
-def admin_secret() -> Kind:
+def admin_secret() -> FieldType:
     """A secret that nobody guesses."""
     any_secret = secret()
 
-    def read(raw: object, at: At) -> Secret:
+    def read(raw: object, at: FieldPath) -> Secret:
         found: Secret = any_secret.read(raw, at)
         text = found.reveal()
         if len(text) < SECRET_CHARS_MIN or len(set(text)) < DISTINCT_CHARS_MIN:
@@ -26,7 +26,7 @@ def admin_secret() -> Kind:
             )
         return found
 
-    return Kind("`${VAR}`", read)
+    return FieldType("`${VAR}`", read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.billing.prices import USD_PER_MILLION_MAX, rate_from_usd
-from proxy.billing.record import Bills
+from proxy.billing.record import BillableParts
 from proxy.billing.settlement import Situation
 from proxy.foundation.durations import seconds_from
 from proxy.foundation.secret import Secret
@@ -38,7 +38,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class At:
+class FieldPath:
     """A place in the configuration, and what reading a value there needs."""
 
     env: Mapping[str, str]
@@ -47,11 +47,11 @@ class At:
     literal_secrets: bool = False
     path: str = ""
 
-    def under(self, name: str) -> At:
+    def under(self, name: str) -> FieldPath:
         """The place of the field `name` of this one."""
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
-    def numbered(self, number: int) -> At:
+    def numbered(self, number: int) -> FieldPath:
         """The place of that one of this list, counted from 0."""
         return replace(self, path=f"{self.path}[{number}]")
 
@@ -71,23 +71,23 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldType:
     """One kind of setting: the words for the reference, and the way from a YAML value to ours."""
 
     words: str
-    read: Callable[[Any, At], Any]
+    read: Callable[[Any, FieldPath], Any]
     section: type[Any] | None = None
     """the dataclass of what stands below, if anything does"""
     suffix: str = ""
     """what the reference writes behind the name of a section that is repeated: `.<name>` or `[]`"""
 
 
-def about(kind: Kind, meaning: str, *, default: str | None = None) -> Mapping[str, Any]:
+def about(kind: FieldType, meaning: str, *, default: str | None = None) -> Mapping[str, Any]:
     """The metadata of a setting's dataclass field. `default`: its words, where its value does not speak."""
     return {"kind": kind, "meaning": meaning, "default": default}
 
 
-def read_section(made: type[Any], raw: object, at: At, **given: object) -> Any:
+def read_section(made: type[Any], raw: object, at: FieldPath, **given: object) -> Any:
     """A mapping → the dataclass `made`, field by field. An absent or empty value is the default."""
     if not isinstance(raw, dict):
         raise at.wrong("must be a mapping of fields")
@@ -105,15 +105,15 @@ def read_section(made: type[Any], raw: object, at: At, **given: object) -> Any:
     return made(**values)
 
 
-def section(made: type[Any]) -> Kind:
+def section(made: type[Any]) -> FieldType:
     """Fields below this one."""
-    return Kind("fields", lambda raw, at: read_section(made, raw, at), made)
+    return FieldType("fields", lambda raw, at: read_section(made, raw, at), made)
 
 
-def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> Kind:
+def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> FieldType:
     """The same fields under each of several names; `made` is given the name as its `name`."""
 
-    def read(raw: object, at: At) -> dict[str, Any]:
+    def read(raw: object, at: FieldPath) -> dict[str, Any]:
         if not isinstance(raw, dict) or not raw:
             raise at.wrong("must be a mapping with at least one name in it")
         for name in raw:
@@ -121,67 +121,67 @@ def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> Kind:
                 raise at.under(str(name)).wrong(f"not a name: {words}; quote it if YAML takes it for another thing")
         return {name: read_section(made, below, at.under(name), name=name) for name, below in raw.items()}
 
-    return Kind(words, read, made, suffix=".<name>")
+    return FieldType(words, read, made, suffix=".<name>")
 
 
-def several(made: type[Any], words: str) -> Kind:
+def several(made: type[Any], words: str) -> FieldType:
     """The same fields several times, in a list."""
 
-    def read(raw: object, at: At) -> tuple[Any, ...]:
+    def read(raw: object, at: FieldPath) -> tuple[Any, ...]:
         if not isinstance(raw, list) or not raw:
             raise at.wrong("must be a list with at least one in it")
         return tuple(read_section(made, below, at.numbered(number)) for number, below in enumerate(raw))
 
-    return Kind(words, read, made, suffix="[]")
+    return FieldType(words, read, made, suffix="[]")
 
 
-def text(pattern: re.Pattern[str], words: str) -> Kind:
+def text(pattern: re.Pattern[str], words: str) -> FieldType:
     """A text of a pattern."""
 
-    def read(raw: object, at: At) -> str:
+    def read(raw: object, at: FieldPath) -> str:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if not pattern.fullmatch(value):
             raise at.wrong(f"must be {words}")
         return value
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def host() -> Kind:
+def host() -> FieldType:
     """An address to listen on."""
     return text(_HOST, "a host name or address")
 
 
-def choice(options: type[StrEnum]) -> Kind:
+def choice(options: type[StrEnum]) -> FieldType:
     """One of a closed set of words."""
     words = " or ".join(f"`{option}`" for option in options)
 
-    def read(raw: object, at: At) -> StrEnum:
+    def read(raw: object, at: FieldPath) -> StrEnum:
         value = at.filled(raw) if isinstance(raw, str) else raw
         if value not in list(options):
             raise at.wrong(f"must be {words}")
         return options(str(value))
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def words(options: tuple[str, ...]) -> Kind:
+def words(options: tuple[str, ...]) -> FieldType:
     """Some of a closed set of words: a list, at least one."""
     shown = ", ".join(f"`{option}`" for option in options)
 
-    def read(raw: object, at: At) -> tuple[str, ...]:
+    def read(raw: object, at: FieldPath) -> tuple[str, ...]:
         if not isinstance(raw, list) or not raw or any(one not in options for one in raw):
             raise at.wrong(f"must be a list of at least one of {shown}")
         return tuple(raw)
 
-    return Kind(f"list of {shown}", read)
+    return FieldType(f"list of {shown}", read)
 
 
-def place(here: str, *schemes: str) -> Kind:
+def place(here: str, *schemes: str) -> FieldType:
     """The word for this machine (None), or the URL of servers elsewhere, as a Secret: a password may stand in it."""
     words = f"`{here}`, or a URL: {', '.join(f'`{scheme}://…`' for scheme in schemes)}"
 
-    def read(raw: object, at: At) -> Secret | None:
+    def read(raw: object, at: FieldPath) -> Secret | None:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if value == here:
             return None
@@ -192,48 +192,48 @@ def place(here: str, *schemes: str) -> Kind:
             raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
         return Secret(value)
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def pepper() -> Kind:
+def pepper() -> FieldType:
     """32 bytes as hexadecimal digits, secret."""
     text_of = secret()
 
-    def read(raw: object, at: At) -> Secret:
+    def read(raw: object, at: FieldPath) -> Secret:
         value: Secret = text_of.read(raw, at)
         if not re.fullmatch(r"[0-9a-f]{64}", value.reveal(), re.ASCII):
             raise at.wrong("must be 64 hexadecimal digits, as `tokenweir keys pepper` prints them")
         return value
 
-    return Kind("`${VAR}`", read)
+    return FieldType("`${VAR}`", read)
 
 
-def flag() -> Kind:
+def flag() -> FieldType:
     """True or false."""
 
-    def read(raw: object, at: At) -> bool:
+    def read(raw: object, at: FieldPath) -> bool:
         value = {"true": True, "false": False}.get(at.filled(raw)) if isinstance(raw, str) else raw
         if not isinstance(value, bool):
             raise at.wrong("must be true or false")
         return value
 
-    return Kind("`true` or `false`", read)
+    return FieldType("`true` or `false`", read)
 
 
-def flag_or_auto() -> Kind:
+def flag_or_auto() -> FieldType:
     """True, false, or None for "found out from the stream"."""
 
-    def read(raw: object, at: At) -> bool | None:
+    def read(raw: object, at: FieldPath) -> bool | None:
         return None if raw == "auto" else bool(flag().read(raw, at))
 
-    return Kind("`auto`, `true` or `false`", read)
+    return FieldType("`auto`, `true` or `false`", read)
 
 
-def whole(low: int, high: int) -> Kind:
+def whole(low: int, high: int) -> FieldType:
     """A whole number, limits included."""
     words = f"a whole number from {low} to {high}"
 
-    def read(raw: object, at: At) -> int:
+    def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value, re.ASCII):
             value = int(value)
@@ -241,41 +241,41 @@ def whole(low: int, high: int) -> Kind:
             raise at.wrong(f"must be {words}")
         return value
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def number(*allowed: int) -> Kind:
+def number(*allowed: int) -> FieldType:
     """One of a few numbers."""
     words = " or ".join(map(str, allowed))
 
-    def read(raw: object, at: At) -> int:
+    def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         found = next((one for one in allowed if value in (one, str(one)) and not isinstance(value, bool)), None)
         if found is None:
             raise at.wrong(f"must be {words}")
         return found
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def size(low: int, high: int) -> Kind:
+def size(low: int, high: int) -> FieldType:
     """Bytes, as a number or with a unit: 1048576, 1 MiB."""
     number = whole(low, high)
     words = f"bytes from {low} to {high}, also written 64 KiB, 16 MiB, 1 GiB"
 
-    def read(raw: object, at: At) -> int:
+    def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         written = _SIZE.fullmatch(value) if isinstance(value, str) else None
         return int(number.read(int(written[1]) * _UNIT_BYTES[written[2]] if written else value, at))
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def seconds(high: float, *, zero: bool = False) -> Kind:
+def seconds(high: float, *, zero: bool = False) -> FieldType:
     """Seconds above 0 (or from 0 on) up to `high`."""
     words = f"seconds, {'≥' if zero else '>'} 0 and ≤ {high:g}"
 
-    def read(raw: object, at: At) -> float:
+    def read(raw: object, at: FieldPath) -> float:
         value = at.filled(raw) if isinstance(raw, str) else raw
         try:
             number = math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
@@ -285,40 +285,40 @@ def seconds(high: float, *, zero: bool = False) -> Kind:
             raise at.wrong(f"must be {words}")
         return number
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def duration() -> Kind:
+def duration() -> FieldType:
     """Seconds, written 90d, 12h, …; `none` for no limit."""
 
-    def read(raw: object, at: At) -> int | None:
+    def read(raw: object, at: FieldPath) -> int | None:
         value = at.filled(raw) if isinstance(raw, str) else ""
         try:
             return None if value == "none" else seconds_from(value)
         except ValueError as wrong:
             raise at.wrong(str(wrong)) from None
 
-    return Kind("a duration (90d, 12h, …) or `none`", read)
+    return FieldType("a duration (90d, 12h, …) or `none`", read)
 
 
-def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> Kind:
+def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> FieldType:
     """A price, in nUSD per unit here; written in USD per unit, as an exact decimal, from 0 to `high` USD."""
 
-    def read(raw: object, at: At) -> int:
+    def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         try:
             return rate_from_usd(value, high)
         except ValueError:
             raise at.wrong(f"must be USD per {unit}, a number from 0 to {high}, no finer than a nano-USD") from None
 
-    return Kind(f"USD per {unit}", read)
+    return FieldType(f"USD per {unit}", read)
 
 
-def usd(high: int) -> Kind:
+def usd(high: int) -> FieldType:
     """An amount of money, in nUSD here; written in USD, as an exact decimal, from 0 to `high` USD."""
     words = f"USD from 0 to {high}"
 
-    def read(raw: object, at: At) -> int:
+    def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         try:
             nusd = -1 if isinstance(value, bool) else nusd_from_usd(str(value))
@@ -328,37 +328,37 @@ def usd(high: int) -> Kind:
             raise at.wrong(f"must be {words}, no finer than a nano-USD")
         return nusd
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def folder() -> Kind:
+def folder() -> FieldType:
     """A folder; a relative one starts at the configuration file."""
 
-    def read(raw: object, at: At) -> Path:
+    def read(raw: object, at: FieldPath) -> Path:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if not value or "\0" in value:
             raise at.wrong("must be the path of a folder")
         return at.folder / Path(value).expanduser()
 
-    return Kind("folder", read)
+    return FieldType("folder", read)
 
 
-def file() -> Kind:
+def file() -> FieldType:
     """A file; a relative path starts at the configuration file."""
 
-    def read(raw: object, at: At) -> Path:
+    def read(raw: object, at: FieldPath) -> Path:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if not value or "\0" in value:
             raise at.wrong("must be the path of a file")
         return at.folder / Path(value).expanduser()
 
-    return Kind("file", read)
+    return FieldType("file", read)
 
 
-def secret() -> Kind:
+def secret() -> FieldType:
     """A provider's key: `${VAR}`, or a literal one where that is allowed."""
 
-    def read(raw: object, at: At) -> Secret:
+    def read(raw: object, at: FieldPath) -> Secret:
         if not isinstance(raw, str):
             raise at.wrong("must be a text, ${VAR}")
         if not at.literal_secrets and not VARIABLE.fullmatch(raw):
@@ -370,22 +370,25 @@ def secret() -> Kind:
             raise at.wrong("the secret has blanks, line ends or characters beyond ASCII in it, or is too long")
         return Secret(value)
 
-    return Kind("`${VAR}`", read)
+    return FieldType("`${VAR}`", read)
 
 
-def policy() -> Kind:
+def policy() -> FieldType:
     """The provider's own lines of the billing policy: situation → what is billed. Plain words on both sides."""
-    what = ", ".join(f"`{bills}`" for bills in Bills)
+    what = ", ".join(f"`{bills}`" for bills in BillableParts)
 
-    def read(raw: object, at: At) -> dict[str, str]:
+    def read(raw: object, at: FieldPath) -> dict[str, str]:
         if not isinstance(raw, dict):
             raise at.wrong("must be a mapping of situations")
-        return {_situation(key, at): str(choice(Bills).read(value, at.under(str(key)))) for key, value in raw.items()}
+        return {
+            _situation(key, at): str(choice(BillableParts).read(value, at.under(str(key))))
+            for key, value in raw.items()
+        }
 
-    return Kind(f"situation: one of {what}", read)
+    return FieldType(f"situation: one of {what}", read)
 
 
-def _situation(key: object, at: At) -> str:
+def _situation(key: object, at: FieldPath) -> str:
     if key not in list(Situation):
         known = ", ".join(Situation)
         raise at.under(str(key)).wrong(f"unknown situation; there are {known}")

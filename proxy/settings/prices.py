@@ -13,16 +13,16 @@ from msgspec import structs
 from proxy.billing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, configured
 from proxy.billing.record import Price, Rates
 from proxy.metering.usage import TOKENS_MAX
-from proxy.settings.kinds import At, Kind, about, rate, read_section, sections, several, whole
+from proxy.settings.kinds import FieldPath, FieldType, about, rate, read_section, sections, several, whole
 
 # The words that an answer can say (`service_tier_of`); "auto" is none of them.
 _SERVICE_TIER = re.compile(r"(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
-def _rising(kind: Kind) -> Kind:
+def _rising(kind: FieldType) -> FieldType:
     """Each above the one before."""
 
-    def read(raw: object, at: At) -> tuple[TierSettings, ...]:
+    def read(raw: object, at: FieldPath) -> tuple[TierSettings, ...]:
         tiers: tuple[TierSettings, ...] = kind.read(raw, at)
         for number in range(1, len(tiers)):
             if tiers[number].above_prompt_tokens <= tiers[number - 1].above_prompt_tokens:
@@ -152,9 +152,9 @@ def _variant(base: Rates, own: Rates) -> Rates:
     return structs.replace(own, **left_out)
 
 
-def _price(raw: object, at: At) -> Price:
+def _price(raw: object, at: FieldPath) -> Price:
     read: PriceSettings = read_section(PriceSettings, raw, at)
     return read.price()
 
 
-PRICE = Kind("fields", _price, PriceSettings)
+PRICE = FieldType("fields", _price, PriceSettings)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from proxy.billing.record import Price
-from proxy.settings.kinds import At, SettingsError, flag, read_section
+from proxy.settings.kinds import FieldPath, SettingsError, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.sinks import SinkKind
 from proxy.settings.values import ProviderSettings, Settings
@@ -46,7 +46,7 @@ def parse(text: str, *, env: Mapping[str, str], folder: Path) -> Settings:
 
 def settings_from(raw: object, *, env: Mapping[str, str], folder: Path) -> Settings:
     """The settings in a parsed document. Raises SettingsError."""
-    at = At(env, folder)
+    at = FieldPath(env, folder)
     literal = raw.get("allow_literal_secrets") if isinstance(raw, dict) else None
     if literal is not None:
         at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
@@ -56,7 +56,7 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path) -> Setti
     return replace(settings, models=models)
 
 
-def _check_sharing(settings: Settings, at: At) -> None:
+def _check_sharing(settings: Settings, at: FieldPath) -> None:
     """What several machines share must be reachable by, and the same on, all of them. Raises SettingsError."""
     if settings.queue is not None and settings.ledger is None:
         raise at.under("ledger").wrong("workers behind a queue cannot reach a SQLite file: must be `postgresql://…`")
@@ -102,7 +102,7 @@ def route(models: Mapping[str, ModelSettings], asked: str) -> tuple[ModelSetting
     return None if rest_of_all is None or not asked else (rest_of_all, asked)
 
 
-def _routed(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
+def _routed(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSettings:
     """The model with all who can answer for it. Raises SettingsError where that leads nowhere."""
     here = at.under("models").under(model.name)
     if model.alias_of:
@@ -124,7 +124,7 @@ def _routed(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
     return replace(model, providers=tuple(targets))
 
 
-def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at: At) -> TargetSettings:
+def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at: FieldPath) -> TargetSettings:
     """With its upstream name, if its provider exists."""
     if target.provider not in settings.providers:
         known = ", ".join(settings.providers)
@@ -134,7 +134,7 @@ def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at
     return replace(target, upstream_model=target.upstream_model or ("" if model.is_pattern else model.name))
 
 
-def _check_choice(targets: Sequence[TargetSettings], at: At) -> None:
+def _check_choice(targets: Sequence[TargetSettings], at: FieldPath) -> None:
     """Each is another one, and all have a weight or none has."""
     seen = set()
     for number, target in enumerate(targets):
@@ -146,7 +146,7 @@ def _check_choice(targets: Sequence[TargetSettings], at: At) -> None:
             raise place.under("weight").wrong("all of a model's providers have a weight, or none has")
 
 
-def _alias(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
+def _alias(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSettings:
     """What the other name says, under this one."""
     here = at.under("models").under(model.name)
     _refuse_beside(
@@ -161,7 +161,7 @@ def _alias(model: ModelSettings, settings: Settings, at: At) -> ModelSettings:
     return replace(_routed(named, settings, at), name=model.name, alias_of=model.alias_of)
 
 
-def _refuse_beside(model: ModelSettings, names: Sequence[str], why: str, at: At) -> None:
+def _refuse_beside(model: ModelSettings, names: Sequence[str], why: str, at: FieldPath) -> None:
     for name in names:
         if getattr(model, name) not in ("", (), None):
             raise at.under(name).wrong(why)

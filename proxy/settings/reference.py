@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.billing.settlement import POLICY
-from proxy.settings.kinds import Kind
+from proxy.settings.kinds import FieldType
 from proxy.settings.values import Settings
 
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
@@ -29,7 +29,7 @@ def _rows(section: type[Any], prefix: str, told: dict[type[Any], str]) -> Iterat
     for setting in fields(section):
         if not setting.metadata or setting.name in known:
             continue
-        kind: Kind = setting.metadata["kind"]
+        kind: FieldType = setting.metadata["kind"]
         name = f"{prefix}{setting.name}"
         cells = (f"`{name}`", kind.words, _default(setting), setting.metadata["meaning"] + _elsewhere(kind, told))
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -41,7 +41,7 @@ def _known(section: type[Any], told: Mapping[type[Any], str]) -> set[str]:
     return {field.name for each in section.__mro__ if each in told for field in fields(each)}
 
 
-def _elsewhere(kind: Kind, told: Mapping[type[Any], str]) -> str:
+def _elsewhere(kind: FieldType, told: Mapping[type[Any], str]) -> str:
     """Where the fields of a section are told, if not here."""
     if kind.section is None:
         return ""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import At, Kind, about, choice, secret, text
+from proxy.settings.kinds import FieldPath, FieldType, about, choice, secret, text
 from proxy.settings.urls import url
 
 SINK_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
@@ -25,7 +25,7 @@ class SinkKind(StrEnum):
     WEBHOOK = "webhook"
 
 
-class Subject(StrEnum):
+class CustomerSource(StrEnum):
     """Who is the customer there."""
 
     KEY = "key"
@@ -33,18 +33,18 @@ class Subject(StrEnum):
     ORGANIZATION = "organization"
 
 
-class Metered(StrEnum):
+class MeteredQuantity(StrEnum):
     """What a Stripe meter counts."""
 
     TOKENS = "tokens"
     CHARGE = "charge"
 
 
-def _customers() -> Kind:
+def _customers() -> FieldType:
     """Our id or name → theirs."""
     words = "a mapping of ids, names or aliases to ids there"
 
-    def read(raw: object, at: At) -> dict[str, str]:
+    def read(raw: object, at: FieldPath) -> dict[str, str]:
         if not isinstance(raw, dict):
             raise at.wrong(f"must be {words}")
         for ours, theirs in raw.items():
@@ -52,14 +52,14 @@ def _customers() -> Kind:
                 raise at.under(str(ours)).wrong("must be a text")
         return dict(raw)
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def _moment() -> Kind:
+def _moment() -> FieldType:
     """A day or a time, in UTC → Unix seconds."""
     words = "a day or a time: 2026-11-01, 2026-11-01T12:00:00Z"
 
-    def read(raw: object, at: At) -> float:
+    def read(raw: object, at: FieldPath) -> float:
         try:
             moment = datetime.fromisoformat(str(raw))  # YAML may have made a date of it
         except ValueError:
@@ -68,7 +68,7 @@ def _moment() -> Kind:
             raise at.wrong(f"must be {words}")
         return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,9 @@ class SinkSettings:
             text(_EVENT, "a name of A-Z a-z 0-9 _ . : -"), "Stripe's `event_name`, Lago's `code`, OpenMeter's `type`"
         ),
     )
-    subject: Subject = field(
-        default=Subject.KEY, metadata=about(choice(Subject), "who is the customer there: the key, or what is above it")
+    subject: CustomerSource = field(
+        default=CustomerSource.KEY,
+        metadata=about(choice(CustomerSource), "who is the customer there: the key, or what is above it"),
     )
     customers: Mapping[str, str] = field(
         default_factory=dict,
@@ -106,9 +107,11 @@ class SinkSettings:
             "goes by our id, but to Stripe not at all", default="{}",
         ),
     )  # fmt: skip
-    metered: Metered = field(
-        default=Metered.TOKENS,
-        metadata=about(choice(Metered), "what Stripe's meter counts: tokens by type, or the charge in nano-dollars"),
+    metered: MeteredQuantity = field(
+        default=MeteredQuantity.TOKENS,
+        metadata=about(
+            choice(MeteredQuantity), "what Stripe's meter counts: tokens by type, or the charge in nano-dollars"
+        ),
     )
     since: float | None = field(
         default=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from proxy.billing.limits import WhenDown
+from proxy.billing.limits import OnStoreOutage
 from proxy.billing.money import NUSD_PER_USD
 from proxy.foundation.secret import Secret
 from proxy.settings.kinds import about, choice, number, seconds, secret, size, usd, whole
@@ -74,13 +74,14 @@ class BudgetSettings:
             number(402, 429), "HTTP status when a budget is spent; clients try again after a 429, in vain"
         ),
     )  # fmt: skip
-    when_down: WhenDown = field(
-        default=WhenDown.CLOSED,
+    when_down: OnStoreOutage = field(
+        default=OnStoreOutage.CLOSED,
         metadata=about(
-            choice(WhenDown), "what becomes of requests of keys with a budget while nobody can say what is left: 503, "
-            "or they go on; a key can have its own"
+            choice(OnStoreOutage),
+            "what becomes of requests of keys with a budget while nobody can say what is left: 503, "
+            "or they go on; a key can have its own",
         ),
-    )  # fmt: skip
+    )
     allowance_usd: int = field(
         default=NUSD_PER_USD,
         metadata=about(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import SECRET_CHARS_MAX, VARIABLE, VISIBLE, At, Kind, about, text
+from proxy.settings.kinds import SECRET_CHARS_MAX, VARIABLE, VISIBLE, FieldPath, FieldType, about, text
 from proxy.settings.urls import url
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", re.ASCII)
@@ -17,24 +17,24 @@ _OURS = frozenset({"connection", "content-encoding", "content-length", "content-
 _SERVICE = re.compile(rf"(?=.{{1,200}}$){VISIBLE.pattern}", re.ASCII)
 
 
-def _endpoint() -> Kind:
+def _endpoint() -> FieldType:
     """The whole URL, as the collector has it."""
     any_url = url()
 
-    def read(raw: object, at: At) -> str:
+    def read(raw: object, at: FieldPath) -> str:
         value: str = any_url.read(raw, at)
         if not urlsplit(value).path:
             raise at.wrong("must be the whole URL, with its path: http://collector:4318/v1/traces")
         return value
 
-    return Kind("URL", read)
+    return FieldType("URL", read)
 
 
-def _headers() -> Kind:
+def _headers() -> FieldType:
     """Name → value, secret."""
     words = "a mapping of header names to `${VAR}`, or words around it: `Bearer ${VAR}`"
 
-    def read(raw: object, at: At) -> dict[str, Secret]:
+    def read(raw: object, at: FieldPath) -> dict[str, Secret]:
         if not isinstance(raw, dict):
             raise at.wrong(f"must be {words}")
         found = {_name(name, at): _value(value, at.under(str(name))) for name, value in raw.items()}
@@ -42,17 +42,17 @@ def _headers() -> Kind:
             raise at.wrong("a header is written twice")
         return found
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
-def _name(name: object, at: At) -> str:
+def _name(name: object, at: FieldPath) -> str:
     """In small letters: it is the same header however it is written."""
     if not isinstance(name, str) or not _HEADER.fullmatch(name) or name.lower() in _OURS:
         raise at.under(str(name)).wrong("no header that can be set here")
     return name.lower()
 
 
-def _value(raw: object, at: At) -> Secret:
+def _value(raw: object, at: FieldPath) -> Secret:
     if not isinstance(raw, str):
         raise at.wrong("must be a text, ${VAR}")
     if not at.literal_secrets and not VARIABLE.search(raw):
@@ -63,11 +63,11 @@ def _value(raw: object, at: At) -> Secret:
     return Secret(value)
 
 
-def _share() -> Kind:
+def _share() -> FieldType:
     """From nothing to all."""
     words = "a number from 0 to 1"
 
-    def read(raw: object, at: At) -> float:
+    def read(raw: object, at: FieldPath) -> float:
         value = at.filled(raw) if isinstance(raw, str) else raw
         try:
             share = -1.0 if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
@@ -77,7 +77,7 @@ def _share() -> Kind:
             raise at.wrong(f"must be {words}")
         return share
 
-    return Kind(words, read)
+    return FieldType(words, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

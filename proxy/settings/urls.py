@@ -5,20 +5,20 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from proxy.metering.languages import DIALECTS
-from proxy.settings.kinds import VISIBLE, At, Kind
+from proxy.settings.kinds import VISIBLE, FieldPath, FieldType
 
 
-def url() -> Kind:
+def url() -> FieldType:
     """The base URL of a provider, without the slash at its end."""
 
-    def read(raw: object, at: At) -> str:
+    def read(raw: object, at: FieldPath) -> str:
         value = at.filled(raw) if isinstance(raw, str) else ""
         refused = _refused_url(value)
         if refused:
             raise at.wrong(refused)
         return value.rstrip("/")
 
-    return Kind("URL", read)
+    return FieldType("URL", read)
 
 
 def _refused_url(value: str) -> str | None:

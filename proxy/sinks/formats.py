@@ -17,11 +17,11 @@ import msgspec
 from proxy.billing.entries import COUNTS, usage_of
 from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
-from proxy.reports.export import Source
+from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
 from proxy.reports.reports import entry_json, iso_utc
-from proxy.settings.sinks import Metered, SinkKind, SinkSettings, Subject
-from proxy.sinks.posting import Answer, signed
+from proxy.settings.sinks import CustomerSource, MeteredQuantity, SinkKind, SinkSettings
+from proxy.sinks.posting import PostResult, signed
 
 CLOUD_EVENTS = "application/cloudevents-batch+json"
 TYPE = "ledger.entry"
@@ -47,23 +47,23 @@ class Request(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
 
 
-class Shape(Protocol):
+class SinkFormat(Protocol):
     """A kind of sink."""
 
     batch_max: int
     """events in one request"""
 
-    def events(self, source: Source) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[Event]:
         """What is to be told of an entry; it may be nothing. Raises Unsendable."""
 
     def request(self, events: Sequence[Event], unix_s: float) -> Request:
         """As this server wants it."""
 
-    def known(self, answer: Answer, count: int) -> frozenset[int]:
+    def known(self, answer: PostResult, count: int) -> frozenset[int]:
         """Which of the `count` events of a refused request it has already, by their places."""
 
 
-def shape_of(settings: SinkSettings) -> Shape:
+def format_of(settings: SinkSettings) -> SinkFormat:
     """The one that the settings name."""
     kinds: dict[SinkKind, type[_Stripe | _Lago | _OpenMeter | _Webhook]] = {
         SinkKind.STRIPE: _Stripe,
@@ -80,23 +80,23 @@ class _Sink:
     def __init__(self, settings: SinkSettings) -> None:
         self._settings = settings
 
-    def known(self, _answer: Answer, _count: int) -> frozenset[int]:
+    def known(self, _answer: PostResult, _count: int) -> frozenset[int]:
         """A server that takes what it has already does not refuse it."""
         return frozenset()
 
-    def _customer(self, source: Source) -> str | None:
+    def _customer(self, source: ExportedEntry) -> str | None:
         """The customer's id there, or else ours; None: there is no such level above it."""
         ours = {
-            Subject.KEY: (source.entry.key_id, source.entry.key_alias),
-            Subject.PROJECT: (source.owner.project_id, source.owner.project) if source.owner else (None, None),
-            Subject.ORGANIZATION: (source.owner.organization_id, source.owner.organization)
+            CustomerSource.KEY: (source.entry.key_id, source.entry.key_alias),
+            CustomerSource.PROJECT: (source.owner.project_id, source.owner.project) if source.owner else (None, None),
+            CustomerSource.ORGANIZATION: (source.owner.organization_id, source.owner.organization)
             if source.owner
             else (None, None),
         }[self._settings.subject]
         named = (self._settings.customers.get(one) for one in ours if one is not None)
         return next((one for one in named if one is not None), ours[0])
 
-    def _subject(self, source: Source) -> str:
+    def _subject(self, source: ExportedEntry) -> str:
         found = self._customer(source)
         if found is None:
             raise Unsendable(f"no {self._settings.subject} is known of key {source.entry.key_id}")
@@ -112,7 +112,7 @@ class _Meter(_Sink):
 
     batch_max = 100
 
-    def events(self, source: Source) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[Event]:
         """One, unless there is nothing to count."""
         entry = source.entry
         counts = _counts(source)
@@ -125,7 +125,7 @@ class _Meter(_Sink):
         }  # fmt: skip
         return [Event(entry.entry_id, self._fields(source, told))]
 
-    def _fields(self, source: Source, told: dict[str, Any]) -> dict[str, Any]:
+    def _fields(self, source: ExportedEntry, told: dict[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
 
 
@@ -135,7 +135,7 @@ class _Lago(_Meter):
         body = msgspec.json.encode({"events": [one.fields for one in events]})
         return Request(f"{self._settings.url}/api/v1/events/batch", body, self._bearer())
 
-    def known(self, answer: Answer, count: int) -> frozenset[int]:
+    def known(self, answer: PostResult, count: int) -> frozenset[int]:
         """`{"error_details": {"3": {"transaction_id": ["value_already_exist"]}}}`; of one event, without its place."""
         details = _json(answer.body).get("error_details")
         if not isinstance(details, dict):
@@ -149,7 +149,7 @@ class _Lago(_Meter):
             if place < count and isinstance(errors, dict) and "value_already_exist" in errors.get("transaction_id", ())
         )
 
-    def _fields(self, source: Source, told: dict[str, Any]) -> dict[str, Any]:
+    def _fields(self, source: ExportedEntry, told: dict[str, Any]) -> dict[str, Any]:
         return {
             "transaction_id": source.entry.entry_id,
             "external_subscription_id": self._subject(source),
@@ -166,7 +166,7 @@ class _OpenMeter(_Meter):
         headers = {**self._bearer(), "Content-Type": CLOUD_EVENTS}
         return Request(f"{self._settings.url}/api/v1/events", body, headers)
 
-    def _fields(self, source: Source, told: dict[str, Any]) -> dict[str, Any]:
+    def _fields(self, source: ExportedEntry, told: dict[str, Any]) -> dict[str, Any]:
         return {
             "specversion": "1.0",
             "id": source.entry.entry_id,
@@ -182,12 +182,12 @@ class _OpenMeter(_Meter):
 class _Stripe(_Sink):
     batch_max = 1
 
-    def events(self, source: Source) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[Event]:
         """One for each type of token, or one for the charge. Values are whole numbers; of a correction, below zero."""
         entry = source.entry
         if entry.kind == CREDIT:
             return []
-        if self._settings.metered is Metered.CHARGE:
+        if self._settings.metered is MeteredQuantity.CHARGE:
             values = {"": entry.charge_usd or 0}
         else:
             counts = _counts(source)
@@ -204,13 +204,13 @@ class _Stripe(_Sink):
         headers = {**self._bearer(), "Content-Type": "application/x-www-form-urlencoded"}
         return Request(f"{self._settings.url}/v1/billing/meter_events", urlencode(event.fields).encode(), headers)
 
-    def known(self, answer: Answer, _count: int) -> frozenset[int]:
+    def known(self, answer: PostResult, _count: int) -> frozenset[int]:
         """It has an event with this identifier."""
         error = _json(answer.body).get("error")
         said = str(error.get("message", "")) if isinstance(error, dict) else ""
         return frozenset({0}) if "already exists with identifier" in said else frozenset()
 
-    def _event(self, source: Source, kind: str, value: int) -> Event:
+    def _event(self, source: ExportedEntry, kind: str, value: int) -> Event:
         entry = source.entry
         event_id = f"{entry.entry_id}:{kind}" if kind else entry.entry_id
         payload = {"stripe_customer_id": self._customer(source), "value": value, "model": entry.model}
@@ -226,7 +226,7 @@ class _Stripe(_Sink):
 class _Webhook(_Sink):
     batch_max = 1
 
-    def events(self, source: Source) -> list[Event]:
+    def events(self, source: ExportedEntry) -> list[Event]:
         """Every entry, whole."""
         owner = source.owner
         return [Event(source.entry.entry_id, {
@@ -247,12 +247,12 @@ class _Webhook(_Sink):
         return Request(self._settings.url, body, signed(self._settings.secret, event.event_id, body, unix_s))
 
 
-def _counts(source: Source) -> dict[str, int]:
+def _counts(source: ExportedEntry) -> dict[str, int]:
     usage = usage_of(source.entry)
     return {name: count for name in COUNTS if (count := getattr(usage, name)) is not None}
 
 
-def _requests(source: Source) -> int:
+def _requests(source: ExportedEntry) -> int:
     """A correction is no request."""
     return int(source.entry.kind == "usage")
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from proxy.foundation.tasks import Tasks
 from proxy.settings import Settings
-from proxy.sinks.progress import Standing
+from proxy.sinks.progress import SinkStatus
 from proxy.sinks.sender import SinkSender
 from proxy.telemetry.sink_metrics import SinkMetrics
 
@@ -19,11 +19,11 @@ _log = logging.getLogger(__name__)
 def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks) -> None:
     """Push from now on, with all the other processes that do."""
     for name, sink in settings.sinks.items():
-        sender = SinkSender(engine, sink, unix_time=time.time, observer=SinkSeen(metrics))
+        sender = SinkSender(engine, sink, unix_time=time.time, observer=SinkObserver(metrics))
         tasks.start(sender.run(), name=f"sink-{name}")
 
 
-class SinkSeen:
+class SinkObserver:
     """One sink's sender."""
 
     def __init__(self, metrics: SinkMetrics) -> None:
@@ -49,7 +49,7 @@ class SinkSeen:
             self._failing = True
             _log.error("sink %s: %s; trying again in %.0f s, and until it works", name, why, wait_s)
 
-    def stands(self, name: str, standing: Standing, lag_s: float) -> None:
+    def stands(self, name: str, standing: SinkStatus, lag_s: float) -> None:
         """How it stands."""
         self._metrics.lag.labels(name).set(lag_s)
         self._metrics.waiting.labels(name).set(standing.waiting)

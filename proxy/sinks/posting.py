@@ -28,7 +28,7 @@ ANSWER_BYTES_MAX = 256 * 1024
 RETRY_AFTER_S_MAX = 3_600.0
 
 
-class Answer(msgspec.Struct, frozen=True):
+class PostResult(msgspec.Struct, frozen=True):
     """What came of it."""
 
     status: int | None
@@ -52,16 +52,16 @@ def open_session(answer_s: float) -> aiohttp.ClientSession:
 
 async def post(
     session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], *, unix_s: float
-) -> Answer:
+) -> PostResult:
     """Never raises for what a server does."""
     sent = {"User-Agent": f"tokenweir/{__version__}", "Content-Type": "application/json", **headers}
     try:
         async with session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
             said = await _beginning(answer)
             wait_s = retry_after_s(answer.headers.get("Retry-After"), unix_s)
-            return Answer(answer.status, f"HTTP {answer.status}", said, wait_s)
+            return PostResult(answer.status, f"HTTP {answer.status}", said, wait_s)
     except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
-        return Answer(None, type(error).__name__)
+        return PostResult(None, type(error).__name__)
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> bytes:

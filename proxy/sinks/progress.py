@@ -56,7 +56,7 @@ class Sink(msgspec.Struct, frozen=True):
         return self.settled_at, self.entry_id
 
 
-class Letter(msgspec.Struct, frozen=True):
+class SinkLetter(msgspec.Struct, frozen=True):
     """What a server refuses. Times: Unix seconds."""
 
     sink: str
@@ -67,7 +67,7 @@ class Letter(msgspec.Struct, frozen=True):
     state: str
 
 
-class Standing(msgspec.Struct, frozen=True):
+class SinkStatus(msgspec.Struct, frozen=True):
     """How a sink stands."""
 
     sink: Sink
@@ -173,7 +173,7 @@ def release(engine: Engine, name: str, by: str) -> None:
 WAITING_MAX = 100_000
 
 
-def standing(engine: Engine, name: str) -> Standing | None:
+def sink_status(engine: Engine, name: str) -> SinkStatus | None:
     """None: it has never run. Raises LedgerUnavailable."""
     sink = _read(engine, name)
     if sink is None:
@@ -184,14 +184,14 @@ def standing(engine: Engine, name: str) -> Standing | None:
         waiting, oldest = connection.execute(select(func.count(), func.min(some.c.settled_at))).one()
         is_open = (_LETTERS.sink == name) & (_LETTERS.state == OPEN)
         letters = connection.execute(select(func.count()).select_from(sink_letters).where(is_open)).scalar_one()
-    return Standing(sink, waiting, oldest, letters)
+    return SinkStatus(sink, waiting, oldest, letters)
 
 
-def letters(engine: Engine, name: str) -> list[Letter]:
+def letters(engine: Engine, name: str) -> list[SinkLetter]:
     """All of a sink, in the order of their entries' settling. Raises LedgerUnavailable."""
     query = select(sink_letters).where(_LETTERS.sink == name).order_by(_LETTERS.settled_at, _LETTERS.entry_id)
     with reading(engine) as connection:
-        return [Letter(*row) for row in connection.execute(query)]
+        return [SinkLetter(*row) for row in connection.execute(query)]
 
 
 def retry(engine: Engine, name: str) -> int:

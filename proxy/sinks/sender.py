@@ -18,13 +18,13 @@ from sqlalchemy import Engine
 
 from proxy.foundation.outage import Listener, Outage
 from proxy.ledger.accounts.owners import owners_of
-from proxy.reports.export import Source
+from proxy.reports.export import ExportedEntry
 from proxy.runtime.machine.budgets import InThread
 from proxy.settings.sinks import SinkSettings
 from proxy.sinks import progress as kept
-from proxy.sinks.formats import Event, Unsendable, shape_of
-from proxy.sinks.posting import Answer, open_session, post
-from proxy.sinks.progress import Settled, Sink, Standing
+from proxy.sinks.formats import Event, Unsendable, format_of
+from proxy.sinks.posting import PostResult, open_session, post
+from proxy.sinks.progress import Settled, Sink, SinkStatus
 
 # How often it is looked for entries, and how many requests are under way at once where one holds one event.
 LOOK_S = 2.0
@@ -39,7 +39,7 @@ RETRY_S_MIN, RETRY_S_MAX = 1.0, 600.0
 REFUSED = frozenset({400, 409, 413, 422})
 
 
-class Later(Exception):  # noqa: N818  it is the server's fault
+class RetryLater(Exception):  # noqa: N818  it is the server's fault
     """It takes nothing now."""
 
     def __init__(self, why: str, wait_s: float | None) -> None:
@@ -60,7 +60,7 @@ class Observer(Listener, Protocol):
     def unsent(self, name: str, why: str, wait_s: float) -> None:
         """A try failed; there will be another."""
 
-    def stands(self, name: str, standing: Standing, lag_s: float) -> None:
+    def stands(self, name: str, standing: SinkStatus, lag_s: float) -> None:
         """How it stands."""
 
 
@@ -80,7 +80,7 @@ class SinkSender:
         self._engine = engine
         self._name = settings.name
         self._since = settings.since
-        self._shape = shape_of(settings)
+        self._shape = format_of(settings)
         self._chunk = CHUNK if self._shape.batch_max > 1 else CHUNK_OF_SINGLES
         self._begun = False
         self._unix_time = unix_time
@@ -115,7 +115,7 @@ class SinkSender:
             self._begun = True
         sink = await self._in_thread(kept.claim, self._engine, self._name, self._me, self._unix_time())
         moved = sink is not None and await self._push(sink)
-        standing = await self._in_thread(kept.standing, self._engine, self._name)
+        standing = await self._in_thread(kept.sink_status, self._engine, self._name)
         self._observer.stands(self._name, standing, standing.lag_s(self._unix_time()))
         return moved
 
@@ -127,7 +127,7 @@ class SinkSender:
                 try:
                     async with asyncio.timeout(CHUNK_S):
                         refused = await self._send(session, chunk)
-                except (Later, TimeoutError) as error:
+                except (RetryLater, TimeoutError) as error:
                     await self._failed(sink, error)
                     return False
                 now = self._unix_time()
@@ -141,8 +141,8 @@ class SinkSender:
         for entry_id, why in refused.items():
             self._observer.refused(self._name, entry_id, why)
 
-    async def _failed(self, sink: Sink, error: Later | TimeoutError) -> None:
-        later = error if isinstance(error, Later) else Later("answers too slowly", None)
+    async def _failed(self, sink: Sink, error: RetryLater | TimeoutError) -> None:
+        later = error if isinstance(error, RetryLater) else RetryLater("answers too slowly", None)
         wait_s = min(RETRY_S_MIN * 2.0 ** min(sink.failures, 20), RETRY_S_MAX)
         wait_s = max(wait_s, later.wait_s or 0.0)
         await self._in_thread(kept.failed, self._engine, sink, later.why, wait_s, self._unix_time())
@@ -156,7 +156,7 @@ class SinkSender:
         of_events: dict[str, str] = {}
         for entry, settled_at in chunk:
             try:
-                made = self._shape.events(Source(entry, settled_at, owners.get(entry.key_id)))
+                made = self._shape.events(ExportedEntry(entry, settled_at, owners.get(entry.key_id)))
             except (Unsendable, ValueError, TypeError) as why:  # what is in the ledger may be anything
                 refused[entry.entry_id] = str(why) or type(why).__name__
             else:
@@ -178,7 +178,7 @@ class SinkSender:
         if answer.arrived:
             return {}
         if answer.status not in REFUSED:
-            raise Later(answer.why, answer.retry_after_s)
+            raise RetryLater(answer.why, answer.retry_after_s)
         known = self._shape.known(answer, len(events))
         if known:
             return await self._deliver(session, [one for at, one in enumerate(events) if at not in known])
@@ -190,7 +190,7 @@ class SinkSender:
             **await self._deliver(session, events[half:]),
         }  # fmt: skip
 
-    async def _post(self, session: aiohttp.ClientSession, events: Sequence[Event]) -> Answer:
+    async def _post(self, session: aiohttp.ClientSession, events: Sequence[Event]) -> PostResult:
         async with self._at_once:
             now = self._unix_time()
             request = self._shape.request(events, now)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from proxy.billing.money import NUSD_PER_USD
-from proxy.billing.reservation import Why
+from proxy.billing.reservation import DenialReason
 
 
 class BudgetMetrics:
@@ -24,7 +24,7 @@ class BudgetMetrics:
             "down, and the key may not go on without).",
             ("reason",), registry=r,
         )  # fmt: skip
-        for reason in Why:  # a counter that appears with its first refusal would hide that one from `increase`
+        for reason in DenialReason:  # a counter that appears with its first refusal would hide that one from `increase`
             self.rejections.labels(reason)
         self.outages = Counter(
             "tokenweir_budget_store_outages", "Times that the store of budgets stopped answering.", registry=r

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.foundation.ids import exchange_id
 from proxy.journal.frames import record_payload
 from proxy.journal.replay import COUNT_BITS
@@ -54,7 +54,7 @@ def record(begun: Opened) -> UsageRecord:
         opened=begun,
         outcome=Outcome.SERVED,
         reading=Reading(usage, UsageSource.REPORTED, estimator="2026-11", expected_error=0.05),
-        bills=Bills.EVERYTHING,
+        bills=BillableParts.EVERYTHING,
         events=completion,
         bytes=280 * completion,
         duration_ms=20.25 * completion,

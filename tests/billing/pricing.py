@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.billing.prices import OPTIONAL, configured
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage
 
 COUNTS = st.none() | st.integers(0, 10**8) | st.integers(0, 20)
@@ -33,14 +33,14 @@ def prices(draw: st.DrawFn) -> Price:
     return configured(*draw(tiers()), service_tiers=draw(st.dictionaries(WORDS, tiers(), max_size=2)))
 
 
-def exact_nusd(price: Price, usage: Usage, bills: Bills, service_tier: str | None = None) -> Fraction:
+def exact_nusd(price: Price, usage: Usage, bills: BillableParts, service_tier: str | None = None) -> Fraction:
     """Not rounded. Takes the prompt apart token by token kind, from the kind that is believed first."""
     tiers = price.service_tiers.get(service_tier or "", price.tiers)
     rates = [tier for tier in tiers if tier is tiers[0] or (usage.prompt_tokens or 0) > tier.above_prompt_tokens][-1]
     total = Fraction(0)
-    if bills in (Bills.EVERYTHING, Bills.PROMPT):
+    if bills in (BillableParts.EVERYTHING, BillableParts.PROMPT):
         total += _prompt(rates, usage)
-    if bills in (Bills.EVERYTHING, Bills.OUTPUT):
+    if bills in (BillableParts.EVERYTHING, BillableParts.OUTPUT):
         total += _output(rates, usage)
     return total
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from proxy.reconciliation.provider_bill.bill import Kind
+from proxy.reconciliation.provider_bill.bill import BillKind
 from proxy.reconciliation.provider_bill.check import (
     ALL_MODELS,
     NO_MODEL,
+    BillVerdict,
     Compared,
-    Ours,
+    LedgerTotals,
     Row,
-    Verdict,
     compare,
     matched,
 )
@@ -24,42 +24,50 @@ FIRST, SECOND = date(2026, 11, 1), date(2026, 11, 2)
 NAME = "gpt-4o"
 
 
-FULL = {Kind.REQUESTS: 5, Kind.PROMPT: 1_000, Kind.CACHED: 300, Kind.COMPLETION: 70, Kind.COST: 10**9}
-NONE = dict.fromkeys(Kind, 0)
+FULL = {
+    BillKind.REQUESTS: 5,
+    BillKind.PROMPT: 1_000,
+    BillKind.CACHED: 300,
+    BillKind.COMPLETION: 70,
+    BillKind.COST: 10**9,
+}
+NONE = dict.fromkeys(BillKind, 0)
 
 
 def ours(
     began: date | None = FIRST, ended: date | None = FIRST, *, model: str = NAME, estimated: bool = False,
-    unknown: int = 0, error: float = 0.0, amounts: dict[Kind, int] = FULL,
-) -> Ours:  # fmt: skip
+    unknown: int = 0, error: float = 0.0, amounts: dict[BillKind, int] = FULL,
+) -> LedgerTotals:  # fmt: skip
     """What the ledger has of a model."""
-    return Ours(model, began, ended, estimated, amounts, dict.fromkeys(Kind, unknown), dict.fromkeys(Kind, error))
+    return LedgerTotals(
+        model, began, ended, estimated, amounts, dict.fromkeys(BillKind, unknown), dict.fromkeys(BillKind, error)
+    )
 
 
-def prompts(count: int) -> dict[Kind, int]:
+def prompts(count: int) -> dict[BillKind, int]:
     """Only prompt tokens."""
-    return {**NONE, Kind.PROMPT: count}
+    return {**NONE, BillKind.PROMPT: count}
 
 
 SEVEN = ours(amounts=prompts(7))
 
 
-def against(document: Any, *mine: Ours) -> Compared:
+def against(document: Any, *mine: LedgerTotals) -> Compared:
     """Compare them."""
     bill = read(document)
     return compare(bill, dict.fromkeys(bill.subjects, mine))
 
 
-def verdicts(rows: list[Row]) -> dict[tuple[int | None, str | None, Kind], Verdict]:
+def verdicts(rows: list[Row]) -> dict[tuple[int | None, str | None, BillKind], BillVerdict]:
     """Of all that are not equal."""
     shown = {(row.day and row.day.day, row.model, row.kind): row.verdict for row in rows}
-    return {key: verdict for key, verdict in shown.items() if verdict is not Verdict.EQUAL}
+    return {key: verdict for key, verdict in shown.items() if verdict is not BillVerdict.EQUAL}
 
 
 def test_what_is_equal_is_equal() -> None:
     done = against(page(openai(completions(NAME)), openai(day=1)), ours())
     assert [(row.day, row.model, row.kind) for row in done.rows] == [
-        (FIRST, NAME, kind) for kind in (Kind.REQUESTS, Kind.PROMPT, Kind.CACHED, Kind.COMPLETION)
+        (FIRST, NAME, kind) for kind in (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
     ]
     assert verdicts([*done.rows, *done.models, *done.totals]) == {}
     assert done.explained
@@ -68,36 +76,41 @@ def test_what_is_equal_is_equal() -> None:
 @pytest.mark.parametrize(
     ("field", "kind"),
     [
-        ("num_model_requests", Kind.REQUESTS),
-        ("input_tokens", Kind.PROMPT),
-        ("input_cached_tokens", Kind.CACHED),
-        ("output_tokens", Kind.COMPLETION),
+        ("num_model_requests", BillKind.REQUESTS),
+        ("input_tokens", BillKind.PROMPT),
+        ("input_cached_tokens", BillKind.CACHED),
+        ("output_tokens", BillKind.COMPLETION),
     ],
 )
 @pytest.mark.parametrize("by", [1, -1])
-def test_one_token_more_or_less_differs(field: str, kind: Kind, by: int) -> None:
+def test_one_token_more_or_less_differs(field: str, kind: BillKind, by: int) -> None:
     said = completions(NAME)
     done = against(page(openai({**said, field: said[field] + by})), ours())
-    assert verdicts(done.rows) == {(1, NAME, kind): Verdict.DIFFERS}
-    assert verdicts(done.models) == {(None, NAME, kind): Verdict.DIFFERS}
+    assert verdicts(done.rows) == {(1, NAME, kind): BillVerdict.DIFFERS}
+    assert verdicts(done.models) == {(None, NAME, kind): BillVerdict.DIFFERS}
     assert {row.kind: row.difference for row in done.totals}[kind] == by
     assert not done.explained
 
 
 @pytest.mark.parametrize(
     ("said", "verdict"),
-    [(1_030, Verdict.ESTIMATES), (970, Verdict.ESTIMATES), (1_031, Verdict.DIFFERS), (969, Verdict.DIFFERS)],
+    [
+        (1_030, BillVerdict.ESTIMATES),
+        (970, BillVerdict.ESTIMATES),
+        (1_031, BillVerdict.DIFFERS),
+        (969, BillVerdict.DIFFERS),
+    ],
 )
-def test_estimates_explain_three_times_their_error(said: int, verdict: Verdict) -> None:
+def test_estimates_explain_three_times_their_error(said: int, verdict: BillVerdict) -> None:
     done = against(page(openai(completions(NAME, input_tokens=said))), ours(estimated=True, error=10.0))
-    assert verdicts(done.rows) == {(1, NAME, Kind.PROMPT): verdict}
+    assert verdicts(done.rows) == {(1, NAME, BillKind.PROMPT): verdict}
     assert done.rows[1].estimated == 1_000
     with_known = against(
         page(openai(completions(NAME, input_tokens=said + 7))), ours(estimated=True, error=10.0), SEVEN
     )
     assert verdicts(with_known.rows) == verdicts(done.rows)
     assert with_known.rows[1].estimated == 1_000
-    assert done.explained is (verdict is Verdict.ESTIMATES)
+    assert done.explained is (verdict is BillVerdict.ESTIMATES)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +119,8 @@ def test_estimates_explain_three_times_their_error(said: int, verdict: Verdict) 
 def test_a_request_that_reported_nothing_may_be_counted_or_not(said: int, explained: bool) -> None:
     """Three were reported, two estimated, and of one nobody knows anything."""
     mine = (
-        ours(amounts={**FULL, Kind.REQUESTS: 3}),
-        ours(amounts={**NONE, Kind.REQUESTS: 2}, estimated=True),
+        ours(amounts={**FULL, BillKind.REQUESTS: 3}),
+        ours(amounts={**NONE, BillKind.REQUESTS: 2}, estimated=True),
         ours(amounts=NONE, unknown=1),
     )
     done = against(page(openai(completions(NAME, num_model_requests=said))), *mine)
@@ -117,7 +130,7 @@ def test_a_request_that_reported_nothing_may_be_counted_or_not(said: int, explai
 
 def test_what_nobody_knows_explains_no_tokens() -> None:
     done = against(page(openai(completions(NAME, input_tokens=1_001))), ours(unknown=1))
-    assert verdicts(done.rows) == {(1, NAME, Kind.PROMPT): Verdict.DIFFERS}
+    assert verdicts(done.rows) == {(1, NAME, BillKind.PROMPT): BillVerdict.DIFFERS}
 
 
 def two_days(first: int, second: int) -> Any:
@@ -130,64 +143,64 @@ def two_days(first: int, second: int) -> Any:
     ("first", "second", "expected"),
     [
         (1_100, 1_000, {}),
-        (1_000, 1_100, {1: Verdict.MIDNIGHT, 2: Verdict.MIDNIGHT}),
-        (1_040, 1_060, {1: Verdict.MIDNIGHT, 2: Verdict.MIDNIGHT}),
-        (999, 1_101, {1: Verdict.DIFFERS, 2: Verdict.DIFFERS}),
-        (1_101, 999, {1: Verdict.DIFFERS, 2: Verdict.DIFFERS}),
-        (1_000, 1_000, {1: Verdict.MIDNIGHT, None: Verdict.DIFFERS}),
-        (1_100, 1_100, {2: Verdict.MIDNIGHT, None: Verdict.DIFFERS}),
+        (1_000, 1_100, {1: BillVerdict.MIDNIGHT, 2: BillVerdict.MIDNIGHT}),
+        (1_040, 1_060, {1: BillVerdict.MIDNIGHT, 2: BillVerdict.MIDNIGHT}),
+        (999, 1_101, {1: BillVerdict.DIFFERS, 2: BillVerdict.DIFFERS}),
+        (1_101, 999, {1: BillVerdict.DIFFERS, 2: BillVerdict.DIFFERS}),
+        (1_000, 1_000, {1: BillVerdict.MIDNIGHT, None: BillVerdict.DIFFERS}),
+        (1_100, 1_100, {2: BillVerdict.MIDNIGHT, None: BillVerdict.DIFFERS}),
     ],
 )
 def test_what_goes_over_midnight_may_be_on_either_day_and_only_once(
-    first: int, second: int, expected: dict[int | None, Verdict]
+    first: int, second: int, expected: dict[int | None, BillVerdict]
 ) -> None:
     over = ours(FIRST, SECOND, amounts=prompts(100))
     done = against(two_days(first, second), ours(), ours(SECOND, SECOND), over)
     assert verdicts([*done.rows, *done.models]) == {
-        (day, NAME, Kind.PROMPT): verdict for day, verdict in expected.items()
+        (day, NAME, BillKind.PROMPT): verdict for day, verdict in expected.items()
     }
-    assert done.explained is (Verdict.DIFFERS not in expected.values())
+    assert done.explained is (BillVerdict.DIFFERS not in expected.values())
 
 
 @pytest.mark.parametrize(
-    ("said", "verdict"), [(900, Verdict.MIDNIGHT), (1_050, Verdict.MIDNIGHT), (1_051, Verdict.DIFFERS)]
+    ("said", "verdict"), [(900, BillVerdict.MIDNIGHT), (1_050, BillVerdict.MIDNIGHT), (1_051, BillVerdict.DIFFERS)]
 )
-def test_what_was_running_at_the_edges_may_be_on_this_bill_or_another(said: int, verdict: Verdict) -> None:
-    mine = ours(amounts={**FULL, Kind.PROMPT: 900})
+def test_what_was_running_at_the_edges_may_be_on_this_bill_or_another(said: int, verdict: BillVerdict) -> None:
+    mine = ours(amounts={**FULL, BillKind.PROMPT: 900})
     before, after = ours(None, FIRST, amounts=prompts(50)), ours(FIRST, None, amounts=prompts(100))
     done = against(page(openai(completions(NAME, input_tokens=said))), mine, before, after)
-    assert [row.ledger for row in done.rows if row.kind is Kind.PROMPT] == [1_000]
-    assert verdicts([*done.rows, *done.models]) == {(day, NAME, Kind.PROMPT): verdict for day in (1, None)}
+    assert [row.ledger for row in done.rows if row.kind is BillKind.PROMPT] == [1_000]
+    assert verdicts([*done.rows, *done.models]) == {(day, NAME, BillKind.PROMPT): verdict for day in (1, None)}
 
 
 @pytest.mark.parametrize(
     ("value", "verdict"),
     [
         (1, None),
-        ("1.000000105", Verdict.ROUNDING),
-        ("0.999999895", Verdict.ROUNDING),
-        ("1.000000106", Verdict.DIFFERS),
-        (0, Verdict.DIFFERS),
+        ("1.000000105", BillVerdict.ROUNDING),
+        ("0.999999895", BillVerdict.ROUNDING),
+        ("1.000000106", BillVerdict.DIFFERS),
+        (0, BillVerdict.DIFFERS),
     ],
 )
-def test_money_is_equal_to_what_both_round(value: Any, verdict: Verdict | None) -> None:
+def test_money_is_equal_to_what_both_round(value: Any, verdict: BillVerdict | None) -> None:
     """Five exchanges of ours, one amount of theirs."""
     done = against(page(openai(costs(value, f"{NAME}-2024-08-06, input"))), ours())
-    assert verdicts(done.rows) == ({} if verdict is None else {(1, NAME, Kind.COST): verdict})
+    assert verdicts(done.rows) == ({} if verdict is None else {(1, NAME, BillKind.COST): verdict})
 
 
-@pytest.mark.parametrize(("less", "verdict"), [(135, Verdict.ESTIMATES), (136, Verdict.DIFFERS)])
-def test_rounding_comes_on_top_of_estimates(less: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("less", "verdict"), [(135, BillVerdict.ESTIMATES), (136, BillVerdict.DIFFERS)])
+def test_rounding_comes_on_top_of_estimates(less: int, verdict: BillVerdict) -> None:
     document = page(openai(costs(f"{(10**9 - less) / 10**9:.9f}", f"{NAME}, input")))
     done = against(document, ours(estimated=True, error=10.0))
-    assert verdicts(done.rows) == {(1, NAME, Kind.COST): verdict}
+    assert verdicts(done.rows) == {(1, NAME, BillKind.COST): verdict}
 
 
 def test_usage_and_money_are_each_compared_with_what_they_speak_of() -> None:
     usage = page(openai(completions(NAME)), openai(completions(NAME), day=1))
     done = against([usage, page(openai(costs("1.5")))], ours(), ours(SECOND, SECOND))
     assert verdicts(done.rows) == {
-        (1, ALL_MODELS, Kind.COST): Verdict.DIFFERS, (2, ALL_MODELS, Kind.COST): Verdict.DIFFERS,
+        (1, ALL_MODELS, BillKind.COST): BillVerdict.DIFFERS, (2, ALL_MODELS, BillKind.COST): BillVerdict.DIFFERS,
     }  # fmt: skip
 
 
@@ -201,7 +214,7 @@ def test_where_no_model_is_named_a_day_is_compared_as_a_whole() -> None:
 def test_what_one_side_alone_names_has_a_line_of_its_own() -> None:
     document = page(openai(completions(NAME), completions("o3"), completions(None)))
     done = against(document, ours(), ours(model="whisper"))
-    sides = {row.model: (row.provider, row.ledger) for row in done.rows if row.kind is Kind.PROMPT}
+    sides = {row.model: (row.provider, row.ledger) for row in done.rows if row.kind is BillKind.PROMPT}
     assert sides == {NAME: (1_000, 1_000), "o3": (1_000, 0), "whisper": (0, 1_000), NO_MODEL: (1_000, 0)}
     assert not done.explained
     assert [row.difference for row in done.totals] == [5, 1_000, 300, 70]
@@ -217,7 +230,7 @@ def test_a_provider_that_counts_no_requests_is_not_asked_for_them() -> None:
         {"starting_at": "2026-11-01T00:00:00Z", "ending_at": "2026-11-02T00:00:00Z", "results": [messages(NAME)]}
     )
     done = against(anthropic, ours())
-    assert [row.kind for row in done.rows] == [Kind.PROMPT, Kind.CACHED, Kind.COMPLETION]
+    assert [row.kind for row in done.rows] == [BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION]
     assert done.explained
 
 

@@ -12,30 +12,32 @@ import pytest
 
 from proxy.reconciliation.provider_bill import bill as bills
 from proxy.reconciliation.provider_bill import file as bill_file
-from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, Kind, Subject
+from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, BillKind, BillSubject
 from tests.billing.bills import MIDNIGHT, anthropic, cents, completions, costs, messages, openai, page, read
 
 FIRST = date(2026, 11, 1)
-TOKENS = {Kind.PROMPT: 1_000, Kind.CACHED: 300, Kind.COMPLETION: 70}
+TOKENS = {BillKind.PROMPT: 1_000, BillKind.CACHED: 300, BillKind.COMPLETION: 70}
 
 
-def usage(bill: Bill) -> dict[tuple[int, str | None], dict[Kind, Any]]:
+def usage(bill: Bill) -> dict[tuple[int, str | None], dict[BillKind, Any]]:
     """(day of November, model) → what was used."""
-    return {(day.day, model): dict(said) for (day, model), said in bill.amounts(Subject.USAGE).items()}
+    return {(day.day, model): dict(said) for (day, model), said in bill.amounts(BillSubject.USAGE).items()}
 
 
 def money(bill: Bill) -> dict[tuple[int, str | None], Decimal]:
     """(day of November, model) → USD."""
-    return {(day.day, model): Decimal(said[Kind.COST]) for (day, model), said in bill.amounts(Subject.COST).items()}
+    return {
+        (day.day, model): Decimal(said[BillKind.COST]) for (day, model), said in bill.amounts(BillSubject.COST).items()
+    }
 
 
 def test_openai_usage() -> None:
     bill = read(page(openai(completions(), completions("o3")), openai(completions(), day=1)))
     rows = [(1, "gpt-4o-2024-08-06"), (1, "o3"), (2, "gpt-4o-2024-08-06")]
-    assert usage(bill) == {row: {Kind.REQUESTS: 5, **TOKENS} for row in rows}
-    assert bill.subjects == (Subject.USAGE,)
-    assert bill.kinds(Subject.USAGE) == (Kind.REQUESTS, Kind.PROMPT, Kind.CACHED, Kind.COMPLETION)
-    assert bill.spans(Subject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
+    assert usage(bill) == {row: {BillKind.REQUESTS: 5, **TOKENS} for row in rows}
+    assert bill.subjects == (BillSubject.USAGE,)
+    assert bill.kinds(BillSubject.USAGE) == (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
+    assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
     assert not bill.goes_on
 
 
@@ -44,8 +46,8 @@ def test_results_of_one_model_and_day_are_added_up() -> None:
         openai(completions(project_id=name), begin=h * 3600, end=(h + 1) * 3600) for h in (0, 1, 5) for name in "ab"
     ]
     bill = read([page(*hours[:2], has_more=True), page(*hours[2:])])
-    assert usage(bill)[1, "gpt-4o-2024-08-06"][Kind.PROMPT] == 6_000
-    assert bill.spans(Subject.USAGE) == [(MIDNIGHT, MIDNIGHT + 7200), (MIDNIGHT + 18_000, MIDNIGHT + 21_600)]
+    assert usage(bill)[1, "gpt-4o-2024-08-06"][BillKind.PROMPT] == 6_000
+    assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT, MIDNIGHT + 7200), (MIDNIGHT + 18_000, MIDNIGHT + 21_600)]
     assert not bill.goes_on
     assert read(page(has_more=True, next_page="page_x")).goes_on
 
@@ -58,8 +60,8 @@ def test_openai_embeddings_are_input_only() -> None:
         "model": "e",
     }
     bill = read(page(openai(result)))
-    assert usage(bill) == {(1, "e"): {Kind.REQUESTS: 2, Kind.PROMPT: 9}}
-    assert bill.kinds(Subject.USAGE) == (Kind.REQUESTS, Kind.PROMPT)
+    assert usage(bill) == {(1, "e"): {BillKind.REQUESTS: 2, BillKind.PROMPT: 9}}
+    assert bill.kinds(BillSubject.USAGE) == (BillKind.REQUESTS, BillKind.PROMPT)
 
 
 def test_openai_costs() -> None:
@@ -79,7 +81,7 @@ def test_openai_costs() -> None:
         (1, "tuning, training, o3"): 3,
         (1, None): Decimal("1e-7"),
     }
-    assert (bill.subjects, bill.kinds(Subject.COST)) == ((Subject.COST,), (Kind.COST,))
+    assert (bill.subjects, bill.kinds(BillSubject.COST)) == ((BillSubject.COST,), (BillKind.COST,))
     assert [bill.lines(FIRST, name) for name in ("gpt-4o-2024-08-06", None, "o3")] == [2, 1, 0]
 
 
@@ -93,15 +95,15 @@ def test_anthropic_usage_and_costs() -> None:
     ])  # fmt: skip
     assert usage(bill) == {
         (1, "claude-sonnet-4-20250514"): TOKENS,
-        (1, "claude-3"): {**TOKENS, Kind.PROMPT: 800},
+        (1, "claude-3"): {**TOKENS, BillKind.PROMPT: 800},
     }
     assert money(bill) == {
         (2, "claude-sonnet-4-20250514"): Decimal("1.2379012"),
         (2, "Web Search"): 1,
         (3, None): Decimal("0.07"),
     }
-    assert bill.spans(Subject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
-    assert bill.spans(Subject.COST) == [(MIDNIGHT + DAY_S, MIDNIGHT + 3 * DAY_S)]
+    assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
+    assert bill.spans(BillSubject.COST) == [(MIDNIGHT + DAY_S, MIDNIGHT + 3 * DAY_S)]
 
 
 PAGES = [page(openai(completions(), day=day)) for day in range(3)]
@@ -121,22 +123,22 @@ PAGES = [page(openai(completions(), day=day)) for day in range(3)]
 def test_a_file_is_a_page_a_list_or_lines(content: bytes) -> None:
     bill = read(content)
     assert [day for day, _ in usage(bill)] == [1, 2, 3]
-    assert bill.spans(Subject.USAGE) == [(MIDNIGHT, MIDNIGHT + 3 * DAY_S)]
+    assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT, MIDNIGHT + 3 * DAY_S)]
 
 
 def test_an_export_of_nothing_is_compared_all_the_same() -> None:
     bill = read(page(openai(), openai(day=1)))
-    assert bill.subjects == (Subject.USAGE,)
-    assert bill.kinds(Subject.USAGE) == (Kind.PROMPT, Kind.COMPLETION)
-    assert bill.spans(Subject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
-    assert read(page()).spans(Subject.USAGE) == []
+    assert bill.subjects == (BillSubject.USAGE,)
+    assert bill.kinds(BillSubject.USAGE) == (BillKind.PROMPT, BillKind.COMPLETION)
+    assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
+    assert read(page()).spans(BillSubject.USAGE) == []
 
 
 def test_only_whole_buckets_within_the_time_that_is_asked_for() -> None:
     days = page(*(openai(completions(), day=day) for day in range(4)))
     bill = read(days, since=MIDNIGHT + 1.0, until=MIDNIGHT + 3.5 * DAY_S)
     assert [day for day, _ in usage(bill)] == [2, 3]
-    assert bill.spans(Subject.USAGE) == [(MIDNIGHT + DAY_S, MIDNIGHT + 3 * DAY_S)]
+    assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT + DAY_S, MIDNIGHT + 3 * DAY_S)]
 
 
 def third(**differences: Any) -> Any:
@@ -215,7 +217,7 @@ def test_what_is_wrong_is_said_with_its_place_and_not_quoted(document: Any, word
 def test_overlapping_buckets_are_refused() -> None:
     bill = read(page(openai(completions()), openai(completions(), begin=3600, end=7200)))
     with pytest.raises(BillError, match="two buckets of usage overlap at 2026-11-01T01:00:00"):
-        bill.spans(Subject.USAGE)
+        bill.spans(BillSubject.USAGE)
 
 
 @pytest.mark.parametrize(

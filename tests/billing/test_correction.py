@@ -14,15 +14,15 @@ from proxy.billing.adjustment import restated
 from proxy.billing.correction import (
     AMOUNT_NUSD_MAX,
     CorrectionError,
-    Wanted,
+    CorrectionRequest,
     corrected,
+    exchange_totals,
     rerated,
-    standing,
     unexplained,
 )
 from proxy.billing.entries import TOKENS, LedgerEntry
 from proxy.billing.prices import charge, configured, pinned, price_text
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import content_hash, entry
 from proxy.metering.usage import Reading, Usage, UsageSource
 from tests.billing.pricing import WORDS, prices
@@ -34,7 +34,7 @@ DEARER = configured(Rates(input=200_000_000, cached_input=100_000_000, output=80
 
 def made(entries: list[LedgerEntry], why: str = "the customer is right", **wanted: Any) -> LedgerEntry:
     """The adjustment, which is also added to `entries`."""
-    line = corrected(standing(entries), Wanted(**wanted), why)
+    line = corrected(exchange_totals(entries), CorrectionRequest(**wanted), why)
     assert line is not None
     entries.append(line)
     return line
@@ -64,27 +64,27 @@ def test_tokens_without_money_are_priced_as_the_exchange_was() -> None:
     assert (line.completion_tokens, line.total_tokens, line.prompt_tokens) == (50, 50, 0)
     assert (line.usage_source, line.estimator) == ("corrected", None)
     usage = Usage(1000, 400, 300, 50, 1300)
-    now = standing(entries)
+    now = exchange_totals(entries)
     assert now.usage == usage
     assert (now.charge_usd, now.cost_usd) == (
-        charge(PRICE, usage, Bills.EVERYTHING),
-        charge(COST, usage, Bills.EVERYTHING),
+        charge(PRICE, usage, BillableParts.EVERYTHING),
+        charge(COST, usage, BillableParts.EVERYTHING),
     )
 
 
 def test_tokens_with_money_take_the_money_as_it_is_given() -> None:
     entries = [TERMINAL]
     made(entries, completion_tokens=300, charge_usd=5)
-    now = standing(entries)
+    now = exchange_totals(entries)
     assert now.charge_usd == 5
-    assert now.cost_usd == charge(COST, now.usage, Bills.EVERYTHING)
+    assert now.cost_usd == charge(COST, now.usage, BillableParts.EVERYTHING)
 
 
-@pytest.mark.parametrize("bills", list(Bills))
-def test_what_is_billed_stays_the_policy_of_the_exchange(bills: Bills) -> None:
+@pytest.mark.parametrize("bills", list(BillableParts))
+def test_what_is_billed_stays_the_policy_of_the_exchange(bills: BillableParts) -> None:
     entries = [entry(replace(RECORD, reading=ESTIMATED, bills=bills))]
     made(entries, prompt_tokens=2_000, completion_tokens=10)
-    now = standing(entries)
+    now = exchange_totals(entries)
     usage = Usage(2_000, None, 10, None, 2_010)
     assert (now.charge_usd, now.cost_usd) == (charge(PRICE, usage, bills), charge(COST, usage, bills))
 
@@ -93,39 +93,39 @@ def test_what_nobody_knew_stays_unknown_and_what_is_said_is_known() -> None:
     entries = [entry(replace(RECORD, reading=Reading(Usage(), UsageSource.NONE), opened=replace(OPENED, price=None)))]
     line = made(entries, prompt_tokens=7)
     assert (line.prompt_tokens, line.completion_tokens, line.total_tokens) == (7, None, None)
-    assert (line.charge_usd, standing(entries).charge_usd) == (None, None)
-    assert line.cost_usd == charge(COST, Usage(7), Bills.EVERYTHING)
+    assert (line.charge_usd, exchange_totals(entries).charge_usd) == (None, None)
+    assert line.cost_usd == charge(COST, Usage(7), BillableParts.EVERYTHING)
 
 
 def test_the_second_correction_sees_the_first() -> None:
     entries = [TERMINAL]
     made(entries, charge_usd=10)
-    assert corrected(standing(entries), Wanted(charge_usd=10), "again") is None
+    assert corrected(exchange_totals(entries), CorrectionRequest(charge_usd=10), "again") is None
     line = made(entries, charge_usd=30)
     assert (line.seq, line.charge_usd) == (2, 20)
 
 
 def test_the_last_word_on_an_exchange_says_what_is_billed_and_who_counted() -> None:
-    swept = entry(replace(RECORD, reading=ESTIMATED, bills=Bills.OUTPUT, details={"swept": True}))
+    swept = entry(replace(RECORD, reading=ESTIMATED, bills=BillableParts.OUTPUT, details={"swept": True}))
     entries = [swept]
-    assert standing(entries).bills is Bills.OUTPUT
+    assert exchange_totals(entries).bills is BillableParts.OUTPUT
     entries.append(restated(entries, TERMINAL, content_hash) or swept)
-    now = standing(entries)
+    now = exchange_totals(entries)
     assert (now.usage, now.charge_usd, now.cost_usd) == (REPORTED.usage, TERMINAL.charge_usd, TERMINAL.cost_usd)
-    assert (now.bills, now.source, now.next_seq) == (Bills.EVERYTHING, "reported", 2)
+    assert (now.bills, now.source, now.next_seq) == (BillableParts.EVERYTHING, "reported", 2)
     assert unexplained(entries) == []
 
 
 def test_a_record_that_comes_after_a_correction_counts_beside_it() -> None:
     """Each is a difference; and the price that was set right is the one to go on with."""
     entries = [entry(replace(RECORD, reading=ESTIMATED, details={"swept": True}))]
-    entries.append(rerated(standing(entries), DEARER, None) or TERMINAL)
+    entries.append(rerated(exchange_totals(entries), DEARER, None) or TERMINAL)
     entries.append(restated(entries, TERMINAL, content_hash) or TERMINAL)
     assert [one.seq for one in entries] == [0, 1, 2]
     assert unexplained(entries) == []
-    assert standing(entries).price == price_text(DEARER, 1000)
-    entries.append(rerated(standing(entries), DEARER, None) or TERMINAL)
-    assert standing(entries).charge_usd == charge(DEARER, REPORTED.usage, Bills.EVERYTHING)
+    assert exchange_totals(entries).price == price_text(DEARER, 1000)
+    entries.append(rerated(exchange_totals(entries), DEARER, None) or TERMINAL)
+    assert exchange_totals(entries).charge_usd == charge(DEARER, REPORTED.usage, BillableParts.EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -145,19 +145,19 @@ def test_a_record_that_comes_after_a_correction_counts_beside_it() -> None:
 )
 def test_what_cannot_be_is_refused(wanted: dict[str, int], words: str) -> None:
     with pytest.raises(CorrectionError, match=words):
-        corrected(standing([TERMINAL]), Wanted(**wanted), "why not")
+        corrected(exchange_totals([TERMINAL]), CorrectionRequest(**wanted), "why not")
 
 
 @pytest.mark.parametrize("why", ["", "  ", "x" * 501, "a\nb", "a\x1b[31m"])
 def test_a_reason_is_a_sentence(why: str) -> None:
     with pytest.raises(CorrectionError, match="a reason has"):
-        corrected(standing([TERMINAL]), Wanted(charge_usd=1), why)
+        corrected(exchange_totals([TERMINAL]), CorrectionRequest(charge_usd=1), why)
 
 
 def test_without_a_terminal_entry_there_is_nothing_to_correct() -> None:
     for entries in ([], [replace(TERMINAL, kind="adjustment", seq=2)]):
         with pytest.raises(CorrectionError, match="no entry"):
-            standing(entries)
+            exchange_totals(entries)
 
 
 def test_the_pinned_tier_is_not_used_for_prompts_it_does_not_hold_for() -> None:
@@ -165,41 +165,43 @@ def test_the_pinned_tier_is_not_used_for_prompts_it_does_not_hold_for() -> None:
     entries = [entry(replace(RECORD, opened=replace(OPENED, price=Price("tiered", tiers))))]
     made(entries, prompt_tokens=901)
     with pytest.raises(CorrectionError, match="above 900"):
-        corrected(standing(entries), Wanted(prompt_tokens=900), "shorter")
+        corrected(exchange_totals(entries), CorrectionRequest(prompt_tokens=900), "shorter")
     made(entries, prompt_tokens=900, charge_usd=1)
 
 
 def test_another_price_makes_the_money_anew() -> None:
     entries = [TERMINAL]
-    line = rerated(standing(entries), DEARER, COST)
+    line = rerated(exchange_totals(entries), DEARER, COST)
     assert line is not None
     assert line.charge_usd == TERMINAL.charge_usd  # twice the price: once more the same
     assert (line.cost_usd, line.completion_tokens, line.price_version) == (0, 0, DEARER.version)
     assert (line.details["why"], line.details["by"]) == ("rerated", "rerate")
     assert pinned(line.details["price"]).tiers == DEARER.tiers
-    assert rerated(standing([TERMINAL, line]), DEARER, COST) is None
-    assert rerated(standing([TERMINAL]), None, None) is None
+    assert rerated(exchange_totals([TERMINAL, line]), DEARER, COST) is None
+    assert rerated(exchange_totals([TERMINAL]), None, None) is None
     # From now on this is its price.
     made(entries := [TERMINAL, line], completion_tokens=60)
-    assert standing(entries).charge_usd == charge(DEARER, Usage(1000, 400, 60, 50), Bills.EVERYTHING)
+    assert exchange_totals(entries).charge_usd == charge(DEARER, Usage(1000, 400, 60, 50), BillableParts.EVERYTHING)
 
 
 def test_the_tier_of_another_price_is_that_of_the_whole_prompt() -> None:
     tiers = (Rates(1, 1, 1), Rates(10**9, 10**9, 10**9, 999), Rates(1, 1, 1, 1000))
-    line = rerated(standing([TERMINAL]), Price("tiered", tiers), None)
+    line = rerated(exchange_totals([TERMINAL]), Price("tiered", tiers), None)
     assert line is not None
     assert line.details["price"] == price_text(Price("tiered", tiers), 1000)
-    assert standing([TERMINAL, line]).charge_usd == 1_250_000
+    assert exchange_totals([TERMINAL, line]).charge_usd == 1_250_000
 
 
 def test_money_that_a_person_has_set_is_not_touched_by_a_price() -> None:
     entries = [TERMINAL]
     made(entries, charge_usd=0)
-    assert rerated(standing(entries), DEARER, COST) is None
-    line = rerated(standing(entries), DEARER, DEARER)
+    assert rerated(exchange_totals(entries), DEARER, COST) is None
+    line = rerated(exchange_totals(entries), DEARER, DEARER)
     assert line is not None
     assert (line.charge_usd, line.price_version) == (0, TERMINAL.price_version)
-    assert standing([*entries, line]).cost_usd == charge(DEARER, standing(entries).usage, Bills.EVERYTHING)
+    assert exchange_totals([*entries, line]).cost_usd == charge(
+        DEARER, exchange_totals(entries).usage, BillableParts.EVERYTHING
+    )
 
 
 @pytest.mark.parametrize(
@@ -215,28 +217,28 @@ def test_units_are_set_right_and_priced_like_tokens() -> None:
     usage = replace(REPORTED.usage, cache_write_tokens=500, searches=2)
     record = replace(RECORD, opened=replace(OPENED, price=price), reading=replace(REPORTED, usage=usage))
     entries = [entry(record)]
-    assert standing(entries).usage == usage
+    assert exchange_totals(entries).usage == usage
     line = made(entries, searches=5, cache_write_tokens=0)
     assert line.details["units"] == {"searches": 3, "cache_write_tokens": -500}
-    now = standing(entries)
+    now = exchange_totals(entries)
     assert now.usage == replace(usage, searches=5, cache_write_tokens=0)
-    assert now.charge_usd == charge(price, now.usage, Bills.EVERYTHING)
+    assert now.charge_usd == charge(price, now.usage, BillableParts.EVERYTHING)
     with pytest.raises(CorrectionError, match="cache_write_1h_tokens"):
-        corrected(now, Wanted(cache_write_1h_tokens=1), "nothing was written")
-    assert corrected(now, Wanted(cache_write_tokens=0), "again") is None
+        corrected(now, CorrectionRequest(cache_write_1h_tokens=1), "nothing was written")
+    assert corrected(now, CorrectionRequest(cache_write_tokens=0), "again") is None
 
 
 def test_a_new_price_goes_by_how_the_exchange_was_served() -> None:
     record = replace(RECORD, reading=replace(REPORTED, service_tier="priority"))
     price = configured(*PRICE.tiers, service_tiers={"priority": DEARER.tiers})
     entries = [entry(record)]
-    assert entries[0].charge_usd == charge(PRICE, REPORTED.usage, Bills.EVERYTHING), "this list has no variants"
-    line = rerated(standing(entries), price, None)
+    assert entries[0].charge_usd == charge(PRICE, REPORTED.usage, BillableParts.EVERYTHING), "this list has no variants"
+    line = rerated(exchange_totals(entries), price, None)
     assert line is not None
     entries.append(line)
-    assert standing(entries).charge_usd == charge(DEARER, REPORTED.usage, Bills.EVERYTHING)
+    assert exchange_totals(entries).charge_usd == charge(DEARER, REPORTED.usage, BillableParts.EVERYTHING)
     assert (line.details["price"]["service_tier"], line.price_version) == ("priority", price.version)
-    assert rerated(standing(entries), price, None) is None
+    assert rerated(exchange_totals(entries), price, None) is None
     assert unexplained(entries) == []
 
 
@@ -246,7 +248,7 @@ def test_a_late_record_s_units_are_a_difference_too() -> None:
     line = restated([old], entry(replace(RECORD, reading=replace(REPORTED, usage=usage))), content_hash)
     assert line is not None
     assert line.details["units"] == {"cache_write_tokens": 0, "searches": -1}
-    assert standing([old, line]).usage == usage
+    assert exchange_totals([old, line]).usage == usage
     nothing = restated([entry(replace(RECORD, details={"swept": True}))], TERMINAL, content_hash)
     assert nothing is not None
     assert "units" not in nothing.details
@@ -255,7 +257,7 @@ def test_a_late_record_s_units_are_a_difference_too() -> None:
 @pytest.mark.parametrize("units", [7, {"searches": "2"}, {"searches": None}, {"prompt_tokens": 1}, {"apples": 1}])
 def test_units_that_are_no_counts_are_not_summed(units: Any) -> None:
     with pytest.raises(ValueError):
-        standing([replace(TERMINAL, details={**TERMINAL.details, "units": units})])
+        exchange_totals([replace(TERMINAL, details={**TERMINAL.details, "units": units})])
 
 
 COUNTS = st.integers(0, 10**8)
@@ -271,20 +273,20 @@ RECORDS = st.builds(
     USAGES,
     st.sampled_from(UsageSource),
     st.none() | WORDS,
-    st.sampled_from(Bills),
+    st.sampled_from(BillableParts),
     st.none() | PRICES,
 )
-WANTED = st.builds(Wanted, **{name: st.none() | COUNTS for name in Wanted.__struct_fields__})
+WANTED = st.builds(CorrectionRequest, **{name: st.none() | COUNTS for name in CorrectionRequest.__struct_fields__})
 STEPS = st.lists(WANTED | st.tuples(st.none() | PRICES, PRICES), max_size=6)
 
 
 @given(RECORDS, STEPS)
 def test_after_any_steps_the_sum_is_what_the_last_said_and_every_entry_explains_itself(
-    record: Any, steps: list[Wanted | tuple[Price | None, Price]]
+    record: Any, steps: list[CorrectionRequest | tuple[Price | None, Price]]
 ) -> None:
     entries = [entry(record)]
     for step in steps:
-        before = standing(entries)
+        before = exchange_totals(entries)
         if isinstance(step, tuple):
             line = rerated(before, *step)
         else:
@@ -293,7 +295,7 @@ def test_after_any_steps_the_sum_is_what_the_last_said_and_every_entry_explains_
             except CorrectionError:
                 continue
         entries += [line] if line else []
-        after = standing(entries)
+        after = exchange_totals(entries)
         if isinstance(step, tuple):
             assert rerated(after, *step) is None
             assert after.usage == before.usage

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from proxy.billing.limits import (
     CALENDAR_MONTH,
     LIFETIME,
-    Gate,
+    LimitCounter,
     Limits,
     Scope,
     checked_window,
-    gates,
+    limit_counters,
     window_end,
     window_start,
 )
@@ -67,13 +67,13 @@ def test_what_is_one_passes(text: str) -> None:
 
 
 def test_the_gates_of_a_level() -> None:
-    def made(**limits: object) -> tuple[Gate, ...]:
-        return gates(Scope("key_a", Limits(**limits), 50.0), 60.0)  # type: ignore[arg-type]
+    def made(**limits: object) -> tuple[LimitCounter, ...]:
+        return limit_counters(Scope("key_a", Limits(**limits), 50.0), 60.0)  # type: ignore[arg-type]
 
     assert made() == ()
-    assert made(budget_usd=5) == (Gate("key_a", 50.0, 5),)
-    assert made(budget_usd=0, budget_window=LIFETIME) == (Gate("key_a", 0.0, 0),)
-    assert made(rpm=3) == (Gate("key_a", 0.0, None, 3),)
-    assert made(prepaid=True) == (Gate("key_a/credit", 0.0, 0),)
+    assert made(budget_usd=5) == (LimitCounter("key_a", 50.0, 5),)
+    assert made(budget_usd=0, budget_window=LIFETIME) == (LimitCounter("key_a", 0.0, 0),)
+    assert made(rpm=3) == (LimitCounter("key_a", 0.0, None, 3),)
+    assert made(prepaid=True) == (LimitCounter("key_a/credit", 0.0, 0),)
     both = made(budget_usd=5, prepaid=True, tpm=7, parallel=2)
-    assert both == (Gate("key_a", 50.0, 5, None, 7, 2), Gate("key_a/credit", 0.0, 0))
+    assert both == (LimitCounter("key_a", 50.0, 5, None, 7, 2), LimitCounter("key_a/credit", 0.0, 0))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
 from proxy.billing.prices import PriceBook, _tiers, charge, configured, price_text, rate_from_usd, rates_for
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage
 
 TEN_CENTS = Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000)
@@ -45,7 +45,7 @@ def book() -> PriceBook:
     return PriceBook()
 
 
-def usd(price: Price, usage: Usage, bills: Bills = Bills.EVERYTHING) -> str:
+def usd(price: Price, usage: Usage, bills: BillableParts = BillableParts.EVERYTHING) -> str:
     return usd_text(charge(price, usage, bills))
 
 
@@ -53,26 +53,26 @@ def test_a_charge_by_hand() -> None:
     price = configured(TEN_CENTS)
     usage = Usage(prompt_tokens=1000, cached_tokens=400, completion_tokens=250)
     assert usd(price, usage) == "0.00018"  # 600 × 0.10 + 400 × 0.05 + 250 × 0.40, per million
-    assert usd(price, usage, Bills.PROMPT) == "0.00008"
-    assert usd(price, usage, Bills.OUTPUT) == "0.0001"
-    assert usd(price, usage, Bills.NOTHING) == "0"
+    assert usd(price, usage, BillableParts.PROMPT) == "0.00008"
+    assert usd(price, usage, BillableParts.OUTPUT) == "0.0001"
+    assert usd(price, usage, BillableParts.NOTHING) == "0"
 
 
 def test_the_sum_is_rounded_not_its_parts() -> None:
     price = configured(Rates(input=400_000, cached_input=0, output=400_000))
-    assert charge(price, Usage(prompt_tokens=1, completion_tokens=1), Bills.EVERYTHING) == 1
-    assert charge(price, Usage(prompt_tokens=1), Bills.EVERYTHING) == 0
+    assert charge(price, Usage(prompt_tokens=1, completion_tokens=1), BillableParts.EVERYTHING) == 1
+    assert charge(price, Usage(prompt_tokens=1), BillableParts.EVERYTHING) == 0
 
 
 @given(prices(), usages())
 def test_prompt_and_output_add_up(price: Price, usage: Usage) -> None:
-    parts = charge(price, usage, Bills.PROMPT) + charge(price, usage, Bills.OUTPUT)
-    assert abs(charge(price, usage, Bills.EVERYTHING) - parts) <= 1  # each of the two is rounded for itself
+    parts = charge(price, usage, BillableParts.PROMPT) + charge(price, usage, BillableParts.OUTPUT)
+    assert abs(charge(price, usage, BillableParts.EVERYTHING) - parts) <= 1  # each of the two is rounded for itself
 
 
-@given(prices(), usages(), st.sampled_from(list(Bills)), st.integers(0, 10**6))
+@given(prices(), usages(), st.sampled_from(list(BillableParts)), st.integers(0, 10**6))
 def test_more_tokens_never_cost_less_and_nothing_is_negative(
-    price: Price, usage: Usage, bills: Bills, more: int
+    price: Price, usage: Usage, bills: BillableParts, more: int
 ) -> None:
     before = charge(price, usage, bills)
     longer = Usage((usage.prompt_tokens or 0) + more, usage.cached_tokens, usage.completion_tokens)
@@ -84,18 +84,18 @@ def test_more_tokens_never_cost_less_and_nothing_is_negative(
 @given(prices(), usages())
 def test_cached_tokens_are_never_dearer(price: Price, usage: Usage) -> None:
     uncached = Usage(usage.prompt_tokens, None, usage.completion_tokens)
-    assert charge(price, usage, Bills.EVERYTHING) <= charge(price, uncached, Bills.EVERYTHING)
+    assert charge(price, usage, BillableParts.EVERYTHING) <= charge(price, uncached, BillableParts.EVERYTHING)
 
 
 def test_cached_tokens_may_be_priced_dearer() -> None:
     price = configured(Rates(input=1_000_000, cached_input=3_000_000, output=0))
-    assert charge(price, Usage(prompt_tokens=10, cached_tokens=10), Bills.PROMPT) == 30
+    assert charge(price, Usage(prompt_tokens=10, cached_tokens=10), BillableParts.PROMPT) == 30
 
 
 @pytest.mark.parametrize("prompt", [None, 0, 5])
 def test_more_cached_tokens_than_prompt_are_not_believed(prompt: int | None) -> None:
     usage = Usage(prompt_tokens=prompt, cached_tokens=1_000_000)
-    assert charge(configured(TEN_CENTS), usage, Bills.PROMPT) == (prompt or 0) * 50
+    assert charge(configured(TEN_CENTS), usage, BillableParts.PROMPT) == (prompt or 0) * 50
 
 
 def test_a_tier_holds_above_its_length_and_for_all_tokens() -> None:
@@ -215,7 +215,7 @@ def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -
                     cache_write_tokens=prompt // 4, cache_write_1h_tokens=prompt // 8, searches=2,
                 )  # fmt: skip
                 exact = _their_price(listed, usage) * 1_000_000_000
-                assert abs(charge(ours, usage, Bills.EVERYTHING) - exact) <= Decimal("0.5"), model.id
+                assert abs(charge(ours, usage, BillableParts.EVERYTHING) - exact) <= Decimal("0.5"), model.id
             compared += 1
     assert compared > 50
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.billing.prices import charge
 from proxy.billing.quote import completion_tokens, completion_tokens_bound, quote
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage
 
 MUCH = 1 << 62
@@ -25,7 +25,7 @@ def test_it_is_an_upper_bound(price: Price, prompt: int, completion: int, draw: 
         cached_tokens=draw.draw(st.integers(0, prompt)),
         completion_tokens=draw.draw(st.integers(0, completion)),
     )
-    assert charge(price, used, Bills.EVERYTHING) <= held.nusd
+    assert charge(price, used, BillableParts.EVERYTHING) <= held.nusd
     assert held.tokens == prompt + completion
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from proxy.billing.entries import ENTRIES, LedgerEntry
 from proxy.billing.prices import configured
-from proxy.billing.record import Bills, Opened, Outcome, Rates, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, Rates, UsageRecord
 from proxy.billing.settlement import POLICY, Situation, bills, content_hash, entry, situation
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
 
@@ -42,7 +42,7 @@ RECORD = UsageRecord(
     opened=OPENED,
     outcome=Outcome.SERVED,
     reading=REPORTED,
-    bills=Bills.EVERYTHING,
+    bills=BillableParts.EVERYTHING,
     events=12,
     bytes=3456,
     duration_ms=812.5,
@@ -57,40 +57,40 @@ ENDED_BY_US = [Outcome.CLIENT_LEFT, Outcome.BUDGET_CUT, Outcome.SHUT_DOWN]
 FAILED = [Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED]
 
 
-def billed(outcome: Outcome, source: UsageSource, *, accepted: bool = True, delivered: bool = True) -> Bills:
+def billed(outcome: Outcome, source: UsageSource, *, accepted: bool = True, delivered: bool = True) -> BillableParts:
     return bills(situation(outcome, source=source, accepted=accepted, delivered=delivered), {})
 
 
 @pytest.mark.parametrize(("source", "accepted", "delivered"), list(product(SOURCES, YES_NO, YES_NO)))
 def test_served_bills_everything_and_refused_nothing(source: UsageSource, accepted: bool, delivered: bool) -> None:
-    assert billed(Outcome.SERVED, source, accepted=accepted, delivered=delivered) is Bills.EVERYTHING
-    assert billed(Outcome.REFUSED_UPSTREAM, source, accepted=accepted, delivered=delivered) is Bills.NOTHING
+    assert billed(Outcome.SERVED, source, accepted=accepted, delivered=delivered) is BillableParts.EVERYTHING
+    assert billed(Outcome.REFUSED_UPSTREAM, source, accepted=accepted, delivered=delivered) is BillableParts.NOTHING
 
 
 @pytest.mark.parametrize(("outcome", "source", "delivered"), list(product(ENDED_BY_US, SOURCES, YES_NO)))
 def test_once_the_provider_accepted_prompt_and_output_are_billed(
     outcome: Outcome, source: UsageSource, delivered: bool
 ) -> None:
-    assert billed(outcome, source, accepted=True, delivered=delivered) is Bills.EVERYTHING
-    assert billed(outcome, source, accepted=False, delivered=delivered) is Bills.NOTHING
+    assert billed(outcome, source, accepted=True, delivered=delivered) is BillableParts.EVERYTHING
+    assert billed(outcome, source, accepted=False, delivered=delivered) is BillableParts.NOTHING
 
 
 @pytest.mark.parametrize(("outcome", "accepted"), list(product(FAILED, YES_NO)))
 def test_a_provider_that_failed(outcome: Outcome, accepted: bool) -> None:
-    def of(source: UsageSource, *, delivered: bool) -> Bills:
+    def of(source: UsageSource, *, delivered: bool) -> BillableParts:
         return billed(outcome, source, accepted=accepted, delivered=delivered)
 
-    assert of(UsageSource.REPORTED, delivered=True) is Bills.EVERYTHING
-    assert of(UsageSource.REPORTED, delivered=False) is Bills.PROMPT
+    assert of(UsageSource.REPORTED, delivered=True) is BillableParts.EVERYTHING
+    assert of(UsageSource.REPORTED, delivered=False) is BillableParts.PROMPT
     for unreported in (UsageSource.ESTIMATED, UsageSource.NONE):
-        assert of(unreported, delivered=True) is Bills.OUTPUT
-        assert of(unreported, delivered=False) is Bills.NOTHING
+        assert of(unreported, delivered=True) is BillableParts.OUTPUT
+        assert of(unreported, delivered=False) is BillableParts.NOTHING
 
 
 @pytest.mark.parametrize(("source", "accepted"), list(product(SOURCES, YES_NO)))
 def test_a_crash_bills_what_was_under_way(source: UsageSource, accepted: bool) -> None:
-    assert billed(Outcome.CRASHED, source, accepted=accepted, delivered=True) is Bills.EVERYTHING
-    assert billed(Outcome.CRASHED, source, accepted=accepted, delivered=False) is Bills.NOTHING
+    assert billed(Outcome.CRASHED, source, accepted=accepted, delivered=True) is BillableParts.EVERYTHING
+    assert billed(Outcome.CRASHED, source, accepted=accepted, delivered=False) is BillableParts.NOTHING
 
 
 def test_every_situation_has_a_line_and_is_reached() -> None:
@@ -103,9 +103,9 @@ def test_every_situation_has_a_line_and_is_reached() -> None:
 
 def test_a_providers_own_line_takes_the_place_of_ours() -> None:
     own = {"client_left": "output", "failed_empty": "prompt"}
-    assert bills(Situation.CLIENT_LEFT, own) is Bills.OUTPUT
-    assert bills(Situation.FAILED_EMPTY, own) is Bills.PROMPT
-    assert bills(Situation.SERVED, own) is Bills.EVERYTHING
+    assert bills(Situation.CLIENT_LEFT, own) is BillableParts.OUTPUT
+    assert bills(Situation.FAILED_EMPTY, own) is BillableParts.PROMPT
+    assert bills(Situation.SERVED, own) is BillableParts.EVERYTHING
 
 
 def test_an_entry_is_charged_and_explained() -> None:
@@ -149,7 +149,7 @@ def test_no_price_is_no_charge_and_says_so() -> None:
 
 def test_nothing_billed_is_zero_also_without_a_price_and_counts_stay() -> None:
     unpriced = replace(OPENED, price=None, cost=None)
-    line = entry(replace(RECORD, opened=unpriced, reading=ESTIMATED, bills=Bills.NOTHING))
+    line = entry(replace(RECORD, opened=unpriced, reading=ESTIMATED, bills=BillableParts.NOTHING))
     assert line.charge_usd == 0
     assert line.cost_usd == 0
     assert "unpriced" not in line.details
@@ -157,13 +157,13 @@ def test_nothing_billed_is_zero_also_without_a_price_and_counts_stay() -> None:
 
 
 def test_what_the_provider_reports_it_charges_us_whatever_we_bill() -> None:
-    line = entry(replace(RECORD, bills=Bills.NOTHING))
+    line = entry(replace(RECORD, bills=BillableParts.NOTHING))
     assert line.charge_usd == 0
     assert line.cost_usd == 144_000
 
 
 def test_a_failure_without_usage_after_content_is_flagged() -> None:
-    failed = replace(RECORD, outcome=Outcome.UPSTREAM_FAILED, reading=ESTIMATED, bills=Bills.OUTPUT)
+    failed = replace(RECORD, outcome=Outcome.UPSTREAM_FAILED, reading=ESTIMATED, bills=BillableParts.OUTPUT)
     line = entry(failed)
     assert line.charge_usd == 100_000
     assert line.details["delivered_only"] is True
@@ -175,7 +175,7 @@ def test_a_zero_that_stands_on_no_count_is_flagged() -> None:
     assert line.charge_usd == 0
     assert line.prompt_tokens is None
     assert line.details["uncounted"] is True
-    assert "uncounted" not in entry(replace(RECORD, reading=NOTHING, bills=Bills.NOTHING)).details
+    assert "uncounted" not in entry(replace(RECORD, reading=NOTHING, bills=BillableParts.NOTHING)).details
 
 
 def test_ids_are_derived_and_differ_by_exchange_kind_and_number() -> None:
@@ -260,18 +260,18 @@ counts = st.none() | st.integers(0, 10**8)
 
 @given(
     st.sampled_from(Outcome),
-    st.sampled_from(Bills),
+    st.sampled_from(BillableParts),
     st.builds(Usage, *[counts] * len(Usage.__struct_fields__)),
     st.sampled_from(UsageSource),
     st.booleans(),
 )
 def test_every_record_has_an_entry_whose_money_fits_the_ledger(
-    outcome: Outcome, what: Bills, usage: Usage, source: UsageSource, priced: bool
+    outcome: Outcome, what: BillableParts, usage: Usage, source: UsageSource, priced: bool
 ) -> None:
     opened = replace(OPENED, price=PRICE if priced else None)
     record = replace(RECORD, opened=opened, outcome=outcome, bills=what, reading=Reading(usage, source))
     line: LedgerEntry = entry(record)
     only_units = usage.in_other_units and any((usage.images, usage.audio_ms, usage.characters, usage.searches))
-    assert (line.charge_usd is None) == (what is not Bills.NOTHING and (not priced or only_units))
+    assert (line.charge_usd is None) == (what is not BillableParts.NOTHING and (not priced or only_units))
     assert 0 <= (line.charge_usd or 0) < 2**63
     assert json.loads(json.dumps(line.details)) == line.details

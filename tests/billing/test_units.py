@@ -15,7 +15,7 @@ from msgspec.structs import asdict, replace
 from proxy.billing.money import nusd_rounded_half_up, usd_text
 from proxy.billing.prices import OPTIONAL, _tiers, addends, charge, configured, pinned, price_text, rates_for, unpriced
 from proxy.billing.quote import quote
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
 from proxy.metering.usage import Usage
 from tests.billing.pricing import COUNTS, RATE, RATES, USAGES, WORDS, exact_nusd, half_up, prices
@@ -27,7 +27,7 @@ FULL = replace(
     reasoning=3 * USD, image=USD // 25, audio_hour=36 * USD // 100, characters=15 * USD, searches=10 * USD,
     request=USD // 200,
 )  # fmt: skip
-BILLS = st.sampled_from(Bills)
+BILLS = st.sampled_from(BillableParts)
 TIERS = st.none() | WORDS | st.just("default")
 # A count, and the price of one of it: what more of it adds.
 WHOLES = ("prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches")
@@ -64,13 +64,15 @@ PARTS = {
 )
 def test_a_charge_by_hand(usage: Usage, usd: str) -> None:
     without_fee = configured(replace(FULL, request=None))
-    assert usd_text(charge(without_fee, usage, Bills.EVERYTHING)) == usd
-    fee = charge(configured(FULL), usage, Bills.EVERYTHING) - charge(without_fee, usage, Bills.EVERYTHING)
+    assert usd_text(charge(without_fee, usage, BillableParts.EVERYTHING)) == usd
+    fee = charge(configured(FULL), usage, BillableParts.EVERYTHING) - charge(
+        without_fee, usage, BillableParts.EVERYTHING
+    )
     assert fee == USD // 200
 
 
 @given(prices(), USAGES, BILLS, TIERS)
-def test_it_is_the_exact_sum_rounded_once(price: Price, usage: Usage, bills: Bills, tier: str | None) -> None:
+def test_it_is_the_exact_sum_rounded_once(price: Price, usage: Usage, bills: BillableParts, tier: str | None) -> None:
     nusd = charge(price, usage, bills, tier)
     assert nusd == half_up(exact_nusd(price, usage, bills, tier)) >= 0
     shown = addends(rates_for(price, usage.prompt_tokens, tier), usage, bills)
@@ -79,8 +81,8 @@ def test_it_is_the_exact_sum_rounded_once(price: Price, usage: Usage, bills: Bil
     assert len({one.name for one in shown}) == len(shown)
 
 
-@given(RATES, USAGES, st.sampled_from([Bills.EVERYTHING, Bills.PROMPT, Bills.OUTPUT]))
-def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: Bills) -> None:
+@given(RATES, USAGES, st.sampled_from([BillableParts.EVERYTHING, BillableParts.PROMPT, BillableParts.OUTPUT]))
+def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: BillableParts) -> None:
     units = {one.name: one.units for one in addends(rates, usage, bills)}
     of_prompt = ("input", "cached_input", "cache_write", "cache_write_1h", "audio_input")
     prompt = sum(units.get(name, 0) for name in of_prompt)
@@ -89,12 +91,12 @@ def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: Bills) -> Non
         max(0, (getattr(usage, f"{side}_tokens") or 0) - (getattr(usage, f"unbilled_{side}_tokens") or 0))
         for side in ("prompt", "completion")
     ]
-    assert prompt == (billed[0] if bills is not Bills.OUTPUT else 0)
-    assert output == (billed[1] if bills is not Bills.PROMPT else 0)
+    assert prompt == (billed[0] if bills is not BillableParts.OUTPUT else 0)
+    assert output == (billed[1] if bills is not BillableParts.PROMPT else 0)
 
 
 @given(RATES, USAGES, BILLS, st.sampled_from(WHOLES), st.integers(0, 10**6))
-def test_more_never_costs_less(rates: Rates, usage: Usage, bills: Bills, name: str, more: int) -> None:
+def test_more_never_costs_less(rates: Rates, usage: Usage, bills: BillableParts, name: str, more: int) -> None:
     grown = replace(usage, **{name: (getattr(usage, name) or 0) + more})
     assert charge(configured(rates), usage, bills) <= charge(configured(rates), grown, bills)
 
@@ -104,7 +106,7 @@ def test_a_part_moves_a_charge_towards_its_own_price(rates: Rates, part: str, co
     whole, own, rest = PARTS[part]
     wholes = dict.fromkeys((whole, "prompt_tokens"), 5_000)
     usages = [Usage(**{**wholes, part: number}) for number in (count, count + more)]
-    before, after = (charge(configured(rates), usage, Bills.EVERYTHING) for usage in usages)
+    before, after = (charge(configured(rates), usage, BillableParts.EVERYTHING) for usage in usages)
     otherwise = _rate(rates, rest)
     dearer = _rate(rates, own, otherwise) >= otherwise
     assert (before <= after) if dearer else (before >= after)
@@ -124,7 +126,7 @@ def test_a_quote_is_an_upper_bound(price: Price, most: Usage, tier: str | None, 
     parts = {name: draw.draw(COUNTS) for name in PARTS}
     units = Usage(images=most.images, audio_ms=most.audio_ms, characters=most.characters)
     held = quote(price, **tokens, nusd_max=1 << 90, units=units)
-    assert charge(price, Usage(**{**used, **parts}), Bills.EVERYTHING, tier) <= held.nusd
+    assert charge(price, Usage(**{**used, **parts}), BillableParts.EVERYTHING, tier) <= held.nusd
     assert held.tokens == sum(tokens.values())
 
 
@@ -133,12 +135,12 @@ def test_a_quote_holds_what_the_dearest_part_would_cost(part: str) -> None:
     price = configured(replace(PLAIN, **{PARTS[part][1]: 100 * USD}))
     most = {"prompt_tokens": 10, "completion_tokens": 10}
     usage = Usage(**most | {"cache_write_tokens": 10 if "1h" in part else 0, part: 10})
-    assert quote(price, **most, nusd_max=1 << 62).nusd == charge(price, usage, Bills.EVERYTHING)
+    assert quote(price, **most, nusd_max=1 << 62).nusd == charge(price, usage, BillableParts.EVERYTHING)
 
 
 @given(prices(), USAGES, BILLS, TIERS)
 def test_what_an_entry_shows_of_a_price_makes_the_charge_again(
-    price: Price, usage: Usage, bills: Bills, tier: str | None
+    price: Price, usage: Usage, bills: BillableParts, tier: str | None
 ) -> None:
     again = pinned(price_text(price, usage.prompt_tokens, tier))
     assert again.version == price.version
@@ -149,7 +151,9 @@ def test_what_an_entry_shows_of_a_price_makes_the_charge_again(
 def test_a_variant_holds_by_the_word_of_the_answer_alone() -> None:
     price = configured(PLAIN, service_tiers={"priority": (FULL,), "flex": (Rates(USD, USD, 4 * USD),)})
     usage = Usage(prompt_tokens=1_000_000, completion_tokens=0)
-    costs = {word: usd_text(charge(price, usage, Bills.EVERYTHING, word)) for word in (None, "default", "flex", "x")}
+    costs = {
+        word: usd_text(charge(price, usage, BillableParts.EVERYTHING, word)) for word in (None, "default", "flex", "x")
+    }
     assert costs == {None: "2", "default": "2", "flex": "1", "x": "2"}
     assert price_text(price, 1, "priority")["service_tier"] == "priority"
     assert "service_tier" not in price_text(price, 1, "default")
@@ -192,8 +196,8 @@ def test_what_has_no_price_is_said_and_never_silently_free(
     rates: Rates, usage: Usage, missing: list[str], priced: bool
 ) -> None:
     assert unpriced(rates, usage) == missing
-    assert (amount(configured(rates), usage, Bills.EVERYTHING) is not None) == priced
-    assert amount(configured(rates), usage, Bills.NOTHING) == 0
+    assert (amount(configured(rates), usage, BillableParts.EVERYTHING) is not None) == priced
+    assert amount(configured(rates), usage, BillableParts.NOTHING) == 0
 
 
 def test_the_book_s_prices_in_ours() -> None:

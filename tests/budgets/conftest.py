@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from proxy.billing.reservation import Standing
+from proxy.billing.reservation import CounterState
 from proxy.cli import main
 from proxy.demo.script import Shape
 from proxy.runtime.machine.budgets import open_budgets
@@ -99,16 +99,16 @@ class Limited:
         printed = self.tokenweir.command("budgets", "show", "--json").stdout
         return {one["gate"]: one for one in map(json.loads, printed.splitlines())}
 
-    async def gate(self, gate_id: str) -> Standing:
+    async def gate(self, gate_id: str) -> CounterState:
         """How it stands, asked without starting a process."""
         store = open_budgets(load(self.tokenweir.config, self.tokenweir.environment), "test")
         try:
-            found = await store.standings([gate_id])
+            found = await store.counter_states([gate_id])
         finally:
             await store.aclose()
-        return found[0] if found else Standing(gate_id, 0.0, None, 0, 0, 0)
+        return found[0] if found else CounterState(gate_id, 0.0, None, 0, 0, 0)
 
-    async def at_rest(self, gate_id: str, *, within_s: float = SOON_S) -> Standing:
+    async def at_rest(self, gate_id: str, *, within_s: float = SOON_S) -> CounterState:
         """The same once nothing is held there, open or on its way."""
         until = time.monotonic() + within_s
         while ((gate := await self.gate(gate_id)).held, gate.open, gate.closed) != (0, 0, 0):

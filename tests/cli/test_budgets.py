@@ -12,13 +12,13 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
-from proxy.billing.limits import Gate, Limits
+from proxy.billing.limits import LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
-from proxy.billing.reservation import Granted, Hold, Sum
-from proxy.budgets.store import BudgetStore, Own
+from proxy.billing.reservation import Granted, Hold, SpendTotal
+from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.settling.spend import ledger_time, sums
 from proxy.runtime.machine.budgets import open_budgets
-from proxy.runtime.machine.command_store import Store
+from proxy.runtime.machine.command_store import CommandStore
 from proxy.settings import load
 from tests.cli.test_putting_right import CONFIG, Commands
 from tests.ledger.making import an_entry, arriving
@@ -40,7 +40,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         settings["allow_literal_secrets"] = True
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(settings))
-    store = Store(load(file, {}))
+    store = CommandStore(load(file, {}))
     store.keys.create(
         key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
         limits=Limits(budget_usd=10 * NUSD_PER_USD, prepaid=True),
@@ -54,8 +54,8 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 async def a_running_exchange(budgets: BudgetStore, engine: Engine) -> None:
-    gates = Gate("key-1", WINDOW, 10 * NUSD_PER_USD), Gate("key-1/credit", nusd_max=10 * NUSD_PER_USD)
-    await budgets.announce(lambda: Own((), (), ()))
+    gates = LimitCounter("key-1", WINDOW, 10 * NUSD_PER_USD), LimitCounter("key-1/credit", nusd_max=10 * NUSD_PER_USD)
+    await budgets.announce(lambda: OwnHolds((), (), ()))
     await budgets.seed(sums(engine, [(gate.gate_id, gate.since) for gate in gates]))
     assert isinstance(await budgets.reserve(Hold("x", gates, 2 * NUSD_PER_USD, 5, time.time())), Granted)
     await budgets.aclose()
@@ -102,8 +102,8 @@ def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: 
     ]  # fmt: skip
     (shown, _) = commands("budgets", "show", "--json")
     assert (shown["spent_usd"], shown["held_usd"], shown["window_start"]) == (None, "2", None)
-    store = Store(load(config, {}))
-    wrong = Sum("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
+    store = CommandStore(load(config, {}))
+    wrong = SpendTotal("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
     changed(config, lambda budgets: budgets.seed([wrong]))
     assert commands("budgets", "rebuild") == [{"gate": "key-1", "drift_usd": "0.000000001"}]
     changed(config, lambda budgets: budgets.seed(sums(store.engine, [("key-1", WINDOW)])))

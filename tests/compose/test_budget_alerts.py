@@ -18,15 +18,15 @@ import pytest
 from aiohttp import web
 from sqlalchemy import Engine, insert, update
 
-from proxy.billing.limits import CALENDAR_MONTH, Gate, Limits
+from proxy.billing.limits import CALENDAR_MONTH, LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.budgets.follower import Follower
-from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice
 from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
-from proxy.runtime.machine.budgets import LedgerFollowed, Thresholds
+from proxy.runtime.machine.budgets import FollowedLedger, Thresholds
 from proxy.sinks import webhook
 from proxy.sinks.posting import signature
 from proxy.sinks.webhook import AT_ONCE, Webhook, body_of
@@ -319,16 +319,16 @@ async def test_an_outage_of_the_ledger_is_said_once(
 async def test_from_an_entry_to_somebodys_server(
     engine: Engine, receiver: Receiver, seen: Seen, tmp_path: Path
 ) -> None:
-    budgets = LocalBudgets(tmp_path / "budgets.db", node="a", unix_time=time.time)
+    budgets = SqliteBudgets(tmp_path / "budgets.db", node="a", unix_time=time.time)
     everybody = [
         Follower(
-            budgets, LedgerFollowed(engine), observer=seen,
+            budgets, FollowedLedger(engine), observer=seen,
             on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).look,
         )
         for _ in range(2)
     ]  # fmt: skip
     ledger, sender = a_store(engine), a_sender(engine, receiver.url, lambda: NOW, seen)
-    await everybody[0].seed([Gate("key-1", since=SINCE, nusd_max=BUDGET)])
+    await everybody[0].seed([LimitCounter("key-1", since=SINCE, nusd_max=BUDGET)])
     for number in range(12):
         ledger.settle(arriving(an_entry(number, charge_usd=NUSD_PER_USD, started_at=NOW - 60)))
         await asyncio.gather(*(one.follow() for one in everybody))
@@ -342,10 +342,10 @@ async def test_from_an_entry_to_somebodys_server(
     assert await everybody[0].rebuild() == {"key-1": 0}
     # After a restart everything is noticed already; a higher budget is another matter.
     fresh = Follower(
-        budgets, LedgerFollowed(engine), observer=seen,
+        budgets, FollowedLedger(engine), observer=seen,
         on_spent=Thresholds(engine, unix_time=lambda: NOW, observer=seen).look,
     )  # fmt: skip
-    await fresh.seed([Gate("key-1", since=SINCE)])
+    await fresh.seed([LimitCounter("key-1", since=SINCE)])
     await fresh.follow()
     assert seen.alerts == [50, 80, 100]
     with writing(engine) as connection:

@@ -7,28 +7,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from proxy.delivery.leases import LocalLeases, Parts
-from proxy.gateway.exchange.running import REMEMBERED_MAX, Whose
+from proxy.delivery.leases import LeaseParts, LocalLeases
+from proxy.gateway.exchange.running import REMEMBERED_MAX, ExchangeOwners
 from proxy.journal.frames import opened_payload
 from proxy.metering.estimator.estimate import Estimator
-from proxy.runtime.proxy.console import Inside
-from proxy.runtime.proxy.peer_processes import Siblings
+from proxy.runtime.proxy.console import RunningExchanges
+from proxy.runtime.proxy.peer_processes import PeerProcesses
 from tests.ledger.making import a_record
 
 
-def inside(siblings: Siblings | None = None, queue: Any = None) -> tuple[Inside, Whose]:
-    whose = Whose()
+def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[RunningExchanges, ExchangeOwners]:
+    whose = ExchangeOwners()
     chat = SimpleNamespace(whose=whose, live=())
     name = "only" if siblings is None else f"process-{siblings.mine}"
-    return Inside(chat, siblings, queue, node=name, estimator=Estimator()), whose  # type: ignore[arg-type]
+    return RunningExchanges(chat, siblings, queue, node=name, estimator=Estimator()), whose  # type: ignore[arg-type]
 
 
 async def test_whoever_has_it_says_whose_it_is() -> None:
     with tempfile.TemporaryDirectory(prefix="tw-") as short:
-        members = [Siblings(Path(short), number, 2) for number in range(2)]
+        members = [PeerProcesses(Path(short), number, 2) for number in range(2)]
         board = LocalLeases()
         opened = a_record(7).opened
-        await board.renew("elsewhere", "1.1", {opened.exchange_id: Parts(opened_payload(opened), b"")}, [])
+        await board.renew("elsewhere", "1.1", {opened.exchange_id: LeaseParts(opened_payload(opened), b"")}, [])
         asked, _ = inside(members[0], SimpleNamespace(leases=board))
         other, others = inside(members[1])
         others.began("ended-there", "key-2")
@@ -36,7 +36,7 @@ async def test_whoever_has_it_says_whose_it_is() -> None:
         server = await members[1].listen(other.answer_to)
         found = [await asked.key_of(name) for name in ("ended-there", opened.exchange_id, "nobody's", "x\nlive")]
         assert found == ["key-2", opened.key_id, None, None]
-        await board.renew("process-1", "1.1", {opened.exchange_id: Parts(opened_payload(opened), b"")}, [])
+        await board.renew("process-1", "1.1", {opened.exchange_id: LeaseParts(opened_payload(opened), b"")}, [])
         seen = await asked.running()
         assert (seen.processes, seen.nodes, seen.elsewhere) == (2, 1, "all")
         assert [(one.exchange_id, one.node) for one in seen.running] == [(opened.exchange_id, "elsewhere")]
@@ -45,7 +45,7 @@ async def test_whoever_has_it_says_whose_it_is() -> None:
 
 
 def test_what_runs_is_never_forgotten_and_of_what_ended_the_oldest() -> None:
-    whose = Whose()
+    whose = ExchangeOwners()
     whose.began("runs", "key-1")
     for number in range(REMEMBERED_MAX + 1):
         whose.began(f"{number}", "key-2")

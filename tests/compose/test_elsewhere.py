@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.console import remote_exchanges as elsewhere
-from proxy.console.remote_exchanges import OtherMachines
-from proxy.delivery.leases import LocalLeases, Parts
+from proxy.console.remote_exchanges import RemoteExchanges
+from proxy.delivery.leases import LeaseParts, LocalLeases
 from proxy.foundation.ids import exchange_id
 from proxy.journal.frames import opened_payload
 from proxy.journal.progress import ProgressTable
@@ -23,26 +23,26 @@ from tests.ledger.real import COST, PRICE
 BEGAN = replace(a_record(7).opened, exchange_id=exchange_id(), price=PRICE, cost=COST)
 
 
-def lease(number: int, progress: bytes = b"") -> tuple[str, Parts]:
+def lease(number: int, progress: bytes = b"") -> tuple[str, LeaseParts]:
     opened = replace(a_record(number).opened, price=PRICE)
-    return opened.exchange_id, Parts(opened_payload(opened), progress)
+    return opened.exchange_id, LeaseParts(opened_payload(opened), progress)
 
 
 @pytest.fixture
-def others(monkeypatch: pytest.MonkeyPatch) -> tuple[OtherMachines, LocalLeases]:
+def others(monkeypatch: pytest.MonkeyPatch) -> tuple[RemoteExchanges, LocalLeases]:
     """Looking anew at each look."""
     monkeypatch.setattr(elsewhere, "LOOK_S", 0.0)
     board = LocalLeases()
-    return OtherMachines(board, Estimator()), board
+    return RemoteExchanges(board, Estimator()), board
 
 
 async def test_a_lease_says_what_its_stream_has_come_to(
-    others: tuple[OtherMachines, LocalLeases], tmp_path: Path
+    others: tuple[RemoteExchanges, LocalLeases], tmp_path: Path
 ) -> None:
     asked, board = others
     table = ProgressTable.open(tmp_path / "progress", slots=4, unix_time=time.time)
     slot = table.claim(BEGAN.exchange_id)
-    waiting = Parts(opened_payload(BEGAN), table.raw(slot.index))
+    waiting = LeaseParts(opened_payload(BEGAN), table.raw(slot.index))
     await board.renew("far", "1.1", {BEGAN.exchange_id: waiting}, [])
     await board.renew("near", "1.1", dict([lease(1)]), [])
     found = await asked.look({"near"})
@@ -52,20 +52,20 @@ async def test_a_lease_says_what_its_stream_has_come_to(
     assert one.charge_usd == 90 * 130
     slot.note(Evidence(text_events=40, chars_latin=800, blanks=130), None, 40)
     slot.deliver(40, 9_000)
-    await board.renew("far", "1.2", {BEGAN.exchange_id: Parts(None, table.raw(slot.index))}, [])
+    await board.renew("far", "1.2", {BEGAN.exchange_id: LeaseParts(None, table.raw(slot.index))}, [])
     (one,) = (await asked.look({"near"})).running
     assert (one.state, one.events, one.bytes, one.usage_source) == ("streaming", 40, 9_000, "estimated")
     assert one.completion_tokens > 40
     assert one.charge_usd == 90 * 130 + one.completion_tokens * 410
     slot.note(Evidence(text_events=40, chars_latin=800), Usage(95, None, 210), 40)
-    await board.renew("far", "1.3", {BEGAN.exchange_id: Parts(None, table.raw(slot.index))}, [])
+    await board.renew("far", "1.3", {BEGAN.exchange_id: LeaseParts(None, table.raw(slot.index))}, [])
     (one,) = (await asked.look({"near"})).running
     assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (95, 210, "reported")
     table.close()
 
 
 async def test_who_says_nothing_is_known_to_be_silent(
-    others: tuple[OtherMachines, LocalLeases], monkeypatch: pytest.MonkeyPatch
+    others: tuple[RemoteExchanges, LocalLeases], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, board = others
     now = 100.0
@@ -77,7 +77,7 @@ async def test_who_says_nothing_is_known_to_be_silent(
 
 
 async def test_too_many_are_counted_only_and_what_cannot_be_read_is_left_out(
-    others: tuple[OtherMachines, LocalLeases], monkeypatch: pytest.MonkeyPatch
+    others: tuple[RemoteExchanges, LocalLeases], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, board = others
     monkeypatch.setattr(elsewhere, "READ_MAX", 12)
@@ -101,7 +101,7 @@ async def test_a_board_that_is_away_is_not_asked_again_at_once(monkeypatch: pyte
             raise QueueUnavailable("away")
 
     board = Away()
-    others = OtherMachines(board, Estimator())
+    others = RemoteExchanges(board, Estimator())
     for _ in range(3):
         found = await others.look(())
         assert (found.running, found.nodes, found.known) == ((), 0, "unknown")

@@ -12,15 +12,15 @@ import pytest
 from sqlalchemy import Engine
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
-from proxy.billing.limits import CREDIT, Gate, credit_gate
-from proxy.billing.reservation import Granted, Hold, Standing
+from proxy.billing.limits import CREDIT, LimitCounter, credit_gate
+from proxy.billing.reservation import CounterState, Granted, Hold
 from proxy.budgets.follower import Follower
 from proxy.budgets.redis.store import RedisBudgets
-from proxy.budgets.sqlite.store import LocalBudgets
-from proxy.budgets.store import BudgetStore, Own
+from proxy.budgets.sqlite.store import SqliteBudgets
+from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
-from proxy.runtime.machine.budgets import LedgerFollowed
+from proxy.runtime.machine.budgets import FollowedLedger
 from proxy.storage.redis_client import open_redis
 from tests.ledger.conftest import (
     engine,
@@ -34,7 +34,7 @@ from tests.ledger.making import a_store, an_entry, arriving
 
 __all__ = ["engine", "kept_on_postgres", "kept_on_sqlite", "ledger_url", "migrated", "store"]
 
-_NOTHING = Own((), (), ())
+_NOTHING = OwnHolds((), (), ())
 NODES = 3
 KEYS = ("key_1", "key_2")
 
@@ -58,7 +58,7 @@ class Seen:
     def healed(self, error: Exception) -> None:
         raise AssertionError from error
 
-    async def on_spent(self, standings: Sequence[Standing]) -> None:
+    async def on_spent(self, standings: Sequence[CounterState]) -> None:
         pass
 
 
@@ -71,7 +71,7 @@ async def budgets(
     clients = []
     for number in range(NODES):
         if request.param == "local":
-            made.append(LocalBudgets(tmp_path / "budgets.db", node=f"node-{number}", unix_time=time.time))
+            made.append(SqliteBudgets(tmp_path / "budgets.db", node=f"node-{number}", unix_time=time.time))
         else:
             clients.append(open_redis(redis_url))
             made.append(RedisBudgets(clients[-1], node=f"node-{number}", prefix=prefix))
@@ -90,11 +90,14 @@ def keys(engine: Engine) -> None:
         making.create(key_id=key_id, alias=key_id, digest=key_id.encode(), hint="", models=None, expires_at=None)
 
 
-def gates_of(key_id: str, since: float) -> tuple[Gate, ...]:
+def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
     """All that one request passes."""
     bound = 10**15
     scopes = (key_id, DEFAULT_PROJECT, DEFAULT_ORGANIZATION)
-    return (*(Gate(one, since, bound) for one in scopes), *(Gate(credit_gate(one), nusd_max=bound) for one in scopes))
+    return (
+        *(LimitCounter(one, since, bound) for one in scopes),
+        *(LimitCounter(credit_gate(one), nusd_max=bound) for one in scopes),
+    )
 
 
 @pytest.mark.usefixtures("keys")
@@ -104,7 +107,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
     """Requests are admitted by several nodes, end, and are settled by several settlers, while followers follow: at the
     end nothing is held, and what is spent is what the ledger says."""
     seen, chance, now = Seen(), random.Random(7), time.time()
-    followers = [Follower(one, LedgerFollowed(engine), on_spent=seen.on_spent, observer=seen) for one in budgets]
+    followers = [Follower(one, FollowedLedger(engine), on_spent=seen.on_spent, observer=seen) for one in budgets]
     since = now - 3_600
     settlers = [a_store(engine) for _ in range(2)]
     serial = asyncio.Lock()  # SQLite's writers would only wait for each other
@@ -139,9 +142,9 @@ async def test_what_was_held_is_spent_once_it_is_settled(
     await asyncio.gather(*following)
     await followers[0].follow()
     overdue = await budgets[0].overdue(-1.0)
-    ledger = LedgerFollowed(engine)
+    ledger = FollowedLedger(engine)
     await budgets[0].release(await ledger.settled(overdue, await budgets[0].cursor()))
-    standings = await budgets[0].standings()
+    standings = await budgets[0].counter_states()
     assert len(standings) == 8
     sums = await ledger.sums([(one.gate_id, one.since) for one in standings])
     assert [one.spent for one in standings] == [one.nusd for one in sums]

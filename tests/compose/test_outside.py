@@ -12,13 +12,13 @@ import yaml
 
 from proxy.cli import main
 from proxy.delivery import redis_queue
-from proxy.delivery.leases import Parts
+from proxy.delivery.leases import LeaseParts
 from proxy.journal.frames import opened_payload, record_payload
 from proxy.journal.journal import Pending
 from proxy.ledger.settling.store import Arrival
-from proxy.runtime.machine.command_store import Store
+from proxy.runtime.machine.command_store import CommandStore
 from proxy.runtime.machine.queue import Queue
-from proxy.runtime.machine.records_in_flight import outside, outside_of
+from proxy.runtime.machine.records_in_flight import read_records_in_flight, records_in_flight
 from proxy.settings import Settings, load
 from proxy.storage.redis_client import QueueUnavailable
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_record
@@ -60,12 +60,12 @@ def pending(number: int) -> Pending:
 async def test_every_record_and_every_lease_is_known(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_queue, "_READ_AT_ONCE", 3)
     queue = Queue(settings_of(config))
-    assert (await outside(queue)).queued == []
+    assert (await records_in_flight(queue)).queued == []
     for shard, numbers in zip(queue.shards, (range(6), range(6, 10)), strict=True):
         await shard.add([pending(number) for number in numbers], NODE)
-    parts = Parts(opened_payload(a_real_record(20).opened), b"")
+    parts = LeaseParts(opened_payload(a_real_record(20).opened), b"")
     await queue.leases.renew("node-b", "1.1", {a_real_entry(20).exchange_id: parts}, ())
-    known = await outside(queue)
+    known = await records_in_flight(queue)
     await queue.close()
     assert known.queued == [(NODE, FIRST + number) for number in range(10)]
     assert known.oldest_age_s is not None
@@ -76,7 +76,7 @@ async def test_every_record_and_every_lease_is_known(config: Path, monkeypatch: 
 async def test_a_queue_that_is_away_says_so(config: Path, valkey: Valkey) -> None:
     valkey.kill()
     with pytest.raises(QueueUnavailable):
-        await outside_of(settings_of(config))
+        await read_records_in_flight(settings_of(config))
 
 
 def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
@@ -84,7 +84,7 @@ def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
 ) -> None:
     """Of six records the first and the last arrived, and two are still in the queue; nothing is given any time."""
     settings = settings_of(config)
-    store = Store(settings)
+    store = CommandStore(settings)
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in (0, 5)])
     store.close()
 

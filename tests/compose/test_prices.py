@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from proxy.billing.prices import PriceBook, configured
 from proxy.billing.record import Rates
 from proxy.gateway.upstream.client import Provider
-from proxy.runtime.machine.price_replay import PricesNow
+from proxy.runtime.machine.price_replay import CurrentPrices
 from proxy.runtime.proxy.process import _models
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, parse
@@ -59,7 +59,7 @@ def test_the_price_is_the_models_and_the_cost_is_of_who_answered(book: PriceBook
     for way, cost in zip((first, *first.others), [*listed, OWN], strict=True):
         assert way.prices(AT) == (OWN if price else listed[0], cost)
         entry = an_entry(model=name, provider=way.provider.settings.name, upstream_model=way.upstream_model)
-        assert PricesNow(settings, book)(replace(entry, started_at=AT)) == way.prices(AT)
+        assert CurrentPrices(settings, book)(replace(entry, started_at=AT)) == way.prices(AT)
 
 
 def test_what_is_rated_again_was_served_by_one_who_is_gone(book: PriceBook) -> None:
@@ -67,4 +67,4 @@ def test_what_is_rated_again_was_served_by_one_who_is_gone(book: PriceBook) -> N
     settings = settings_with(providers=TARGETS[1:])
     entry = an_entry(model="m", provider="openai", upstream_model=LISTED["openai"], started_at=AT)
     was = book.price(provider="openai", base_url=URLS["openai"], model=LISTED["openai"], at=AT)
-    assert PricesNow(settings, book)(entry) == (was, was)
+    assert CurrentPrices(settings, book)(entry) == (was, was)

@@ -11,7 +11,7 @@ from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.foundation.tasks import Tasks
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
-from proxy.runtime.machine.projects import place_for_ever
+from proxy.runtime.machine.projects import assign_projects
 from proxy.storage.database import open_engine, sqlite_url
 from proxy.telemetry.metrics import OTHER, Metrics
 from proxy.telemetry.project_metrics import ProjectMetrics
@@ -63,7 +63,7 @@ async def test_a_ledger_that_is_away_delays_it(tmp_path: Path, caplog: pytest.Lo
     engine = open_engine(url := sqlite_url(tmp_path / "ledger.db"))  # without its tables: nobody can be looked up
     metrics, projects = fed(["key-1"])
     tasks = Tasks()
-    tasks.start(place_for_ever(projects, engine, retry_s=0.01), name="projects")
+    tasks.start(assign_projects(projects, engine, retry_s=0.01), name="projects")
     try:
         async with asyncio.timeout(30):
             while "cannot be looked up" not in caplog.text:

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.billing.record import Outcome
-from proxy.runtime.proxy.peer_processes import Siblings, merged
+from proxy.runtime.proxy.peer_processes import PeerProcesses, merged
 from proxy.telemetry.metrics import Metrics
 
 
@@ -54,7 +54,7 @@ def test_one_exposition_is_itself() -> None:
 
 
 async def test_whoever_is_asked_answers_for_all(folder: Path) -> None:
-    members = [Siblings(folder, number, 3) for number in range(3)]
+    members = [PeerProcesses(folder, number, 3) for number in range(3)]
     servers = [
         await member.listen(
             lambda _asked, number=member.mine: an_exposition(exchanges=1 + number, age_s=0, in_flight=1)
@@ -82,7 +82,7 @@ async def test_who_does_not_answer_is_left_out(folder: Path) -> None:
         await writer.wait_closed()
 
     deaf = await asyncio.start_unix_server(silent, folder / "1")
-    me = Siblings(folder, 0, 3)  # the third never listened
+    me = PeerProcesses(folder, 0, 3)  # the third never listened
     answer = samples(await me.exposition(an_exposition(exchanges=1, age_s=0, in_flight=1)))
     assert asked.is_set()
     assert answer["tokenweir_processes", ()] == 1

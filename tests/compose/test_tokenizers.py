@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from proxy.runtime.proxy import tokenizers
-from proxy.runtime.proxy.tokenizers import Counting, StreamCounter, Tokenizers, read_tokenizer
+from proxy.runtime.proxy.tokenizers import StreamCounter, Tokenizers, TokenizerThread, read_tokenizer
 from proxy.settings import ModelSettings, SettingsError
 from tests.support.tokenizer import every_character
 
@@ -21,8 +21,8 @@ PATIENCE_S = 20.0
 
 
 @pytest.fixture
-def counting() -> Iterator[Counting]:
-    one = Counting()
+def counting() -> Iterator[TokenizerThread]:
+    one = TokenizerThread()
     one.start()
     yield one
     one.close()
@@ -57,7 +57,7 @@ def test_without_the_extra_it_says_which(monkeypatch: pytest.MonkeyPatch, tmp_pa
     unused.close()
 
 
-def test_streams_are_counted_apart(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_counted_apart(counting: TokenizerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizers, "WAIT_S", PATIENCE_S)
     one, other = StreamCounter(counting, len), StreamCounter(counting, len)
     for text in ("ab", "cde"):
@@ -69,7 +69,9 @@ def test_streams_are_counted_apart(counting: Counting, monkeypatch: pytest.Monke
     assert counting.waiting == 0
 
 
-def test_a_text_that_cannot_be_counted_ends_the_count(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_cannot_be_counted_ends_the_count(
+    counting: TokenizerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tokenizers, "WAIT_S", PATIENCE_S)
     one, other = StreamCounter(counting, lambda text: len(text.encode())), StreamCounter(counting, len)
     for counter in (one, other):
@@ -79,7 +81,7 @@ def test_a_text_that_cannot_be_counted_ends_the_count(counting: Counting, monkey
 
 
 def test_nothing_waits_longer_than_it_may_and_nothing_piles_up(
-    counting: Counting, monkeypatch: pytest.MonkeyPatch
+    counting: TokenizerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy, free = threading.Event(), threading.Event()
 
@@ -106,7 +108,7 @@ def test_nothing_waits_longer_than_it_may_and_nothing_piles_up(
     assert (stuck.total(), late.total()) == (2, tokenizers.WAIT_CHARS_MAX)
 
 
-async def test_the_event_loop_is_told_later(counting: Counting) -> None:
+async def test_the_event_loop_is_told_later(counting: TokenizerThread) -> None:
     told: asyncio.Queue[tuple[int | None, int]] = asyncio.Queue()
     here = threading.get_ident()
     good, bad = StreamCounter(counting, len), StreamCounter(counting, lambda text: 1 // 0)

@@ -9,14 +9,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from proxy.billing.correction import Wanted, corrected, standing
+from proxy.billing.correction import CorrectionRequest, corrected, exchange_totals
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.billing.limits import Limits, credit_gate
-from proxy.billing.record import Attempt, Bills, Outcome
-from proxy.billing.reservation import Standing
+from proxy.billing.record import Attempt, BillableParts, Outcome
+from proxy.billing.reservation import CounterState
 from proxy.billing.settlement import entry
-from proxy.gateway.exchange.running import Running
+from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.usage import DAY_S, id_from
@@ -48,8 +48,10 @@ def furnish(stand: Stand) -> dict[str, str]:
     acts(stand)
     settle(stand.engine, *month(), *corrections(), node=None)
     spent = zip(KEYS, (3_912_345_678, 41 * USD, 0), strict=True)
-    stand.budgets.gates = [Standing(key_id, time.time() - 9 * DAY_S, nusd, USD // 3, 2, 0) for key_id, nusd in spent]
-    stand.budgets.gates += [Standing(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
+    stand.budgets.gates = [
+        CounterState(key_id, time.time() - 9 * DAY_S, nusd, USD // 3, 2, 0) for key_id, nusd in spent
+    ]
+    stand.budgets.gates += [CounterState(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
     stand.inside.streams = [running(number) for number in range(4)]
     stand.inside.elsewhere = "part"
     stand.inside.streams += [
@@ -109,7 +111,7 @@ def one(number: int, at: float, chance: Random) -> LedgerEntry:
         )  # fmt: skip
     if number % 31 == 7:
         nothing = Reading(Usage(), UsageSource.NONE)
-        record = replace(record, outcome=Outcome.UPSTREAM_FAILED, reading=nothing, bills=Bills.NOTHING)
+        record = replace(record, outcome=Outcome.UPSTREAM_FAILED, reading=nothing, bills=BillableParts.NOTHING)
     return entry(record)
 
 
@@ -121,16 +123,20 @@ def exchange_id(number: int, at: float) -> str:
 def corrections() -> list[LedgerEntry]:
     """One exchange of yesterday, and the goodwill that followed."""
     first = one(4_000, time.time() - DAY_S, Random(1))
-    less = corrected(standing([first]), Wanted(charge_usd=5_000), "goodwill: the answer was cut by our own deployment")
+    less = corrected(
+        exchange_totals([first]),
+        CorrectionRequest(charge_usd=5_000),
+        "goodwill: the answer was cut by our own deployment",
+    )
     assert less is not None
     return [first, less]
 
 
-def running(number: int, **differences: Any) -> Running:
+def running(number: int, **differences: Any) -> ExchangeSnapshot:
     """A stream."""
     key_id = list(KEYS)[number % 3]
     began = time.time() - 3.7 * (number + 1)
-    stream = Running(
+    stream = ExchangeSnapshot(
         exchange_id=exchange_id(3_000 + number, began), key_id=key_id, key_alias=KEYS[key_id][0], provider="tera",
         model=MODELS[number % 3], endpoint="/v1/chat/completions", streamed=True, started_at=began, state="streaming",
         events=31, bytes=5_843, prompt_tokens=1_204, completion_tokens=37 * (number + 1), usage_source="estimated",

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from sqlalchemy import Engine
 
-from proxy.billing.reservation import Standing
-from proxy.console.api.live import Elsewhere, Seen
-from proxy.gateway.exchange.running import Running
+from proxy.billing.reservation import CounterState
+from proxy.console.api.live import RunningSnapshot, SilentNodes
+from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
@@ -47,13 +47,13 @@ class Answered:
 class Inside:
     """What runs, as a test says it."""
 
-    streams: list[Running] = field(default_factory=list)
+    streams: list[ExchangeSnapshot] = field(default_factory=list)
     unsettled: dict[str, str] = field(default_factory=dict)
-    elsewhere: Elsewhere = "none"
+    elsewhere: SilentNodes = "none"
 
-    async def running(self) -> Seen:
+    async def running(self) -> RunningSnapshot:
         others = {one.node for one in self.streams} - {None}
-        return Seen(self.streams, 1, len(others), self.elsewhere)
+        return RunningSnapshot(self.streams, 1, len(others), self.elsewhere)
 
     async def key_of(self, exchange_id: str) -> str | None:
         return self.unsettled.get(exchange_id)
@@ -63,9 +63,9 @@ class Inside:
 class Counters:
     """The budgets' counters, as a test says them."""
 
-    gates: list[Standing] = field(default_factory=list)
+    gates: list[CounterState] = field(default_factory=list)
 
-    async def standings(self) -> list[Standing]:
+    async def counter_states(self) -> list[CounterState]:
         return self.gates
 
 

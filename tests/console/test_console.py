@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from proxy.billing.correction import Wanted, corrected, standing
+from proxy.billing.correction import CorrectionRequest, corrected, exchange_totals
 from proxy.billing.limits import Limits
-from proxy.billing.reservation import Standing
-from proxy.gateway.exchange.running import Running
+from proxy.billing.reservation import CounterState
+from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.reports.usage import DAY_S, id_from
 from proxy.runtime.proxy.console import Console
@@ -31,8 +31,8 @@ def entry(number: int, **differences: Any) -> Any:
     return replace(a_real_entry(number, started_at=at, **differences), exchange_id=name, entry_id=f"entry-{number}")
 
 
-def running(number: int = 0, key_id: str = "key-1") -> Running:
-    return Running(
+def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:
+    return ExchangeSnapshot(
         exchange_id=f"{number}", key_id=key_id, key_alias="anna", provider="tera", model="m", endpoint="/v1/x",
         streamed=True, started_at=float(number), state="streaming", events=3, bytes=99, prompt_tokens=7,
         completion_tokens=2, usage_source="estimated", charge_usd=1_500, cost_usd=1_000,
@@ -98,7 +98,7 @@ def test_a_key_sees_only_what_is_its_own(stand: Stand) -> None:
     settle(stand.engine, mine, other, node=None)
     stand.inside.streams = [running(1), running(2, "key-2")]
     stand.inside.unsettled = {"new-1": "key-1", "new-2": "key-2"}
-    stand.budgets.gates = [Standing(name, 0.0, 10**9, 5, 1, 0) for name in ("key-1", "key-2", "proj_default")]
+    stand.budgets.gates = [CounterState(name, 0.0, 10**9, 5, 1, 0) for name in ("key-1", "key-2", "proj_default")]
 
     def seen(path: str, name: str) -> tuple[list[Any], list[Any]]:
         both = (stand.get(path), stand.get(path, key=secret))
@@ -147,7 +147,7 @@ def test_an_exchange_explains_its_number(stand: Stand) -> None:
     vain = {"provider": "other", "upstream_model": "m", "failed": "answered 503", "status": 503}
     vain |= {"started_at": YESTERDAY, "duration_ms": 8.5}
     first = replace(entry(0), details={**entry(0).details, "attempts": [vain]})
-    less = corrected(standing([first]), Wanted(charge_usd=5_000), "goodwill")
+    less = corrected(exchange_totals([first]), CorrectionRequest(charge_usd=5_000), "goodwill")
     settle(stand.engine, first, less, node=None)  # type: ignore[arg-type]
     shown = stand.get(f"/v1/exchanges/{first.exchange_id}")
     made = sum(float(one["amount_usd"]) for one in shown["charge"]["addends"])

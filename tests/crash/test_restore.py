@@ -21,7 +21,7 @@ import pytest
 
 from proxy.billing.limits import Limits
 from proxy.billing.money import NUSD_PER_USD
-from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.cli import main
 from proxy.demo.script import Shape
 from proxy.doctor.machine import read
@@ -176,9 +176,9 @@ def _deployment(
 async def _spent_what_was_charged(served: Tokenweir) -> None:
     """The key's budget comes to what the ledger's entries come to, soon."""
     settings = load(served.config, served.environment)
-    budgets = LocalBudgets(settings.data_dir / "budgets.db", node="test", unix_time=time.time)
+    budgets = SqliteBudgets(settings.data_dir / "budgets.db", node="test", unix_time=time.time)
     charged = sum((Decimal(entry["charge_usd"]) for entry in served.read_ledger()), Decimal())
     async with asyncio.timeout(PATIENCE_S):
-        while sum(one.spent or 0 for one in await budgets.standings()) != charged * NUSD_PER_USD:
+        while sum(one.spent or 0 for one in await budgets.counter_states()) != charged * NUSD_PER_USD:
             await asyncio.sleep(0.05)
     await budgets.aclose()

@@ -19,7 +19,7 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
 from proxy.delivery.leases import ANNOUNCE_S, RENEW_S, LeaseKeeper
 from proxy.delivery.redis_leases import RedisLeases
@@ -170,7 +170,7 @@ class Plant:
         assert self.journal.finish(
             UsageRecord(
                 opened=opened, outcome=Outcome.SERVED, reading=Reading(usage, UsageSource.REPORTED),
-                bills=Bills.EVERYTHING, events=tokens, bytes=280 * tokens, duration_ms=1.0,
+                bills=BillableParts.EVERYTHING, events=tokens, bytes=280 * tokens, duration_ms=1.0,
             )
         )  # fmt: skip
         slot.release()

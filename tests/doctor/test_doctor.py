@@ -21,10 +21,10 @@ from proxy.cli import main
 from proxy.doctor import configuration, machine, providers
 from proxy.doctor.clocks import judged
 from proxy.doctor.examine import Check, checks, examine
-from proxy.doctor.finding import Case, Finding, Mark, ok
+from proxy.doctor.finding import Case, Finding, Severity, ok
 from proxy.journal.journal import Journal
 from proxy.ledger.schema.partitions import partition_name
-from proxy.runtime.machine.command_store import Store
+from proxy.runtime.machine.command_store import CommandStore
 from proxy.settings import Settings, parse
 from proxy.storage.database import writing
 from tests.pipeline.making import opened, record
@@ -66,14 +66,14 @@ def looked(case: Case, *names: str) -> list[Finding]:
 def marks(found: list[Finding]) -> dict[str, str]:
     """The worst mark of each check."""
     worst: dict[str, str] = {}
-    for one in sorted(found, key=lambda finding: list(Mark).index(finding.mark)):
+    for one in sorted(found, key=lambda finding: list(Severity).index(finding.mark)):
         worst[one.check] = one.mark.value
     return worst
 
 
 def said(found: list[Finding]) -> str:
     """All that is said of what is not well, with the advice."""
-    return "\n".join(f"{one.said} → {one.advice}" for one in found if one.mark != Mark.OK)
+    return "\n".join(f"{one.said} → {one.advice}" for one in found if one.mark != Severity.OK)
 
 
 class Upstream:
@@ -331,7 +331,7 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
     settings = parse(yaml.safe_dump({**raw, **urls, "key_pepper": "${PEPPER}"}), env=env, folder=tmp_path)
     case = Case(settings, time.time())
     assert "not of this version, or empty → run `tokenweir migrate`" in said(looked(case, "ledger"))
-    store = Store(settings)
+    store = CommandStore(settings)
     try:
         with writing(store.engine) as connection:
             month = partition_name(datetime.fromtimestamp(case.now, UTC))
@@ -373,7 +373,7 @@ def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_a_slow_answer_is_no_difference_between_clocks() -> None:
-    assert judged("c", "theirs", 101.0, 100.0, 109.0).mark == Mark.OK
-    assert judged("c", "theirs", 98.0, 100.0, 109.0).mark == Mark.NOTE
-    assert judged("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).mark == Mark.OK
-    assert judged("c", "theirs", 150.0, 100.0, 109.0).mark == Mark.FAILS
+    assert judged("c", "theirs", 101.0, 100.0, 109.0).mark == Severity.OK
+    assert judged("c", "theirs", 98.0, 100.0, 109.0).mark == Severity.NOTE
+    assert judged("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).mark == Severity.OK
+    assert judged("c", "theirs", 150.0, 100.0, 109.0).mark == Severity.FAILS

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from proxy.billing.limits import Limits
-from proxy.billing.reservation import Standing
+from proxy.billing.reservation import CounterState
 from proxy.demo.script import Shape
 from proxy.reports.reports import Balance, read_balances
 from proxy.runtime.machine.budgets import open_budgets
@@ -145,12 +145,12 @@ class Swept:
             await asyncio.sleep(0.2)
         return []
 
-    async def _not_resting(self, balance: Balance) -> list[Standing]:
+    async def _not_resting(self, balance: Balance) -> list[CounterState]:
         """The key's gate, unless it stands as the ledger says (or what was spent is not known any more), and nothing is
         held there."""
         store = open_budgets(load(self.proxy.config, self.proxy.environment), "test")
         try:
-            found = await store.standings([balance.key_id])
+            found = await store.counter_states([balance.key_id])
         finally:
             await store.aclose()
         return [

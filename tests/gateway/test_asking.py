@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import Attempt
-from proxy.gateway.exchange.upstream_request import Asking
+from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.client import Provider
 from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
 from proxy.gateway.upstream.health import FAILURES_MAX
@@ -62,7 +62,7 @@ def routes(count: int, sick: set[int]) -> Route:
     return replace(made[0], others=tuple(made[1:]))
 
 
-async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said, Asking, list[Attempt]]:
+async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said, UpstreamRequest, list[Attempt]]:
     """What the exchange has in the end; at most so many are passed on to."""
     attempts: list[Attempt] = []
 
@@ -75,7 +75,7 @@ async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said,
     request = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
     ports = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
     facts = OPENAI_CHAT.facts(DOCUMENT, None)
-    asking = Asking(request, OPENAI_CHAT, facts, DOCUMENT, route, ports)  # type: ignore[arg-type]
+    asking = UpstreamRequest(request, OPENAI_CHAT, facts, DOCUMENT, route, ports)  # type: ignore[arg-type]
     try:
         answer = await asking.answer(asking.wire(), passes_to)
     except NotSentError:

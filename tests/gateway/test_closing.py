@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.gateway.exchange.open_exchange import Closing, _details
+from proxy.gateway.exchange.open_exchange import OpenExchange, _details
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
@@ -59,7 +59,7 @@ def test_what_a_tokenizer_counted_is_learned_later(
     counter: Later | None, counted: int | None, at_once: float | None, later: list[float]
 ) -> None:
     errors: list[float] = []
-    closing = Closing.__new__(Closing)
+    closing = OpenExchange.__new__(OpenExchange)
     estimator = Estimator()
     meters = SimpleNamespace(estimated=lambda opened, error: errors.append(error))
     closing._ports = SimpleNamespace(estimator=estimator, meters=meters)  # type: ignore[assignment]

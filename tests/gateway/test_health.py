@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.upstream.health import FAILURES_MAX, OPEN_S, REST_S_MAX, Health, State, retry_after_s
+from proxy.gateway.upstream.health import FAILURES_MAX, OPEN_S, REST_S_MAX, BreakerState, Health, retry_after_s
 
 STEPS = st.lists(
     st.tuples(
@@ -23,7 +23,7 @@ class Remembering:
     def __init__(self) -> None:
         self.events: list[tuple[float, str | float]] = []
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> BreakerState:
         """Open from the last of k failures without an answer between, or from the last trial, on; for OPEN_S."""
         run: list[float] = []
         tried_at = 0.0
@@ -35,8 +35,8 @@ class Remembering:
             if len(run) >= FAILURES_MAX and event in ("failed", "asked"):
                 tried_at = at
         if len(run) < FAILURES_MAX:
-            return State.CLOSED
-        return State.OPEN if now < tried_at + OPEN_S else State.HALF_OPEN
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now < tried_at + OPEN_S else BreakerState.HALF_OPEN
 
     def rests_until(self) -> float:
         """The latest end of any rest."""
@@ -59,7 +59,7 @@ def test_the_breaker_is_what_its_history_says(steps: list[tuple[float, str | flo
             case float():
                 health.rests(now, event)
         assert health.state(now) is model.state(now)
-        assert (health.away_s(now) > 0) == (model.state(now) is State.OPEN or now < model.rests_until())
+        assert (health.away_s(now) > 0) == (model.state(now) is BreakerState.OPEN or now < model.rests_until())
         later = now + health.away_s(now)
         assert health.away_s(later) == pytest.approx(0, abs=1e-6), "it says when it can be asked"
 
@@ -67,16 +67,16 @@ def test_the_breaker_is_what_its_history_says(steps: list[tuple[float, str | flo
 def test_only_one_tries_while_it_is_half_open() -> None:
     health = Health()
     for _ in range(FAILURES_MAX):
-        assert health.state(100) is State.CLOSED
+        assert health.state(100) is BreakerState.CLOSED
         health.failed(100)
-    assert (health.state(100), health.away_s(100)) == (State.OPEN, OPEN_S)
+    assert (health.state(100), health.away_s(100)) == (BreakerState.OPEN, OPEN_S)
     trial_at = 100 + OPEN_S
-    assert (health.state(trial_at), health.away_s(trial_at)) == (State.HALF_OPEN, 0)
+    assert (health.state(trial_at), health.away_s(trial_at)) == (BreakerState.HALF_OPEN, 0)
     health.asked(trial_at)
     assert health.away_s(trial_at + OPEN_S / 2) == OPEN_S / 2, "others wait for the trial"
     assert health.away_s(trial_at + OPEN_S) == 0, "a trial that nobody heard of again holds nobody for ever"
     health.answered()
-    assert (health.state(trial_at), health.away_s(trial_at)) == (State.CLOSED, 0)
+    assert (health.state(trial_at), health.away_s(trial_at)) == (BreakerState.CLOSED, 0)
 
 
 @pytest.mark.parametrize(

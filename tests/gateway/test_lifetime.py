@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from proxy.billing.idempotency_record import Earlier
+from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.billing.reservation import Denied, Hold, Level
+from proxy.billing.reservation import Denied, Hold, LimitLevel
 from proxy.gateway.exchange.exchange import Exchange
-from proxy.gateway.exchange.handler import Chat
+from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.routing import Models, Route
@@ -47,7 +47,7 @@ class Held:
     """Nothing."""
 
     on_short: Callable[[], None] | None = None
-    levels: Sequence[Level] = ()
+    levels: Sequence[LimitLevel] = ()
     spends = False
 
     def __init__(self, exchange_id: str) -> None:
@@ -71,7 +71,7 @@ class Unclaimed:
 
     answer_bytes_max = 0
 
-    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> Earlier | None:
+    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
         return None
 
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
@@ -88,7 +88,7 @@ async def url(tmp_path: Path, provider: ScriptedProvider) -> AsyncIterator[str]:
     ports = Ports(
         LocalOutbox(journal, table, disk), upstream, Estimator(), Metrics(), time.time, Unlimited(), Unclaimed()
     )
-    chat = Chat(
+    chat = ProxyHandler(
         keys=Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
         reserve=Reserve(4096, 1 << 40, 402), request_bytes_max=1 << 20, closed=lambda: None,
     )  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Denied, Level, Why
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import DenialReason, Denied, LimitLevel
 from proxy.gateway.exchange.rate_limits import duration, headers, refusal
 
-KEY, PROJECT = Gate("key_a", rpm=10, tpm=1000), Gate("proj_b", rpm=100)
+KEY, PROJECT = LimitCounter("key_a", rpm=10, tpm=1000), LimitCounter("proj_b", rpm=100)
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ def test_durations_are_written_as_openai_does(seconds: float, text: str) -> None
 
 def test_the_tightest_level_speaks() -> None:
     levels = [
-        Level("key_a", requests_left=4, requests_reset_s=12, tokens_left=0, tokens_reset_s=60.0),
-        Level("proj_b", requests_left=3, requests_reset_s=1.5),
+        LimitLevel("key_a", requests_left=4, requests_reset_s=12, tokens_left=0, tokens_reset_s=60.0),
+        LimitLevel("proj_b", requests_left=3, requests_reset_s=1.5),
     ]
     assert dict(headers([KEY, PROJECT], levels)) == {
         "x-ratelimit-limit-requests": "100", "x-ratelimit-remaining-requests": "3",
@@ -33,21 +33,21 @@ def test_the_tightest_level_speaks() -> None:
 
 
 def test_what_is_not_limited_is_not_told() -> None:
-    assert headers([Gate("key_a", nusd_max=5)], []) == ()
+    assert headers([LimitCounter("key_a", nusd_max=5)], []) == ()
     assert headers((), ()) == ()
 
 
 @pytest.mark.parametrize(
     ("why", "retry_after_s", "status", "code", "waits"),
     [
-        (Why.MONEY, None, 402, "insufficient_quota", None),
-        (Why.REQUESTS, 2.2, 429, "rate_limit_exceeded", 3),
-        (Why.TOKENS, None, 429, "rate_limit_exceeded", None),
-        (Why.PARALLEL, None, 429, "rate_limit_exceeded", 1),
-        (Why.UNKNOWN, None, 503, "budget_unknown", 1),
+        (DenialReason.MONEY, None, 402, "insufficient_quota", None),
+        (DenialReason.REQUESTS, 2.2, 429, "rate_limit_exceeded", 3),
+        (DenialReason.TOKENS, None, 429, "rate_limit_exceeded", None),
+        (DenialReason.PARALLEL, None, 429, "rate_limit_exceeded", 1),
+        (DenialReason.UNKNOWN, None, 503, "budget_unknown", 1),
     ],
 )
-def test_refusals(why: Why, retry_after_s: float | None, status: int, code: str, waits: int | None) -> None:
+def test_refusals(why: DenialReason, retry_after_s: float | None, status: int, code: str, waits: int | None) -> None:
     made = refusal(Denied(why, "key_a", retry_after_s, ()), [KEY], spent_status=402)
     assert (made.status, made.code, made.retry_after_s) == (status, code, waits)
     assert (("x-should-retry", "false") in made.headers) == (waits is None)
@@ -55,5 +55,5 @@ def test_refusals(why: Why, retry_after_s: float | None, status: int, code: str,
 
 
 def test_a_spent_budget_can_be_a_429() -> None:
-    made = refusal(Denied(Why.MONEY, "key_a", None, ()), [KEY], spent_status=429)
+    made = refusal(Denied(DenialReason.MONEY, "key_a", None, ()), [KEY], spent_status=429)
     assert (made.status, made.code) == (429, "insufficient_quota")

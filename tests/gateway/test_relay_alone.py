@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, End, Relay
+from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, Relay, RelayEnd
 from proxy.gateway.upstream.connection import UpstreamConnection
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper
@@ -291,9 +291,9 @@ async def test_our_own_error_goes_only_between_whole_events() -> None:
 
 async def test_a_break_after_done_is_an_end_and_the_first_word_counts() -> None:
     events = told("tera", 3)
-    for upto, end in ((len(events), End.COMPLETE), (len(events) - 1, End.BROKEN)):
+    for upto, end in ((len(events), RelayEnd.COMPLETE), (len(events) - 1, RelayEnd.BROKEN)):
         made = relay(Recorder(), strip=False)
         made.piece(b"".join(events[:upto]))
-        made.broken()
-        made.finish(End.STALLED)
+        made.upstream_error()
+        made.finish(RelayEnd.STALLED)
         assert await made.done is end

@@ -15,7 +15,7 @@ from proxy.billing.keys import ApiKey
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.upstream import routing
 from proxy.gateway.upstream.client import Origin, Provider
-from proxy.gateway.upstream.routing import Models, Route, arranged, drawn, speaking
+from proxy.gateway.upstream.routing import Models, Route, by_health, supporting, weighted_order
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes
 from proxy.metering.dialect import Dialect
@@ -218,13 +218,13 @@ def all_of(found: Route | float) -> list[str]:
 def test_without_weights_the_order_is_the_models_and_the_sick_are_left_out() -> None:
     three = ways(None, None, None)
     route = dataclasses.replace(three[0], others=tuple(three[1:]))
-    assert all_of(arranged(route, 0.0, _nobody)) == ["p0", "p1", "p2"]
+    assert all_of(by_health(route, 0.0, _nobody)) == ["p0", "p1", "p2"]
     three[0].provider.health.rests(100.0, 30.0)
-    assert all_of(arranged(route, 100.0, _nobody)) == ["p1", "p2"]
-    assert all_of(arranged(route, 130.0, _nobody)) == ["p0", "p1", "p2"]
+    assert all_of(by_health(route, 100.0, _nobody)) == ["p1", "p2"]
+    assert all_of(by_health(route, 130.0, _nobody)) == ["p0", "p1", "p2"]
     for seconds, one in zip((30.0, 20.0, 40.0), three, strict=True):
         one.provider.health.rests(100.0, seconds)
-    assert arranged(route, 110.0, _nobody) == 10.0, "the soonest of them"
+    assert by_health(route, 110.0, _nobody) == 10.0, "the soonest of them"
 
 
 def _nobody() -> float:
@@ -233,7 +233,7 @@ def _nobody() -> float:
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_a_draw_has_everybody_once(weights: list[int], chance: Random) -> None:
-    drawn_ = named(drawn(ways(*weights), chance.random))
+    drawn_ = named(weighted_order(ways(*weights), chance.random))
     assert sorted(drawn_) == [f"p{at}" for at in range(len(weights))]
 
 
@@ -241,7 +241,7 @@ def test_a_draw_has_everybody_once(weights: list[int], chance: Random) -> None:
 def test_each_is_first_as_often_as_its_share_says(weights: list[int]) -> None:
     """Every share of the line from 0 to 1 is tried once, at its middle."""
     total = sum(weights)
-    firsts = [named(drawn(ways(*weights), lambda part=part: (part + 0.5) / total))[0] for part in range(total)]
+    firsts = [named(weighted_order(ways(*weights), lambda part=part: (part + 0.5) / total))[0] for part in range(total)]
     assert [firsts.count(f"p{at}") for at in range(len(weights))] == weights
 
 
@@ -250,9 +250,9 @@ def test_only_those_that_speak_the_language_are_asked() -> None:
     first = dataclasses.replace(
         route_to("a"), others=(Route(Provider.of(deaf, write_stall_s=60), "b", _free), route_to("c", "tera"))
     )
-    assert all_of(speaking(first, OPENAI_CHAT) or 0.0) == ["electron", "tera"]
-    assert speaking(dataclasses.replace(first, others=()), OPENAI_CHAT) == dataclasses.replace(first, others=())
-    assert speaking(first.others[0], OPENAI_CHAT) is None
+    assert all_of(supporting(first, OPENAI_CHAT) or 0.0) == ["electron", "tera"]
+    assert supporting(dataclasses.replace(first, others=()), OPENAI_CHAT) == dataclasses.replace(first, others=())
+    assert supporting(first.others[0], OPENAI_CHAT) is None
 
 
 def _free(_at: float) -> tuple[None, None]:

@@ -48,10 +48,10 @@ class Heard:
     def complete(self) -> None:
         self.ended.append("complete")
 
-    def failed(self) -> None:
+    def internal_error(self) -> None:
         self.ended.append("failed")
 
-    def broken(self) -> None:
+    def upstream_error(self) -> None:
         self.ended.append("broken")
 
 
@@ -280,7 +280,7 @@ async def test_leaving_closes_what_has_not_ended_and_nothing_else() -> None:
             answer.relay_to(Heard())
             answer.close()
         else:
-            connection.leave()
+            connection.release_or_abort()
         assert transport.closed is closed, wire
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.gateway.exchange import deadlines as watch_module
-from proxy.gateway.exchange.deadlines import Due, Moments, Watch, decide
+from proxy.gateway.exchange.deadlines import Deadlines, Expired, Moments, decide
 from proxy.gateway.time_limits import TimeLimits
 
 LIMITS = TimeLimits(first_byte_s=20, idle_s=10, total_s=100, write_stall_s=5, drain_s=30, heartbeat_s=0)
@@ -30,29 +30,29 @@ moments = st.builds(
 @pytest.mark.parametrize(
     ("changed", "due", "at"),
     [
-        ({"last_piece_at": None}, Due.NO_ANSWER, 1020),
-        ({}, Due.IDLE, 1012),
-        ({"last_piece_at": 1050}, Due.IDLE, 1060),
-        ({"last_piece_at": 1095}, Due.OUT_OF_TIME, 1100),
-        ({"paused_at": 1003}, Due.WRITE_STALL, 1008),
-        ({"paused_at": 1003, "last_piece_at": 990}, Due.WRITE_STALL, 1008),
-        ({"left_at": 1003, "last_piece_at": 1032}, Due.DRAINED_ENOUGH, 1033),
-        ({"left_at": 1003}, Due.IDLE, 1012),
-        ({"left_at": 980, "last_piece_at": None}, Due.DRAINED_ENOUGH, 1010),
+        ({"last_piece_at": None}, Expired.NO_ANSWER, 1020),
+        ({}, Expired.IDLE, 1012),
+        ({"last_piece_at": 1050}, Expired.IDLE, 1060),
+        ({"last_piece_at": 1095}, Expired.OUT_OF_TIME, 1100),
+        ({"paused_at": 1003}, Expired.WRITE_STALL, 1008),
+        ({"paused_at": 1003, "last_piece_at": 990}, Expired.WRITE_STALL, 1008),
+        ({"left_at": 1003, "last_piece_at": 1032}, Expired.DRAINED_ENOUGH, 1033),
+        ({"left_at": 1003}, Expired.IDLE, 1012),
+        ({"left_at": 980, "last_piece_at": None}, Expired.DRAINED_ENOUGH, 1010),
     ],
 )
-def test_each_limit_is_due_at_its_moment_and_not_before(changed: dict[str, Any], due: Due, at: float) -> None:
+def test_each_limit_is_due_at_its_moment_and_not_before(changed: dict[str, Any], due: Expired, at: float) -> None:
     found = replace(BEGUN, **changed)
-    assert decide(at - 0.001, found, LIMITS) == (Due.NOTHING, at)
+    assert decide(at - 0.001, found, LIMITS) == (Expired.NOTHING, at)
     assert decide(at, found, LIMITS) == (due, at)
     assert decide(at + 50, found, LIMITS) == (due, at)
 
 
 def test_heartbeats_come_after_silence_and_then_regularly() -> None:
     beating = replace(LIMITS, heartbeat_s=3)
-    assert decide(1005, BEGUN, beating) == (Due.HEARTBEAT, 1005)
-    assert decide(1005, replace(BEGUN, last_beat_at=1005), beating) == (Due.NOTHING, 1008)
-    assert decide(1004, replace(BEGUN, last_piece_at=1003), beating) == (Due.NOTHING, 1006)
+    assert decide(1005, BEGUN, beating) == (Expired.HEARTBEAT, 1005)
+    assert decide(1005, replace(BEGUN, last_beat_at=1005), beating) == (Expired.NOTHING, 1008)
+    assert decide(1004, replace(BEGUN, last_piece_at=1003), beating) == (Expired.NOTHING, 1006)
 
 
 @pytest.mark.parametrize("changed", [{"paused_at": 1002}, {"left_at": 1002}, {"last_piece_at": None}])
@@ -64,7 +64,7 @@ def test_nobody_gets_a_heartbeat_who_cannot_read_it(changed: dict[str, Any]) -> 
 @given(moments, limits, times)
 def test_what_is_due_is_past_and_what_is_not_is_to_come(found: Moments, limits: TimeLimits, now: float) -> None:
     due, at = decide(now, found, limits)
-    assert (due is Due.NOTHING) == (at > now)
+    assert (due is Expired.NOTHING) == (at > now)
     assert at <= found.started_at + limits.total_s
 
 
@@ -72,7 +72,7 @@ def test_what_is_due_is_past_and_what_is_not_is_to_come(found: Moments, limits: 
 def test_what_is_due_stays_due(found: Moments, limits: TimeLimits, now: float, later: float) -> None:
     assume(later >= now)
     due, at = decide(now, found, limits)
-    if due is not Due.NOTHING:
+    if due is not Expired.NOTHING:
         assert decide(later, found, limits) == (due, at)
 
 
@@ -121,21 +121,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def watched(clock: Clock, limits: TimeLimits) -> tuple[Watch, dict[str, Moments], list[tuple[float, Due]]]:
+def watched(clock: Clock, limits: TimeLimits) -> tuple[Deadlines, dict[str, Moments], list[tuple[float, Expired]]]:
     now = {"moments": Moments(1000, 1000)}
-    found: list[tuple[float, Due]] = []
+    found: list[tuple[float, Expired]] = []
 
-    def note(due: Due) -> None:
+    def note(due: Expired) -> None:
         found.append((clock.now, due))
-        if due is Due.HEARTBEAT:
+        if due is Expired.HEARTBEAT:
             now["moments"] = replace(now["moments"], last_beat_at=clock.now)
 
-    return Watch(clock, limits, lambda: now["moments"], note), now, found  # type: ignore[arg-type]
+    return Deadlines(clock, limits, lambda: now["moments"], note), now, found  # type: ignore[arg-type]
 
 
 def test_one_timer_follows_a_stream_without_being_moved(clock: Clock) -> None:
     watch, now, found = watched(clock, LIMITS)
-    watch.look()
+    watch.rearm()
     fired = 0
     for second in range(1001, 1051):
         fired += clock.run_until(second)
@@ -144,52 +144,57 @@ def test_one_timer_follows_a_stream_without_being_moved(clock: Clock) -> None:
     assert found == []
     assert fired <= 6  # once in every idle time, not once for every piece
     clock.run_until(1080)
-    assert found == [(1060, Due.IDLE)]
+    assert found == [(1060, Expired.IDLE)]
     assert clock.timers == []
 
 
 def test_heartbeats_go_on_until_the_end(clock: Clock) -> None:
     watch, _, found = watched(clock, replace(LIMITS, heartbeat_s=3))
-    watch.look()
+    watch.rearm()
     clock.run_until(1030)
-    assert found == [(1003, Due.HEARTBEAT), (1006, Due.HEARTBEAT), (1009, Due.HEARTBEAT), (1010, Due.IDLE)]
+    assert found == [
+        (1003, Expired.HEARTBEAT),
+        (1006, Expired.HEARTBEAT),
+        (1009, Expired.HEARTBEAT),
+        (1010, Expired.IDLE),
+    ]
 
 
 def test_silence_is_shorter_once_the_stream_has_said_that_it_is_done(clock: Clock) -> None:
     watch, _, found = watched(clock, LIMITS)
-    watch.look()
+    watch.rearm()
     clock.run_until(1001)
-    watch.narrow(idle_s=4)
-    watch.narrow(idle_s=7)  # never longer again
+    watch.set_idle(idle_s=4)
+    watch.set_idle(idle_s=7)  # never longer again
     clock.run_until(1030)
-    assert found == [(1004, Due.IDLE)]
+    assert found == [(1004, Expired.IDLE)]
 
 
 @pytest.mark.parametrize(
     ("other", "due"),
     [
-        ({"first_byte_s": 30}, (1042, Due.NO_ANSWER)),
-        ({"first_byte_s": 80, "total_s": 500}, (1092, Due.NO_ANSWER)),
-        ({"first_byte_s": 90, "total_s": 500}, (1100, Due.OUT_OF_TIME)),
-        ({"first_byte_s": 90, "total_s": 50}, (1050, Due.OUT_OF_TIME)),
-        ({"total_s": 5}, (1012, Due.OUT_OF_TIME)),
+        ({"first_byte_s": 30}, (1042, Expired.NO_ANSWER)),
+        ({"first_byte_s": 80, "total_s": 500}, (1092, Expired.NO_ANSWER)),
+        ({"first_byte_s": 90, "total_s": 500}, (1100, Expired.OUT_OF_TIME)),
+        ({"first_byte_s": 90, "total_s": 50}, (1050, Expired.OUT_OF_TIME)),
+        ({"total_s": 5}, (1012, Expired.OUT_OF_TIME)),
     ],
 )
 def test_another_provider_has_its_own_time_to_begin_and_what_is_left_of_the_whole(
-    clock: Clock, other: dict[str, Any], due: tuple[float, Due]
+    clock: Clock, other: dict[str, Any], due: tuple[float, Expired]
 ) -> None:
     watch, now, found = watched(clock, LIMITS)
     now["moments"] = Moments(1000, None)
-    watch.look()
+    watch.rearm()
     clock.run_until(1012)
-    watch.limit(replace(LIMITS, **other), started_at=1000)
+    watch.use_limits(replace(LIMITS, **other), started_at=1000)
     clock.run_until(2000)
     assert found == [due]
 
 
 def test_a_stopped_watch_finds_nothing(clock: Clock) -> None:
     watch, _, found = watched(clock, LIMITS)
-    watch.look()
+    watch.rearm()
     watch.stop()
     watch.stop()
     clock.run_until(2000)
@@ -198,9 +203,9 @@ def test_a_stopped_watch_finds_nothing(clock: Clock) -> None:
 
 def test_a_pause_counts_from_its_own_beginning(clock: Clock) -> None:
     watch, now, found = watched(clock, LIMITS)
-    watch.look()
+    watch.rearm()
     clock.run_until(1008)
     now["moments"] = replace(now["moments"], paused_at=1008)
-    watch.look()
+    watch.rearm()
     clock.run_until(1040)
-    assert found == [(1013, Due.WRITE_STALL)]
+    assert found == [(1013, Expired.WRITE_STALL)]

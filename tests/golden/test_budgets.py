@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Denied, Granted, Hold, Standing, Sum, Why
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Hold, SpendDelta, SpendTotal
 from proxy.budgets.redis.store import RedisBudgets
-from proxy.budgets.sqlite.store import LocalBudgets
-from proxy.budgets.store import BudgetStore, Own
+from proxy.budgets.sqlite.store import SqliteBudgets
+from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
@@ -25,15 +25,15 @@ from tests.support.valkey import Valkey
 
 NOW = 1_800_000_000.25
 NOW_US = 1_800_000_000_250_000
-KEY = Gate("key_golden", 1_790_000_000.5, 5_000_000_000, rpm=4, tpm=10_000, parallel=3)
-PROJECT = Gate("proj_golden", 1_788_220_800.0, 1_000_000_000_000_000)
-CREDIT = Gate("org_golden/credit", 0.0, 0)
+KEY = LimitCounter("key_golden", 1_790_000_000.5, 5_000_000_000, rpm=4, tpm=10_000, parallel=3)
+PROJECT = LimitCounter("proj_golden", 1_788_220_800.0, 1_000_000_000_000_000)
+CREDIT = LimitCounter("org_golden/credit", 0.0, 0)
 GATES = KEY, PROJECT, CREDIT
 # spent; held: 750 of x-runs, 900 of x-other, 333 of x-closed; two run, one has ended
 STANDINGS = [
-    Standing("key_golden", 1_790_000_000.5, 1_000_001_111, 1_983, 2, 1),
-    Standing("org_golden/credit", 0.0, -2_999_998_889, 1_983, 2, 1),
-    Standing("proj_golden", 1_788_220_800.0, 999_999_990_001_111, 1_983, 2, 1),
+    CounterState("key_golden", 1_790_000_000.5, 1_000_001_111, 1_983, 2, 1),
+    CounterState("org_golden/credit", 0.0, -2_999_998_889, 1_983, 2, 1),
+    CounterState("proj_golden", 1_788_220_800.0, 999_999_990_001_111, 1_983, 2, 1),
 ]
 REDIS_KEYS = [
     "{tokenweir:budgets}:closed",
@@ -101,7 +101,7 @@ async def node(
     """Node `node-one`, restarted on what 0.1 left."""
     if request.param == "local":
         path = of_this_boot(tmp_path)
-        yield (local := LocalBudgets(path, node="node-one", unix_time=clock))
+        yield (local := SqliteBudgets(path, node="node-one", unix_time=clock))
         await local.aclose()
     else:
         await load_redis(plain, "budgets.json")
@@ -109,42 +109,42 @@ async def node(
 
 
 async def test_what_is_held_and_spent_counts(node: BudgetStore, clock: Clock) -> None:
-    assert await node.standings() == STANDINGS
+    assert await node.counter_states() == STANDINGS
     assert await node.cursor() == NOW_US + 10
     assert isinstance(await node.reserve(Hold("x-runs", GATES, 750, 1_000)), Granted), "it is held already"
     full = await node.reserve(Hold("x-new", GATES, 1, 1))
     assert isinstance(full, Denied)
-    assert (full.why, full.gate_id) == (Why.REQUESTS, "key_golden"), "four were granted in this minute"
+    assert (full.why, full.gate_id) == (DenialReason.REQUESTS, "key_golden"), "four were granted in this minute"
     [level] = full.levels
     assert (level.requests_left, level.tokens_left) == (0, 10_000 - 2_444)
     clock.now += 61
     left = 9_998_889 - 1_983
     dear = await node.reserve(Hold("x-new", GATES, left + 1, 1))
     assert isinstance(dear, Denied)
-    assert (dear.why, dear.gate_id) == (Why.MONEY, "proj_golden")
+    assert (dear.why, dear.gate_id) == (DenialReason.MONEY, "proj_golden")
     assert isinstance(await node.reserve(Hold("x-new", GATES, left, 1)), Granted)
     parallel = await node.reserve(Hold("x-more", (KEY,), 0, 1))
     assert isinstance(parallel, Denied)
-    assert parallel.why is Why.PARALLEL
+    assert parallel.why is DenialReason.PARALLEL
 
 
 async def test_what_is_held_is_settled_and_released(node: BudgetStore, clock: Clock) -> None:
-    assert not await node.whole(), "it was not this process that announced"
+    assert not await node.heartbeat(), "it was not this process that announced"
     one = Hold("x-runs", GATES, 750, 1_000, NOW)
     closed = Hold("x-closed", GATES, 333, 444, NOW)
-    await node.announce(lambda: Own((one,), (closed,), ()))
-    assert await node.whole()
-    assert await node.standings() == STANDINGS
+    await node.announce(lambda: OwnHolds((one,), (closed,), ()))
+    assert await node.heartbeat()
+    assert await node.counter_states() == STANDINGS
     assert await node.grow("x-runs", 800)
     await node.close([Hold("x-runs", GATES, 600, 900)])
     clock.now += 3
     assert sorted(await node.overdue(2)) == ["x-closed", "x-runs"]
     ids = tuple(gate.gate_id for gate in GATES)
-    change = Change("x-runs", NOW_US + 20, NOW, 600, ids)
+    change = SpendDelta("x-runs", NOW_US + 20, NOW, 600, ids)
     assert await node.absorb(NOW_US + 10, [change], NOW_US + 30)
     assert await node.abandon("node-other", ()) == 1
     await node.release(["x-closed"])
-    assert [(one.spent, one.held, one.open, one.closed) for one in await node.standings()] == [
+    assert [(one.spent, one.held, one.open, one.closed) for one in await node.counter_states()] == [
         ((before.spent or 0) + 600, 0, 0, 0) for before in STANDINGS
     ]
 
@@ -153,23 +153,25 @@ async def scenario(handle: Callable[[str], BudgetStore], clock: Clock) -> None:
     """What 0.1 did to make the golden files."""
     clock.now = NOW - 2
     one, other = handle("node-one"), handle("node-other")
-    await one.whole()
+    await one.heartbeat()
     clock.now = NOW
     for store in (one, other):
-        await store.announce(lambda: Own((), (), ()))
-    await one.seed([Sum(gate.gate_id, gate.since, 1, NOW_US - 9) for gate in GATES])
+        await store.announce(lambda: OwnHolds((), (), ()))
+    await one.seed([SpendTotal(gate.gate_id, gate.since, 1, NOW_US - 9) for gate in GATES])
     await one.forget_sums()
     spent = (1_000_000_000, 999_999_990_000_000, -3_000_000_000)
-    await one.seed([Sum(gate.gate_id, gate.since, nusd, NOW_US) for gate, nusd in zip(GATES, spent, strict=True)])
+    await one.seed(
+        [SpendTotal(gate.gate_id, gate.since, nusd, NOW_US) for gate, nusd in zip(GATES, spent, strict=True)]
+    )
     for store, name, nusd in ((one, "x-runs", 700), (other, "x-other", 900), (one, "x-closed", 800)):
         assert isinstance(await store.reserve(Hold(name, GATES, nusd, 1_000)), Granted)
     await one.close([Hold("x-closed", GATES, 333, 444)])
     assert isinstance(await one.reserve(Hold("x-free", GATES, 50, 10)), Granted)
     await one.close([Hold("x-free", GATES, 0, 0)])
     await one.grow("x-runs", 750)
-    change = Change("x-elsewhere", NOW_US + 5, NOW - 9, 1_111, tuple(gate.gate_id for gate in GATES))
+    change = SpendDelta("x-elsewhere", NOW_US + 5, NOW - 9, 1_111, tuple(gate.gate_id for gate in GATES))
     assert await one.absorb(NOW_US, [change], NOW_US + 10)
-    assert await one.standings() == STANDINGS
+    assert await one.counter_states() == STANDINGS
     await one.aclose()
     await other.aclose()
 
@@ -197,7 +199,7 @@ async def test_redis_is_written_the_same(plain: Any, client: Any, clock: Clock) 
 
 async def test_the_file_is_written_the_same(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "budgets.db"
-    await scenario(lambda name: LocalBudgets(path, node=name, unix_time=clock), clock)
+    await scenario(lambda name: SqliteBudgets(path, node=name, unix_time=clock), clock)
     random = ('INSERT INTO "life"', 'INSERT INTO "nodes"')
     golden = (HERE / "budgets.sql").read_text().splitlines()
     assert [line for line in sqlite_lines(path) if not line.startswith(random)] == [

@@ -18,11 +18,11 @@ from proxy.keys import secrets
 from proxy.ledger.accounts.owners import Owner
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, PromptEvidence
-from proxy.reports.export import Source
-from proxy.runtime.machine.data_folder import Folder
-from proxy.settings.sinks import Metered, SinkKind, SinkSettings
-from proxy.settings.sinks import Subject as Customer
-from proxy.sinks.formats import shape_of
+from proxy.reports.export import ExportedEntry
+from proxy.runtime.machine.data_folder import DataFolder
+from proxy.settings.sinks import CustomerSource as Customer
+from proxy.settings.sinks import MeteredQuantity, SinkKind, SinkSettings
+from proxy.sinks.formats import format_of
 from proxy.sinks.webhook import body_of
 from tests.golden.reading import BEGAN, HERE, exchange_id, golden_entries, golden_json
 
@@ -30,7 +30,7 @@ BODIES = golden_json("bodies.json")
 
 
 def test_where_files_lie(tmp_path: Path) -> None:
-    for folder, own in ((Folder(tmp_path), tmp_path), (Folder(tmp_path, 2), tmp_path / "worker-2")):
+    for folder, own in ((DataFolder(tmp_path), tmp_path), (DataFolder(tmp_path, 2), tmp_path / "worker-2")):
         assert folder.journal == own / "journal"
         assert folder.progress == own / "progress.table"
         assert folder.estimator == own / "estimator.json"
@@ -69,13 +69,13 @@ def test_sinks_are_sent_the_same(kind: str) -> None:
     name, _, metered = kind.partition("/")
     settings = SinkSettings(
         name="golden", kind=SinkKind(name), url="https://sink.invalid", secret=Secret("golden signing secret"),
-        subject=Customer.PROJECT, customers={"proj_golden": "cus_1"}, metered=Metered(metered),
+        subject=Customer.PROJECT, customers={"proj_golden": "cus_1"}, metered=MeteredQuantity(metered),
     )  # fmt: skip
-    shape = shape_of(settings)
+    shape = format_of(settings)
     owner = Owner("key_golden", "häuser", "proj_golden", "ops", "org_golden", "Größe AG")
     sent: list[dict[str, Any]] = []
     for of in ("usage", "adjustment", "credit"):
-        for event in shape.events(Source(an_entry(of), BEGAN + 900, owner)):
+        for event in shape.events(ExportedEntry(an_entry(of), BEGAN + 900, owner)):
             one = shape.request([event], BEGAN + 901)
             sent.append({"of": of, "url": one.url, "headers": dict(one.headers), "body": one.body.decode()})
     assert sent == BODIES[kind]

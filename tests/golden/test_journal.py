@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from proxy.journal.frames import (
-    Kind,
+    FrameKind,
     decode_opened,
     decode_record,
     decode_seqs,
@@ -176,9 +176,9 @@ def test_the_progress_table_is_written_the_same(tmp_path: Path) -> None:
 
 
 AGAIN: dict[int, Callable[[bytes], Any]] = {
-    Kind.OPEN: lambda payload: opened_payload(decode_opened(payload)),
-    Kind.CLOSE: lambda payload: record_payload(decode_record(payload)),
-    Kind.SETTLED: lambda payload: settled_payload(decode_seqs(payload)),
+    FrameKind.OPEN: lambda payload: opened_payload(decode_opened(payload)),
+    FrameKind.CLOSE: lambda payload: record_payload(decode_record(payload)),
+    FrameKind.SETTLED: lambda payload: settled_payload(decode_seqs(payload)),
 }
 
 

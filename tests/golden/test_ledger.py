@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import Engine
 
 from proxy.billing.keys import AccountKind
-from proxy.billing.limits import Limits, OnExhausted, WhenDown
+from proxy.billing.limits import Limits, OnExhausted, OnStoreOutage
 from proxy.billing.settlement import content_hash, entry
 from proxy.budgets import thresholds as alerts
-from proxy.journal.frames import Kind, decode_record, scan
+from proxy.journal.frames import FrameKind, decode_record, scan
 from proxy.keys import secrets
 from proxy.ledger.accounts.account_store import AccountStore
-from proxy.ledger.accounts.audit_log import Acts
+from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import check, migrate
-from proxy.ledger.settling.dead_letters import Letters
+from proxy.ledger.settling.dead_letters import DeadLetters
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.reports import EntryFilter, EntryReader, read_balances, read_daily, read_paid
@@ -127,7 +127,7 @@ def test_sums(engine: Engine) -> None:
 def records() -> list[Arrival]:
     """Those that the golden journal had not settled, and their receipts."""
     frames = [frame for path in sorted((HERE / "journal").glob("*.log")) for frame in scan(path.read_bytes()).frames]
-    closed = {frame.seq: frame for frame in frames if frame.kind == Kind.CLOSE}
+    closed = {frame.seq: frame for frame in frames if frame.kind == FrameKind.CLOSE}
     of_ledger = {exchange_id(number) for number in range(1, 14)}
     made = [Arrival(entry(decode_record(closed[seq].payload)), NODE, seq) for seq in sorted(closed)]
     return [one for one in made if one.entry.exchange_id in of_ledger]
@@ -146,7 +146,7 @@ def test_what_comes_again_is_known(engine: Engine, store: LedgerStore) -> None:
 
 
 def test_letters(engine: Engine, store: LedgerStore) -> None:
-    found = Letters(engine, store, to_entry=lambda payload: entry(decode_record(payload)))
+    found = DeadLetters(engine, store, to_entry=lambda payload: entry(decode_record(payload)))
     assert [(one.reason, one.times_seen, one.exchange_id, one.kind, one.seq, one.node) for one in found.open()] == [
         ("unreadable: UndecodableError", 2, None, None, None, OTHER_NODE),
         (
@@ -175,9 +175,9 @@ def test_keys(engine: Engine) -> None:
     assert one.limits == Limits(
         budget_usd=5_000_000_000, budget_window="calendar_month", rpm=60, tpm=90_000, parallel=3
     )
-    assert (one.on_exhausted, one.when_down) == (OnExhausted.CUT, WhenDown.OPEN)
+    assert (one.on_exhausted, one.when_down) == (OnExhausted.CUT, OnStoreOutage.OPEN)
     assert (one.created_at, one.revision) == (BEGAN + 105, 7)
-    assert (keys["key_other"].on_exhausted, keys["key_other"].when_down) == (OnExhausted.FINISH, WhenDown.CLOSED)
+    assert (keys["key_other"].on_exhausted, keys["key_other"].when_down) == (OnExhausted.FINISH, OnStoreOutage.CLOSED)
     rotated = keys["key_rotated"]
     assert (rotated.digest, rotated.old_digest, rotated.old_until) == (b"2" * 32, b"1" * 32, BEGAN + 500_000)
     assert (rotated.expires_at, rotated.limits) == (BEGAN + 1_000_000, Limits(prepaid=True))
@@ -200,7 +200,7 @@ def test_accounts(engine: Engine) -> None:
 
 
 def test_acts(engine: Engine) -> None:
-    found = list(Acts(engine, clock=clock).since(0.0))
+    found = list(AuditLog(engine, clock=clock).since(0.0))
     first = found[0].at
     assert [
         (one.at - first, one.actor, one.via, one.origin, one.action, one.target, one.details, one.result, one.words)
@@ -227,7 +227,7 @@ def test_alerts(engine: Engine) -> None:
 
 
 def test_sinks(engine: Engine) -> None:
-    stripe, hook = sinks.standing(engine, "stripe"), sinks.standing(engine, "hook")
+    stripe, hook = sinks.sink_status(engine, "stripe"), sinks.sink_status(engine, "hook")
     assert stripe is not None
     assert hook is not None
     assert (stripe.sink.sent, stripe.letters, stripe.waiting) == (4, 1, 27 - 5)

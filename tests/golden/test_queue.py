@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.delivery.leases import Parts
+from proxy.delivery.leases import LeaseParts
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.redis_queue import RedisQueue
 from proxy.delivery.sweeper import Sweeper
@@ -180,9 +180,10 @@ async def test_leases_are_written_the_same(plain: Any, client: Any) -> None:
     found = await board.of(NODE)
     await plain.flushall()
     parts = {
-        name: Parts(msgspec.json.encode(decode_opened(one.opened or b"")), one.progress) for name, one in found.items()
+        name: LeaseParts(msgspec.json.encode(decode_opened(one.opened or b"")), one.progress)
+        for name, one in found.items()
     }
-    await board.renew(NODE, "2.1", parts | {exchange_id(43): Parts(b"{}", b"")}, ())
+    await board.renew(NODE, "2.1", parts | {exchange_id(43): LeaseParts(b"{}", b"")}, ())
     await board.renew(NODE, "2.2", {}, [exchange_id(43)])
     await board.renew(SILENT, "7.3", {}, ())
     await board.nodes()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.budgets.redis.store import RedisBudgets
-from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.storage.redis_client import open_redis
 from tests.support.valkey import prefix, redis_url, shared_valkey
@@ -61,7 +61,7 @@ class LocalStores(Stores):
         self.path = folder / "budgets.db"
 
     def node(self, name: str) -> BudgetStore:
-        return LocalBudgets(self.path, node=name, unix_time=self.clock)
+        return SqliteBudgets(self.path, node=name, unix_time=self.clock)
 
     async def lose(self) -> None:
         for path in self.path.parent.glob("budgets.db*"):
@@ -104,7 +104,7 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             stack.push_async_callback(made.redis.aclose)
         first = made.node("first")
         made.clock.now = NOW - 2
-        await first.whole()
+        await first.heartbeat()
         await made.warmed()
         made.clock.now = NOW
         yield made

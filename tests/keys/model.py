@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Hold, Standing, Sum, Why
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import CounterState, DenialReason, Hold, SpendDelta, SpendTotal
 
 Answer = tuple[str, str, float | None] | None
 """why, which gate, how long to wait; None: granted"""
@@ -38,13 +38,13 @@ class Model:
     """What a store must know, having been told the same."""
 
     holds: dict[str, Kept] = field(default_factory=dict)
-    sums: dict[str, Sum] = field(default_factory=dict)
+    sums: dict[str, SpendTotal] = field(default_factory=dict)
     counted: dict[str, list[Counted]] = field(default_factory=dict)
     cursor: int | None = None
     floor: tuple[int, float] = -1, 0.0
     """the cursor before sums were forgotten, and until when it counts"""
 
-    def spent(self, gate: Gate) -> int | None:
+    def spent(self, gate: LimitCounter) -> int | None:
         """None: not known for its window."""
         found = self.sums.get(gate.gate_id)
         return None if found is None or found.since != gate.since else found.nusd
@@ -61,7 +61,7 @@ class Model:
         """Exchanges."""
         return sum(one.closed_at is None for one in self.at(gate_id))
 
-    def unseeded(self, hold: Hold) -> tuple[Gate, ...]:
+    def unseeded(self, hold: Hold) -> tuple[LimitCounter, ...]:
         """Of a hold that is new."""
         if hold.exchange_id in self.holds:
             return ()
@@ -152,7 +152,7 @@ class Model:
         for exchange_id in exchange_ids:
             self.holds.pop(exchange_id, None)
 
-    def seed(self, sums: Sequence[Sum], now: float) -> None:
+    def seed(self, sums: Sequence[SpendTotal], now: float) -> None:
         """What the ledger said."""
         if self.cursor is None:
             sums = [one for one in sums if one.as_of_us >= self.floor[0] or now >= self.floor[1]]
@@ -163,7 +163,7 @@ class Model:
             if self.cursor is not None and one.as_of_us >= self.cursor and not newer:
                 self.sums[one.gate_id] = one
 
-    def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+    def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """True if that was where it was."""
         if self.cursor != after_us:
             return False
@@ -171,7 +171,7 @@ class Model:
             for gate_id in change.gate_ids:
                 one = self.sums.get(gate_id)
                 if one is not None and one.since <= change.started_at and one.as_of_us < change.settled_at_us:
-                    self.sums[gate_id] = Sum(gate_id, one.since, one.nusd + change.nusd, one.as_of_us)
+                    self.sums[gate_id] = SpendTotal(gate_id, one.since, one.nusd + change.nusd, one.as_of_us)
             self.release([change.exchange_id])
         self.cursor = until_us
         return True
@@ -187,7 +187,7 @@ class Model:
         """Nothing is."""
         self.__init__()  # type: ignore[misc]
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[CounterState]:
         """Of all gates that are known."""
         known = {gate.gate_id for one in self.holds.values() for gate in one.hold.gates} | set(self.sums)
         return [self._standing(gate_id) for gate_id in sorted(known)]
@@ -197,9 +197,9 @@ class Model:
         ended = [(one.closed_at, name) for name, one in self.holds.items() if one.closed_at is not None]
         return [name for at, name in ended if at < now - older_than_s]
 
-    def _standing(self, gate_id: str) -> Standing:
+    def _standing(self, gate_id: str) -> CounterState:
         one, running = self.sums.get(gate_id), self.running(gate_id)
-        return Standing(
+        return CounterState(
             gate_id,
             0.0 if one is None else one.since,
             None if one is None else one.nusd,
@@ -208,24 +208,28 @@ class Model:
             len(self.at(gate_id)) - running,
         )
 
-    def _failures(self, hold: Hold, gate: Gate, now: float) -> Iterable[tuple[str, str, float | None]]:
+    def _failures(self, hold: Hold, gate: LimitCounter, now: float) -> Iterable[tuple[str, str, float | None]]:
         requests = self.window(gate.gate_id, now)
         if gate.nusd_max is not None and (self.spent(gate) or 0) + self.held(gate.gate_id) + hold.nusd > gate.nusd_max:
-            yield Why.MONEY, gate.gate_id, None
+            yield DenialReason.MONEY, gate.gate_id, None
         if gate.rpm is not None and len(requests) + 1 > gate.rpm:
-            yield Why.REQUESTS, gate.gate_id, self._wait_s(gate, hold, Why.REQUESTS, now)
+            yield DenialReason.REQUESTS, gate.gate_id, self._wait_s(gate, hold, DenialReason.REQUESTS, now)
         if gate.tpm is not None and sum(one.tokens for one in requests) + hold.tokens > gate.tpm:
-            yield Why.TOKENS, gate.gate_id, self._wait_s(gate, hold, Why.TOKENS, now)
+            yield DenialReason.TOKENS, gate.gate_id, self._wait_s(gate, hold, DenialReason.TOKENS, now)
         if gate.parallel is not None and self.running(gate.gate_id) >= gate.parallel:
-            yield Why.PARALLEL, gate.gate_id, None
+            yield DenialReason.PARALLEL, gate.gate_id, None
 
-    def _wait_s(self, gate: Gate, hold: Hold, why: Why, now: float) -> float | None:
+    def _wait_s(self, gate: LimitCounter, hold: Hold, why: DenialReason, now: float) -> float | None:
         """Tried second by second."""
         requests = self.window(gate.gate_id, now)
         for later in sorted({one.second + 61 for one in requests}):
             left = [one for one in requests if one.second + 60 >= later]
-            if why is Why.REQUESTS and gate.rpm is not None and len(left) + 1 <= gate.rpm:
+            if why is DenialReason.REQUESTS and gate.rpm is not None and len(left) + 1 <= gate.rpm:
                 return later - now
-            if why is Why.TOKENS and gate.tpm is not None and sum(one.tokens for one in left) + hold.tokens <= gate.tpm:
+            if (
+                why is DenialReason.TOKENS
+                and gate.tpm is not None
+                and sum(one.tokens for one in left) + hold.tokens <= gate.tpm
+            ):
                 return later - now
         return None

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import Gate, Limits, Scope, WhenDown
-from proxy.billing.reservation import Denied, Hold, Sum, Why
+from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
+from proxy.billing.reservation import DenialReason, Denied, Hold, SpendTotal
 from proxy.budgets import admission as under_test
 from proxy.budgets.admission import FORGET_S, Admission, Reservation
-from proxy.budgets.sqlite.store import LocalBudgets
-from proxy.budgets.store import BudgetStore, BudgetsUnavailable, Own
+from proxy.budgets.sqlite.store import SqliteBudgets
+from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
 
 NOW = 1_790_000_000.0
 ALLOWANCE = 1_000
@@ -32,7 +32,7 @@ class Flaky:
         self._store = store
         self.away = False
         self.lost = False
-        self.announced: list[Own] = []
+        self.announced: list[OwnHolds] = []
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
         if self.away:
@@ -77,8 +77,8 @@ class Seen:
 class Plant:
     """Admission with all that it needs."""
 
-    def __init__(self, folder: Path, when_down: WhenDown = WhenDown.CLOSED) -> None:
-        self.local = LocalBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
+    def __init__(self, folder: Path, when_down: OnStoreOutage = OnStoreOutage.CLOSED) -> None:
+        self.local = SqliteBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
         self.store = Flaky(self.local)
         self.seen = Seen()
         self.spent = 0
@@ -94,12 +94,12 @@ class Plant:
         return await self.admission.admit(key, (scope,), name, nusd=nusd, tokens=10)
 
     async def held(self) -> int:
-        return sum(one.held for one in await self.local.standings(["key_a"]))
+        return sum(one.held for one in await self.local.counter_states(["key_a"]))
 
-    async def _seed(self, gates: Sequence[Gate]) -> None:
+    async def _seed(self, gates: Sequence[LimitCounter]) -> None:
         if self.ledger_away:
             raise OSError("the ledger is away")
-        await self.local.seed([Sum(gate.gate_id, gate.since, self.spent, 1) for gate in gates])
+        await self.local.seed([SpendTotal(gate.gate_id, gate.since, self.spent, 1) for gate in gates])
 
     async def _settled(self, exchange_ids: Sequence[str]) -> Collection[str]:
         return self.settled & set(exchange_ids)
@@ -221,13 +221,13 @@ async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(pl
     plant.store.away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
-    assert refused.why is Why.UNKNOWN
+    assert refused.why is DenialReason.UNKNOWN
     assert isinstance(await plant.admit("x2", 1, scope=RATE), Reservation)
     assert plant.seen.told == ["failed", "unknown", "failed"]
 
 
 async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.OPEN)
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.OPEN)
     plant.store.away = True
     admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), Reservation) for n in range(5)]
     assert admitted == [True, True, True, False, False]
@@ -239,10 +239,10 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> No
 
 
 async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
-    plant = Plant(tmp_path, WhenDown.OPEN)
+    plant = Plant(tmp_path, OnStoreOutage.OPEN)
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 300), Reservation)
-    closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.CLOSED)
+    closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.CLOSED)
     assert isinstance(await plant.admit("x2", 300, key=closed), Denied)
 
 
@@ -250,7 +250,7 @@ async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> No
     plant.ledger_away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
-    assert refused.why is Why.UNKNOWN
+    assert refused.why is DenialReason.UNKNOWN
     plant.ledger_away = False
     assert isinstance(await plant.admit("x2", 1), Reservation)
 
@@ -285,7 +285,7 @@ async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> 
 
 async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
     """What was admitted without the store is announced, and counts."""
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.OPEN)
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.OPEN)
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
     plant.store.away, plant.store.lost = False, True
@@ -295,7 +295,7 @@ async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
 
 
 async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=WhenDown.OPEN)
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.OPEN)
     assert isinstance(await plant.admit("x0", 0), Reservation)
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
@@ -342,5 +342,5 @@ async def _after(gate: asyncio.Event) -> None:
 
 
 def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
-    plant.admission.remember([Hold("old", (Gate("key_a", nusd_max=1_000),), 900, 0, NOW)])
+    plant.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
     assert [hold.exchange_id for hold in plant.admission._own().closed] == ["old"]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Denied, Granted, Hold, Sum, Unseeded, Verdict
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import Denied, Granted, Hold, SpendTotal, Unseeded, Verdict
 from proxy.budgets.redis.store import RedisBudgets
-from proxy.budgets.sqlite.store import LocalBudgets
-from proxy.budgets.store import BudgetStore, Own
+from proxy.budgets.sqlite.store import SqliteBudgets
+from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.storage.redis_client import open_redis
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
@@ -25,9 +25,9 @@ NODES = 4
 QUICK, LONG = 5, 1_000
 
 
-def gates_of(number: int) -> tuple[Gate, ...]:
+def gates_of(number: int) -> tuple[LimitCounter, ...]:
     """One that is enough for ten, and one for all of them that never is the reason."""
-    return Gate(f"key_{number}", nusd_max=FIT * NUSD + NUSD - 1), Gate("org", nusd_max=10**12)
+    return LimitCounter(f"key_{number}", nusd_max=FIT * NUSD + NUSD - 1), LimitCounter("org", nusd_max=10**12)
 
 
 async def contend(stores: list[BudgetStore], number: int, exchanges: range, *, within_s: float = 0.0) -> int:
@@ -46,11 +46,11 @@ async def contend(stores: list[BudgetStore], number: int, exchanges: range, *, w
 
 
 async def seed(store: BudgetStore, number: int) -> None:
-    await store.seed([Sum(gate.gate_id, 0.0, 0, 1) for gate in gates_of(number)])
+    await store.seed([SpendTotal(gate.gate_id, 0.0, 0, 1) for gate in gates_of(number)])
 
 
 async def all_is_counted(store: BudgetStore, rounds: int) -> None:
-    [org] = await store.standings(["org"])
+    [org] = await store.counter_states(["org"])
     assert (org.held, org.open) == (rounds * FIT * NUSD, rounds * FIT)
 
 
@@ -65,7 +65,7 @@ async def nodes(redis_url: str, prefix: str) -> AsyncIterator[list[BudgetStore]]
         RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)
     ]
     for store in stores:
-        await store.announce(lambda: Own((), (), ()))
+        await store.announce(lambda: OwnHolds((), (), ()))
     yield stores
     for client in clients:
         await client.aclose()
@@ -98,7 +98,7 @@ def in_a_process(path: Path, worker: int, rounds: int) -> list[tuple[int, float,
     """One process's share of each round: how many were granted, from when to when (`time.monotonic`)."""
 
     async def run() -> list[tuple[int, float, float]]:
-        store = LocalBudgets(path, node=f"worker-{worker}", unix_time=time.time)
+        store = SqliteBudgets(path, node=f"worker-{worker}", unix_time=time.time)
         share = AT_ONCE // NODES
         granted = []
         try:
@@ -129,7 +129,7 @@ def processes() -> Iterator[Pool]:
 
 
 async def through_processes(processes: Pool, path: Path, rounds: int) -> None:
-    store = LocalBudgets(path, node="seeder", unix_time=time.time)
+    store = SqliteBudgets(path, node="seeder", unix_time=time.time)
     for number in range(rounds):
         await seed(store, number)
     asked = [processes.apply_async(in_a_process, (path, worker, rounds)) for worker in range(NODES)]

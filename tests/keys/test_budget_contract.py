@@ -8,17 +8,27 @@ from collections.abc import Iterator, Sequence
 import pytest
 from msgspec import structs
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Denied, Granted, Hold, Standing, Sum, Unseeded, Verdict, Why
-from proxy.budgets.store import BudgetStore, Own
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import (
+    CounterState,
+    DenialReason,
+    Denied,
+    Granted,
+    Hold,
+    SpendDelta,
+    SpendTotal,
+    Unseeded,
+    Verdict,
+)
+from proxy.budgets.store import BudgetStore, OwnHolds
 from tests.keys.conftest import NOW, LocalStores, Stores
 
 SINCE = NOW - 1000
-KEY = Gate("key_a", SINCE, nusd_max=1_000)
-ORG = Gate("org_a", 0.0, nusd_max=5_000)
+KEY = LimitCounter("key_a", SINCE, nusd_max=1_000)
+ORG = LimitCounter("org_a", 0.0, nusd_max=5_000)
 
 
-def hold(exchange_id: str, *gates: Gate, nusd: int = 0, tokens: int = 0, at: float = 0.0) -> Hold:
+def hold(exchange_id: str, *gates: LimitCounter, nusd: int = 0, tokens: int = 0, at: float = 0.0) -> Hold:
     return Hold(exchange_id, gates, nusd, tokens, at)
 
 
@@ -26,20 +36,20 @@ def ended(one: Hold, nusd: int, tokens: int = 0) -> Hold:
     return structs.replace(one, nusd=nusd, tokens=tokens)
 
 
-def change(exchange_id: str, at_us: int, nusd: int, *gate_ids: str, started_at: float = NOW) -> Change:
-    return Change(exchange_id, at_us, started_at, nusd, gate_ids)
+def change(exchange_id: str, at_us: int, nusd: int, *gate_ids: str, started_at: float = NOW) -> SpendDelta:
+    return SpendDelta(exchange_id, at_us, started_at, nusd, gate_ids)
 
 
-async def seeded(store: BudgetStore, *gates: Gate, spent: int = 0, as_of_us: int = 100) -> None:
-    await store.seed([Sum(gate.gate_id, gate.since, spent, as_of_us) for gate in gates])
+async def seeded(store: BudgetStore, *gates: LimitCounter, spent: int = 0, as_of_us: int = 100) -> None:
+    await store.seed([SpendTotal(gate.gate_id, gate.since, spent, as_of_us) for gate in gates])
 
 
-async def standing(store: BudgetStore, gate: Gate = KEY) -> Standing:
-    [found] = await store.standings([gate.gate_id])
+async def standing(store: BudgetStore, gate: LimitCounter = KEY) -> CounterState:
+    [found] = await store.counter_states([gate.gate_id])
     return found
 
 
-async def left(store: BudgetStore, gate: Gate = KEY) -> int:
+async def left(store: BudgetStore, gate: LimitCounter = KEY) -> int:
     """nUSD, of what its bound allows."""
     found = await standing(store, gate)
     assert found.spent is not None
@@ -47,14 +57,14 @@ async def left(store: BudgetStore, gate: Gate = KEY) -> int:
     return gate.nusd_max - found.spent - found.held
 
 
-async def held(store: BudgetStore, gate: Gate = KEY) -> tuple[int, int, int]:
+async def held(store: BudgetStore, gate: LimitCounter = KEY) -> tuple[int, int, int]:
     """nUSD, exchanges that run, exchanges that ended."""
-    found = await store.standings([gate.gate_id])
+    found = await store.counter_states([gate.gate_id])
     return (found[0].held, found[0].open, found[0].closed) if found else (0, 0, 0)
 
 
-def owns(running: Sequence[Hold] = (), closed: Sequence[Hold] = (), asking: Sequence[str] = ()) -> Own:
-    return Own(running, closed, frozenset(asking))
+def owns(running: Sequence[Hold] = (), closed: Sequence[Hold] = (), asking: Sequence[str] = ()) -> OwnHolds:
+    return OwnHolds(running, closed, frozenset(asking))
 
 
 def granted(verdict: Verdict) -> bool:
@@ -71,7 +81,7 @@ def denied(verdict: Verdict) -> Denied:
 
 
 async def test_what_is_not_seeded_is_said_and_nothing_is_held(one: BudgetStore) -> None:
-    rated = Gate("proj_a", rpm=5)
+    rated = LimitCounter("proj_a", rpm=5)
     assert await one.reserve(hold("x", KEY, rated, ORG, nusd=10)) == Unseeded((KEY, ORG))
     await seeded(one, ORG)
     assert await one.reserve(hold("x", KEY, rated, ORG, nusd=10)) == Unseeded((KEY,))
@@ -89,15 +99,15 @@ async def test_a_gate_is_seeded_for_one_window(one: BudgetStore) -> None:
 
 
 async def test_what_money_does_not_bound_needs_no_seed(one: BudgetStore) -> None:
-    assert granted(await one.reserve(hold("x", Gate("key_r", rpm=5), nusd=10)))
-    assert await one.standings() == [Standing("key_r", 0.0, None, 10, 1, 0)]
+    assert granted(await one.reserve(hold("x", LimitCounter("key_r", rpm=5), nusd=10)))
+    assert await one.counter_states() == [CounterState("key_r", 0.0, None, 10, 1, 0)]
 
 
 async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: BudgetStore) -> None:
     await seeded(one, KEY, spent=300)
     assert granted(await one.reserve(hold("x", KEY, nusd=500)))
     refused = denied(await other.reserve(hold("y", KEY, nusd=201)))
-    assert (refused.why, refused.gate_id, refused.retry_after_s) == (Why.MONEY, "key_a", None)
+    assert (refused.why, refused.gate_id, refused.retry_after_s) == (DenialReason.MONEY, "key_a", None)
     assert await left(other) == 200
     assert await other.reserve(hold("z", KEY, nusd=200)) == Granted()
     assert await left(other) == 0
@@ -106,7 +116,7 @@ async def test_spent_and_held_never_pass_the_bound(one: BudgetStore, other: Budg
 
 async def test_requests_of_one_moment_are_decided_one_after_the_other(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG)
-    rated = Gate("proj_a", rpm=4, parallel=5)
+    rated = LimitCounter("proj_a", rpm=4, parallel=5)
     holds = [hold(f"x{number}", KEY, rated, ORG, nusd=300, tokens=1) for number in range(6)]
     verdicts = await asyncio.gather(*(one.reserve(each) for each in holds))
     assert sum(map(granted, verdicts)) == 3
@@ -129,7 +139,7 @@ async def test_one_that_is_held_already_comes_with_others(one: BudgetStore) -> N
 
 async def test_what_does_not_pass_every_gate_is_held_at_none(one: BudgetStore) -> None:
     await seeded(one, KEY, ORG, spent=0)
-    rated = Gate("proj_a", rpm=1, tpm=100)
+    rated = LimitCounter("proj_a", rpm=1, tpm=100)
     refused = denied(await one.reserve(hold("x", ORG, rated, KEY, nusd=1_001, tokens=1)))
     assert refused.gate_id == "key_a"
     assert [level.gate_id for level in refused.levels] == ["proj_a"], "money is not told"
@@ -145,7 +155,7 @@ async def test_the_first_gate_that_is_not_passed_is_named(one: BudgetStore) -> N
 
 async def test_the_same_exchange_is_held_once_and_granted(one: BudgetStore) -> None:
     await seeded(one, KEY)
-    tight = Gate("proj_a", rpm=1, tpm=7, parallel=1)
+    tight = LimitCounter("proj_a", rpm=1, tpm=7, parallel=1)
     for _ in range(3):
         verdict = await one.reserve(hold("x", KEY, tight, nusd=1_000, tokens=7))
         assert isinstance(verdict, Granted)
@@ -154,17 +164,17 @@ async def test_the_same_exchange_is_held_once_and_granted(one: BudgetStore) -> N
 
 
 async def test_money_that_was_paid_in_can_be_spent(one: BudgetStore) -> None:
-    credit = Gate("key_a/credit", nusd_max=0)
+    credit = LimitCounter("key_a/credit", nusd_max=0)
     await seeded(one, credit, spent=-50)
     assert granted(await one.reserve(hold("x", credit, nusd=50)))
-    assert denied(await one.reserve(hold("y", credit, nusd=1))).why is Why.MONEY
+    assert denied(await one.reserve(hold("y", credit, nusd=1))).why is DenialReason.MONEY
 
 
 async def test_large_amounts_are_exact(one: BudgetStore) -> None:
     most = 10**15
-    gate = Gate("key_big", nusd_max=most)
+    gate = LimitCounter("key_big", nusd_max=most)
     await seeded(one, gate, spent=most - 7)
-    assert denied(await one.reserve(hold("x", gate, nusd=8))).why is Why.MONEY
+    assert denied(await one.reserve(hold("x", gate, nusd=8))).why is DenialReason.MONEY
     assert granted(await one.reserve(hold("x", gate, nusd=7)))
     await one.close([ended(hold("x", gate), 3)])
     assert await one.absorb(100, [change("x", 101, 3, "key_big"), change("y", 101, -8 * 10**15, "key_big")], 102)
@@ -208,9 +218,9 @@ async def test_an_ended_exchange_is_held_at_its_charge_until_its_entry_comes(
     await one.close([ended(hold("x", KEY, ORG), 250), ended(hold("nobody", KEY), 9)])
     assert await held(one) == await held(one, ORG) == (250, 0, 1)
     assert await other.absorb(100, [change("x", 110, 250, "key_a", "org_a")], 110)
-    assert await standing(one) == Standing("key_a", SINCE, 250, 0, 0, 0)
+    assert await standing(one) == CounterState("key_a", SINCE, 250, 0, 0, 0)
     await one.close([ended(hold("x", KEY, ORG), 250)])
-    assert await standing(one) == Standing("key_a", SINCE, 250, 0, 0, 0), "once is enough"
+    assert await standing(one) == CounterState("key_a", SINCE, 250, 0, 0, 0), "once is enough"
 
 
 async def test_closing_again_changes_nothing(stores: Stores, one: BudgetStore) -> None:
@@ -244,11 +254,11 @@ async def test_a_charge_above_the_quote_is_held_all_the_same(one: BudgetStore) -
     await one.reserve(hold("x", KEY, nusd=900))
     await one.close([ended(hold("x", KEY), 2_000)])
     assert await held(one) == (2_000, 0, 1)
-    assert denied(await one.reserve(hold("y", KEY, nusd=0))).why is Why.MONEY
+    assert denied(await one.reserve(hold("y", KEY, nusd=0))).why is DenialReason.MONEY
 
 
 async def test_many_at_once_are_closed_and_released(one: BudgetStore, exchange_ids: Iterator[str]) -> None:
-    gate = Gate("key_many", nusd_max=10**12, rpm=10**6, tpm=10**6)
+    gate = LimitCounter("key_many", nusd_max=10**12, rpm=10**6, tpm=10**6)
     await seeded(one, gate)
     many = [hold(next(exchange_ids), gate, nusd=10, tokens=3) for _ in range(1_201)]
     for each in many:
@@ -259,18 +269,18 @@ async def test_many_at_once_are_closed_and_released(one: BudgetStore, exchange_i
     assert await held(one, gate) == (7 * 600, 0, 600)
     changes = [change(each.exchange_id, 101, 7, "key_many") for each in many[601:]]
     assert await one.absorb(100, changes, 101)
-    assert await standing(one, gate) == Standing("key_many", 0.0, 7 * 600, 0, 0, 0)
+    assert await standing(one, gate) == CounterState("key_many", 0.0, 7 * 600, 0, 0, 0)
 
 
 # -- exchanges at once
 
 
 async def test_so_many_run_at_once(one: BudgetStore, other: BudgetStore) -> None:
-    gate = Gate("key_p", parallel=2)
+    gate = LimitCounter("key_p", parallel=2)
     assert granted(await one.reserve(hold("x", gate)))
     assert granted(await other.reserve(hold("y", gate)))
     refused = denied(await one.reserve(hold("z", gate)))
-    assert (refused.why, refused.gate_id, refused.retry_after_s) == (Why.PARALLEL, "key_p", None)
+    assert (refused.why, refused.gate_id, refused.retry_after_s) == (DenialReason.PARALLEL, "key_p", None)
     await other.close([ended(hold("y", gate), 5)])
     assert granted(await one.reserve(hold("z", gate))), "what has ended does not run"
 
@@ -279,7 +289,7 @@ async def test_so_many_run_at_once(one: BudgetStore, other: BudgetStore) -> None
 
 
 async def test_so_many_requests_in_any_minute(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
-    gate = Gate("key_r", rpm=2)
+    gate = LimitCounter("key_r", rpm=2)
     assert granted(await one.reserve(hold("a", gate)))
     stores.clock.now += 30
     verdict = await other.reserve(hold("b", gate))
@@ -287,7 +297,7 @@ async def test_so_many_requests_in_any_minute(stores: Stores, one: BudgetStore, 
     assert verdict.levels[0].requests_left == 0
     assert verdict.levels[0].requests_reset_s == pytest.approx(60.75), "until both are free"
     refused = denied(await one.reserve(hold("c", gate)))
-    assert (refused.why, refused.gate_id) == (Why.REQUESTS, "key_r")
+    assert (refused.why, refused.gate_id) == (DenialReason.REQUESTS, "key_r")
     assert refused.retry_after_s == pytest.approx(30.75)
     stores.clock.now = NOW + 60
     assert not granted(await one.reserve(hold("c", gate))), "a minute later is within a minute"
@@ -297,20 +307,20 @@ async def test_so_many_requests_in_any_minute(stores: Stores, one: BudgetStore, 
 
 
 async def test_the_wait_is_for_as_many_as_there_are_too_many(stores: Stores, one: BudgetStore) -> None:
-    gate = Gate("key_t", tpm=100)
+    gate = LimitCounter("key_t", tpm=100)
     for tokens in (10, 20, 70):
         assert granted(await one.reserve(hold(f"x{tokens}", gate, tokens=tokens)))
         stores.clock.now += 10
     for tokens, wait_s in ((10, 30.75), (11, 40.75), (30, 40.75), (31, 50.75), (100, 50.75), (101, None)):
         refused = denied(await one.reserve(hold("y", gate, tokens=tokens)))
-        assert refused.why is Why.TOKENS
+        assert refused.why is DenialReason.TOKENS
         assert refused.retry_after_s == (None if wait_s is None else pytest.approx(wait_s)), tokens
         assert refused.levels[0].tokens_left == 0
         assert refused.levels[0].tokens_reset_s == pytest.approx(50.75)
 
 
 async def test_the_wait_is_for_all_that_time_helps_with(stores: Stores, one: BudgetStore) -> None:
-    slow, few = Gate("key_r", rpm=1), Gate("org_r", rpm=2)
+    slow, few = LimitCounter("key_r", rpm=1), LimitCounter("org_r", rpm=2)
     assert granted(await one.reserve(hold("a", few)))
     stores.clock.now += 20
     assert granted(await one.reserve(hold("b", few, slow)))
@@ -320,7 +330,7 @@ async def test_the_wait_is_for_all_that_time_helps_with(stores: Stores, one: Bud
 
 
 async def test_a_refused_request_counts_nowhere(stores: Stores, one: BudgetStore) -> None:
-    gate, tight = Gate("key_r", rpm=2, tpm=10), Gate("org_r", parallel=1)
+    gate, tight = LimitCounter("key_r", rpm=2, tpm=10), LimitCounter("org_r", parallel=1)
     assert granted(await one.reserve(hold("a", gate, tight, tokens=1)))
     for number in range(20):
         assert not granted(await one.reserve(hold(f"b{number}", gate, tight, tokens=1)))
@@ -330,7 +340,7 @@ async def test_a_refused_request_counts_nowhere(stores: Stores, one: BudgetStore
 
 
 async def test_tokens_count_as_they_were_once_that_is_known(stores: Stores, one: BudgetStore) -> None:
-    gate = Gate("key_t", tpm=100)
+    gate = LimitCounter("key_t", tpm=100)
     assert granted(await one.reserve(hold("a", gate, nusd=1, tokens=100)))
     stores.clock.now += 5
     assert not granted(await one.reserve(hold("b", gate, tokens=41)))
@@ -338,7 +348,7 @@ async def test_tokens_count_as_they_were_once_that_is_known(stores: Stores, one:
     assert not granted(await one.reserve(hold("b", gate, tokens=41)))
     assert granted(await one.reserve(hold("b", gate, tokens=40)))
     await one.close([ended(hold("b", gate), 0, 45)])
-    assert denied(await one.reserve(hold("c", gate, tokens=0))).why is Why.TOKENS, "more than was thought"
+    assert denied(await one.reserve(hold("c", gate, tokens=0))).why is DenialReason.TOKENS, "more than was thought"
     stores.clock.now = NOW + 60.75
     verdict = await one.reserve(hold("c", gate, tokens=0))
     assert isinstance(verdict, Granted)
@@ -346,7 +356,7 @@ async def test_tokens_count_as_they_were_once_that_is_known(stores: Stores, one:
 
 
 async def test_what_is_corrected_too_late_changes_nothing(stores: Stores, one: BudgetStore) -> None:
-    gate = Gate("key_t", tpm=100)
+    gate = LimitCounter("key_t", tpm=100)
     assert granted(await one.reserve(hold("a", gate, nusd=1, tokens=10)))
     stores.clock.now += 70
     await one.close([ended(hold("a", gate), 1, 90)])
@@ -354,14 +364,14 @@ async def test_what_is_corrected_too_late_changes_nothing(stores: Stores, one: B
 
 
 async def test_a_clock_that_was_put_back_locks_nobody_out_for_long(stores: Stores, one: BudgetStore) -> None:
-    gate = Gate("key_r", rpm=1)
+    gate = LimitCounter("key_r", rpm=1)
     assert granted(await one.reserve(hold("a", gate)))
     stores.clock.now -= 3_600
     assert granted(await one.reserve(hold("b", gate)))
 
 
 async def test_never_more_than_the_bound_in_any_minute_and_free_within_61_s(stores: Stores, one: BudgetStore) -> None:
-    gate = Gate("key_r", rpm=5)
+    gate = LimitCounter("key_r", rpm=5)
     passed: list[float] = []
     for number in range(400):
         stores.clock.now = NOW + number * 0.7
@@ -395,7 +405,7 @@ async def test_nothing_happens_if_the_cursor_is_elsewhere(one: BudgetStore) -> N
     await one.reserve(hold("x", KEY, nusd=100))
     assert not await one.absorb(99, [change("x", 101, 5, "key_a")], 101)
     assert not await one.absorb(101, [change("x", 102, 5, "key_a")], 102)
-    assert await standing(one) == Standing("key_a", SINCE, 10, 100, 1, 0)
+    assert await standing(one) == CounterState("key_a", SINCE, 10, 100, 1, 0)
 
 
 async def test_an_empty_ledger_has_a_time_too(one: BudgetStore) -> None:
@@ -410,7 +420,7 @@ async def test_a_seed_older_than_the_cursor_is_passed_over(one: BudgetStore) -> 
     assert await one.absorb(100, [change("x", 110, 5, "key_a", "org_a")], 110)
     await seeded(one, ORG, KEY, spent=1, as_of_us=109)
     assert (await standing(one)).spent == 15
-    assert await one.standings(["org_a"]) == []
+    assert await one.counter_states(["org_a"]) == []
     await seeded(one, ORG, spent=6, as_of_us=110)
     assert (await standing(one, ORG)).spent == 6
 
@@ -434,7 +444,7 @@ async def test_of_two_seeds_the_one_that_knows_more_stays(one: BudgetStore) -> N
 
 
 async def test_the_first_seeds_begin_with_the_oldest(one: BudgetStore) -> None:
-    await one.seed([Sum("key_a", SINCE, 10, 130), Sum("org_a", 0.0, 20, 120)])
+    await one.seed([SpendTotal("key_a", SINCE, 10, 130), SpendTotal("org_a", 0.0, 20, 120)])
     assert await one.cursor() == 120
     assert await one.absorb(120, [change("x", 125, 5, "key_a", "org_a")], 125)
     assert ((await standing(one)).spent, (await standing(one, ORG)).spent) == (10, 25)
@@ -455,9 +465,9 @@ async def test_an_entry_counts_in_the_window_in_which_its_exchange_began(one: Bu
 
 async def test_an_entry_releases_its_exchange_where_it_counts_nowhere_too(one: BudgetStore) -> None:
     await seeded(one, KEY, spent=10)
-    await one.reserve(hold("x", KEY, Gate("key_p", parallel=1), nusd=100))
+    await one.reserve(hold("x", KEY, LimitCounter("key_p", parallel=1), nusd=100))
     assert await one.absorb(100, [change("x", 101, 1, "org_a", started_at=0.0)], 101)
-    assert await held(one) == await held(one, Gate("key_p")) == (0, 0, 0)
+    assert await held(one) == await held(one, LimitCounter("key_p")) == (0, 0, 0)
 
 
 async def test_forgotten_sums_leave_the_holds(one: BudgetStore, other: BudgetStore) -> None:
@@ -465,11 +475,11 @@ async def test_forgotten_sums_leave_the_holds(one: BudgetStore, other: BudgetSto
     await one.reserve(hold("x", KEY, nusd=100))
     await other.forget_sums()
     assert await one.cursor() is None
-    assert await one.standings() == [Standing("key_a", 0.0, None, 100, 1, 0)]
+    assert await one.counter_states() == [CounterState("key_a", 0.0, None, 100, 1, 0)]
     assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
     await seeded(one, KEY, spent=20, as_of_us=130)
     assert await one.cursor() == 130
-    assert denied(await one.reserve(hold("y", KEY, nusd=881))).why is Why.MONEY
+    assert denied(await one.reserve(hold("y", KEY, nusd=881))).why is DenialReason.MONEY
     assert await left(one) == 880
 
 
@@ -486,7 +496,7 @@ async def test_what_was_read_before_all_was_forgotten_is_passed_over(
     assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
     assert await one.cursor() is None
     await seeded(other, KEY, spent=1_000, as_of_us=110)
-    assert denied(await one.reserve(hold("y", KEY, nusd=1))).why is Why.MONEY
+    assert denied(await one.reserve(hold("y", KEY, nusd=1))).why is DenialReason.MONEY
     await one.forget_sums()
     stores.clock.now += 61
     await seeded(other, KEY, spent=0, as_of_us=7)
@@ -494,7 +504,7 @@ async def test_what_was_read_before_all_was_forgotten_is_passed_over(
 
 
 async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
-    gate = Gate("key_r", rpm=1)
+    gate = LimitCounter("key_r", rpm=1)
     assert granted(await one.reserve(hold("x", gate)))
     await one.close([ended(hold("x", gate), 0)])
     await one.forget_sums()
@@ -502,10 +512,10 @@ async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
 
 
 async def test_gates_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
-    await seeded(one, ORG, KEY, Gate("aaa"), spent=1)
-    await one.reserve(hold("x", Gate("zzz"), Gate("mmm"), nusd=3))
-    assert [found.gate_id for found in await one.standings()] == ["aaa", "key_a", "mmm", "org_a", "zzz"]
-    assert [found.gate_id for found in await one.standings(["zzz", "org_a", "nobody"])] == ["org_a", "zzz"]
+    await seeded(one, ORG, KEY, LimitCounter("aaa"), spent=1)
+    await one.reserve(hold("x", LimitCounter("zzz"), LimitCounter("mmm"), nusd=3))
+    assert [found.gate_id for found in await one.counter_states()] == ["aaa", "key_a", "mmm", "org_a", "zzz"]
+    assert [found.gate_id for found in await one.counter_states(["zzz", "org_a", "nobody"])] == ["org_a", "zzz"]
 
 
 # -- what is overdue, and who is dead
@@ -514,7 +524,7 @@ async def test_gates_stand_in_the_order_of_their_ids(one: BudgetStore) -> None:
 async def test_what_ended_long_ago_and_is_still_held_is_found(
     stores: Stores, one: BudgetStore, other: BudgetStore
 ) -> None:
-    gate = Gate("key_p")
+    gate = LimitCounter("key_p")
     for name, store in (("x", one), ("y", other), ("z", one)):
         await store.reserve(hold(name, gate, nusd=9))
     await one.close([ended(hold("x", gate), 5)])
@@ -547,20 +557,20 @@ async def test_a_node_that_was_taken_for_dead_finds_out(one: BudgetStore, other:
     running = hold("a", KEY, nusd=100, at=NOW)
     await one.reserve(running)
     await one.announce(lambda: owns([running]))
-    assert await one.whole()
+    assert await one.heartbeat()
     assert await other.abandon("one", ()) == 1
-    assert not await one.whole()
+    assert not await one.heartbeat()
     await one.announce(lambda: owns([running]))
-    assert await one.whole()
+    assert await one.heartbeat()
     assert await held(other) == (100, 1, 0)
 
 
 async def test_names_of_nodes_are_not_confused(stores: Stores) -> None:
     first, second = stores.node("n"), stores.node("n:1")
-    await first.reserve(hold("x", Gate("key_p")))
-    await second.reserve(hold("y", Gate("key_p")))
+    await first.reserve(hold("x", LimitCounter("key_p")))
+    await second.reserve(hold("y", LimitCounter("key_p")))
     assert await first.abandon("n:1", ()) == 1
-    assert await held(first, Gate("key_p")) == (0, 1, 0)
+    assert await held(first, LimitCounter("key_p")) == (0, 1, 0)
     await first.aclose()
     await second.aclose()
 
@@ -569,12 +579,12 @@ async def test_names_of_nodes_are_not_confused(stores: Stores) -> None:
 
 
 async def test_a_node_announces_before_it_is_whole(one: BudgetStore, other: BudgetStore) -> None:
-    assert not await one.whole()
+    assert not await one.heartbeat()
     await one.announce(owns)
-    assert await one.whole()
-    assert not await other.whole()
-    assert granted(await other.reserve(hold("x", Gate("key_p")))), "it is not kept from working, though"
-    assert await one.whole()
+    assert await one.heartbeat()
+    assert not await other.heartbeat()
+    assert granted(await other.reserve(hold("x", LimitCounter("key_p")))), "it is not kept from working, though"
+    assert await one.heartbeat()
 
 
 async def test_holds_become_what_the_node_knows(one: BudgetStore, other: BudgetStore) -> None:
@@ -601,7 +611,7 @@ async def test_holds_become_what_the_node_knows(one: BudgetStore, other: BudgetS
     await one.announce(owns)
     assert await held(other) == (4 + 30 + 1, 1, 2), "what ended and is not known any more, the ledger has"
     await one.absorb(100, [change("ended", 101, 4, "key_a"), change("late", 101, 30, "key_a")], 101)
-    assert await standing(other) == Standing("key_a", SINCE, 34, 1, 1, 0)
+    assert await standing(other) == CounterState("key_a", SINCE, 34, 1, 1, 0)
 
 
 async def test_it_is_unchecked(one: BudgetStore) -> None:
@@ -611,7 +621,7 @@ async def test_it_is_unchecked(one: BudgetStore) -> None:
 
 
 async def test_what_another_node_ran_is_this_ones_once_it_says_so(one: BudgetStore, other: BudgetStore) -> None:
-    gate = Gate("key_p")
+    gate = LimitCounter("key_p")
     await one.reserve(hold("x", gate, nusd=10))
     await one.reserve(hold("y", gate, nusd=10))
     taken = [hold("x", gate, nusd=10, at=NOW)], [ended(hold("y", gate), 5)]
@@ -625,14 +635,14 @@ async def test_what_begins_while_it_announces_is_no_stranger(one: BudgetStore) -
     await seeded(one, KEY)
     beginning: list[asyncio.Task[Verdict]] = []
 
-    def own() -> Own:
+    def own() -> OwnHolds:
         beginning.append(asyncio.get_running_loop().create_task(one.reserve(hold("x", KEY, nusd=10))))
         return owns()
 
     await one.announce(own)
     assert granted(await beginning[0])
     assert await held(one) == (10, 1, 0)
-    assert await one.whole()
+    assert await one.heartbeat()
 
 
 async def test_what_ends_while_it_announces_has_ended(one: BudgetStore) -> None:
@@ -642,7 +652,7 @@ async def test_what_ends_while_it_announces_has_ended(one: BudgetStore) -> None:
         assert granted(await one.reserve(each))
     ending: list[asyncio.Task[None]] = []
 
-    def own() -> Own:
+    def own() -> OwnHolds:
         ending.append(asyncio.get_running_loop().create_task(one.close([ended(each, 0) for each in running])))
         return owns(running)
 
@@ -661,15 +671,15 @@ async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
     await one.close([ended(each, 1) for each in running])
     absorbing: list[asyncio.Task[bool]] = []
 
-    def own() -> Own:
+    def own() -> OwnHolds:
         changes = [change(each.exchange_id, 101, 1, "key_a") for each in running]
         absorbing.append(asyncio.get_running_loop().create_task(other.absorb(100, changes, 101)))
         return owns((), [ended(each, 1) for each in running])
 
-    await asyncio.gather(*[other.whole() for _ in range(5)])  # connections enough: its question is not late
+    await asyncio.gather(*[other.heartbeat() for _ in range(5)])  # connections enough: its question is not late
     await one.announce(own)
     assert await absorbing[0]
-    assert await standing(one) == Standing("key_a", SINCE, 100, 0, 0, 0)
+    assert await standing(one) == CounterState("key_a", SINCE, 100, 0, 0, 0)
 
 
 # -- losses
@@ -678,7 +688,7 @@ async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
 async def test_after_a_loss_all_is_as_it_was_once_it_was_announced(
     stores: Stores, one: BudgetStore, other: BudgetStore
 ) -> None:
-    rated = Gate("key_r", rpm=2, parallel=2)
+    rated = LimitCounter("key_r", rpm=2, parallel=2)
     running, closed = hold("x", KEY, rated, nusd=700, at=NOW), ended(hold("y", KEY), 100)
     await seeded(one, KEY, spent=150)
     await one.announce(owns)
@@ -687,19 +697,19 @@ async def test_after_a_loss_all_is_as_it_was_once_it_was_announced(
     await other.reserve(hold("y", KEY, nusd=100))
     await other.close([closed])
     await stores.lose()
-    assert not await one.whole()
-    assert not await other.whole()
+    assert not await one.heartbeat()
+    assert not await other.heartbeat()
     await one.announce(lambda: owns([running]))
     await other.announce(lambda: owns((), [closed]))
-    assert await one.whole()
-    assert await other.whole()
+    assert await one.heartbeat()
+    assert await other.heartbeat()
     assert await one.cursor() is None
     await seeded(other, KEY, spent=150, as_of_us=200)
-    assert await standing(one) == Standing("key_a", SINCE, 150, 800, 1, 1)
+    assert await standing(one) == CounterState("key_a", SINCE, 150, 800, 1, 1)
     await stores.warmed()
-    assert denied(await one.reserve(hold("z", KEY, nusd=51))).why is Why.MONEY
+    assert denied(await one.reserve(hold("z", KEY, nusd=51))).why is DenialReason.MONEY
     assert granted(await one.reserve(hold("z", KEY, rated, nusd=50)))
-    assert denied(await one.reserve(hold("w", rated))).why is Why.REQUESTS, "what runs still counts"
+    assert denied(await one.reserve(hold("w", rated))).why is DenialReason.REQUESTS, "what runs still counts"
 
 
 async def test_after_a_loss_nothing_is_granted_before_the_others_could_announce(
@@ -717,32 +727,34 @@ async def test_after_a_loss_nothing_is_granted_before_the_others_could_announce(
 
     async def announced() -> None:
         await asyncio.sleep(0.2)
-        assert not await other.whole()
+        assert not await other.heartbeat()
         await other.announce(lambda: owns([running]))
         await stores.warmed()
 
     async with asyncio.TaskGroup() as tasks:
         asked = tasks.create_task(one.reserve(hold("y", KEY, nusd=1)))
         tasks.create_task(announced())
-    assert denied(asked.result()).why is Why.MONEY
+    assert denied(asked.result()).why is DenialReason.MONEY
 
 
 async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(stores: Stores, one: BudgetStore) -> None:
     await one.announce(owns)
-    running = hold("x", Gate("key_p", parallel=1), at=NOW)
+    running = hold("x", LimitCounter("key_p", parallel=1), at=NOW)
     assert granted(await one.reserve(running))
     await stores.lose()
     await one.announce(lambda: owns([running]))
     async with asyncio.timeout(1):
-        assert granted(await one.reserve(hold("y", Gate("key_r", rpm=1))))
+        assert granted(await one.reserve(hold("y", LimitCounter("key_r", rpm=1))))
         assert granted(await one.reserve(running)), "the same exchange again"
-        assert not granted(await one.reserve(hold("z", Gate("key_p", parallel=1)))), "more cannot turn up to free it"
+        assert not granted(await one.reserve(hold("z", LimitCounter("key_p", parallel=1)))), (
+            "more cannot turn up to free it"
+        )
 
 
 async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStore) -> None:
     await one.announce(owns)
     await stores.lose()
-    asked = asyncio.get_running_loop().create_task(one.reserve(hold("x", Gate("key_p", parallel=1))))
+    asked = asyncio.get_running_loop().create_task(one.reserve(hold("x", LimitCounter("key_p", parallel=1))))
     await asyncio.sleep(0.05)
     await stores.warmed()
     async with asyncio.timeout(3.5):
@@ -759,12 +771,12 @@ async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, 
     await seeded(one, KEY, spent=0, as_of_us=109)
     assert await one.reserve(hold("z", KEY, nusd=1)) == Unseeded((KEY,))
     await seeded(one, KEY, spent=1_000, as_of_us=110)
-    assert denied(await one.reserve(hold("z", KEY, nusd=1))).why is Why.MONEY
+    assert denied(await one.reserve(hold("z", KEY, nusd=1))).why is DenialReason.MONEY
 
 
 async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
     """Whatever was lost when: once all is announced and absorbed, nothing is held."""
-    gate = Gate("key_m", parallel=1_000)
+    gate = LimitCounter("key_m", parallel=1_000)
     running: dict[str, Hold] = {}
     losing = isinstance(stores, LocalStores)
     for number in range(60):
@@ -773,7 +785,7 @@ async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetSto
         if number == 33:
             await stores.lose()
             await stores.warmed() if losing else None
-        if not await one.whole():
+        if not await one.heartbeat():
             await one.announce(lambda: owns(list(running.values())))
             await stores.warmed()
         async with asyncio.timeout(4):

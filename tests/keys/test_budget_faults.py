@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Denied, Granted, Hold, Standing, Sum, Unseeded, Why
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Hold, SpendTotal, Unseeded
 from proxy.budgets.redis.store import CALLS_AT_ONCE, RedisBudgets
 from proxy.budgets.sqlite import file as budget_file
-from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, LocalBudgets
-from proxy.budgets.store import BudgetsUnavailable, Own
+from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
+from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 from proxy.storage.redis_client import open_redis
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
@@ -27,20 +27,20 @@ from tests.support.valkey import Valkey, valkey
 
 __all__ = ["valkey"]
 
-KEY = Gate("key_a", nusd_max=1_000)
+KEY = LimitCounter("key_a", nusd_max=1_000)
 Open = Callable[[str, str], RedisBudgets]
 
 
-def hold(exchange_id: str, nusd: int = 10, gate: Gate = KEY) -> Hold:
+def hold(exchange_id: str, nusd: int = 10, gate: LimitCounter = KEY) -> Hold:
     return Hold(exchange_id, (gate,), nusd, 0, time.time())
 
 
-def owns(*running: Hold) -> Callable[[], Own]:
-    return lambda: Own(running, (), ())
+def owns(*running: Hold) -> Callable[[], OwnHolds]:
+    return lambda: OwnHolds(running, (), ())
 
 
-async def seed(store: RedisBudgets | LocalBudgets, spent: int = 0) -> None:
-    await store.seed([Sum("key_a", 0.0, spent, 100)])
+async def seed(store: RedisBudgets | SqliteBudgets, spent: int = 0) -> None:
+    await store.seed([SpendTotal("key_a", 0.0, spent, 100)])
 
 
 # -- Redis
@@ -78,13 +78,13 @@ async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
     with pytest.raises(BudgetsUnavailable):
         await one.reserve(hold("x", 900))
     assert path.lost
-    assert [found.held for found in await other.standings(["key_a"])] == [910], "it was sent once"
+    assert [found.held for found in await other.counter_states(["key_a"])] == [910], "it was sent once"
     assert isinstance(await one.reserve(hold("x", 900)), Granted)
-    assert [found.held for found in await other.standings(["key_a"])] == [910]
-    assert not await one.whole(), "who knows what else it did not hear of"
+    assert [found.held for found in await other.counter_states(["key_a"])] == [910]
+    assert not await one.heartbeat(), "who knows what else it did not hear of"
     await one.announce(owns(hold("x", 900)))
-    assert await one.whole()
-    assert await other.standings(["key_a"]) == [Standing("key_a", 0.0, 0, 900, 1, 0)]
+    assert await one.heartbeat()
+    assert await other.counter_states(["key_a"]) == [CounterState("key_a", 0.0, 0, 900, 1, 0)]
 
 
 async def test_a_lost_announcement_is_made_again(connect: Open, redis_url: str, path: FaultyPath) -> None:
@@ -93,9 +93,9 @@ async def test_a_lost_announcement_is_made_again(connect: Open, redis_url: str, 
     path.lose_reply(b"EVALSHA")
     with pytest.raises(BudgetsUnavailable):
         await one.announce(owns(hold("x")))
-    assert not await one.whole()
+    assert not await one.heartbeat()
     await one.announce(owns(hold("x")))
-    assert await one.whole()
+    assert await one.heartbeat()
 
 
 async def test_what_arrives_after_the_announcement_does_not_happen(
@@ -115,11 +115,11 @@ async def test_what_arrives_after_the_announcement_does_not_happen(
         patch.setattr(client, "execute_command", delayed)
         with pytest.raises(BudgetsUnavailable):
             await one.reserve(hold("x"))
-    assert not await one.whole()
+    assert not await one.heartbeat()
     await one.announce(owns())
     answer = await client.execute_command(*late[0])
     assert answer[3] == b"stale"
-    assert await one.standings(["key_a"]) == [Standing("key_a", 0.0, 0, 0, 0, 0)]
+    assert await one.counter_states(["key_a"]) == [CounterState("key_a", 0.0, 0, 0, 0, 0)]
     assert isinstance(await one.reserve(hold("y")), Granted)
 
 
@@ -130,28 +130,28 @@ async def test_what_was_on_its_way_while_it_announced_is_sent_again(connect: Ope
     await seed(one)
     await twin.announce(owns())
     assert isinstance(await one.reserve(hold("x")), Granted)
-    assert not await one.whole()
-    assert await twin.whole()
+    assert not await one.heartbeat()
+    assert await twin.heartbeat()
 
 
 async def test_a_server_that_is_away_is_said_to_be(connect: Open, valkey: Valkey) -> None:
     one = connect(valkey.url, "one")
     await one.announce(owns())
     valkey.kill()
-    for asked in (one.reserve(hold("x")), one.whole(), one.close([hold("x")]), one.standings(), one.cursor()):
+    for asked in (one.reserve(hold("x")), one.heartbeat(), one.close([hold("x")]), one.counter_states(), one.cursor()):
         with pytest.raises(BudgetsUnavailable):
             await asked
     valkey.start()
-    assert not await one.whole()
+    assert not await one.heartbeat()
     await one.announce(owns())
-    assert await one.whole()
+    assert await one.heartbeat()
 
 
 async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valkey: Valkey) -> None:
     one = connect(valkey.url, "one")
     await one.announce(owns())
     valkey.ask("SCRIPT", "FLUSH")
-    assert await one.whole()
+    assert await one.heartbeat()
 
 
 async def test_a_reservation_is_one_round_trip(connect: Open, valkey: Valkey) -> None:
@@ -201,19 +201,19 @@ async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open
     await one.reserve(hold("w", 1))
     kept = await snapshot(one._redis)
     assert isinstance(await one.reserve(hold("x", 999)), Granted)
-    await other.whole()
+    await other.heartbeat()
     await restore(one._redis, kept)
     asked = asyncio.get_running_loop().create_task(other.reserve(hold("y", 999)))  # its own look was undone, too
     await asyncio.sleep(0.1)
     assert not asked.done()
-    assert not await one.whole()
+    assert not await one.heartbeat()
     await one.announce(owns(hold("w", 1), hold("x", 999)))
     verdict = await asked
     assert isinstance(verdict, Denied)
-    assert verdict.why is Why.MONEY
-    assert not await other.whole()
+    assert verdict.why is DenialReason.MONEY
+    assert not await other.heartbeat()
     await other.announce(owns())
-    assert await other.whole()
+    assert await other.heartbeat()
 
 
 @pytest.fixture(scope="module")
@@ -231,24 +231,24 @@ async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
     one = connect(f"redis+cluster://127.0.0.1:{cluster.port}", "one")
     await one.announce(owns())
     await seed(one)
-    rated = Gate("key_r", rpm=5, tpm=5)
+    rated = LimitCounter("key_r", rpm=5, tpm=5)
     assert isinstance(await one.reserve(Hold("x", (KEY, rated), 10, 2)), Granted)
     await one.close([Hold("x", (KEY, rated), 7, 1)])
-    assert [found.gate_id for found in await one.standings()] == ["key_a", "key_r"]
+    assert [found.gate_id for found in await one.counter_states()] == ["key_a", "key_r"]
     assert await one.abandon("two", ()) == 0
-    assert await one.whole()
+    assert await one.heartbeat()
 
 
 # -- a file
 
 
 @pytest.fixture
-async def file(tmp_path: Path) -> AsyncIterator[Callable[[str], LocalBudgets]]:
+async def file(tmp_path: Path) -> AsyncIterator[Callable[[str], SqliteBudgets]]:
     """Opens a node's handle on the one file."""
-    made: list[LocalBudgets] = []
+    made: list[SqliteBudgets] = []
 
-    def make(node: str) -> LocalBudgets:
-        made.append(LocalBudgets(tmp_path / "budgets.db", node=node, unix_time=time.time))
+    def make(node: str) -> SqliteBudgets:
+        made.append(SqliteBudgets(tmp_path / "budgets.db", node=node, unix_time=time.time))
         return made[-1]
 
     yield make
@@ -256,7 +256,7 @@ async def file(tmp_path: Path) -> AsyncIterator[Callable[[str], LocalBudgets]]:
         await store.aclose()
 
 
-File = Callable[[str], LocalBudgets]
+File = Callable[[str], SqliteBudgets]
 
 
 async def test_the_file_is_its_owners_only(file: File, tmp_path: Path) -> None:
@@ -271,8 +271,8 @@ async def test_what_is_held_outlives_the_processes(file: File) -> None:
     await seed(one)
     await one.reserve(hold("x", 999))
     await one.aclose()
-    assert [found.held for found in await file("two").standings()] == [999]
-    assert [found.held for found in await one.standings()] == [999], "it opens again when it is used"
+    assert [found.held for found in await file("two").counter_states()] == [999]
+    assert [found.held for found in await one.counter_states()] == [999], "it opens again when it is used"
 
 
 async def test_bounds_that_change_within_one_moment(file: File) -> None:
@@ -283,7 +283,7 @@ async def test_bounds_that_change_within_one_moment(file: File) -> None:
     holds = [hold(f"x{at}", nusd, gate) for at, (gate, nusd) in enumerate(asked)]
     verdicts = await asyncio.gather(*(store.reserve(each) for each in holds))
     assert [type(one) for one in verdicts] == [Granted, Denied, Granted, Denied, Unseeded, Granted]
-    [found] = await store.standings()
+    [found] = await store.counter_states()
     assert (found.held, found.open) == (1_000, 3)
 
 
@@ -294,7 +294,7 @@ async def test_what_ends_makes_room_for_the_next_request(file: File) -> None:
     store.close_soon([hold("x", 300)], handed_back.extend)
     asked = await asyncio.gather(*(store.reserve(hold(name, 350)) for name in "yz"))
     assert (list(map(type, asked)), handed_back) == ([Granted, Granted], [])
-    [found] = await store.standings()
+    [found] = await store.counter_states()
     assert (found.held, found.open, found.closed) == (1_000, 2, 1)
 
 
@@ -306,9 +306,9 @@ async def test_what_ends_is_told_without_a_request_too(file: File) -> None:
     for name in "xyz":
         one.close_soon([hold(name, 0)], handed_back.extend)
     async with asyncio.timeout(5):
-        while [found.open for found in await other.standings()] != [0]:
+        while [found.open for found in await other.counter_states()] != [0]:
             await asyncio.sleep(JOIN_S)
-    assert ([found.held for found in await other.standings()], handed_back) == ([0], [])
+    assert ([found.held for found in await other.counter_states()], handed_back) == ([0], [])
 
 
 async def test_the_first_request_of_all_does_not_wait(file: File) -> None:
@@ -361,13 +361,13 @@ async def test_what_cannot_be_used_is_begun_anew(file: File, tmp_path: Path, hur
     hurt(tmp_path / "budgets.db")
     two = file("two")
     if hurt is without_a_table:
-        await two.reserve(hold("z", 1, Gate("key_r", rpm=1)))
-    assert not await one.whole()
+        await two.reserve(hold("z", 1, LimitCounter("key_r", rpm=1)))
+    assert not await one.heartbeat()
     await one.announce(owns(hold("x", 999)))
     await seed(two)
     verdict = await two.reserve(hold("y", 2))
     assert isinstance(verdict, Denied)
-    assert verdict.why is Why.MONEY
+    assert verdict.why is DenialReason.MONEY
     await one.aclose()
     await two.aclose()
     assert await file("three").cursor() == 100
@@ -383,8 +383,8 @@ async def test_a_file_that_is_deleted_while_it_is_used(file: File, tmp_path: Pat
     await one.reserve(hold("x", 999))
     for found in tmp_path.glob(name):
         found.unlink()
-    assert not await two.whole()
-    assert not await one.whole()
+    assert not await two.heartbeat()
+    assert not await one.heartbeat()
     await two.announce(owns())
     await seed(two)
     asked = asyncio.get_running_loop().create_task(two.reserve(hold("y", 2)))
@@ -392,23 +392,23 @@ async def test_a_file_that_is_deleted_while_it_is_used(file: File, tmp_path: Pat
     assert not asked.done(), "others may hold something"
     await one.announce(owns(hold("x", 999)))
     assert isinstance(await asked, Denied)
-    assert await one.whole()
+    assert await one.heartbeat()
 
 
 async def test_where_nothing_can_be_kept_nobody_can_say(tmp_path: Path) -> None:
-    store = LocalBudgets(tmp_path / "nowhere" / "budgets.db", node="one", unix_time=time.time)
+    store = SqliteBudgets(tmp_path / "nowhere" / "budgets.db", node="one", unix_time=time.time)
     with pytest.raises(BudgetsUnavailable):
         await store.reserve(hold("x"))
     await store.aclose()
 
 
 async def test_a_file_that_is_lost_again_and_again_locks_nobody_in(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, _other = file("one"), await file("other").whole()
+    one, _other = file("one"), await file("other").heartbeat()
     monkeypatch.setattr(budget_file, "WARM_S", 60.0)
     one._file._begin_anew(warm_s=60.0)
     began = time.monotonic()
     with pytest.raises(BudgetsUnavailable):
-        await one.reserve(hold("x", 1, Gate("key_p", parallel=1)))
+        await one.reserve(hold("x", 1, LimitCounter("key_p", parallel=1)))
     assert time.monotonic() - began == pytest.approx(3.0, abs=1.0)
 
 

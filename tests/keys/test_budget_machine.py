@@ -24,11 +24,11 @@ from hypothesis.stateful import (
 )
 from msgspec import structs
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Denied, Granted, Hold, Sum, Unseeded, Verdict
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import Denied, Granted, Hold, SpendDelta, SpendTotal, Unseeded, Verdict
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import JOIN_S
-from proxy.budgets.store import BudgetStore, Own
+from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.budgets.verdicts import bounds_rate
 from tests.keys.conftest import NOW, LocalStores, RedisStores, Stores
 from tests.keys.model import Model
@@ -42,13 +42,13 @@ NUSD = st.integers(0, 60)
 TOKENS = st.integers(0, 40)
 
 
-def gates_of(key_id: str, since: float) -> tuple[Gate, ...]:
+def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
     """A key's, its project's, its organization's: every kind of bound."""
     return (
-        Gate(key_id, since, nusd_max=100, rpm=6),
-        Gate("proj", 0.0, tpm=120, parallel=4),
-        Gate("org", 0.0, nusd_max=180, parallel=3),
-        Gate("org/credit", nusd_max=0),
+        LimitCounter(key_id, since, nusd_max=100, rpm=6),
+        LimitCounter("proj", 0.0, tpm=120, parallel=4),
+        LimitCounter("org", 0.0, nusd_max=180, parallel=3),
+        LimitCounter("org/credit", nusd_max=0),
     )
 
 
@@ -63,7 +63,7 @@ class Budgets(RuleBasedStateMachine):
         self.model = Model()
         self.running: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
         self.closed: dict[str, dict[str, Hold]] = {name: {} for name in NODES}
-        self.ledger: list[Change] = []
+        self.ledger: list[SpendDelta] = []
         self.head_us = 100
         self.lost_us = 0
         """where the ledger was when all was lost last: what was being read then is not heeded"""
@@ -173,7 +173,7 @@ class Budgets(RuleBasedStateMachine):
             ]
             assert sum(entries) + sum(ahead) <= gate.nusd_max
 
-    def _entries_at(self, gate: Gate) -> list[Change]:
+    def _entries_at(self, gate: LimitCounter) -> list[SpendDelta]:
         """The gate's entries, but for corrections and top-ups that no store can have heard of yet."""
         until = max(self.model.cursor or 0, self.model.sums[gate.gate_id].as_of_us)
         first = {change.exchange_id: change for change in reversed(self.ledger)}
@@ -217,7 +217,7 @@ class Budgets(RuleBasedStateMachine):
     @rule(nusd=st.integers(0, 50))
     def credit(self, nusd: int) -> None:
         self.head_us += 3
-        self.ledger.append(Change(f"credit{len(self.ledger)}", self.head_us, self.now, -nusd, ("org/credit",)))
+        self.ledger.append(SpendDelta(f"credit{len(self.ledger)}", self.head_us, self.now, -nusd, ("org/credit",)))
 
     @precondition(lambda self: self.ledger)
     @rule(pick=st.integers(0, 99), nusd=st.integers(-5, 5))
@@ -228,7 +228,7 @@ class Budgets(RuleBasedStateMachine):
 
     def _entry(self, hold: Hold) -> None:
         gate_ids = *[gate.gate_id for gate in hold.gates], "unlimited"
-        self.ledger.append(Change(hold.exchange_id, self.head_us, hold.at, hold.nusd, gate_ids))
+        self.ledger.append(SpendDelta(hold.exchange_id, self.head_us, hold.at, hold.nusd, gate_ids))
 
     @precondition(lambda self: any(self.closed.values()))
     @rule(node=st.sampled_from(NODES))
@@ -253,7 +253,7 @@ class Budgets(RuleBasedStateMachine):
     def seed(self, as_of_us: int, hold: Hold) -> None:
         """As the ledger was then."""
         sums = [
-            Sum(gate.gate_id, gate.since, self._ledger_says(gate.gate_id, gate.since, as_of_us), as_of_us)
+            SpendTotal(gate.gate_id, gate.since, self._ledger_says(gate.gate_id, gate.since, as_of_us), as_of_us)
             for gate in hold.gates
             if gate.nusd_max is not None
         ]
@@ -293,9 +293,9 @@ class Budgets(RuleBasedStateMachine):
 
     def _announce(self, node: str) -> None:
         running, closed = list(self.running[node].values()), list(self.closed[node].values())
-        self.do(self.nodes[node].announce(lambda: Own(running, closed, frozenset())))
+        self.do(self.nodes[node].announce(lambda: OwnHolds(running, closed, frozenset())))
         self.model.announce(node, running, closed, (), self.now)
-        assert self.do(self.nodes[node].whole())
+        assert self.do(self.nodes[node].heartbeat())
 
     @precondition(lambda self: any(self.running.values()))
     @rule(node=st.sampled_from(NODES), spared=st.lists(st.booleans(), min_size=8, max_size=8))
@@ -310,7 +310,7 @@ class Budgets(RuleBasedStateMachine):
         names = {one.exchange_id for one in swept}
         other = NODES[NODES.index(node) - 1]
         assert self.do(self.nodes[other].abandon(node, names)) == self.model.abandon(node, names, self.now)
-        assert not self.do(self.nodes[node].whole())
+        assert not self.do(self.nodes[node].heartbeat())
         self.do(self.nodes[node].aclose())
         self.nodes[node] = self.stores.node(node)
         self._announce(node)
@@ -324,7 +324,7 @@ class Budgets(RuleBasedStateMachine):
             if between:
                 assert not self.do(self.nodes[node].absorb(self.head_us, [], self.head_us))
                 self.do(self.nodes[node].close([Hold("nobody", (), 0, 0)]))
-            assert not self.do(self.nodes[node].whole())
+            assert not self.do(self.nodes[node].heartbeat())
             self._announce(node)
         self.do(self.stores.warmed())
 
@@ -334,7 +334,7 @@ class Budgets(RuleBasedStateMachine):
     def the_store_stands_as_the_model(self) -> None:
         if not self.nodes:
             return
-        found = self.do(self.nodes["third"].standings())
+        found = self.do(self.nodes["third"].counter_states())
         assert found == self.model.standings()
         assert self.do(self.nodes["third"].cursor()) == self.model.cursor
         for one in found:
@@ -371,7 +371,7 @@ class Budgets(RuleBasedStateMachine):
         self.stores.clock.now += 6
         self.release_overdue("n", 5.0)
         assert [
-            one for one in self.do(self.nodes["n"].standings()) if (one.held, one.open, one.closed) != (0, 0, 0)
+            one for one in self.do(self.nodes["n"].counter_states()) if (one.held, one.open, one.closed) != (0, 0, 0)
         ] == []
 
     def _close_one(self, node: str) -> None:

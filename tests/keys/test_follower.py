@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
 from proxy.budgets import follower
-from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, Want
-from proxy.budgets.store import BudgetsUnavailable, Own
+from proxy.budgets.follower import BEHIND_US_MAX, CHANGES_MAX, Follower, SeedRequest
+from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 
 SECOND_US = 1_000_000
 START_US = 1_793_000_000 * SECOND_US
@@ -25,7 +25,7 @@ class Ledger:
     """Entries in transactions, and all that followers ask of them."""
 
     def __init__(self) -> None:
-        self.entries: list[Change] = []
+        self.entries: list[SpendDelta] = []
         self.terminal: set[str] = set()
         self.now_us = 0
         self.away = False
@@ -37,7 +37,7 @@ class Ledger:
         """One transaction."""
         self.now_us = max(self.now_us + 1, START_US)
         for one in exchange_ids:
-            self.entries.append(Change(one, self.now_us, at, nusd, tuple(gates)))
+            self.entries.append(SpendDelta(one, self.now_us, at, nusd, tuple(gates)))
             self.terminal.add(one)
 
     def spent(self, gate_id: str, since: float = 0.0) -> int:
@@ -48,14 +48,14 @@ class Ledger:
         await self._turn()
         return self.now_us
 
-    async def sums(self, wants: Sequence[Want]) -> list[Sum]:
+    async def sums(self, wants: Sequence[SeedRequest]) -> list[SpendTotal]:
         await self._turn()
         self.reads += 1
-        found = [Sum(gate_id, since, self.spent(gate_id, since), self.now_us) for gate_id, since in wants]
+        found = [SpendTotal(gate_id, since, self.spent(gate_id, since), self.now_us) for gate_id, since in wants]
         await self._turn()  # it is on its way
         return found
 
-    async def changes(self, after_us: int, limit: int) -> tuple[list[Change], int, int]:
+    async def changes(self, after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
         await self._turn()
         later = [one for one in self.entries if one.settled_at_us > after_us]
         until_us, now_us = self.now_us, self.now_us
@@ -101,7 +101,7 @@ class Store:
         await self._turn()
         return self.at_us
 
-    async def seed(self, sums: Sequence[Sum]) -> None:
+    async def seed(self, sums: Sequence[SpendTotal]) -> None:
         await self._turn()
         for one in sums:
             if self.at_us is not None and one.as_of_us < self.at_us:
@@ -109,7 +109,7 @@ class Store:
             self.at_us = one.as_of_us if self.at_us is None else self.at_us
             self.counters[one.gate_id] = Counter(one.since, one.nusd, one.as_of_us)
 
-    async def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+    async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         await self._turn()
         if self.at_us != after_us:
             return False
@@ -139,10 +139,10 @@ class Store:
             self.held.pop(one, None)
         self.released += sorted(exchange_ids)
 
-    async def standings(self, gate_ids: Collection[str] | None = None) -> list[Standing]:
+    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
         await self._turn()
         return [
-            Standing(gate_id, one.since, one.spent, 0, 0, 0)
+            CounterState(gate_id, one.since, one.spent, 0, 0, 0)
             for gate_id, one in sorted(self.counters.items())
             if gate_ids is None or gate_id in gate_ids
         ]
@@ -161,10 +161,10 @@ class Store:
     async def close(self, ended: Sequence[Hold]) -> None:
         raise NotImplementedError
 
-    async def whole(self) -> bool:
+    async def heartbeat(self) -> bool:
         raise NotImplementedError
 
-    async def announce(self, own: Callable[[], Own]) -> None:
+    async def announce(self, own: Callable[[], OwnHolds]) -> None:
         raise NotImplementedError
 
     async def abandon(self, node: str, spared: Collection[str]) -> int:
@@ -197,7 +197,7 @@ class Seen:
     def healed(self, error: Exception) -> None:
         self.healings.append(error)
 
-    async def on_spent(self, standings: Sequence[Standing]) -> None:
+    async def on_spent(self, standings: Sequence[CounterState]) -> None:
         await asyncio.sleep(0)
         if self.deaf:
             raise OSError("the ledger is away")
@@ -243,7 +243,7 @@ def names(count: int, prefix: str = "x") -> list[str]:
 
 async def test_it_brings_what_was_settled_since(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
     ledger.settle("a", nusd=5)
-    await one.seed([Gate("key"), Gate("key/late", since=200.0)])
+    await one.seed([LimitCounter("key"), LimitCounter("key/late", since=200.0)])
     store.held = {"b": 9}
     ledger.settle("b", nusd=7, gates=("key", "elsewhere", "key/late"))
     await one.follow()
@@ -261,7 +261,7 @@ async def test_where_nothing_is_seeded_nothing_is_read(one: Follower, store: Sto
 
 
 async def test_it_catches_up_page_after_page(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     for number in range(5):
         ledger.settle(*names(CHANGES_MAX - 1, f"{number}-"))
     await one.follow()
@@ -270,7 +270,7 @@ async def test_it_catches_up_page_after_page(one: Follower, store: Store, ledger
 
 async def test_many_followers_count_each_entry_once(store: Store, ledger: Ledger, seen: Seen) -> None:
     everybody = [a_follower(store, ledger, seen) for _ in range(5)]
-    await everybody[0].seed([Gate("key")])
+    await everybody[0].seed([LimitCounter("key")])
     for number in range(20):
         ledger.settle(*names(3, f"{number}-"), nusd=10)
         await asyncio.gather(*(one.follow() for one in everybody))
@@ -279,7 +279,7 @@ async def test_many_followers_count_each_entry_once(store: Store, ledger: Ledger
 
 
 async def test_far_behind_it_lets_all_be_read_anew(one: Follower, store: Store, ledger: Ledger) -> None:
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     ledger.settle(*names(CHANGES_MAX))
     ledger.now_us += BEHIND_US_MAX + 1
     ledger.settle(*names(CHANGES_MAX, "y"))
@@ -290,17 +290,17 @@ async def test_far_behind_it_lets_all_be_read_anew(one: Follower, store: Store, 
 async def test_what_another_has_let_be_read_anew_is_not_forgotten_again(
     one: Follower, store: Store, ledger: Ledger
 ) -> None:
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     ledger.settle(*names(CHANGES_MAX))
     ledger.now_us += BEHIND_US_MAX + 1
     ledger.settle(*names(CHANGES_MAX, "y"))
     changes = ledger.changes
 
-    async def meanwhile(after_us: int, limit: int) -> tuple[list[Change], int, int]:
+    async def meanwhile(after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
         found = await changes(after_us, limit)
         if after_us == 0:
             await store.forget_sums()
-            await one.seed([Gate("key")])
+            await one.seed([LimitCounter("key")])
         return found
 
     ledger.changes = meanwhile  # type: ignore[method-assign]
@@ -310,7 +310,7 @@ async def test_what_another_has_let_be_read_anew_is_not_forgotten_again(
 
 async def test_a_long_silence_is_not_far_behind(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a")
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     ledger.now_us += 10 * BEHIND_US_MAX
     ledger.settle("b")
     await one.follow()
@@ -319,14 +319,14 @@ async def test_a_long_silence_is_not_far_behind(one: Follower, store: Store, led
 
 async def test_a_ledger_that_was_put_back_is_read_anew(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a", "b")
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     ledger.settle("c")
     await one.follow()
     ledger.entries = ledger.entries[:1]
     ledger.now_us = START_US
     await one.follow()
     assert (store.at_us, store.forgotten) == (None, 1)
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     assert store.counters["key"].spent == 1
 
 
@@ -334,7 +334,7 @@ async def test_an_outage_is_said_once_and_nothing_is_lost(
     one: Follower, store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "FOLLOW_S", 0.001)
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     running = asyncio.get_running_loop().create_task(one.run())
     for who in (ledger, store):
         who.away = True
@@ -358,7 +358,7 @@ async def test_an_outage_is_said_once_and_nothing_is_lost(
 
 async def test_concurrent_callers_share_a_reading(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a", nusd=3)
-    gates = [Gate("key"), Gate("key"), Gate("project", since=5.0)]
+    gates = [LimitCounter("key"), LimitCounter("key"), LimitCounter("project", since=5.0)]
     await asyncio.gather(*(one.seed(gates) for _ in range(100)))
     assert ledger.reads == 1
     assert store.counters["key"].spent == 3
@@ -369,26 +369,26 @@ async def test_concurrent_callers_share_a_reading(one: Follower, store: Store, l
 
 
 async def test_a_start_with_many_keys_reads_them_together(one: Follower, store: Store, ledger: Ledger) -> None:
-    await asyncio.gather(*(one.seed([Gate(name), Gate("org")]) for name in names(1_000)))
+    await asyncio.gather(*(one.seed([LimitCounter(name), LimitCounter("org")]) for name in names(1_000)))
     assert len(store.counters) == 1_001
     assert ledger.reads < 20
 
 
 async def test_what_cannot_be_read_is_said_to_all_who_wait(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.away = True
-    results = await asyncio.gather(*(one.seed([Gate("key")]) for _ in range(3)), return_exceptions=True)
+    results = await asyncio.gather(*(one.seed([LimitCounter("key")]) for _ in range(3)), return_exceptions=True)
     assert [type(result) for result in results] == [OSError] * 3
     ledger.away = False
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     store.away = True
     with pytest.raises(BudgetsUnavailable):
-        await one.seed([Gate("other")])
+        await one.seed([LimitCounter("other")])
 
 
 async def test_whoever_gives_up_leaves_the_others_alone(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.reading.clear()
-    hasty = asyncio.get_running_loop().create_task(one.seed([Gate("key")]))
-    patient = asyncio.get_running_loop().create_task(one.seed([Gate("key")]))
+    hasty = asyncio.get_running_loop().create_task(one.seed([LimitCounter("key")]))
+    patient = asyncio.get_running_loop().create_task(one.seed([LimitCounter("key")]))
     await asyncio.sleep(0.01)
     hasty.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -400,7 +400,7 @@ async def test_whoever_gives_up_leaves_the_others_alone(one: Follower, store: St
 
 async def test_it_ends_with_whoever_waits(one: Follower, ledger: Ledger) -> None:
     ledger.reading.clear()
-    waiting = [asyncio.get_running_loop().create_task(one.seed([Gate(name)])) for name in names(5)]
+    waiting = [asyncio.get_running_loop().create_task(one.seed([LimitCounter(name)])) for name in names(5)]
     await asyncio.sleep(0.01)
     await one.aclose()
     results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -411,7 +411,7 @@ async def test_what_a_new_sum_counts_is_not_held_as_well(one: Follower, store: S
     """It ended and was settled while nothing was seeded, so that no change will ever bring its entry."""
     ledger.settle("a")
     store.held = {"a": 5, "unsettled": 6}
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     assert (store.held, store.released) == ({"unsettled": 6}, ["a"])
 
 
@@ -420,7 +420,7 @@ async def test_what_a_new_sum_counts_is_not_held_as_well(one: Follower, store: S
 
 async def test_a_hold_that_was_left_behind_is_let_go(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a")
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     store.held = {"a": 5, "unsettled": 6}
     await one.tidy()
     assert (store.held, store.released) == ({"unsettled": 6}, ["a"])
@@ -428,7 +428,7 @@ async def test_a_hold_that_was_left_behind_is_let_go(one: Follower, store: Store
 
 async def test_a_hold_whose_entry_does_not_count_yet_stays(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("before")
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     ledger.settle("a")
     store.held = {"a": 5}
     await one.tidy()
@@ -458,7 +458,7 @@ async def test_where_nothing_is_seeded_holds_go_when_every_sum_under_way_has_arr
 
 async def test_at_rest_there_is_no_drift(one: Follower, store: Store, ledger: Ledger) -> None:
     ledger.settle("a", gates=("key", "org"), nusd=5)
-    await one.seed([Gate("key"), Gate("org", since=50.0)])
+    await one.seed([LimitCounter("key"), LimitCounter("org", since=50.0)])
     ledger.settle("b", gates=("key", "org"), nusd=-2)
     assert await one.rebuild() == {"key": 0, "org": 0}
     assert (store.counters, store.at_us) == ({}, None)
@@ -467,23 +467,23 @@ async def test_at_rest_there_is_no_drift(one: Follower, store: Store, ledger: Le
 
 async def test_drift_is_found_and_a_rebuild_mends_it(one: Follower, store: Store, ledger: Ledger, seen: Seen) -> None:
     ledger.settle("a", nusd=5)
-    await one.seed([Gate("key"), Gate("org")])
+    await one.seed([LimitCounter("key"), LimitCounter("org")])
     store.counters["key"].spent += 3
     store.counters["org"].spent -= 1
     await one.measure()
     assert seen.drifts == [4]
     assert await one.rebuild() == {"key": 3, "org": -1}
-    await one.seed([Gate("key"), Gate("org")])
+    await one.seed([LimitCounter("key"), LimitCounter("org")])
     await one.measure()
     assert seen.drifts == [4, 0]
 
 
 async def test_a_seed_that_is_newer_than_the_cursor_is_no_drift(one: Follower, store: Store, ledger: Ledger) -> None:
-    await one.seed([Gate("org")])
+    await one.seed([LimitCounter("org")])
     ledger.settle("a", gates=("key", "org"))
     ledger.settle("b", "c", gates=("key", "org"))
     cursor = store.at_us
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     ledger.settle("d", gates=("key", "org"))
     assert (store.at_us, store.counters["key"].spent, store.counters["org"].spent) == (cursor, 3, 0)
     assert await one._differences(["key", "org"]) == {"key": 0, "org": 0}
@@ -495,7 +495,7 @@ async def test_measuring_takes_turns(
     one: Follower, store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follower, "MEASURED_MAX", 2)
-    await one.seed([Gate(name) for name in names(5)])
+    await one.seed([LimitCounter(name) for name in names(5)])
     for number, name in enumerate(names(5)):
         store.counters[name].spent = 10**number
     for _ in range(4):
@@ -526,7 +526,7 @@ async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen
                 await one.follow()
             elif step < 0.8:
                 gate_id = chance.choice(sorted(gates))
-                await one.seed([Gate(gate_id, since=gates[gate_id])])
+                await one.seed([LimitCounter(gate_id, since=gates[gate_id])])
             elif step < 0.97:
                 drifts.extend((await one._drift(sorted(gates))).values())
             else:
@@ -546,7 +546,7 @@ async def test_in_motion_sums_are_the_ledgers(store: Store, ledger: Ledger, seen
 
 async def test_more_that_was_spent_is_told(one: Follower, ledger: Ledger, seen: Seen) -> None:
     ledger.settle("a", nusd=5)
-    await one.seed([Gate("key"), Gate("org")])
+    await one.seed([LimitCounter("key"), LimitCounter("org")])
     await one.follow()
     ledger.settle("b", gates=("key", "elsewhere"), nusd=6)
     await one.follow()
@@ -555,7 +555,7 @@ async def test_more_that_was_spent_is_told(one: Follower, ledger: Ledger, seen: 
 
 
 async def test_what_could_not_be_told_is_told_again(one: Follower, ledger: Ledger, seen: Seen) -> None:
-    await one.seed([Gate("key")])
+    await one.seed([LimitCounter("key")])
     seen.deaf = True
     ledger.settle("a")
     for _ in range(2):
@@ -570,7 +570,7 @@ async def test_what_could_not_be_told_is_told_again(one: Follower, ledger: Ledge
 async def test_what_somebody_died_over_is_told_by_the_next(store: Store, ledger: Ledger, seen: Seen) -> None:
     before = Seen(deaf=True)
     dying = a_follower(store, ledger, before)
-    await dying.seed([Gate("key")])
+    await dying.seed([LimitCounter("key")])
     ledger.settle("a")
     with suppress(OSError):
         await dying.follow()

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, Table, delete, func, insert, select
 
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
-from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
@@ -100,7 +100,7 @@ def a_record(number: int = 0, **differences: Any) -> UsageRecord:
         slot=0,
     )
     reading = Reading(Usage(100, 20, 50, None, 150), UsageSource.REPORTED)
-    record = UsageRecord(opened, Outcome.SERVED, reading, Bills.EVERYTHING, 33, 9_000, 1_200.125)
+    record = UsageRecord(opened, Outcome.SERVED, reading, BillableParts.EVERYTHING, 33, 9_000, 1_200.125)
     return replace(record, **differences)
 
 

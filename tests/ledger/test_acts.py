@@ -8,19 +8,19 @@ import pytest
 from sqlalchemy import Engine
 
 from proxy.ledger.accounts import audit_log as acts
-from proxy.ledger.accounts.audit_log import Actor, Acts, Line
+from proxy.ledger.accounts.audit_log import Actor, AuditEntry, AuditLog
 
 BY = Actor("anna\n" + "a" * 300, "cli", "host")
 
 
-def said(line: Line) -> tuple[str, str | None, str, str | None]:
+def said(line: AuditEntry) -> tuple[str, str | None, str, str | None]:
     return line.action, line.target, line.result, line.words
 
 
 def test_every_act_is_a_line_whatever_becomes_of_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acts, "PAGE_ACTS", 2)
     clock = itertools.count(1_793_000_000)
-    kept = Acts(engine, clock=lambda: float(next(clock)))
+    kept = AuditLog(engine, clock=lambda: float(next(clock)))
     with kept.act(BY, "key.create", None, {"alias": "a"}) as act:
         assert [said(line) for line in kept.latest(9)] == [("key.create", None, "begun", None)]
         act.target = "key-1"

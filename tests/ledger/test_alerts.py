@@ -14,7 +14,7 @@ from sqlalchemy import Engine, insert
 
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
 from proxy.billing.money import NUSD_PER_USD
-from proxy.billing.reservation import Standing
+from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import (
     CLAIM_S,
     GIVE_UP_S,
@@ -60,9 +60,9 @@ def made(engine: Engine, scope_id: str, limits: Limits, kind: str = "key") -> No
             )
 
 
-def a_standing(spent: int | None, gate_id: str = "key_1", since: float = SINCE, held: int = 0) -> Standing:
+def a_standing(spent: int | None, gate_id: str = "key_1", since: float = SINCE, held: int = 0) -> CounterState:
     """As a store has it."""
-    return Standing(gate_id, since, spent, held, 0, 0)
+    return CounterState(gate_id, since, spent, held, 0, 0)
 
 
 def an_alert(number: int = 0, **differences: object) -> Alert:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import Engine, delete, select, update
 
 from proxy.billing.attempts import KIND, lines, named
-from proxy.billing.correction import Wanted
+from proxy.billing.correction import CorrectionRequest
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import Attempt, UsageRecord
 from proxy.billing.settlement import entry
@@ -116,7 +116,7 @@ def test_what_a_person_sets_right_and_what_prices_do_leaves_attempts_alone(engin
     a_real_store(engine).settle([arrival(0, REFUSED, FAILED), arrival(1, FAILED)])
     before = attempts_of(engine)
     at_work = Corrections(engine, a_real_store(engine))
-    adjusted = at_work.adjust(an_entry(0).exchange_id, Wanted(completion_tokens=7), "miscounted")
+    adjusted = at_work.adjust(an_entry(0).exchange_id, CorrectionRequest(completion_tokens=7), "miscounted")
     assert adjusted is not None
     assert adjusted.seq == 1
     rerated = at_work.rerate("tera-large", lambda _: (DEARER, DEARER), since=0.0, until=2e9)

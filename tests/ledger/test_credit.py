@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, delete, insert, select, update
 
-from proxy.billing.correction import CorrectionError, Wanted
+from proxy.billing.correction import CorrectionError, CorrectionRequest
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.limits import BUDGET_NUSD_MAX
@@ -24,7 +24,15 @@ from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival
 from proxy.reconciliation.reconcile import reconcile
-from proxy.reports.reports import EntryFilter, EntryReader, Paid, entry_json, read_balances, read_daily, read_paid
+from proxy.reports.reports import (
+    EntryFilter,
+    EntryReader,
+    SpendAndCredit,
+    entry_json,
+    read_balances,
+    read_daily,
+    read_paid,
+)
 from proxy.reports.table_text import line
 from proxy.storage.database import reading, writing
 from tests.ledger.making import balances_of, days_of, emptied, stored
@@ -60,7 +68,7 @@ def test_a_top_up_is_an_entry_that_lowers_the_balance(engine: Engine) -> None:
     assert (balance.charged_usd, balance.entries) == (used - 50 * USD, 2)
     (day,) = read_daily(engine, *EVER)
     assert (day.charged_usd, day.entries) == (used, 1)
-    assert read_paid(engine, ["key-1"]) == {"key-1": Paid(0, 50 * USD)}, "no such key was ever made"
+    assert read_paid(engine, ["key-1"]) == {"key-1": SpendAndCredit(0, 50 * USD)}, "no such key was ever made"
     assert wrong(engine) == wrong(engine, since=0.0) == {}
 
 
@@ -115,7 +123,7 @@ def test_a_person_sees_what_it_is(engine: Engine) -> None:
 def test_a_top_up_is_no_exchange_that_could_be_adjusted(engine: Engine) -> None:
     paid = pay(engine, 50 * USD)
     with pytest.raises(CorrectionError):
-        Corrections(engine, a_real_store(engine)).adjust(paid.exchange_id, Wanted(charge_usd=1), "why not")
+        Corrections(engine, a_real_store(engine)).adjust(paid.exchange_id, CorrectionRequest(charge_usd=1), "why not")
     assert len(stored(engine)) == 1
 
 
@@ -150,7 +158,7 @@ def test_used_by_the_keys_below_and_paid_in_for_itself(engine: Engine) -> None:
         DEFAULT_ORGANIZATION: (sum(used), 7 * USD),
         "org-1": (0, 0),
     }
-    assert read_paid(engine, expected) == {who: Paid(*sums) for who, sums in expected.items()}
+    assert read_paid(engine, expected) == {who: SpendAndCredit(*sums) for who, sums in expected.items()}
     assert read_paid(engine, ["proj-1"])["proj-1"].left_usd == 4 * USD - used[1] - used[2]
     assert wrong(engine) == {}
 
@@ -256,7 +264,7 @@ def test_balances_are_sums_of_all_entries_and_days_of_those_that_are_no_credit(
         elif what == "pay":
             pay(engine, nusd, who=who, number=number)
         elif used and what == "adjust":
-            Corrections(engine, store).adjust(used[-1].exchange_id, Wanted(charge_usd=abs(nusd)), "because")
+            Corrections(engine, store).adjust(used[-1].exchange_id, CorrectionRequest(charge_usd=abs(nusd)), "because")
         elif used:
             store.settle([Arrival(used[0], NODE, FIRST + 1)])
     entries = stored(engine)

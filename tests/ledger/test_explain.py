@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from proxy.billing.money import nusd_rounded_half_up
 from proxy.billing.prices import configured
-from proxy.billing.record import Bills, Price, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.explain import addends_json, addends_of, sum_text
@@ -38,8 +38,8 @@ def test_a_charge_is_told_as_a_sum() -> None:
     assert sum_text(entry(fast)).endswith(", served as flex")
 
 
-@given(prices(), USAGES, st.sampled_from(Bills))
-def test_it_adds_up_to_the_charge(price: Price, usage: Usage, bills: Bills) -> None:
+@given(prices(), USAGES, st.sampled_from(BillableParts))
+def test_it_adds_up_to_the_charge(price: Price, usage: Usage, bills: BillableParts) -> None:
     line = entry(replace(a_real_record(price=price, usage=usage), bills=bills))
     if line.charge_usd is None:
         assert addends_json(line) == []

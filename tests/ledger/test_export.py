@@ -19,7 +19,7 @@ from proxy.cli.export import with_bar
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.accounts.owners import Owner
 from proxy.reports import export
-from proxy.reports.export import ENTRIES, Column, Source, with_owners, write_csv, write_parquet
+from proxy.reports.export import ENTRIES, Column, ExportedEntry, with_owners, write_csv, write_parquet
 from proxy.reports.focus import FOCUS
 from tests.ledger.making import an_entry
 from tests.ledger.real import a_real_entry
@@ -39,7 +39,7 @@ MANDATORY = {
 }  # fmt: skip
 
 
-def some() -> list[Source]:
+def some() -> list[ExportedEntry]:
     """One of each: served, estimated, unpriced and hostile, put right late, paid in."""
     usage = a_real_entry(0, started_at=NOVEMBER)
     odd = replace(usage, charge_usd=None, model="=1+1", prompt_tokens=None, details={"text": '"quoted",\nand more'})
@@ -47,23 +47,23 @@ def some() -> list[Source]:
     paid = credit_entry(an_entry(9).exchange_id, "org-1", "acme", 50_000_000_001, "invoice", DECEMBER)
     above = Owner("org-1", "acme", None, None, "org-1", "acme")
     return [
-        Source(usage, NOVEMBER + 9, OWNER),
-        Source(replace(usage, usage_source="estimated", estimator="ridge-1"), NOVEMBER + 9, OWNER),
-        Source(odd, NOVEMBER + 10, None),
-        Source(late, DECEMBER, OWNER),
-        Source(replace(late, details={"why": "at once"}), NOVEMBER + 11, OWNER),
-        Source(paid, DECEMBER, above),
+        ExportedEntry(usage, NOVEMBER + 9, OWNER),
+        ExportedEntry(replace(usage, usage_source="estimated", estimator="ridge-1"), NOVEMBER + 9, OWNER),
+        ExportedEntry(odd, NOVEMBER + 10, None),
+        ExportedEntry(late, DECEMBER, OWNER),
+        ExportedEntry(replace(late, details={"why": "at once"}), NOVEMBER + 11, OWNER),
+        ExportedEntry(paid, DECEMBER, above),
     ]
 
 
-def in_csv(columns: tuple[Column, ...], sources: list[Source]) -> list[dict[str, str]]:
+def in_csv(columns: tuple[Column, ...], sources: list[ExportedEntry]) -> list[dict[str, str]]:
     """Written and read."""
     file = io.BytesIO()
     write_csv(file, columns, sources)
     return list(csv.DictReader(io.StringIO(file.getvalue().decode(), newline="")))
 
 
-def in_parquet(columns: tuple[Column, ...], sources: list[Source]) -> list[dict[str, Any]]:
+def in_parquet(columns: tuple[Column, ...], sources: list[ExportedEntry]) -> list[dict[str, Any]]:
     """Written and read."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="the extra tokenweir[parquet] is not installed")
     file = io.BytesIO()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, OnExhausted, WhenDown
+from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, OnExhausted, OnStoreOutage
 from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountError
 from proxy.ledger.accounts.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
 from proxy.ledger.schema.tables import api_keys
@@ -63,9 +63,15 @@ def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
         make(keys, 2, "bert", models=["b", "a"], expires_at=clock.now + 5),
         make(keys, 3, "c", models=[]),
         make(
-            keys, 4, "d", limits=limits, on_exhausted=OnExhausted.CUT, when_down=WhenDown.OPEN, tags=["x", "ü y", "x"]
+            keys,
+            4,
+            "d",
+            limits=limits,
+            on_exhausted=OnExhausted.CUT,
+            when_down=OnStoreOutage.OPEN,
+            tags=["x", "ü y", "x"],
         ),
-    ]  # fmt: skip
+    ]
     assert keys.every() == made
     assert [key.models for key in made] == [None, frozenset("ab"), frozenset(), None]
     assert [key.revision for key in made] == [3, 4, 5, 6]  # after the two accounts that are there from the beginning
@@ -191,11 +197,18 @@ def test_nonsense_is_refused_and_its_field_named(keys: KeyStore, words: str, cha
 
 def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock: Clock) -> None:
     made = make(keys, 1, "anna", models=["a"], expires_at=clock.now + 5, limits=Limits(rpm=3, budget_usd=7))
-    changed = keys.update("anna", alias="bert", rpm=None, tpm=9, tags=["t"], when_down=WhenDown.CLOSED, models=None)
+    changed = keys.update(
+        "anna", alias="bert", rpm=None, tpm=9, tags=["t"], when_down=OnStoreOutage.CLOSED, models=None
+    )
     assert changed == replace(
-        made, alias="bert", limits=Limits(budget_usd=7, tpm=9), tags=("t",), when_down=WhenDown.CLOSED, models=None,
+        made,
+        alias="bert",
+        limits=Limits(budget_usd=7, tpm=9),
+        tags=("t",),
+        when_down=OnStoreOutage.CLOSED,
+        models=None,
         revision=4,
-    )  # fmt: skip
+    )
     assert keys.every() == [changed]
     assert keys.update("bert", tpm=9, alias="bert") == changed  # nothing to do: nobody need learn of it
     assert keys.update("bert", limits=UNLIMITED, parallel=2).limits == Limits(parallel=2)

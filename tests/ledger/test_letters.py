@@ -16,7 +16,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import entry
 from proxy.journal.frames import decode_record, record_payload
 from proxy.ledger.schema.tables import dead_letters
-from proxy.ledger.settling.dead_letters import ID_CHARS_MIN, Letter, LetterError, Letters
+from proxy.ledger.settling.dead_letters import ID_CHARS_MIN, DeadLetterError, DeadLetters, StoredDeadLetter
 from proxy.ledger.settling.store import Arrival, DeadLetter
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, reading
@@ -30,9 +30,9 @@ def to_entry(payload: bytes) -> LedgerEntry:
 
 
 @pytest.fixture
-def letters(engine: Engine) -> Letters:
+def letters(engine: Engine) -> DeadLetters:
     """Those of this ledger."""
-    return Letters(engine, a_real_store(engine), to_entry=to_entry)
+    return DeadLetters(engine, a_real_store(engine), to_entry=to_entry)
 
 
 def of_record(number: int = 0) -> DeadLetter:
@@ -52,15 +52,15 @@ def bury(engine: Engine, *buried: DeadLetter) -> None:
     a_real_store(engine).settle([], buried)
 
 
-def every(engine: Engine) -> list[Letter]:
+def every(engine: Engine) -> list[StoredDeadLetter]:
     """All there are, in any state."""
     with reading(engine) as connection:
-        return [Letter(*row) for row in connection.execute(select(dead_letters))]
+        return [StoredDeadLetter(*row) for row in connection.execute(select(dead_letters))]
 
 
 @pytest.mark.parametrize("letter", [of_record(), of_entry()], ids=["a record", "an entry"])
 def test_what_can_be_settled_by_now_is_settled_with_its_receipt(
-    engine: Engine, letters: Letters, letter: DeadLetter
+    engine: Engine, letters: DeadLetters, letter: DeadLetter
 ) -> None:
     bury(engine, letter)
     (found,) = letters.open()
@@ -75,7 +75,7 @@ def test_what_can_be_settled_by_now_is_settled_with_its_receipt(
     assert [one.name for one in reconcile(engine, clock=time.time) if not one.ok] == []
 
 
-def test_what_the_ledger_has_by_now_is_a_repeat(engine: Engine, letters: Letters) -> None:
+def test_what_the_ledger_has_by_now_is_a_repeat(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, of_record())
     settle(engine, a_real_entry())
     assert letters.retry(letters.open()[0]) == "repeated"
@@ -83,7 +83,7 @@ def test_what_the_ledger_has_by_now_is_a_repeat(engine: Engine, letters: Letters
     assert [one.state for one in every(engine)] == ["retried"]
 
 
-def test_a_late_record_becomes_an_adjustment(engine: Engine, letters: Letters) -> None:
+def test_a_late_record_becomes_an_adjustment(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, of_record())
     settle(engine, a_real_entry(events=3, details={"swept": True}), node=None)
     assert letters.retry(letters.open()[0]) == "adjusted"
@@ -106,27 +106,27 @@ BAD = {
 
 @pytest.mark.parametrize(("payload", "words"), BAD.values(), ids=list(BAD))
 def test_what_fails_again_stays_as_it_is_and_says_why(
-    engine: Engine, letters: Letters, payload: str, words: str
+    engine: Engine, letters: DeadLetters, payload: str, words: str
 ) -> None:
     bury(engine, DeadLetter("rejected: X", payload))
     before = every(engine)
-    with pytest.raises(LetterError, match=words):
+    with pytest.raises(DeadLetterError, match=words):
         letters.retry(before[0])
     assert every(engine) == before == letters.open()
     assert stored(engine) == []
 
 
-def test_a_conflict_stays_one(engine: Engine, letters: Letters) -> None:
+def test_a_conflict_stays_one(engine: Engine, letters: DeadLetters) -> None:
     settle(engine, a_real_entry(events=1))
     a_real_store(engine).settle([Arrival(a_real_entry(), NODE, FIRST + 1)])
     (conflict,) = letters.open()
-    with pytest.raises(LetterError, match="another content"):
+    with pytest.raises(DeadLetterError, match="another content"):
         letters.retry(conflict)
     assert letters.open() == [conflict]
     assert stored(engine) == [a_real_entry(events=1)]
 
 
-def test_a_letter_that_is_dropped_is_kept_with_the_reason(engine: Engine, letters: Letters) -> None:
+def test_a_letter_that_is_dropped_is_kept_with_the_reason(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, of_record(0), of_record(1))
     first, second = sorted(letters.open(), key=lambda letter: letter.journal_seq or 0)
     letters.drop(first, " from a test of ours ", 5_000.0)
@@ -140,44 +140,44 @@ def test_a_letter_that_is_dropped_is_kept_with_the_reason(engine: Engine, letter
     assert count(engine, dead_letters) == 2
 
 
-def test_nobody_deals_with_a_letter_twice(engine: Engine, letters: Letters) -> None:
+def test_nobody_deals_with_a_letter_twice(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, of_record())
     (letter,) = letters.open()
     letters.retry(letter)
-    with pytest.raises(LetterError, match="not open any more"):
+    with pytest.raises(DeadLetterError, match="not open any more"):
         letters.retry(letter)
-    with pytest.raises(LetterError, match="not open any more"):
+    with pytest.raises(DeadLetterError, match="not open any more"):
         letters.drop(letter, "too late", 1.0)
-    with pytest.raises(LetterError, match="is retried already"):
+    with pytest.raises(DeadLetterError, match="is retried already"):
         letters.named(letter.id)
     assert stored(engine) == [a_real_entry()]
 
 
 @pytest.mark.parametrize("why", ["", " ", "x" * 501, "two\nlines"])
-def test_a_reason_to_drop_is_a_sentence(engine: Engine, letters: Letters, why: str) -> None:
+def test_a_reason_to_drop_is_a_sentence(engine: Engine, letters: DeadLetters, why: str) -> None:
     bury(engine, of_record())
-    with pytest.raises(LetterError, match="a reason has"):
+    with pytest.raises(DeadLetterError, match="a reason has"):
         letters.drop(letters.open()[0], why, 1.0)
     assert len(letters.open()) == 1
 
 
-def test_a_letter_is_named_by_the_beginning_of_its_id(engine: Engine, letters: Letters) -> None:
+def test_a_letter_is_named_by_the_beginning_of_its_id(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, *(of_record(n) for n in range(3)))
     for letter in letters.open():
         assert letters.named(letter.id) == letters.named(letter.id[:ID_CHARS_MIN]) == letter
     for nobody in ("0" * 64, "%" * ID_CHARS_MIN, "_" * ID_CHARS_MIN):
-        with pytest.raises(LetterError, match="no dead letter"):
+        with pytest.raises(DeadLetterError, match="no dead letter"):
             letters.named(nobody)
-    with pytest.raises(LetterError, match="first 8 characters"):
+    with pytest.raises(DeadLetterError, match="first 8 characters"):
         letters.named(letters.open()[0].id[: ID_CHARS_MIN - 1])
 
 
-def test_an_id_that_could_mean_two_names_none(engine: Engine, letters: Letters) -> None:
+def test_an_id_that_could_mean_two_names_none(engine: Engine, letters: DeadLetters) -> None:
     with engine.begin() as connection:
         for letter_id in ("a" * 63 + "1", "a" * 63 + "2"):
             row = {**_a_row(), "id": letter_id}
             connection.execute(dead_letters.insert().values(row))
-    with pytest.raises(LetterError, match="more than one"):
+    with pytest.raises(DeadLetterError, match="more than one"):
         letters.named("a" * 63)
     assert letters.named("a" * 63 + "2").id == "a" * 63 + "2"
 
@@ -187,7 +187,7 @@ def _a_row() -> dict[str, Any]:
     return {"reason": "r", "payload": "{}", "times_seen": 1, "state": "open", **times}
 
 
-def test_two_people_retry_the_same_letter_at_once(engine: Engine, ledger_url: str, letters: Letters) -> None:
+def test_two_people_retry_the_same_letter_at_once(engine: Engine, ledger_url: str, letters: DeadLetters) -> None:
     bury(engine, *(of_record(n) for n in range(5)))
     todo = letters.open()
     begin = Barrier(2)
@@ -195,12 +195,12 @@ def test_two_people_retry_the_same_letter_at_once(engine: Engine, ledger_url: st
 
     def retry_all() -> None:
         own = open_engine(ledger_url)
-        mine = Letters(own, a_real_store(own), to_entry=to_entry)
+        mine = DeadLetters(own, a_real_store(own), to_entry=to_entry)
         begin.wait()
         for letter in todo:
             try:
                 said.append(mine.retry(letter))
-            except LetterError:
+            except DeadLetterError:
                 said.append("refused")
         own.dispose()
 
@@ -214,7 +214,7 @@ def test_two_people_retry_the_same_letter_at_once(engine: Engine, ledger_url: st
     assert_sums(engine)
 
 
-def test_the_entry_and_the_mark_are_one_transaction(engine: Engine, letters: Letters) -> None:
+def test_the_entry_and_the_mark_are_one_transaction(engine: Engine, letters: DeadLetters) -> None:
     bury(engine, of_record())
     before = letters.open()
 

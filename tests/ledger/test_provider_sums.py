@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine
 
-from proxy.billing.correction import Wanted
+from proxy.billing.correction import CorrectionRequest
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import LedgerStore
-from proxy.reconciliation.provider_bill.bill import DAY_S, Kind, Subject
-from proxy.reconciliation.provider_bill.check import Ours, Verdict, compare
-from proxy.reconciliation.provider_bill.provider_sums import read_ours
+from proxy.reconciliation.provider_bill.bill import DAY_S, BillKind, BillSubject
+from proxy.reconciliation.provider_bill.check import BillVerdict, LedgerTotals, compare
+from proxy.reconciliation.provider_bill.provider_sums import read_ledger_totals
 from tests.billing.bills import MIDNIGHT, completions, costs, openai, page, read
 from tests.ledger.making import a_store, an_entry, arriving, stored
 
@@ -38,9 +38,9 @@ def at(hours: float, number: int = 0, **differences: Any) -> LedgerEntry:
     return an_entry(number, started_at=MIDNIGHT + hours * HOUR_S, **differences)
 
 
-def sums(found: Iterable[Ours]) -> dict[tuple[int | None, int | None, bool], tuple[int, ...]]:
+def sums(found: Iterable[LedgerTotals]) -> dict[tuple[int | None, int | None, bool], tuple[int, ...]]:
     """(began, ended, estimated) → requests and tokens."""
-    kinds = (Kind.REQUESTS, Kind.PROMPT, Kind.CACHED, Kind.COMPLETION)
+    kinds = (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
     return {
         (one.began and one.began.day, one.ended and one.ended.day, one.estimated): tuple(one.amounts[k] for k in kinds)
         for one in found
@@ -52,14 +52,14 @@ def test_only_this_provider_and_this_time(engine: Engine, store: LedgerStore) ->
         at(0, 0), at(23.5, 1), at(71.9, 2), at(72, 3), at(-0.1, 4), at(1, 5, provider="other"), at(24, 6),
     ))  # fmt: skip
     one = (1, 100, 20, 50)
-    assert sums(read_ours(engine, "tera", WHOLE)) == {
+    assert sums(read_ledger_totals(engine, "tera", WHOLE)) == {
         (1, 1, False): (2, 200, 40, 100),
         (2, 2, False): one,
         (3, 3, False): one,
     }
     hours = [(MIDNIGHT + day * DAY_S, MIDNIGHT + day * DAY_S + HOUR_S) for day in (0, 1)]
-    assert sums(read_ours(engine, "tera", hours)) == {(1, 1, False): one, (2, 2, False): one}
-    assert sums(read_ours(engine, "nobody", WHOLE)) == {}
+    assert sums(read_ledger_totals(engine, "tera", hours)) == {(1, 1, False): one, (2, 2, False): one}
+    assert sums(read_ledger_totals(engine, "nobody", WHOLE)) == {}
 
 
 def test_what_goes_over_midnight_is_told_apart(engine: Engine, store: LedgerStore) -> None:
@@ -68,14 +68,16 @@ def test_what_goes_over_midnight_is_told_apart(engine: Engine, store: LedgerStor
         arriving(at(-1, 0, **long), at(-3, 1, **long), at(23, 2, **long), at(71, 3, **long), at(22, 4, **long))
     )
     one = (1, 100, 20, 50)
-    assert sums(read_ours(engine, "tera", WHOLE)) == {
+    assert sums(read_ledger_totals(engine, "tera", WHOLE)) == {
         (None, 1, False): one, (1, 2, False): (2, 200, 40, 100), (3, None, False): one,
     }  # fmt: skip
-    Corrections(engine, store).adjust(an_entry(2).exchange_id, Wanted(completion_tokens=60), "as on the bill")
-    assert sums(read_ours(engine, "tera", WHOLE))[1, 2, False] == (2, 200, 40, 110)
+    Corrections(engine, store).adjust(
+        an_entry(2).exchange_id, CorrectionRequest(completion_tokens=60), "as on the bill"
+    )
+    assert sums(read_ledger_totals(engine, "tera", WHOLE))[1, 2, False] == (2, 200, 40, 110)
     just_before = at(24 - 1e-6 / HOUR_S, 5, duration_ms=0.0)
     store.settle(arriving(just_before))
-    assert sums(read_ours(engine, "tera", WHOLE))[1, 1, False] == one
+    assert sums(read_ledger_totals(engine, "tera", WHOLE))[1, 1, False] == one
 
 
 def test_estimates_and_what_nobody_knows_are_told_apart(engine: Engine, store: LedgerStore) -> None:
@@ -86,14 +88,14 @@ def test_estimates_and_what_nobody_knows_are_told_apart(engine: Engine, store: L
         at(1, 3, usage_source="none", outcome="upstream_failed", cost_usd=None, **NONE),
         at(1, 4, usage_source="none", outcome="refused_upstream", cost_usd=0, **NONE),
     ))  # fmt: skip
-    known, guessed = sorted(read_ours(engine, "tera", WHOLE), key=lambda one: one.estimated)
+    known, guessed = sorted(read_ledger_totals(engine, "tera", WHOLE), key=lambda one: one.estimated)
     assert sums([known, guessed]) == {(1, 1, False): (1, 100, 20, 50), (1, 1, True): (2, 200, 40, 100)}
-    assert known.amounts[Kind.COST] == 123_456_789
-    assert known.unknown == {**dict.fromkeys(Kind, 1), Kind.REQUESTS: 2}
-    assert known.errors == dict.fromkeys((Kind.PROMPT, Kind.CACHED, Kind.COMPLETION, Kind.COST), 0)
-    assert guessed.unknown == dict.fromkeys(Kind, 0)
+    assert known.amounts[BillKind.COST] == 123_456_789
+    assert known.unknown == {**dict.fromkeys(BillKind, 1), BillKind.REQUESTS: 2}
+    assert known.errors == dict.fromkeys((BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.COST), 0)
+    assert guessed.unknown == dict.fromkeys(BillKind, 0)
     assert {kind: round(error, 6) for kind, error in guessed.errors.items()} == {
-        Kind.PROMPT: 110, Kind.CACHED: 22, Kind.COMPLETION: 55, Kind.COST: round(123_456_789 * 1.1, 6),
+        BillKind.PROMPT: 110, BillKind.CACHED: 22, BillKind.COMPLETION: 55, BillKind.COST: round(123_456_789 * 1.1, 6),
     }  # fmt: skip
 
 
@@ -103,17 +105,20 @@ def test_corrections_count_with_their_exchange(engine: Engine, store: LedgerStor
     guessed = [at(1, n, usage_source="estimated", details=details) for n in (0, 1)]
     store.settle(arriving(*guessed, at(1, 9, kind="credit")))
     at_work = Corrections(engine, store)
-    at_work.adjust(guessed[0].exchange_id, Wanted(prompt_tokens=90, completion_tokens=60), "as on the bill")
-    at_work.adjust(guessed[1].exchange_id, Wanted(cost_usd=7), "as on the bill")
-    assert sums(read_ours(engine, "tera", WHOLE)) == {(1, 1, False): (1, 90, 20, 60), (1, 1, True): (1, 100, 20, 50)}
+    at_work.adjust(guessed[0].exchange_id, CorrectionRequest(prompt_tokens=90, completion_tokens=60), "as on the bill")
+    at_work.adjust(guessed[1].exchange_id, CorrectionRequest(cost_usd=7), "as on the bill")
+    assert sums(read_ledger_totals(engine, "tera", WHOLE)) == {
+        (1, 1, False): (1, 90, 20, 60),
+        (1, 1, True): (1, 100, 20, 50),
+    }
     known = {"usage_source": "reported", "details": {"restates": "x", "adjusts": "y"}}
     counts = {"prompt_tokens": -1, "completion_tokens": 2, "cached_tokens": None}
     late = at(1, 1, kind="adjustment", seq=2, **known, **counts)
     store.settle(arriving(late))
-    (now,) = read_ours(engine, "tera", WHOLE)
+    (now,) = read_ledger_totals(engine, "tera", WHOLE)
     assert sums([now]) == {(1, 1, False): (2, 189, 40, 112)}
-    assert now.amounts[Kind.COST] == 123_456_789 + 7 + 123_456_789
-    assert now.errors[Kind.PROMPT] == 0
+    assert now.amounts[BillKind.COST] == 123_456_789 + 7 + 123_456_789
+    assert now.errors[BillKind.PROMPT] == 0
 
 
 def a_history(chance: random.Random) -> list[LedgerEntry]:
@@ -163,11 +168,13 @@ def test_a_bill_of_the_ledgers_own_sums_is_equal_and_any_other_is_not(engine: En
     store = a_store(engine)
     entries = a_history(random.Random(2026))
     store.settle(arriving(*entries))
-    Corrections(engine, store).adjust(entries[0].exchange_id, Wanted(completion_tokens=9, cost_usd=8), "as on the bill")
-    ours = dict.fromkeys(Subject, read_ours(engine, "tera", WHOLE))
+    Corrections(engine, store).adjust(
+        entries[0].exchange_id, CorrectionRequest(completion_tokens=9, cost_usd=8), "as on the bill"
+    )
+    ours = dict.fromkeys(BillSubject, read_ledger_totals(engine, "tera", WHOLE))
     said = a_bill(stored(engine))
     done = compare(read(list(said.values())), ours)
-    assert {row.verdict for row in (*done.rows, *done.models, *done.totals)} == {Verdict.EQUAL}
+    assert {row.verdict for row in (*done.rows, *done.models, *done.totals)} == {BillVerdict.EQUAL}
     assert len(done.rows) == 5 * 3 * DAYS
     assert any(row.left for row in done.rows), "some go over midnight"
 

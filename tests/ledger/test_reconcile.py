@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import Engine, Table, delete, event, insert, select, update
 
-from proxy.billing.correction import Wanted
+from proxy.billing.correction import CorrectionRequest
 from proxy.billing.prices import charge, configured
-from proxy.billing.record import Bills
+from proxy.billing.record import BillableParts
 from proxy.billing.settlement import entry
 from proxy.ledger.schema.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival, DeadLetter
 from proxy.metering.usage import Usage
 from proxy.reconciliation.check_receipts import EPOCH_BITS
-from proxy.reconciliation.integrity import EXAMPLES_MAX, Outside
+from proxy.reconciliation.integrity import EXAMPLES_MAX, RecordsInFlight
 from proxy.reconciliation.reconcile import Finding, reconcile
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.making import a_ledger, emptied
@@ -103,10 +103,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[Table, list[dict[str,
     settle(
         engine,
         *(a_real_entry(n, key=f"key-{n % 2}", started_at=LONG_AGO - 86_400 * (n // 3)) for n in range(5)),
-        a_real_entry(5, model="small", started_at=LONG_AGO, bills=Bills.OUTPUT),
+        a_real_entry(5, model="small", started_at=LONG_AGO, bills=BillableParts.OUTPUT),
     )
     at_work = Corrections(engine, a_real_store(engine))
-    at_work.adjust(a_real_entry(0).exchange_id, Wanted(completion_tokens=7), "miscounted")
+    at_work.adjust(a_real_entry(0).exchange_id, CorrectionRequest(completion_tokens=7), "miscounted")
     at_work.rerate("small", lambda _: (DEARER, None), since=0.0, until=2e9)
     by_hand(engine, update(ledger_entries).values(settled_at=LONG_AGO))
     with reading(engine) as connection:
@@ -141,12 +141,12 @@ def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: 
     settle(engine, entry(record), entry(fast))
     assert wrong(engine) == {}
     at_work = Corrections(engine, a_real_store(engine))
-    line = at_work.adjust(record.opened.exchange_id, Wanted(searches=3), "one was not counted")
+    line = at_work.adjust(record.opened.exchange_id, CorrectionRequest(searches=3), "one was not counted")
     assert line is not None
     assert line.charge_usd == 10**7
     dearer = configured(replace(list_price, searches=2 * 10**10), service_tiers={"priority": PRICE.tiers})
     done = at_work.rerate("tera-large", lambda _: (dearer, None), since=0.0, until=2e9)
-    assert done.total.charge_usd == 3 * 10**7 + charge(PRICE, usage, Bills.EVERYTHING) - entry(fast).charge_usd
+    assert done.total.charge_usd == 3 * 10**7 + charge(PRICE, usage, BillableParts.EVERYTHING) - entry(fast).charge_usd
     assert wrong(engine) == {}
     forged = {**entry(record).details, "units": {"cache_write_tokens": 600, "searches": 3}}
     by_hand(engine, change(1, details=forged))
@@ -383,7 +383,7 @@ def test_a_dead_letter_is_a_receipt(engine: Engine) -> None:
 def test_what_is_in_the_queue_is_not_lost(engine: Engine) -> None:
     receipts(engine, [FIRST, FIRST + 6])
     queued = [(NODE, FIRST + 2), (NODE, FIRST + 3), (NODE, FIRST + 9), ("node-b", FIRST + 4)]
-    outside = Outside(queued=queued, oldest_age_s=1.0)
+    outside = RecordsInFlight(queued=queued, oldest_age_s=1.0)
     assert holes(engine, outside=outside) == (3, 2, [(FIRST + 1, FIRST + 1), (FIRST + 4, FIRST + 5)])
 
 
@@ -406,15 +406,15 @@ def test_what_was_settled_before_is_not_missed_when_it_is_looked_at_since(engine
 
 
 def test_a_record_that_waits_too_long_is_found(engine: Engine) -> None:
-    assert wrong(engine, outside=Outside(queued=[(NODE, 1)], oldest_age_s=299.0)) == {}
-    late = found(engine, outside=Outside(queued=[(NODE, 1)], oldest_age_s=301.0))["queue"]
+    assert wrong(engine, outside=RecordsInFlight(queued=[(NODE, 1)], oldest_age_s=299.0)) == {}
+    late = found(engine, outside=RecordsInFlight(queued=[(NODE, 1)], oldest_age_s=301.0))["queue"]
     assert (late.differences, late.in_flight, late.examples) == (1, 1, ({"oldest_age_s": 301.0},))
 
 
 def test_a_lease_of_what_is_in_the_ledger_is_found_once_it_is_old(engine: Engine) -> None:
     settle(engine, a_real_entry(0), a_real_entry(1))
     leased = {NODE: {a_real_entry(n).exchange_id for n in range(3)}, "node-b": set[str]()}
-    outside = Outside(oldest_age_s=0.0, leased=leased)
+    outside = RecordsInFlight(oldest_age_s=0.0, leased=leased)
     assert wrong(engine, outside=outside) == {}
     by_hand(engine, change(0, settled_at=LONG_AGO))
     leases = found(engine, outside=outside)["leases"]
@@ -507,7 +507,7 @@ def test_whatever_is_done_in_whatever_order_all_adds_up(engine: Engine, steps: l
             store.settle([Arrival(swept)])
             settled.add(number)
         elif what == "adjust" and number in settled:
-            at_work.adjust(a_real_entry(number).exchange_id, Wanted(charge_usd=value), "because")
+            at_work.adjust(a_real_entry(number).exchange_id, CorrectionRequest(charge_usd=value), "because")
         elif what == "rerate":
             at_work.rerate("tera-large", lambda _: (DEARER, None), since=0.0, until=2e9)
     assert wrong(engine) == {}

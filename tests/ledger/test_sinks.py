@@ -22,11 +22,11 @@ from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.schema.tables import api_keys
 from proxy.ledger.settling.store import LedgerStore
-from proxy.settings.sinks import Metered, SinkKind, SinkSettings, Subject
+from proxy.settings.sinks import CustomerSource, MeteredQuantity, SinkKind, SinkSettings
 from proxy.sinks import progress as kept
 from proxy.sinks import sender as sending
 from proxy.sinks.posting import retry_after_s
-from proxy.sinks.progress import Standing, letters, standing
+from proxy.sinks.progress import SinkStatus, letters, sink_status
 from proxy.sinks.sender import SinkSender
 from proxy.storage.database import writing
 from tests.ledger.making import an_entry, arriving
@@ -53,7 +53,7 @@ class Seen:
     refusals: list[tuple[str, str]] = field(default_factory=list)
     whys: list[tuple[str, float]] = field(default_factory=list)
     count: int = 0
-    last: Standing | None = None
+    last: SinkStatus | None = None
 
     def sent(self, _name: str, entries: int) -> None:
         self.count += entries
@@ -64,7 +64,7 @@ class Seen:
     def unsent(self, _name: str, why: str, wait_s: float) -> None:
         self.whys.append((why, wait_s))
 
-    def stands(self, _name: str, standing: Standing, _lag_s: float) -> None:
+    def stands(self, _name: str, standing: SinkStatus, _lag_s: float) -> None:
         self.last = standing
 
     def failed(self, error: Exception) -> None:
@@ -246,7 +246,7 @@ async def test_lago(plant: Plant) -> None:
 
 async def test_openmeter(plant: Plant) -> None:
     usage, *_ = plant.settle(*mixed())
-    await plant.sender(SinkKind.OPENMETER, subject=Subject.ORGANIZATION, secret=None).look()
+    await plant.sender(SinkKind.OPENMETER, subject=CustomerSource.ORGANIZATION, secret=None).look()
     assert len(plant.server.got) == 2
     told = plant.server.got[usage]
     assert (told["subject"], told["type"], told["data"]["completion_tokens"]) == ("org_default", "llm_usage", 50)
@@ -265,7 +265,9 @@ async def test_stripe(plant: Plant) -> None:
 
 async def test_stripe_by_the_charge_and_a_customer_that_nobody_named(plant: Plant) -> None:
     usage, *_ = plant.settle(an_entry(0), an_entry(1, key_id="key-2", key_alias="bert"))
-    await plant.sender(SinkKind.STRIPE, customers={"anna": "cus_1", "key-1": "cus_1"}, metered=Metered.CHARGE).look()
+    await plant.sender(
+        SinkKind.STRIPE, customers={"anna": "cus_1", "key-1": "cus_1"}, metered=MeteredQuantity.CHARGE
+    ).look()
     assert {name: form["payload[value]"] for name, form in plant.server.got.items()} == {usage: "1000000001"}
     assert plant.seen.refusals == [(an_entry(1).entry_id, "customers: names nobody for the key of key key-2")]
 
@@ -367,7 +369,7 @@ async def test_who_dies_after_sending_makes_no_duplicate(
     assert plant.seen.refusals == []
     assert before.items() <= plant.server.got.items()
     assert {name.partition(":")[0] for name in plant.server.got} == set(ids)
-    found = standing(plant.engine, "it")
+    found = sink_status(plant.engine, "it")
     assert found is not None
     assert (found.sink.sent, found.waiting) == (4, 0)
 

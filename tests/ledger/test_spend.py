@@ -14,7 +14,7 @@ from sqlalchemy import Engine, delete, insert, update
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.limits import CREDIT, credit_gate
-from proxy.billing.reservation import Change
+from proxy.billing.reservation import SpendDelta
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import DROPPED, DeadLetter
 from proxy.ledger.settling.spend import changes, ledger_time, settled, sums
@@ -80,7 +80,7 @@ def expected(entries: Sequence[LedgerEntry], gate_id: str, since: float) -> int:
     return total
 
 
-def by_gate(found: Sequence[Change], gate_id: str, since: float) -> int:
+def by_gate(found: Sequence[SpendDelta], gate_id: str, since: float) -> int:
     """What a store makes of changes."""
     return sum(one.nusd for one in found if gate_id in one.gate_ids and one.started_at >= since)
 

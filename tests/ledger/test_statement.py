@@ -19,7 +19,7 @@ from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries
 from proxy.ledger.settling.store import LedgerStore
-from proxy.reports.statement import Statement, Whose, month_from, read_statement
+from proxy.reports.statement import Statement, StatementOwner, month_from, read_statement
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_pdf import statement_pdf
 from proxy.reports.statement_text import statement_csv, statement_json
@@ -27,9 +27,9 @@ from proxy.storage.database import writing
 from tests.ledger.making import an_entry, arriving
 
 KEY, PROJECT, ORGANIZATION = (
-    Whose("key-1", "key", "anna"),
-    Whose("proj-1", "project", "web"),
-    Whose("org-1", "organization", "acme"),
+    StatementOwner("key-1", "key", "anna"),
+    StatementOwner("proj-1", "project", "web"),
+    StatementOwner("org-1", "organization", "acme"),
 )
 ROWS = {"created_at": 1.0, "limits": None, "blocked_at": None}
 HOSTILE = '=HYPERLINK("http://x")<script>alert(1)</script>'
@@ -107,7 +107,7 @@ def november(book: Any) -> None:
     book(top_up(93, "key-1", -4), "2026-12-09")
 
 
-def read(engine: Engine, whose: Whose, month: str) -> Statement:
+def read(engine: Engine, whose: StatementOwner, month: str) -> Statement:
     """As the command does."""
     return read_statement(engine, whose, month_from(month))
 
@@ -133,7 +133,7 @@ def test_a_month_of_a_key(engine: Engine) -> None:
 
 @pytest.mark.usefixtures("november")
 @pytest.mark.parametrize("whose", [KEY, PROJECT, ORGANIZATION], ids=lambda one: one.kind)
-def test_a_month_begins_with_what_the_last_one_left(engine: Engine, whose: Whose) -> None:
+def test_a_month_begins_with_what_the_last_one_left(engine: Engine, whose: StatementOwner) -> None:
     months = [read(engine, whose, f"2026-{month:02}") for month in range(8, 13)]
     assert months[0].opening_usd == 0
     for before, after in pairwise(months):

@@ -10,15 +10,15 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import Engine, event
 
-from proxy.billing.correction import Wanted as Correction
-from proxy.billing.correction import corrected, standing
+from proxy.billing.correction import CorrectionRequest as Correction
+from proxy.billing.correction import corrected, exchange_totals
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.settling.store import Arrival
 from proxy.reports import exchanges
 from proxy.reports.exchanges import read_exchange, read_exchanges
 from proxy.reports.reports import read_paid
-from proxy.reports.usage import DAY_S, Wanted, id_from, read_usage
+from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
 from proxy.storage.database import reading
 from tests.ledger.making import a_ledger, an_entry
 from tests.ledger.real import a_real_entry, a_real_store, settle
@@ -46,7 +46,7 @@ def charges(
     engine: Engine, bucket_s: int, rows_max: int = 100, **wanted: Any
 ) -> dict[tuple[Any, ...], tuple[int, int]]:
     """Bucket (from midnight) and groups → charge and requests."""
-    asked = Wanted(begin=MIDNIGHT - DAY_S, end=MIDNIGHT + DAY_S, bucket_s=bucket_s, **wanted)
+    asked = UsageFilter(begin=MIDNIGHT - DAY_S, end=MIDNIGHT + DAY_S, bucket_s=bucket_s, **wanted)
     sums, end = read_usage(engine, asked, rows_max)
     assert end == asked.end
     return {
@@ -78,7 +78,7 @@ def test_corrections_and_attempts_are_no_requests_and_top_ups_are_no_usage(engin
     first = replace(
         a_real_entry(0), **{name: getattr(ENTRIES[1], name) for name in ("exchange_id", "entry_id", "started_at")}
     )
-    less = corrected(standing([first]), Correction(charge_usd=0), "goodwill")
+    less = corrected(exchange_totals([first]), Correction(charge_usd=0), "goodwill")
     assert less is not None
     credit = credit_entry(ENTRIES[2].exchange_id, "key-1", "anna", 5 * 10**9, "paid", MIDNIGHT + 5.0)
     vain = replace(
@@ -97,7 +97,7 @@ def test_corrections_and_attempts_are_no_requests_and_top_ups_are_no_usage(engin
 def test_of_too_many_groups_the_last_buckets_are_for_the_next_page(engine: Engine) -> None:
     settle(engine, *ENTRIES)
     for width, rows_max, upto in ((DAY_S, 2, MIDNIGHT), (60, 3, MIDNIGHT + 60), (60, 2, MIDNIGHT)):
-        asked = Wanted(begin=MIDNIGHT - DAY_S, end=MIDNIGHT + DAY_S, bucket_s=width, by_model=True)
+        asked = UsageFilter(begin=MIDNIGHT - DAY_S, end=MIDNIGHT + DAY_S, bucket_s=width, by_model=True)
         sums, end = read_usage(engine, asked, rows_max)
         assert end == upto
         assert all(one.begin < upto for one in sums)
@@ -111,7 +111,7 @@ def pages(engine: Engine, limit: int = 2, **wanted: Any) -> list[int]:
     numbers = {entry.exchange_id: number for number, entry in enumerate(ENTRIES)}
     after, listed = None, list[int]()
     while True:
-        found, after = read_exchanges(engine, exchanges.Wanted(after=after, **wanted), limit)
+        found, after = read_exchanges(engine, exchanges.ExchangeFilter(after=after, **wanted), limit)
         listed += [numbers[one.terminal.exchange_id] for one in found]
         assert len(found) <= limit
         if after is None:
@@ -135,7 +135,7 @@ def test_a_list_has_every_exchange_once_newest_first(
 
 def test_one_exchange_comes_with_its_corrections(engine: Engine) -> None:
     first = a_real_entry(0)
-    more = corrected(standing([first]), Correction(completion_tokens=40), "counted again")
+    more = corrected(exchange_totals([first]), Correction(completion_tokens=40), "counted again")
     assert more is not None
     settle(engine, first, more, a_real_entry(1), node=None)
     found = read_exchange(engine, first.exchange_id)
@@ -159,11 +159,11 @@ def test_nothing_is_asked_of_the_whole_ledger(tmp_path: Path) -> None:
     event.listen(engine, "before_cursor_execute", note)
     for width in (60, 3_600, DAY_S):
         for only in ({}, {"by_project": True}, {"keys": {"k"}}, {"models": {"m"}, "by_model": True}):
-            read_usage(engine, Wanted(begin=MIDNIGHT, end=MIDNIGHT + DAY_S, bucket_s=width, **only), 9)  # type: ignore[arg-type]
+            read_usage(engine, UsageFilter(begin=MIDNIGHT, end=MIDNIGHT + DAY_S, bucket_s=width, **only), 9)  # type: ignore[arg-type]
     read_paid(engine, ["key-1", "proj-1"])
     read_exchange(engine, "x")
     for only in ({}, {"key_id": "k"}, {"model": "m"}, {"since": 5.0, "outcome": "served", "after": (9.0, "x")}):
-        read_exchanges(engine, exchanges.Wanted(**only), 9)  # type: ignore[arg-type]
+        read_exchanges(engine, exchanges.ExchangeFilter(**only), 9)  # type: ignore[arg-type]
     event.remove(engine, "before_cursor_execute", note)
     with reading(engine) as connection:
         plans = {

@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.metering.estimator.regression import Ridge, Weight
+from proxy.metering.estimator.regression import RecursiveLeastSquares, Weight
 
 BELIEFS = (Weight(2.0, 2.0, least=0.0, most=50.0), Weight(1.0, 0.3, least=0.25, most=4.0), Weight(0.0, 0.5, -1.0, 1.0))
 COUNTERS = st.tuples(st.just(1.0), st.floats(0, 1e7), st.floats(0, 1e7))
 ANSWERS = st.lists(st.tuples(COUNTERS, st.integers(1, 10**8)), max_size=30)
 
 
-def taught(answers: list[tuple[tuple[float, ...], int]]) -> Ridge:
-    ridge = Ridge(BELIEFS)
+def taught(answers: list[tuple[tuple[float, ...], int]]) -> RecursiveLeastSquares:
+    ridge = RecursiveLeastSquares(BELIEFS)
     for counters, tokens in answers:
         ridge.learn(counters, tokens)
     return ridge
 
 
 def test_begins_with_its_prior() -> None:
-    assert Ridge(BELIEFS).tokens((1.0, 10.0, 5.0)) == 12.0
+    assert RecursiveLeastSquares(BELIEFS).tokens((1.0, 10.0, 5.0)) == 12.0
 
 
 @given(ANSWERS)
@@ -37,7 +37,7 @@ def test_is_the_same_after_being_written_down(
     answers: list[tuple[tuple[float, ...], int]], asked: tuple[float, ...]
 ) -> None:
     ridge = taught(answers)
-    again = Ridge.restored(BELIEFS, json.loads(json.dumps(ridge.row())))
+    again = RecursiveLeastSquares.restored(BELIEFS, json.loads(json.dumps(ridge.row())))
     assert again is not None
     assert again.row() == ridge.row()
     for one in (ridge, again):
@@ -46,7 +46,7 @@ def test_is_the_same_after_being_written_down(
 
 
 def test_tells_two_counters_apart() -> None:
-    ridge = Ridge(BELIEFS)
+    ridge = RecursiveLeastSquares(BELIEFS)
     for n in range(60):
         a, b = float(20 + n % 7 * 10), float(n % 5 * 10)
         ridge.learn((1.0, a, b), 5 + 1.5 * a + 0.5 * b)
@@ -55,10 +55,10 @@ def test_tells_two_counters_apart() -> None:
 
 
 def test_forgets_towards_being_unsure_and_never_beyond() -> None:
-    ridge = Ridge(BELIEFS)
+    ridge = RecursiveLeastSquares(BELIEFS)
     for _ in range(20_000):
         ridge.learn((1.0, 100.0, 0.0), 102)
-    assert Ridge.restored(BELIEFS, ridge.row()) is not None
+    assert RecursiveLeastSquares.restored(BELIEFS, ridge.row()) is not None
     for _ in range(300):
         ridge.learn((1.0, 100.0, 0.0), 200)
     assert ridge.tokens((1.0, 100.0, 0.0)) == pytest.approx(200, rel=0.05)
@@ -76,4 +76,4 @@ def test_forgets_towards_being_unsure_and_never_beyond() -> None:
     ],
 )
 def test_what_cannot_be_a_row_is_none(row: list[float]) -> None:
-    assert Ridge.restored(BELIEFS, row) is None
+    assert RecursiveLeastSquares.restored(BELIEFS, row) is None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.http.framing import EACH_A_CHUNK
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import Metered, StreamMeter
-from proxy.metering.wire.event_template import BARE, RunReader, RunText, TextRun, Wrap, run_of
+from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, run_of
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, say, usage
 
@@ -56,13 +56,13 @@ def folded(pieces: list[bytes]) -> Metered:
     return meter.close()
 
 
-def taken(begun: bytes, wire: bytes, wrap: Wrap) -> tuple[RunText | None, StreamMeter]:
+def taken(begun: bytes, wire: bytes, wrap: Wrap) -> tuple[TemplateMatch | None, StreamMeter]:
     """What a reader found in `wire`, and the meter that has taken it."""
     meter = OPENAI_CHAT.stream_meter()
     meter.feed(begun)
     meter.fold()
     assert meter.run is not None
-    found = RunReader(meter.run.run, wrap).read(wire)
+    found = TemplateMatcher(meter.run.run, wrap).read(wire)
     if found is not None:
         meter.take(found)
     return found, meter
@@ -151,7 +151,7 @@ def test_what_begins_no_run(event: dict[str, Any] | str) -> None:
 
 def test_no_run_begins_with_data_of_several_lines() -> None:
     assert run_of(b'{"content":"a",\n"b":1}', b"content", "a", reasoning=False) is None
-    assert run_of(b'{"content":"a","b":1}', b"content", "a", reasoning=False) == TextRun(
+    assert run_of(b'{"content":"a","b":1}', b"content", "a", reasoning=False) == EventTemplate(
         b'data: {"content":"', b'","b":1}\n\n', False
     )
 
@@ -210,8 +210,8 @@ def test_any_stream_read_piece_by_piece_is_what_parsing_it_says(parts: list[byte
 
 
 def test_what_is_kept_of_a_run_is_bounded() -> None:
-    run = TextRun(BEFORE, AFTER, False)
-    reader = RunReader(run, EACH_A_CHUNK)
+    run = EventTemplate(BEFORE, AFTER, False)
+    reader = TemplateMatcher(run, EACH_A_CHUNK)
     for length in range(500):
         assert reader.read(in_chunks(spoken(b"x" * length))) is not None
     assert len(reader._heads) <= 64
@@ -219,7 +219,7 @@ def test_what_is_kept_of_a_run_is_bounded() -> None:
 
 def test_bytes_made_to_be_looked_at_again_and_again_are_looked_at_once() -> None:
     # A reader that tried again from every byte would look at 10^11 of them here and run into any test timeout.
-    run = TextRun(b'data: {"c":"', b'"}\n\n', False)
+    run = EventTemplate(b'data: {"c":"', b'"}\n\n', False)
     for wire in (b"data: " * 100_000, b'data: {"c":"' * 50_000, b"1\r\n" * 200_000, b'\\"' * 300_000, b"x" * 600_000):
-        assert RunReader(run).read(wire) is None
-        assert RunReader(run, EACH_A_CHUNK).read(wire) is None
+        assert TemplateMatcher(run).read(wire) is None
+        assert TemplateMatcher(run, EACH_A_CHUNK).read(wire) is None

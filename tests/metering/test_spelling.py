@@ -14,7 +14,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.languages import DIALECTS
 from proxy.metering.meter import Metered
-from proxy.metering.tokenizer_feed import PIECE_CHARS, Spelling, Spoken
+from proxy.metering.tokenizer_feed import PIECE_CHARS, TextKind, TokenizerFeed
 from tests.gateway.test_languages import MESSAGES, RESPONSES, Language
 from tests.metering.fixtures import call, chunk, say, sse
 
@@ -78,11 +78,11 @@ def test_a_run_is_counted_as_what_it_says() -> None:
 
 def test_pieces_end_before_a_blank() -> None:
     counter = Pieces()
-    spelling = Spelling(counter)
-    spelling.say(Spoken.TEXT, "water " * 400)
+    spelling = TokenizerFeed(counter)
+    spelling.say(TextKind.TEXT, "water " * 400)
     assert [len(text) for text in counter.texts] == [1019, 1020]
     assert all(text.startswith(" ") for text in counter.texts[1:])
-    spelling.say(Spoken.CALLS, "=" * 3000)  # without any: where it is full
+    spelling.say(TextKind.CALLS, "=" * 3000)  # without any: where it is full
     assert [len(text) for text in counter.texts[2:]] == [1024, 1024]
     assert spelling.end() is spelling.end() is counter
     assert counter.total() == 5400

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.billing.record import Attempt, Bills, Opened, Outcome, UsageRecord
+from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.telemetry.metrics import Metrics
@@ -21,7 +21,7 @@ def record(outcome: Outcome, source: UsageSource, **details: object) -> UsageRec
     )  # fmt: skip
     usage = Usage(prompt_tokens=20, cached_tokens=5, completion_tokens=10, reasoning_tokens=4, cache_write_tokens=3)
     read = Reading(usage, source)
-    return UsageRecord(opened, outcome, read, Bills.EVERYTHING, 12, 900, 1500.0, 300.0, details=details)
+    return UsageRecord(opened, outcome, read, BillableParts.EVERYTHING, 12, 900, 1500.0, 300.0, details=details)
 
 
 def exposition() -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
-from proxy.journal.frames import Frame, Kind, decode_envelope, decode_opened, decode_seqs, scan
+from proxy.journal.frames import Frame, FrameKind, decode_envelope, decode_opened, decode_seqs, scan
 from proxy.journal.journal import Journal
 from tests.pipeline.making import ROOMY
 
@@ -35,9 +35,9 @@ def state_after(frames: Iterable[Frame]) -> State:
     pending: dict[int, bytes] = {}
     open_ids: set[str] = set()
     for frame in frames:
-        if frame.kind == Kind.OPEN:
+        if frame.kind == FrameKind.OPEN:
             open_ids.add(decode_opened(frame.payload).exchange_id)
-        elif frame.kind == Kind.CLOSE:
+        elif frame.kind == FrameKind.CLOSE:
             open_ids.discard(decode_envelope(frame.payload).opened.exchange_id)
             pending[frame.seq] = frame.payload
         else:

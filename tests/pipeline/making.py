@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.metering.usage import Reading, Usage, UsageSource
 
 PRICE = Price("config-12345678", (Rates(100, 50, 400), Rates(200, 100, 800, above_prompt_tokens=128_000)))
@@ -42,7 +42,7 @@ def record(of: Opened, **changes: Any) -> UsageRecord:
         "opened": of,
         "outcome": Outcome.SERVED,
         "reading": Reading(Usage(11, 3, 29, None, 40), UsageSource.REPORTED),
-        "bills": Bills.EVERYTHING,
+        "bills": BillableParts.EVERYTHING,
         "events": 31,
         "bytes": 8_765,
         "duration_ms": 1234.567,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from proxy.journal.frames import Kind, encode_frame, record_payload
+from proxy.journal.frames import FrameKind, encode_frame, record_payload
 from proxy.journal.journal import Journal
 from tests.pipeline.making import ROOMY, opened, record
 from tests.pipeline.test_journal import crash
@@ -39,7 +39,7 @@ def a_journal_file(folder: Path, size: int, rng: Random) -> Path:
         if rng.random() < 0.7:
             journal.settled([one.seq for one in journal.pending(10)[: rng.randrange(1, 4)]])
     journal.begin(opened(0))
-    short = len(encode_frame(Kind.CLOSE, 1, record_payload(record(opened(0), details={"note": ""}))))
+    short = len(encode_frame(FrameKind.CLOSE, 1, record_payload(record(opened(0), details={"note": ""}))))
     journal.finish(record(opened(0), details={"note": "x" * (size - journal._log.length - short)}))
     crash(journal)
     [path] = folder.glob("*.log")

@@ -10,7 +10,7 @@ from proxy.journal.frames import (
     HEADER_BYTES,
     MAGIC,
     PAYLOAD_BYTES_MAX,
-    Kind,
+    FrameKind,
     UndecodableError,
     decode_envelope,
     decode_opened,
@@ -22,7 +22,11 @@ from proxy.journal.frames import (
 )
 from tests.pipeline.making import opened, record
 
-WRITTEN = [(Kind.OPEN, 0, b'{"a":1}'), (Kind.CLOSE, 7, b'{"b":"' + b"x" * 40 + b'"}'), (Kind.SETTLED, 0, b"[7]")]
+WRITTEN = [
+    (FrameKind.OPEN, 0, b'{"a":1}'),
+    (FrameKind.CLOSE, 7, b'{"b":"' + b"x" * 40 + b'"}'),
+    (FrameKind.SETTLED, 0, b"[7]"),
+]
 FRAMES = [encode_frame(*frame) for frame in WRITTEN]
 IMAGE = b"".join(FRAMES)
 
@@ -120,7 +124,7 @@ def test_too_long_details_are_dropped_not_the_record() -> None:
     got = decode_record(record_payload(sent))
     assert got.reading == sent.reading
     assert got.details["details_dropped"] > 4_000_000 - 10
-    assert len(encode_frame(Kind.CLOSE, 1, record_payload(sent))) < HEADER_BYTES + PAYLOAD_BYTES_MAX
+    assert len(encode_frame(FrameKind.CLOSE, 1, record_payload(sent))) < HEADER_BYTES + PAYLOAD_BYTES_MAX
 
 
 def test_an_exchange_too_long_to_journal_is_refused() -> None:

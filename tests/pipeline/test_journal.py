@@ -80,7 +80,7 @@ def test_what_is_passed_on_is_what_the_next_run_finds(folder: Path, monkeypatch:
     bytes_of_one = journal.unsettled_bytes
     for turn in range(40):  # through many segments: it is copied, and passed on again
         one = opened(1, provider=f"other-{turn:02}")
-        journal.pass_on(one)
+        journal.reassign(one)
         journal.begin(opened(2 + turn))
         journal.finish(record(opened(2 + turn)))
         journal.settled([journal.pending(1)[0].seq])
@@ -96,7 +96,7 @@ def test_what_cannot_be_passed_on_stays_what_it_was(folder: Path) -> None:
     journal = Journal.open(folder, bytes_max=1)
     journal.begin(opened(1))
     with pytest.raises(JournalFull):
-        journal.pass_on(opened(1, provider="other"))
+        journal.reassign(opened(1, provider="other"))
     assert journal.unfinished() == [opened(1)]
     assert journal.finish(record(opened(1)))
 

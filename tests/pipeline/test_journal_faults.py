@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from proxy.journal import log
-from proxy.journal.frames import MAGIC, Kind, encode_frame, opened_payload, record_payload, scan
+from proxy.journal.frames import MAGIC, FrameKind, encode_frame, opened_payload, record_payload, scan
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalBroken, JournalFull
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
@@ -75,8 +75,8 @@ def test_on_a_full_disk_nothing_begins_and_what_runs_ends_in_memory(folder: Path
 
 
 def sum_of_alive(folder: Path, journal: Journal) -> int:
-    again = [encode_frame(Kind.CLOSE, pending.seq, pending.payload) for pending in journal.pending(10**6)]
-    again += [encode_frame(Kind.OPEN, 0, opened_payload(of)) for of in journal.unfinished()]
+    again = [encode_frame(FrameKind.CLOSE, pending.seq, pending.payload) for pending in journal.pending(10**6)]
+    again += [encode_frame(FrameKind.OPEN, 0, opened_payload(of)) for of in journal.unfinished()]
     return sum(map(len, again))
 
 
@@ -230,9 +230,9 @@ def test_every_flipped_byte_is_said_kept_and_costs_one_frame(folder: Path) -> No
         check_nothing_is_invented(journal)
         lost = next(frame for frame in frames if frame.offset + frame.length > position)
         pending = numbers_of(journal)
-        assert {1, 3} - set(pending) <= ({1, 3} if lost.kind == Kind.CLOSE else set())
-        assert set(pending) - {1, 3} <= ({0} if lost.kind == Kind.SETTLED else set())
-        assert len(journal.unfinished()) >= (0 if lost.kind == Kind.OPEN else 1)
+        assert {1, 3} - set(pending) <= ({1, 3} if lost.kind == FrameKind.CLOSE else set())
+        assert set(pending) - {1, 3} <= ({0} if lost.kind == FrameKind.SETTLED else set())
+        assert len(journal.unfinished()) >= (0 if lost.kind == FrameKind.OPEN else 1)
         crash(journal)
 
 
@@ -285,10 +285,10 @@ def test_a_frame_that_rots_under_a_running_journal_is_said_and_kept(
     ("frame", "what"),
     [
         (encode_frame(9, 5, b'{"new":1}'), "unknown kind of frame: 9"),
-        (encode_frame(Kind.CLOSE, 1 << 40, record_payload(record(opened(2), version=2))), "record version 2"),
-        (encode_frame(Kind.OPEN, 0, b'{"exchange_id":7}'), "Expected `str`"),
-        (encode_frame(Kind.CLOSE, 1 << 40, b"[]"), "Expected `object`"),
-        (encode_frame(Kind.SETTLED, 0, b'["x"]'), "Expected `int`"),
+        (encode_frame(FrameKind.CLOSE, 1 << 40, record_payload(record(opened(2), version=2))), "record version 2"),
+        (encode_frame(FrameKind.OPEN, 0, b'{"exchange_id":7}'), "Expected `str`"),
+        (encode_frame(FrameKind.CLOSE, 1 << 40, b"[]"), "Expected `object`"),
+        (encode_frame(FrameKind.SETTLED, 0, b'["x"]'), "Expected `int`"),
     ],
 )
 def test_what_a_later_version_wrote_is_kept_aside(folder: Path, frame: bytes, what: str) -> None:

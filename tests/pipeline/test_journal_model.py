@@ -71,7 +71,7 @@ class JournalModel(RuleBasedStateMachine):
         self.turns += 1
         passed = opened(number, provider=f"other-{self.turns}")
         try:
-            self.journal.pass_on(passed)
+            self.journal.reassign(passed)
             self.passed[passed.exchange_id] = passed.provider
         except JournalFull:
             assert self.disk_full

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.billing.record import Opened
-from proxy.delivery.leases import SLICE, LeaseBoard, LeaseKeeper, LocalLeases, Parts, Standing
+from proxy.delivery.leases import SLICE, LeaseCount, LeaseKeeper, LeaseParts, LeaseRegistry, LocalLeases
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import ProgressTable, Slot, decoded, name_of
@@ -44,7 +44,7 @@ class Heard:
 class Node:
     """One proxy's side: a real progress table, and the keeper under test."""
 
-    def __init__(self, board: LeaseBoard, folder: Path, *, epoch: int = 1, slots: int = 64, **options: Any) -> None:
+    def __init__(self, board: LeaseRegistry, folder: Path, *, epoch: int = 1, slots: int = 64, **options: Any) -> None:
         self.table = ProgressTable.open(folder / "progress", slots, unix_time=lambda: 1_790_000_001.5)
         self.heard = Heard()
         self.caught_up = True
@@ -69,11 +69,11 @@ class Node:
         self.keeper.ended(self.opens.pop(name).exchange_id)
 
 
-async def seen(board: LeaseBoard) -> dict[str, Opened]:
+async def seen(board: LeaseRegistry) -> dict[str, Opened]:
     return {name: decode_opened(parts.opened or b"") for name, parts in (await board.of("a")).items()}
 
 
-async def events(board: LeaseBoard, name: str) -> int:
+async def events(board: LeaseRegistry, name: str) -> int:
     return decoded((await board.of("a"))[name].progress).events
 
 
@@ -83,9 +83,11 @@ class Recording(LocalLeases):
     def __init__(self) -> None:
         super().__init__()
         self.beats: list[str] = []
-        self.asked: list[tuple[Mapping[str, Parts], Collection[str]]] = []
+        self.asked: list[tuple[Mapping[str, LeaseParts], Collection[str]]] = []
 
-    async def renew(self, node: str, beat: str, changed: Mapping[str, Parts], ended: Collection[str]) -> Standing:
+    async def renew(
+        self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
+    ) -> LeaseCount:
         self.beats.append(beat)
         self.asked.append((dict(changed), list(ended)))
         return await super().renew(node, beat, changed, ended)
@@ -229,9 +231,9 @@ async def test_a_round_over_many_leases_is_spread_over_its_time(tmp_path: Path) 
 
 async def test_a_board_that_is_never_as_it_should_be_is_not_told_everything_all_the_time(tmp_path: Path) -> None:
     class Miscounting(Recording):
-        async def renew(self, *asked: Any) -> Standing:
+        async def renew(self, *asked: Any) -> LeaseCount:
             standing = await super().renew(*asked)
-            return Standing(standing.leases + 1, standing.beat)
+            return LeaseCount(standing.leases + 1, standing.beat)
 
     board = Miscounting()
     node = Node(board, tmp_path, renew_s=60.0)
@@ -283,7 +285,7 @@ async def test_a_stop_with_something_left_leaves_it_to_the_sweepers(tmp_path: Pa
     node = Node(board, tmp_path)
     name = exchange_id(1)
     if left == "of an earlier run":
-        await board.renew("a", "0.1", {name: Parts(b"{}", b"")}, [])
+        await board.renew("a", "0.1", {name: LeaseParts(b"{}", b"")}, [])
         node.caught_up = False
     else:
         node.begin(1)
@@ -382,7 +384,7 @@ async def test_leaving_right_after_run_was_cancelled_in_mid_write_is_clean(tmp_p
     class Slow(LocalLeases):
         slow = False
 
-        async def renew(self, *asked: Any) -> Standing:
+        async def renew(self, *asked: Any) -> LeaseCount:
             if self.slow:
                 await asyncio.sleep(0.05)
             return await super().renew(*asked)
@@ -431,7 +433,9 @@ class Troubled(LocalLeases):
         self.told = 0
         self._kept = copy.deepcopy((self._beats, self._leases))
 
-    async def renew(self, node: str, beat: str, changed: Mapping[str, Parts], ended: Collection[str]) -> Standing:
+    async def renew(
+        self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
+    ) -> LeaseCount:
         if self.trouble == "question lost":
             raise QueueUnavailable("away")
         self.told += len(changed)

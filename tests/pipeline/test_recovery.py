@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.record import Bills, Opened, Outcome, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.journal.progress import Progress
 from proxy.journal.recovery import recover, seen
 from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
@@ -70,7 +70,7 @@ def noted(**changes: Any) -> Progress:
 
 def test_nothing_delivered_costs_nothing() -> None:
     record = recovered(opened(1), BLANK)
-    assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, Bills.NOTHING, 0, 0)
+    assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, BillableParts.NOTHING, 0, 0)
     assert record.details == {"recovered": True}
     assert record.duration_ms == 0.0
 
@@ -78,7 +78,7 @@ def test_nothing_delivered_costs_nothing() -> None:
 @pytest.mark.parametrize("progress", [None, replace(noted(), exchange_id=exchange_id(2))])
 def test_a_slot_of_somebody_else_says_nothing(progress: Progress | None) -> None:
     record = recovered(opened(1), progress)
-    assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, Bills.NOTHING, 0, 0)
+    assert (record.reading, record.bills, record.events, record.bytes) == (NOTHING, BillableParts.NOTHING, 0, 0)
     assert record.details["progress"] == "missing"
 
 
@@ -91,7 +91,7 @@ def test_usage_that_the_provider_reported_is_taken(after: int) -> None:
         UsageSource.REPORTED,
         None,
     )
-    assert (record.bills, record.events, record.bytes) == (Bills.EVERYTHING, 40 + after, 12_000)
+    assert (record.bills, record.events, record.bytes) == (BillableParts.EVERYTHING, 40 + after, 12_000)
     assert record.duration_ms == 2_500.0
 
 
@@ -156,7 +156,7 @@ def test_hidden_reasoning_is_said_of_what_was_estimated() -> None:
 
 
 def test_the_provider_may_have_its_own_line_in_the_policy() -> None:
-    assert recovered(opened(1, bill={"crashed": "nothing"}), noted()).bills is Bills.NOTHING
+    assert recovered(opened(1, bill={"crashed": "nothing"}), noted()).bills is BillableParts.NOTHING
 
 
 def test_each_exchange_has_one_record_in_order() -> None:

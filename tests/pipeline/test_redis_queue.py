@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from proxy.delivery.delivery import Delivery
-from proxy.delivery.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, RedisQueue, Turn
+from proxy.delivery.delivery import DeliveredRecord
+from proxy.delivery.redis_queue import CLAIM_AFTER_MS, GROUP, TIDY_S, ReclaimLock, RedisQueue
 from proxy.journal.frames import UndecodableError
 from proxy.journal.journal import Pending
 from proxy.storage.redis_client import ANSWER_S, BLOCK_MS, QueueUnavailable, RedisClient, open_redis
@@ -35,7 +35,7 @@ def records(count: int, first: int = 1, *, length: int = 0) -> list[Pending]:
     return [Pending(seq, b'{"number": %d, "filler": "%s"}' % (seq, filler)) for seq in range(first, first + count)]
 
 
-def seqs(taken: Sequence[Delivery]) -> list[int]:
+def seqs(taken: Sequence[DeliveredRecord]) -> list[int]:
     return [one.seq for one in taken]
 
 
@@ -104,7 +104,7 @@ async def let_time_pass(queue: RedisQueue) -> None:
         await client.xclaim(key, GROUP, one["consumer"], 0, [one["message_id"]], idle=LONG_MS, justid=True)
 
 
-async def taken_within(queue: RedisQueue, limit: int = 100, *, within_s: float = 10.0) -> Sequence[Delivery]:
+async def taken_within(queue: RedisQueue, limit: int = 100, *, within_s: float = 10.0) -> Sequence[DeliveredRecord]:
     """The first records that come."""
     async with asyncio.timeout(within_s):
         while not (taken := await queue.take(limit)):
@@ -133,7 +133,7 @@ async def test_tickets_come_in_the_order_of_their_records(make: Make) -> None:
     queue = make()
     tickets = await queue.add(records(50), "node")
     taken = await queue.take(100)
-    assert [one.ticket for one in taken] == tickets
+    assert [one.message_id for one in taken] == tickets
     assert seqs(taken) == list(range(1, 51))
 
 
@@ -349,7 +349,7 @@ async def test_what_a_dead_worker_held_comes_to_another_in_one_batch_before_what
 
 async def test_queues_of_one_process_try_again_one_at_a_time(make: Make) -> None:
     """Or a record that kills would take whatever the other has with it, again and again."""
-    turn = Turn()
+    turn = ReclaimLock()
     dead, next_one, one, other = make("dead"), make("next"), make("one", turn=turn), make("other", turn=turn)
     await dead.add(records(2), "node")
     for dying in (dead, next_one):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from proxy.delivery.delivery import Delivery
+from proxy.delivery.delivery import DeliveredRecord
 from proxy.delivery.redis_queue import RedisQueue
 from proxy.delivery.shipper import ASK_MAX, OVERDUE_S, Shipper
 from proxy.journal.journal import Journal
@@ -39,7 +39,7 @@ class Ledger:
     away: bool = False
     asked: list[tuple[int, int]] = field(default_factory=list)
 
-    def settle(self, taken: Sequence[Delivery]) -> None:
+    def settle(self, taken: Sequence[DeliveredRecord]) -> None:
         if self.away:
             raise OSError("the ledger is away")
         self.deliveries.update(one.deliveries for one in taken)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy.billing.record import Bills, Outcome, UsageRecord
+from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.delivery.leases import LeaseBoard, LeaseKeeper, LocalLeases, Parts
+from proxy.delivery.leases import LeaseKeeper, LeaseParts, LeaseRegistry, LocalLeases
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.sweeper import RECORDS_MAX, Sweeper
 from proxy.journal.frames import opened_payload, record_payload
@@ -92,7 +92,7 @@ class Seen:
 class Worker:
     """One sweeper with all it needs."""
 
-    def __init__(self, board: LeaseBoard, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, board: LeaseRegistry, ledger: Ledger, clock: Clock) -> None:
         self.seen = Seen()
         self.clock = clock
         self.sweeper = Sweeper(
@@ -111,7 +111,7 @@ class Worker:
 class Proxy:
     """A node with exchanges; `tick` as often as it lives."""
 
-    def __init__(self, board: LeaseBoard, folder: Path, *, node: str = "a", epoch: int = 1) -> None:
+    def __init__(self, board: LeaseRegistry, folder: Path, *, node: str = "a", epoch: int = 1) -> None:
         self.table = ProgressTable.open(folder / f"{node}.{epoch}", 1_024, unix_time=lambda: 1_790_000_002.5)
         self.keeper = LeaseKeeper(
             board, self.table, node=node, epoch=epoch, caught_up=lambda: True, observer=Seen(), renew_s=1e-9
@@ -137,7 +137,7 @@ def ledger() -> Ledger:
 
 
 @pytest.fixture(params=["local", "redis"])
-async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[LeaseBoard]:
+async def board(request: pytest.FixtureRequest, prefix: str) -> AsyncIterator[LeaseRegistry]:
     if request.param == "local":
         yield LocalLeases()
         return
@@ -151,7 +151,7 @@ def ids(records: Sequence[UsageRecord]) -> list[str]:
 
 
 async def test_a_node_that_is_silent_for_a_lease_is_settled_from_its_last_progress(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     proxy.begin(1)
@@ -165,8 +165,8 @@ async def test_a_node_that_is_silent_for_a_lease_is_settled_from_its_last_progre
     assert worker.seen.swept_nodes == ["a"]
     nothing, estimated, reported = sorted(ledger.inserted, key=lambda record: record.opened.exchange_id)
     assert {record.outcome for record in ledger.inserted} == {Outcome.CRASHED}
-    assert (nothing.bills, nothing.details) == (Bills.NOTHING, {"swept": True})
-    assert (estimated.bills, estimated.events, estimated.bytes) == (Bills.EVERYTHING, 10, 3_000)
+    assert (nothing.bills, nothing.details) == (BillableParts.NOTHING, {"swept": True})
+    assert (estimated.bills, estimated.events, estimated.bytes) == (BillableParts.EVERYTHING, 10, 3_000)
     assert estimated.reading.usage == Usage(17, None, 120, None, 137)
     assert (estimated.reading.source, estimated.reading.estimator) == (UsageSource.ESTIMATED, VERSION)
     assert (reported.reading.source, reported.reading.usage) == (UsageSource.REPORTED, Usage(9, None, 40, None, 49))
@@ -190,7 +190,7 @@ async def test_what_is_swept_is_what_recovery_would_have_said(tmp_path: Path, cl
 
 
 async def test_a_node_that_beats_is_never_dead_however_long_its_streams_are(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     proxy.begin(1, delivered=1)
@@ -201,7 +201,7 @@ async def test_a_node_that_beats_is_never_dead_however_long_its_streams_are(
 
 
 async def test_a_node_that_starts_again_with_another_epoch_is_alive(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     before, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     before.begin(1, delivered=1)
@@ -213,7 +213,7 @@ async def test_a_node_that_starts_again_with_another_epoch_is_alive(
     assert ledger.inserted == []
 
 
-async def test_two_sweepers_settle_once(board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
+async def test_two_sweepers_settle_once(board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
     proxy = Proxy(board, tmp_path)
     workers = [Worker(board, ledger, clock) for _ in range(2)]
     for number in range(20):
@@ -247,7 +247,7 @@ async def test_the_same_board_gives_the_same_bytes(ledger: Ledger, clock: Clock,
 
 
 async def test_a_sweeper_that_dies_after_the_ledger_has_it_is_followed_by_another(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, first, second = Proxy(board, tmp_path), Worker(board, ledger, clock), Worker(board, ledger, clock)
     for number in range(5):
@@ -269,7 +269,7 @@ async def test_a_sweeper_that_dies_after_the_ledger_has_it_is_followed_by_anothe
 
 
 async def test_while_the_ledger_is_away_leases_stay_and_it_is_said_once(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     proxy.begin(1, delivered=1)
@@ -352,7 +352,7 @@ async def test_one_look_in_vain_starts_all_watches_anew(ledger: Ledger, clock: C
 
 
 async def test_a_sweeper_that_was_stopped_itself_declares_nobody_dead(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     """All was stopped, say, with the machine: on waking up, the sweeper looks before the others have beaten."""
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
@@ -367,7 +367,7 @@ async def test_a_sweeper_that_was_stopped_itself_declares_nobody_dead(
 
 
 async def test_a_machine_that_was_only_asleep_comes_back(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     for number in range(3):
@@ -385,7 +385,7 @@ async def test_a_machine_that_was_only_asleep_comes_back(
 
 
 async def test_a_lease_whose_record_was_sent_is_not_swept(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     for number in range(3):
@@ -397,7 +397,7 @@ async def test_a_lease_whose_record_was_sent_is_not_swept(
     assert ids(ledger.inserted) == [exchange_id(0), exchange_id(2)]
 
 
-async def test_a_clean_stop_is_no_death(board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
+async def test_a_clean_stop_is_no_death(board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     await proxy.keeper.tick()
     await worker.look_for(0)
@@ -407,7 +407,7 @@ async def test_a_clean_stop_is_no_death(board: LeaseBoard, ledger: Ledger, clock
 
 
 async def test_a_dead_node_with_nothing_to_settle_is_dismissed(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     await Proxy(board, tmp_path).keeper.tick()
     worker = Worker(board, ledger, clock)
@@ -416,7 +416,7 @@ async def test_a_dead_node_with_nothing_to_settle_is_dismissed(
 
 
 async def test_many_leases_are_settled_in_transactions_of_the_usual_size(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     for number in range(600):
@@ -431,27 +431,27 @@ def slot_bytes(of: int, *, layout: int = LAYOUT) -> bytes:
     return name_of(exchange_id(of)) + bytes(SLOT_BYTES - 24) + layout.to_bytes(8, "little")
 
 
-GOOD = Parts(opened_payload(opened(1)), slot_bytes(1))
+GOOD = LeaseParts(opened_payload(opened(1)), slot_bytes(1))
 BAD = {
-    2: Parts(b"\xff\x00 not JSON", slot_bytes(2)),
-    3: Parts(b"", slot_bytes(3)),
-    4: Parts(b'{"exchange_id":"' + exchange_id(4).encode() + b'"}', slot_bytes(4)),
-    5: Parts(opened_payload(opened(5)), b"\xff" * SLOT_BYTES),
-    6: Parts(opened_payload(opened(6)), slot_bytes(6, layout=1)),
-    7: Parts(opened_payload(opened(7)), slot_bytes(7)[:100]),
-    8: Parts(opened_payload(opened(9)), b""),
-    9: Parts(opened_payload(opened(9)), slot_bytes(8)),
-    10: Parts(opened_payload(opened(10, bill={"crashed_empty": "whatever"})), slot_bytes(10)),
+    2: LeaseParts(b"\xff\x00 not JSON", slot_bytes(2)),
+    3: LeaseParts(b"", slot_bytes(3)),
+    4: LeaseParts(b'{"exchange_id":"' + exchange_id(4).encode() + b'"}', slot_bytes(4)),
+    5: LeaseParts(opened_payload(opened(5)), b"\xff" * SLOT_BYTES),
+    6: LeaseParts(opened_payload(opened(6)), slot_bytes(6, layout=1)),
+    7: LeaseParts(opened_payload(opened(7)), slot_bytes(7)[:100]),
+    8: LeaseParts(opened_payload(opened(9)), b""),
+    9: LeaseParts(opened_payload(opened(9)), slot_bytes(8)),
+    10: LeaseParts(opened_payload(opened(10, bill={"crashed_empty": "whatever"})), slot_bytes(10)),
 }
 
 
 async def test_nonsense_on_the_board_is_said_kept_and_costs_no_other_lease(
-    board: LeaseBoard, ledger: Ledger, clock: Clock
+    board: LeaseRegistry, ledger: Ledger, clock: Clock
 ) -> None:
     worker = Worker(board, ledger, clock)
     bad = {exchange_id(number): parts for number, parts in BAD.items()}
     await board.renew("a", "1.1", {**bad, exchange_id(1): GOOD}, [])
-    await board.renew("b", "1.1", {exchange_id(20): Parts(opened_payload(opened(20)), b"")}, [])
+    await board.renew("b", "1.1", {exchange_id(20): LeaseParts(opened_payload(opened(20)), b"")}, [])
     await worker.look_for(2 * LEASE_S)
     assert ids(ledger.inserted) == [exchange_id(1), exchange_id(20)]
     assert [name for name, _ in worker.seen.unreadable] == sorted(bad), "each is said, once"
@@ -463,7 +463,7 @@ async def test_nonsense_on_the_board_is_said_kept_and_costs_no_other_lease(
 
 
 async def test_a_record_that_trips_a_bug_in_settling_costs_no_other(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     proxy, worker = Proxy(board, tmp_path), Worker(board, ledger, clock)
     for number in range(300):
@@ -484,7 +484,7 @@ async def test_a_record_that_trips_a_bug_in_settling_costs_no_other(
 
 
 async def test_a_node_that_comes_back_to_what_could_not_be_read_lives(
-    board: LeaseBoard, ledger: Ledger, clock: Clock, tmp_path: Path
+    board: LeaseRegistry, ledger: Ledger, clock: Clock, tmp_path: Path
 ) -> None:
     worker = Worker(board, ledger, clock)
     await board.renew("a", "1.1", {exchange_id(2): BAD[2]}, [])

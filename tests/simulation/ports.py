@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from proxy.billing.adjustment import ContradictionError, restated
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import content_hash
-from proxy.delivery.delivery import Delivery
+from proxy.delivery.delivery import DeliveredRecord
 from proxy.delivery.leases import LocalLeases
 from proxy.journal.journal import Pending
 from proxy.ledger.settling.store import Arrival, DeadLetter, Settled
@@ -121,19 +121,19 @@ class MemoryQueue:
         """See RedisQueue."""
         self._draining = True
 
-    async def take(self, limit: int) -> Sequence[Delivery]:
+    async def take(self, limit: int) -> Sequence[DeliveredRecord]:
         """See RedisQueue: what a lost answer gave us, what the dead held, what is new."""
         if self._draining:
             return []
         taken = await self._faults.call(QueueUnavailable, lambda: self._take(limit))
         for one in taken:  # a try is counted when the messages have arrived: an answer that was lost is none
-            if (message := self._stream.messages.get(one.ticket)) is not None:
+            if (message := self._stream.messages.get(one.message_id)) is not None:
                 message.deliveries = one.deliveries
         if not taken:
             await asyncio.sleep(0.25)
         return taken
 
-    def _take(self, limit: int) -> list[Delivery]:
+    def _take(self, limit: int) -> list[DeliveredRecord]:
         now = asyncio.get_running_loop().time()
         messages = self._stream.messages
         self._acknowledge()
@@ -146,18 +146,18 @@ class MemoryQueue:
         chosen = [(t, m) for t, m in stale if m.deliveries < 2][:limit] or stale[:1] or free
         for _, message in chosen:
             message.holder, message.held_at = self._consumer, now
-        return [Delivery(m.node, m.seq, m.payload, m.deliveries + 1, t) for t, m in chosen]
+        return [DeliveredRecord(m.node, m.seq, m.payload, m.deliveries + 1, t) for t, m in chosen]
 
-    async def hold(self, taken: Sequence[Delivery]) -> None:
+    async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
         """See RedisQueue."""
         now = asyncio.get_running_loop().time()
         for one in taken:
-            if (message := self._stream.messages.get(one.ticket)) is not None:
+            if (message := self._stream.messages.get(one.message_id)) is not None:
                 message.holder, message.held_at = self._consumer, now
 
-    async def settled(self, taken: Sequence[Delivery]) -> None:
+    async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
         """See RedisQueue: never raises; what the server was not told is told with the next take."""
-        self._owed += [one.ticket for one in taken]
+        self._owed += [one.message_id for one in taken]
         with suppress(QueueUnavailable):
             await self._faults.call(QueueUnavailable, self._acknowledge)
 

@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from proxy.billing.adjustment import LATE
-from proxy.billing.record import Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.record import BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.delivery.leases import LeaseKeeper
 from proxy.delivery.shipper import Shipper
@@ -323,7 +323,7 @@ class Machine:
         usage = Usage(10, 0, tokens, None, 10 + tokens)
         record = UsageRecord(
             opened=opened, outcome=Outcome.SERVED, reading=Reading(usage, UsageSource.REPORTED),
-            bills=Bills.EVERYTHING, events=truth.delivered, bytes=280 * truth.delivered, duration_ms=1.0,
+            bills=BillableParts.EVERYTHING, events=truth.delivered, bytes=280 * truth.delivered, duration_ms=1.0,
         )  # fmt: skip
         self._journal.finish(record)
         slot.release()

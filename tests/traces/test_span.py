@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from proxy.billing.money import NUSD_PER_USD
-from proxy.billing.record import Attempt, Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.metering.languages import DIALECTS
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
@@ -24,7 +24,7 @@ OPENED = Opened(
 )  # fmt: skip
 USAGE = Usage(20, 5, 10, 4, cache_write_tokens=3)
 RECORD = UsageRecord(
-    OPENED, Outcome.SERVED, Reading(USAGE, UsageSource.REPORTED), Bills.EVERYTHING, 12, 900, 1500.0, 300.0,
+    OPENED, Outcome.SERVED, Reading(USAGE, UsageSource.REPORTED), BillableParts.EVERYTHING, 12, 900, 1500.0, 300.0,
     finish_reason="stop", provider_response_id="chatcmpl-1", details={"usage": {"prompt_tokens": 20}},
 )  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_a_span_has_the_numbers_of_the_ledger_and_the_names_of_the_conventions()
 def test_every_outcome_has_a_span_and_a_failure_says_which(outcome: Outcome) -> None:
     opened = structs.replace(OPENED, price=None, cost=None, attempts=())
     details = {"upstream_status": 503, "failed": "broke off", "limit": "idle_s"}
-    span = span_of(UsageRecord(opened, outcome, NOTHING, Bills.NOTHING, 0, 0, 2.0, details=details))
+    span = span_of(UsageRecord(opened, outcome, NOTHING, BillableParts.NOTHING, 0, 0, 2.0, details=details))
     fails = outcome not in (Outcome.SERVED, Outcome.CLIENT_LEFT)
     assert span.error == (outcome.value if fails else None) == span.attributes.get("error.type")
     assert span.attributes["tokenweir.outcome"] == outcome.value

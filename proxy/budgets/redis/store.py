@@ -16,23 +16,23 @@ from typing import Any
 import msgspec
 from redis.exceptions import NoScriptError
 
-from proxy.billing.limits import Gate
+from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import (
-    Change,
+    CounterState,
+    DenialReason,
     Denied,
     Granted,
     Hold,
-    Level,
-    Standing,
-    Sum,
+    LimitLevel,
+    SpendDelta,
+    SpendTotal,
     Unseeded,
     Verdict,
-    Why,
 )
 from proxy.budgets.redis import scripts
 from proxy.budgets.redis.script import Script
-from proxy.budgets.seed_generations import Readings
-from proxy.budgets.store import BudgetsUnavailable, Own
+from proxy.budgets.seed_generations import SeedGenerations
+from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 from proxy.budgets.verdicts import bounds_rate
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, door
 
@@ -76,7 +76,7 @@ class RedisBudgets:
         self._next_word = ""
         """of the one that is under way"""
         self._generation = b""
-        self._readings = Readings()
+        self._readings = SeedGenerations()
         self._operations = 0
         """how many of this node's the server was seen to have counted"""
         self._doubts = 1
@@ -91,7 +91,7 @@ class RedisBudgets:
 
     async def reserve(self, hold: Hold) -> Verdict:
         """See BudgetStore."""
-        windows = _Windows(hold.gates)
+        windows = _RateWindows(hold.gates)
         question = hold.exchange_id, hold.nusd, hold.tokens, [_bounds(gate, windows) for gate in hold.gates]
         deadline = asyncio.get_running_loop().time() + WARM_S_MAX
         while True:
@@ -116,7 +116,7 @@ class RedisBudgets:
         """See BudgetStore."""
         async with self._telling:
             for some in _slices(ended):
-                windows = _Windows(gate for one in some for gate in one.gates)
+                windows = _RateWindows(gate for one in some for gate in one.gates)
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.gate_ids)
 
@@ -124,12 +124,12 @@ class RedisBudgets:
         """See BudgetStore. Over a network it is not possible."""
         otherwise(ended)
 
-    async def whole(self) -> bool:
+    async def heartbeat(self) -> bool:
         """See BudgetStore."""
         await self._call(scripts.WHOLE)
         return self._doubts == self._doubts_announced
 
-    async def announce(self, own: Callable[[], Own]) -> None:
+    async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
         async with self._telling:
             for _ in range(_ANNOUNCE_TRIES):
@@ -147,7 +147,7 @@ class RedisBudgets:
             await self._call(scripts.END, (some, node))
         return await self._release(list(stranded.difference(spared)), node)
 
-    async def seed(self, sums: Sequence[Sum]) -> None:
+    async def seed(self, sums: Sequence[SpendTotal]) -> None:
         """See BudgetStore."""
         for some in _slices(sums):
             lives = [self._readings.end(one.gate_id) for one in some]
@@ -162,7 +162,7 @@ class RedisBudgets:
         _, cursor = await self._call(scripts.CURSOR)
         return None if cursor is None else int(cursor)
 
-    async def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+    async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """See BudgetStore."""
         told = [(one.exchange_id, one.settled_at_us, one.started_at, one.nusd, one.gate_ids) for one in changes]
         _, absorbed = await self._call(scripts.ABSORB, (after_us, until_us, told))
@@ -181,9 +181,9 @@ class RedisBudgets:
         """See BudgetStore."""
         await self._release(list(exchange_ids), None)
 
-    async def standings(self, gate_ids: Collection[str] | None = None) -> list[Standing]:
+    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
         """See BudgetStore."""
-        found: list[Standing] = []
+        found: list[CounterState] = []
         for some in _slices(sorted(await self._known() if gate_ids is None else set(gate_ids))):
             _, rows = await self._call(scripts.STANDINGS, some)
             found += [_standing(gate_id, row) for gate_id, row in zip(some, rows, strict=True) if any(row)]
@@ -194,7 +194,7 @@ class RedisBudgets:
 
     # -- how
 
-    async def _announce(self, own: Callable[[], Own]) -> bool:
+    async def _announce(self, own: Callable[[], OwnHolds]) -> bool:
         """False if everything was lost meanwhile."""
         _, members = await self._call(scripts.LOOK)
         # Whatever was sent before, and has not arrived, will be refused; what goes wrong from now on is another matter.
@@ -214,7 +214,7 @@ class RedisBudgets:
         return True
 
     async def _tell(self, generation: str, told: Iterable[tuple[Hold, bool, bool]], strangers: Collection[str]) -> bool:
-        windows = _Windows(gate for one, _, _ in told for gate in one.gates)
+        windows = _RateWindows(gate for one, _, _ in told for gate in one.gates)
         rows = [
             (
                 one.exchange_id,
@@ -292,14 +292,14 @@ class RedisBudgets:
         return self._prefix + name
 
 
-class _Windows:
+class _RateWindows:
     """Which gates' windows a script gets, and where among its keys."""
 
-    def __init__(self, gates: Iterable[Gate]) -> None:
+    def __init__(self, gates: Iterable[LimitCounter]) -> None:
         self.gate_ids = list(dict.fromkeys(gate.gate_id for gate in gates if bounds_rate(gate)))
         self.places = {gate_id: place for place, gate_id in enumerate(self.gate_ids, _FIXED_KEYS + 1)}
 
-    def of(self, gate: Gate) -> int | bool:
+    def of(self, gate: LimitCounter) -> int | bool:
         """False: it has none."""
         return self.places[gate.gate_id] if bounds_rate(gate) else False
 
@@ -314,7 +314,7 @@ async def _budgets_door(redis: Any, doing: str) -> AsyncIterator[None]:
         raise BudgetsUnavailable(str(error)) from None
 
 
-def _bounds(gate: Gate, windows: _Windows) -> tuple[Any, ...]:
+def _bounds(gate: LimitCounter, windows: _RateWindows) -> tuple[Any, ...]:
     """As the script wants it."""
     bounds = gate.nusd_max, gate.rpm, gate.tpm, gate.parallel
     return gate.gate_id, repr(gate.since), *map(_or_false, bounds), windows.of(gate)
@@ -331,17 +331,17 @@ def _verdict(hold: Hold, status: bytes, found: Sequence[Any]) -> Verdict:
     if status == b"granted":
         return Granted(levels)
     why, gate_id, wait_us, _ = found
-    return Denied(Why(why.decode()), gate_id.decode(), None if wait_us is None else wait_us / _US, levels)
+    return Denied(DenialReason(why.decode()), gate_id.decode(), None if wait_us is None else wait_us / _US, levels)
 
 
-def _level(gate: Gate, row: Sequence[Any]) -> Level:
+def _level(gate: LimitCounter, row: Sequence[Any]) -> LimitLevel:
     requests, requests_reset_us, tokens, tokens_reset_us = row
-    return Level(gate.gate_id, requests, requests_reset_us / _US, tokens, tokens_reset_us / _US)
+    return LimitLevel(gate.gate_id, requests, requests_reset_us / _US, tokens, tokens_reset_us / _US)
 
 
-def _standing(gate_id: str, row: Sequence[bytes | None]) -> Standing:
+def _standing(gate_id: str, row: Sequence[bytes | None]) -> CounterState:
     since, spent, held, running, closed = row
-    return Standing(
+    return CounterState(
         gate_id,
         float(since or 0),
         None if spent is None else int(spent),

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Self
 
-from proxy.billing.limits import Gate
+from proxy.billing.limits import LimitCounter
 from proxy.budgets.rates import Window
 from proxy.budgets.sqlite.file import BudgetFile
-from proxy.budgets.verdicts import State, bounds_rate
+from proxy.budgets.verdicts import UsedAmounts, bounds_rate
 
 _SELECT = "SELECT gate_id, since, spent, held, open, counted FROM (VALUES ?*) CROSS JOIN gates ON gate_id = column1"
 _MOVE = "UPDATE gates SET held = held + ?, open = open + ?, closed = closed + ? WHERE gate_id = ?"
@@ -26,13 +26,13 @@ _ROWS = 64
 _NOTHING = 0, 0, 0
 
 
-class Gates:
+class CounterTable:
     """Within one transaction. What is moved and counted is written where the `with` ends well."""
 
     def __init__(self, file: BudgetFile, now: float) -> None:
         self._file = file
         self._now = now
-        self._states: dict[str, State] = {}
+        self._states: dict[str, UsedAmounts] = {}
         self._moves: dict[str, tuple[int, int, int]] = {}
         """gate → so much more held, for so many more exchanges that run, and that have ended; not written yet"""
         self._counted: dict[str, Window] = {}
@@ -45,7 +45,7 @@ class Gates:
         if failed is None:
             self._write()
 
-    def states(self, gates: Sequence[Gate]) -> list[State]:
+    def states(self, gates: Sequence[LimitCounter]) -> list[UsedAmounts]:
         """As they are, with what was moved and counted so far."""
         found = self._states
         unread = [one for one in gates if (state := found.get(one.gate_id)) is None or state.gate != one]
@@ -53,7 +53,7 @@ class Gates:
             self._read(unread)
         return [found[one.gate_id] for one in gates]
 
-    def move(self, gates: Iterable[Gate], nusd: int, running: int, closed: int) -> None:
+    def move(self, gates: Iterable[LimitCounter], nusd: int, running: int, closed: int) -> None:
         """So much more is held at each of these, for so many more exchanges."""
         moves = self._moves
         for gate in gates:
@@ -63,14 +63,14 @@ class Gates:
                 state.held += nusd
                 state.running += running
 
-    def count(self, states: Iterable[State], second: int, requests: int, tokens: int) -> None:
+    def count(self, states: Iterable[UsedAmounts], second: int, requests: int, tokens: int) -> None:
         """So many more in the bucket of that second, where rates are bounded; no requests: a correction."""
         for state in states:
             if state.window is not None:
                 state.window.add(second, requests, tokens)
                 self._counted[state.gate.gate_id] = state.window
 
-    def _read(self, gates: Sequence[Gate]) -> None:
+    def _read(self, gates: Sequence[LimitCounter]) -> None:
         gate_ids = [gate.gate_id for gate in gates]
         if not self._states.keys().isdisjoint(gate_ids):  # read before, with other bounds or for another window
             self._write()
@@ -92,11 +92,13 @@ class Gates:
         self._counted.clear()
 
 
-def _state(gate: Gate, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float) -> State:
+def _state(
+    gate: LimitCounter, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float
+) -> UsedAmounts:
     _, since, spent, held, running, counted = row or ("", None, None, 0, 0, None)
     window = Window(counted, now) if bounds_rate(gate) else None
     spent = spent if since == gate.since else None
-    return State(gate, spent=spent, held=held, running=running, window=window, known=bool(row))
+    return UsedAmounts(gate, spent=spent, held=held, running=running, window=window, known=bool(row))
 
 
 def rows_of(file: BudgetFile, statement: str, ids: Sequence[str]) -> list[Any]:

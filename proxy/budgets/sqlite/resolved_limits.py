@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from proxy.billing.limits import Gate
+from proxy.billing.limits import LimitCounter
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
 from proxy.budgets.verdicts import bounds_rate
 
@@ -24,44 +24,44 @@ _FORGET = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)
 PASSAGES_MAX = 4_096
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(tuple[Gate, ...]).decode
+_decode = msgspec.msgpack.Decoder(tuple[LimitCounter, ...]).decode
 
 
-class Passage(NamedTuple):
+class StoredLimits(NamedTuple):
     """A row of the file."""
 
     name: int
     packed: bytes
 
 
-class _Gates(NamedTuple):
-    all: tuple[Gate, ...]
-    rated: tuple[Gate, ...]
+class _LimitCounters(NamedTuple):
+    all: tuple[LimitCounter, ...]
+    rated: tuple[LimitCounter, ...]
 
 
 @lru_cache(maxsize=PASSAGES_MAX)  # those of a key are alike, from one exchange to the next
-def passage_of(gates: tuple[Gate, ...]) -> Passage:
+def stored_limits_of(gates: tuple[LimitCounter, ...]) -> StoredLimits:
     """Of these gates."""
     packed = _encode(gates)
-    return Passage(int.from_bytes(blake2b(packed, digest_size=8).digest(), signed=True), packed)
+    return StoredLimits(int.from_bytes(blake2b(packed, digest_size=8).digest(), signed=True), packed)
 
 
-class Passages:
+class ResolvedLimitsTable:
     """Within transactions of `file`."""
 
     def __init__(self, file: BudgetFile) -> None:
         self._file = file
-        self._known: dict[int, _Gates] = {}
+        self._known: dict[int, _LimitCounters] = {}
 
-    def gates(self, name: int) -> tuple[Gate, ...]:
+    def gates(self, name: int) -> tuple[LimitCounter, ...]:
         """All of them. Raises Damaged."""
         return (self._known.get(name) or self._read(name)).all
 
-    def rated(self, name: int) -> tuple[Gate, ...]:
+    def rated(self, name: int) -> tuple[LimitCounter, ...]:
         """Those that bound rates. Raises Damaged."""
         return (self._known.get(name) or self._read(name)).rated
 
-    def keep(self, passages: Iterable[Passage]) -> None:
+    def keep(self, passages: Iterable[StoredLimits]) -> None:
         """So that holds can name them."""
         self._file.executemany(_NEW, passages)
 
@@ -69,7 +69,7 @@ class Passages:
         """Those that no hold names any more."""
         self._file.execute(_FORGET)
 
-    def _read(self, name: int) -> _Gates:
+    def _read(self, name: int) -> _LimitCounters:
         row = self._file.execute("SELECT gates FROM passages WHERE passage = ?", (name,)).fetchone()
         try:
             gates = _decode(row[0] if row else b"")
@@ -77,5 +77,5 @@ class Passages:
             raise Damaged(str(error)) from None
         if len(self._known) >= PASSAGES_MAX:
             self._known.clear()
-        found = self._known[name] = _Gates(gates, tuple([gate for gate in gates if bounds_rate(gate)]))
+        found = self._known[name] = _LimitCounters(gates, tuple([gate for gate in gates if bounds_rate(gate)]))
         return found

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from proxy.billing.reservation import Change, Hold, Standing, Sum, Verdict
+from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
 from proxy.budgets.sqlite.file import BudgetFile, Busy
 from proxy.budgets.sqlite.tables import BudgetTables, HeldAlready
-from proxy.budgets.store import BudgetsUnavailable, Own
+from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 
 _T = TypeVar("_T")
 
@@ -36,7 +36,7 @@ WARM_S_MAX = 3.0
 AT_ONCE = 500
 
 
-class LocalBudgets:
+class SqliteBudgets:
     """One process's way to a file. See BudgetStore."""
 
     def __init__(self, path: Path, *, node: str, unix_time: Callable[[], float]) -> None:
@@ -133,11 +133,11 @@ class LocalBudgets:
             asyncio.get_running_loop().call_later(JOIN_S, self._end_turn)
         self._ending.append((ended, otherwise))
 
-    async def whole(self) -> bool:
+    async def heartbeat(self) -> bool:
         """See BudgetStore."""
-        return await self._turn(self._tables.word) == self._announced
+        return await self._turn(self._tables.fencing_token) == self._announced
 
-    async def announce(self, own: Callable[[], Own]) -> None:
+    async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
         async with self._telling:
             looked, word = await self._turn(self._tables.look)
@@ -158,7 +158,7 @@ class LocalBudgets:
         await self._sliced(self._tables.end, list(stranded.intersection(spared)))
         return sum(await self._sliced(self._tables.release_open, list(stranded.difference(spared))))
 
-    async def seed(self, sums: Sequence[Sum]) -> None:
+    async def seed(self, sums: Sequence[SpendTotal]) -> None:
         """See BudgetStore."""
         await self._turn(self._tables.seed, sums)
 
@@ -166,7 +166,7 @@ class LocalBudgets:
         """See BudgetStore."""
         return await self._turn(self._tables.cursor)
 
-    async def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+    async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """See BudgetStore."""
         return await self._turn(self._tables.absorb, after_us, changes, until_us)
 
@@ -182,9 +182,9 @@ class LocalBudgets:
         """See BudgetStore."""
         await self._sliced(self._tables.release, list(exchange_ids))
 
-    async def standings(self, gate_ids: Collection[str] | None = None) -> list[Standing]:
+    async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
         """See BudgetStore."""
-        return await self._turn(self._tables.standings, gate_ids)
+        return await self._turn(self._tables.counter_states, gate_ids)
 
     async def aclose(self) -> None:
         """See BudgetStore."""

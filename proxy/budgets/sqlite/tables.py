@@ -14,11 +14,11 @@ from operator import attrgetter
 
 import msgspec
 
-from proxy.billing.reservation import Change, Granted, Hold, Standing, Sum, Unseeded, Verdict
-from proxy.budgets.seed_generations import Readings
-from proxy.budgets.sqlite.counters import Gates, rows_of
+from proxy.billing.reservation import CounterState, Granted, Hold, SpendDelta, SpendTotal, Unseeded, Verdict
+from proxy.budgets.seed_generations import SeedGenerations
+from proxy.budgets.sqlite.counters import CounterTable, rows_of
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
-from proxy.budgets.sqlite.resolved_limits import Passages, passage_of
+from proxy.budgets.sqlite.resolved_limits import ResolvedLimitsTable, stored_limits_of
 from proxy.budgets.verdicts import bounds_holds, levels, passes, verdict
 
 # Nothing where its passage is not there.
@@ -69,7 +69,7 @@ class HeldAlready(Exception):  # noqa: N818  a state, not an error
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OverdueReport:
     """What the file had of a node."""
 
     ids: frozenset[str]
@@ -83,8 +83,8 @@ class BudgetTables:
         self._file = file
         self._node = node
         self._unix_time = unix_time
-        self._readings = Readings()
-        self._passages = Passages(file)
+        self._readings = SeedGenerations()
+        self._passages = ResolvedLimitsTable(file)
 
     # -- one exchange
 
@@ -92,7 +92,7 @@ class BudgetTables:
         """These have ended; then, one after the other, whether those pass. None: what other processes hold matters
         here, and is not known yet. Raises HeldAlready."""
         now = self._unix_time()
-        with Gates(self._file, now) as gates:
+        with CounterTable(self._file, now) as gates:
             self._close(ended, gates)
             new: list[Hold] = []
             answers: list[Verdict | None] = []
@@ -108,7 +108,7 @@ class BudgetTables:
             return Granted(levels(self._gates().states(hold.gates), self._unix_time()))
         return self.turn((), (hold,))[0]
 
-    def _answers(self, alike: list[Hold], gates: Gates, now: float, new: list[Hold]) -> Sequence[Verdict | None]:
+    def _answers(self, alike: list[Hold], gates: CounterTable, now: float, new: list[Hold]) -> Sequence[Verdict | None]:
         """Of holds at the same gates. `new`: those to be kept, they with them that pass."""
         states = gates.states(alike[0].gates)
         nusd, count = sum([hold.nusd for hold in alike]), len(alike)
@@ -118,7 +118,7 @@ class BudgetTables:
         new += alike
         return [_GRANTED] * count
 
-    def _answer(self, hold: Hold, gates: Gates, now: float, new: list[Hold]) -> Verdict | None:
+    def _answer(self, hold: Hold, gates: CounterTable, now: float, new: list[Hold]) -> Verdict | None:
         """Of one."""
         states = gates.states(hold.gates)
         answer: Verdict | None = verdict(hold, states, now)
@@ -179,12 +179,12 @@ class BudgetTables:
     def _warming(self) -> bool:
         return self._file.warm_until > 0.0 and self._file.warm_until > time.monotonic()
 
-    def _gates(self) -> Gates:
-        return Gates(self._file, self._unix_time())
+    def _gates(self) -> CounterTable:
+        return CounterTable(self._file, self._unix_time())
 
     def _keep(self, holds: Sequence[Hold], second: int) -> int:
         """Hold these, as ones that run, but for those that are there already; how many were not."""
-        passages = {id(hold.gates): passage_of(hold.gates) for hold in holds}
+        passages = {id(hold.gates): stored_limits_of(hold.gates) for hold in holds}
         rows = [
             (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, passages[id(hold.gates)].name)
             for hold in holds
@@ -201,11 +201,11 @@ class BudgetTables:
     def _all_kept(self, exchange_ids: Sequence[str]) -> list[_Kept]:
         return [_Kept(*row) for row in rows_of(self._file, _SELECT_HOLDS, list(dict.fromkeys(exchange_ids)))]
 
-    def _close(self, ended: Iterable[Hold], gates: Gates) -> None:
+    def _close(self, ended: Iterable[Hold], gates: CounterTable) -> None:
         told = {one.exchange_id: one for one in ended}
         self._end([(kept, told[kept.exchange_id]) for kept in self._all_kept(list(told))], gates)
 
-    def _end(self, ended: Iterable[tuple[_Kept, Hold]], gates: Gates) -> None:
+    def _end(self, ended: Iterable[tuple[_Kept, Hold]], gates: CounterTable) -> None:
         """They have, at their charges; what is charged nothing is forgotten."""
         now, charged, free = self._unix_time(), [], []
         moved: dict[int, list[int]] = {}
@@ -226,7 +226,7 @@ class BudgetTables:
         if free:
             self._drop(free, gates)
 
-    def _drop(self, held: Sequence[_Kept], gates: Gates) -> None:
+    def _drop(self, held: Sequence[_Kept], gates: CounterTable) -> None:
         """They are held no longer."""
         self._file.executemany(_DROP_HOLD, [(kept.exchange_id,) for kept in held])
         alike: dict[int, list[_Kept]] = {}
@@ -238,20 +238,20 @@ class BudgetTables:
 
     # -- all of a node
 
-    def word(self) -> str | None:
+    def fencing_token(self) -> str | None:
         """What `look` gave last, as long as the file has what was told it since."""
         row = self._file.execute("SELECT announced FROM nodes WHERE node = ?", (self._node,)).fetchone()
         return None if row is None else str(row[0])
 
-    def look(self) -> tuple[Look, str]:
+    def look(self) -> tuple[OverdueReport, str]:
         """What the file has of this node; and a new word."""
         word = secrets.token_hex(8)
         self._file.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?)", (self._node, word))
         self._passages.forget()
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ?", (self._node,))
-        return Look(frozenset(row[0] for row in rows), self._file.generation), word
+        return OverdueReport(frozenset(row[0] for row in rows), self._file.generation), word
 
-    def tell_open(self, told: Iterable[Hold], looked: Look) -> None:
+    def tell_open(self, told: Iterable[Hold], looked: OverdueReport) -> None:
         """These run, at these quotes."""
         for one in told:
             if (kept := self._kept(one.exchange_id)) is not None:
@@ -264,7 +264,7 @@ class BudgetTables:
             elif not self._released_since(one, looked):
                 self._restore(one, counts=True)
 
-    def tell_closed(self, told: Iterable[Hold], looked: Look) -> None:
+    def tell_closed(self, told: Iterable[Hold], looked: OverdueReport) -> None:
         """These have ended, at these charges."""
         for one in told:
             if (kept := self._kept(one.exchange_id)) is not None:
@@ -281,7 +281,7 @@ class BudgetTables:
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE node = ? AND closed_at IS NULL", (node,))
         return {row[0] for row in rows}
 
-    def _released_since(self, told: Hold, looked: Look) -> bool:
+    def _released_since(self, told: Hold, looked: OverdueReport) -> bool:
         """It was there, and is not: the ledger has it."""
         return told.exchange_id in looked.ids and looked.generation == self._file.generation
 
@@ -304,7 +304,7 @@ class BudgetTables:
             raise Damaged("no life in it")
         return row[0]  # type: ignore[no-any-return]
 
-    def seed(self, sums: Sequence[Sum]) -> None:
+    def seed(self, sums: Sequence[SpendTotal]) -> None:
         """See BudgetStore."""
         cursor = self.cursor()
         floor_us = self._floor_us() if cursor is None else cursor
@@ -315,7 +315,7 @@ class BudgetTables:
         for one in heeded:
             self._file.execute(_SEED, (one.gate_id, one.since, one.nusd, one.as_of_us))
 
-    def absorb(self, after_us: int, changes: Sequence[Change], until_us: int) -> bool:
+    def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """See BudgetStore."""
         if self.cursor() != after_us:
             return False
@@ -325,9 +325,9 @@ class BudgetTables:
         self._file.execute("UPDATE life SET cursor = ?", (until_us,))
         return True
 
-    def _additions(self, changes: Iterable[Change]) -> dict[str, int]:
+    def _additions(self, changes: Iterable[SpendDelta]) -> dict[str, int]:
         """What is added to which gate."""
-        alike: dict[tuple[str, ...], list[Change]] = {}
+        alike: dict[tuple[str, ...], list[SpendDelta]] = {}
         for change in changes:
             alike.setdefault(change.gate_ids, []).append(change)
         added: dict[str, int] = {}
@@ -358,7 +358,7 @@ class BudgetTables:
         rows = self._file.execute("SELECT exchange_id FROM holds WHERE closed_at < ? ORDER BY closed_at", (before,))
         return [row[0] for row in rows]
 
-    def standings(self, gate_ids: Collection[str] | None) -> list[Standing]:
+    def counter_states(self, gate_ids: Collection[str] | None) -> list[CounterState]:
         """See BudgetStore."""
         if gate_ids is None:
             rows = self._file.execute(_STANDINGS + " ORDER BY gate_id").fetchall()
@@ -366,4 +366,4 @@ class BudgetTables:
             rows = []
             for gate_id in sorted(set(gate_ids)):
                 rows += self._file.execute(_STANDINGS + " AND gate_id = ?", (gate_id,)).fetchall()
-        return [Standing(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
+        return [CounterState(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]

@@ -14,7 +14,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import Account, AccountKind, ApiKey
 from proxy.billing.money import nusd_from_usd
 from proxy.console.api.acting import Threads
-from proxy.console.api.audited_operations import Doing, checked
+from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import Call, Endpoint, Reply, act, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.accounts import (
@@ -32,7 +32,7 @@ from proxy.console.api.schemas.keys import NOTHING_PAID, PaidOf, changes, made_l
 from proxy.foundation.ids import exchange_id
 from proxy.http.errors import bad_request
 from proxy.ledger.accounts.account_store import AccountStore
-from proxy.ledger.accounts.audit_log import Act
+from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
@@ -49,7 +49,7 @@ class AccountsApi:
         accounts: AccountStore,
         keys: KeyStore,
         ledger: LedgerStore,
-        doing: Doing,
+        doing: AuditedOperations,
         threads: Threads,
         *,
         unix_time: Callable[[], float],
@@ -85,7 +85,7 @@ class AccountsApi:
             raise invalid("'organization': of a project, and of nothing else.", "organization")
         limits = made_limits(checked("max_budget", changes, fields))
 
-        def work(_act: Act) -> Account:
+        def work(_act: PendingEntry) -> Account:
             name, organization = fields.name, fields.organization
             if organization is UNSET:
                 return self._accounts.create_organization(account_id=_new_id("org"), name=name, limits=limits)
@@ -133,7 +133,7 @@ class AccountsApi:
         nusd = checked("usd", lambda usd: nusd_from_usd(repr(usd)), body.usd)
         made = exchange_id() if body.id is UNSET else self._recent(body.id)
 
-        def work(act: Act) -> LedgerEntry:
+        def work(act: PendingEntry) -> LedgerEntry:
             whose = self._accounts.one(str(body.account)) if key is None else self._keys.one(key)
             act.target, name = _identity(whose)
             return add_credit(

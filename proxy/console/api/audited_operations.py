@@ -18,29 +18,31 @@ from proxy.foundation.secret import masked
 from proxy.http.errors import ApiError
 from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
-from proxy.ledger.accounts.audit_log import Act, Actor, Acts
+from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
 
 # What names the one that is changed: it is the act's target, and none of its details.
 _NAMES = frozenset({"key", "account"})
 
 
-class Whose(Protocol):
+class KeyLookup(Protocol):
     """The keyring, as this needs it."""
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str: ...
     async def refresh(self, *, wait_s_max: float | None = None) -> None: ...
 
 
-class Doing:
+class AuditedOperations:
     """Does what a call asks for."""
 
-    def __init__(self, acts: Acts, threads: Threads, keyring: Whose) -> None:
+    def __init__(self, acts: AuditLog, threads: Threads, keyring: KeyLookup) -> None:
         self._acts = acts
         self._threads = threads
         self._keyring = keyring
 
-    async def act(self, call: Call, action: str, target: str | None, fields: Any, work: Callable[[Act], Any]) -> Any:
+    async def act(
+        self, call: Call, action: str, target: str | None, fields: Any, work: Callable[[PendingEntry], Any]
+    ) -> Any:
         """Do it, put down; what came of it counts here from now on. Raises ApiError for what the store refuses."""
         given = {} if fields is None else msgspec.to_builtins(fields)
         details = {name: value for name, value in given.items() if name not in _NAMES}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from proxy.billing.correction import standing
+from proxy.billing.correction import exchange_totals
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.prices import Addend
@@ -22,8 +22,8 @@ from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.exchanges import (
     Adjustment,
     Exchange,
-    Line,
-    Lines,
+    ExchangeLine,
+    ExchangePage,
     ListQuery,
     MoneyShown,
     Timeline,
@@ -31,7 +31,7 @@ from proxy.console.api.schemas.exchanges import (
     UsageShown,
 )
 from proxy.http.errors import ApiError
-from proxy.reports.exchanges import Found, Wanted
+from proxy.reports.exchanges import ExchangeFilter, SettledExchange
 from proxy.reports.explain import addends_of, sum_text
 from proxy.reports.reports import iso_utc
 from proxy.reports.table_text import why
@@ -46,8 +46,10 @@ _CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
 class Exchanges(Protocol):
     """`reports/exchanges.py` on a thread, and what runs. All raise OSError."""
 
-    async def one(self, exchange_id: str) -> Found | None: ...
-    async def listed(self, wanted: Wanted, limit: int) -> tuple[list[Found], tuple[float, str] | None]: ...
+    async def one(self, exchange_id: str) -> SettledExchange | None: ...
+    async def listed(
+        self, wanted: ExchangeFilter, limit: int
+    ) -> tuple[list[SettledExchange], tuple[float, str] | None]: ...
     async def key_of_unsettled(self, exchange_id: str) -> str | None:
         """The key of one that runs or has just ended; None: not known."""
 
@@ -62,7 +64,7 @@ class ExchangesApi:
         """Its lines of the table."""
         yield Endpoint(
             method="GET", path="/v1/exchanges", summary="Settled exchanges, newest first.",
-            serve=self.listed, query=ListQuery, answers={200: Lines},
+            serve=self.listed, query=ListQuery, answers={200: ExchangePage},
         )  # fmt: skip
         yield self.one_endpoint
 
@@ -80,8 +82,8 @@ class ExchangesApi:
         own = None if call.who.key is None else call.who.key.key_id
         key_id = _given(query.key_id)
         if own is not None and key_id not in (None, own):
-            return Reply(Lines(listed=[], has_more=False, next_after=None))
-        wanted = Wanted(
+            return Reply(ExchangePage(listed=[], has_more=False, next_after=None))
+        wanted = ExchangeFilter(
             key_id=own or key_id,
             model=_given(query.model),
             outcome=_given(query.outcome),
@@ -93,7 +95,9 @@ class ExchangesApi:
         found, last = await self._exchanges.listed(wanted, query.limit)
         operator = call.who.key is None
         after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
-        return Reply(Lines(listed=[_line(one, operator) for one in found], has_more=last is not None, next_after=after))
+        return Reply(
+            ExchangePage(listed=[_line(one, operator) for one in found], has_more=last is not None, next_after=after)
+        )
 
     async def one(self, call: Call) -> Reply:
         """Raises ApiError 404, OSError."""
@@ -125,10 +129,10 @@ def _money(entries: Iterable[LedgerEntry], name: str) -> str | None:
     return usd_text(sum(known)) if known else None
 
 
-def _line(found: Found, operator: bool) -> Line:
+def _line(found: SettledExchange, operator: bool) -> ExchangeLine:
     one = found.terminal
     counts = _counts(found)
-    return Line(
+    return ExchangeLine(
         id=one.exchange_id,
         key_id=one.key_id,
         key_alias=one.key_alias,
@@ -149,7 +153,7 @@ def _line(found: Found, operator: bool) -> Line:
     )
 
 
-def _counts(found: Found) -> dict[str, int]:
+def _counts(found: SettledExchange) -> dict[str, int]:
     """After all corrections; what cannot be read counts nothing."""
     total: dict[str, int] = {}
     for entry in found.entries:
@@ -166,9 +170,9 @@ def _known(entry: LedgerEntry) -> dict[str, int]:
     return {name: count for name in COUNTS if (count := getattr(usage, name)) is not None}
 
 
-def _source(found: Found) -> str:
+def _source(found: SettledExchange) -> str:
     try:
-        return standing(found.entries).source
+        return exchange_totals(found.entries).source
     except (ValueError, TypeError):
         return found.terminal.usage_source
 
@@ -179,7 +183,7 @@ _SHOWN_APART = frozenset(
 )  # fmt: skip
 
 
-def _exchange(found: Found, *, operator: bool) -> Exchange:
+def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
     one, details = found.terminal, found.terminal.details
     return Exchange(
         id=one.exchange_id,
@@ -214,7 +218,7 @@ def _exchange(found: Found, *, operator: bool) -> Exchange:
     )
 
 
-def _timeline(found: Found) -> Timeline:
+def _timeline(found: SettledExchange) -> Timeline:
     one = found.terminal
     first = None if one.first_token_ms is None else iso_utc(one.started_at + one.first_token_ms / 1000)
     return Timeline(
@@ -228,7 +232,7 @@ def _timeline(found: Found) -> Timeline:
     )
 
 
-def _usage(found: Found) -> UsageShown:
+def _usage(found: SettledExchange) -> UsageShown:
     one, details = found.terminal, found.terminal.details
     return UsageShown(
         source=_source(found),

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.console.api.acting import Threads
-from proxy.console.api.audited_operations import Doing, checked, unknown_key
+from proxy.console.api.audited_operations import AuditedOperations, checked, unknown_key
 from proxy.console.api.endpoints import Call, Endpoint, Reply, act
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
@@ -38,9 +38,9 @@ from proxy.foundation.secret import masked
 from proxy.http.errors import bad_request
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.account_store import AccountStore
-from proxy.ledger.accounts.audit_log import Act
+from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.reports.reports import Paid
+from proxy.reports.reports import SpendAndCredit
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
 _AT_ONCE = frozenset({"now", "0s", "0m", "0h", "0d"})
@@ -69,7 +69,7 @@ class KeysApi:
         self,
         keys: KeyStore,
         accounts: AccountStore,
-        doing: Doing,
+        doing: AuditedOperations,
         threads: Threads,
         *,
         pepper: bytes,
@@ -112,7 +112,7 @@ class KeysApi:
         secret, hashed, recognised = self._new_secret()
         made = {"alias": key_id, "models": None, **given}
 
-        def work(act: Act) -> ApiKey:
+        def work(act: PendingEntry) -> ApiKey:
             act.target = key_id
             if fields.team_id is not UNSET:
                 made["project_id"] = self._accounts.one(fields.team_id, AccountKind.PROJECT).account_id
@@ -130,7 +130,7 @@ class KeysApi:
         given = _checked(fields)
         named = await self._doing.key_named(fields.key)
 
-        def work(_act: Act) -> ApiKey:
+        def work(_act: PendingEntry) -> ApiKey:
             return self._keys.update(named, **given, **({} if fields.duration is UNSET else self._lifetime(fields)))
 
         return await self._changed(call, "key.update", named, fields, work)
@@ -142,7 +142,7 @@ class KeysApi:
         if not named:
             raise bad_request("'keys' is missing: say which.", param="keys", code="missing_field")
 
-        def work(_act: Act) -> list[str]:
+        def work(_act: PendingEntry) -> list[str]:
             found = list(dict.fromkeys(self._keys.one(one).key_id for one in named))
             return [self._keys.revoke(key_id).key_id for key_id in found]
 
@@ -205,11 +205,13 @@ class KeysApi:
 
     # -- what they have in common
 
-    async def _changed(self, call: Call, action: str, named: str, fields: Any, work: Callable[[Act], ApiKey]) -> Reply:
+    async def _changed(
+        self, call: Call, action: str, named: str, fields: Any, work: Callable[[PendingEntry], ApiKey]
+    ) -> Reply:
         key = await self._doing.act(call, action, named, fields, work)
         return Reply(KeyInfo(**shown(key, await self._paid_by(key))))
 
-    async def _paid_by(self, key: ApiKey) -> Paid:
+    async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
         return (await self._threads.run(self._paid, [key.key_id]))[key.key_id]
 
     def _new_secret(self) -> tuple[str, bytes, str]:

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from proxy.billing.money import usd_text
 from proxy.console.api.endpoints import HEADERS, Call, Endpoint, Reply, encoded
 from proxy.console.api.sessions import Session, Sessions
-from proxy.gateway.exchange.running import Running
+from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.errors import ApiError, overloaded
 from proxy.reports.reports import iso_utc
 
@@ -58,7 +58,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     """how long that one has said nothing since"""
 
 
-Elsewhere = Literal["none", "all", "part", "unknown"]
+SilentNodes = Literal["none", "all", "part", "unknown"]
 """how much is known of other machines: there are none; all; some run too much, or in another version; nobody can say"""
 
 
@@ -71,7 +71,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     """of this machine that it covers"""
     nodes: int
     """proxies of other machines that it covers"""
-    elsewhere: Elsewhere
+    elsewhere: SilentNodes
     running: int
     charge_usd: str
     """of all that run"""
@@ -81,19 +81,19 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunningSnapshot:
     """All that runs, and who has said so."""
 
-    running: Sequence[Running]
+    running: Sequence[ExchangeSnapshot]
     processes: int
     nodes: int = 0
-    elsewhere: Elsewhere = "none"
+    elsewhere: SilentNodes = "none"
 
 
 class Source(Protocol):
     """The processes on this port, and what they know of others."""
 
-    async def __call__(self) -> Seen: ...
+    async def __call__(self) -> RunningSnapshot: ...
 
 
 class LiveApi:
@@ -103,7 +103,7 @@ class LiveApi:
         self._source = source
         self._sessions = sessions
         self._unix_time = unix_time
-        self._last = Seen((), 0)
+        self._last = RunningSnapshot((), 0)
         self._taken_at = float("-inf")
         self._taking = asyncio.Lock()
         self._watchers = 0
@@ -160,7 +160,7 @@ class LiveApi:
         )
 
 
-def _stream(one: Running, now: float, *, operator: bool) -> Stream:
+def _stream(one: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
     return Stream(
         id=one.exchange_id,
         key_id=one.key_id,

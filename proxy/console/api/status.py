@@ -10,14 +10,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
-from proxy.billing.reservation import Standing
+from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import Subject
 from proxy.console.api.acting import Threads
 from proxy.console.api.endpoints import Call, Endpoint, Reply
 from proxy.console.api.schemas.keys import PaidOf
-from proxy.ledger.accounts.audit_log import Acts, Line
+from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
-from proxy.reports.reports import Paid, iso_utc
+from proxy.reports.reports import SpendAndCredit, iso_utc
 
 ACTS_DEFAULT, ACTS_MAX = 50, 500
 
@@ -56,14 +56,14 @@ class Budgets(msgspec.Struct, frozen=True, kw_only=True):
     listed: list[Budget] = msgspec.field(name="data")
 
 
-class ActsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many, and where to go on."""
 
     limit: Annotated[int, Meta(ge=1, le=ACTS_MAX)] = ACTS_DEFAULT
     after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$")] | UnsetType = UNSET
 
 
-class ActShown(msgspec.Struct, frozen=True, kw_only=True):
+class AuditEntryShown(msgspec.Struct, frozen=True, kw_only=True):
     """One act."""
 
     id: str
@@ -79,24 +79,24 @@ class ActShown(msgspec.Struct, frozen=True, kw_only=True):
     words: str | None
 
 
-class ActList(msgspec.Struct, frozen=True, kw_only=True):
+class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of them, newest first."""
 
     object: Literal["list"] = "list"
-    listed: list[ActShown] = msgspec.field(name="data")
+    listed: list[AuditEntryShown] = msgspec.field(name="data")
     has_more: bool
     next_after: str | None
 
 
-class StandingApi:
+class StatusApi:
     """The routes."""
 
     def __init__(
         self,
         threads: Threads,
-        acts: Acts,
+        acts: AuditLog,
         *,
-        standings: Callable[[], Awaitable[Sequence[Standing]]],
+        standings: Callable[[], Awaitable[Sequence[CounterState]]],
         subjects: Callable[[set[str]], dict[str, Subject]],
         paid: PaidOf,
     ) -> None:
@@ -116,7 +116,7 @@ class StandingApi:
         )  # fmt: skip
         yield Endpoint(
             method="GET", path="/v1/acts", summary="What operators have done, newest first.",
-            serve=self.acts, query=ActsQuery, answers={200: ActList}, operator=True,
+            serve=self.acts, query=AuditQuery, answers={200: AuditPage}, operator=True,
         )  # fmt: skip
 
     async def me(self, call: Call) -> Reply:
@@ -142,12 +142,12 @@ class StandingApi:
 
     async def acts(self, call: Call) -> Reply:
         """Raises OSError."""
-        query: ActsQuery = call.query
+        query: AuditQuery = call.query
         before = None if query.after is UNSET else query.after
         found = await self._threads.run(self._acts.latest, query.limit + 1, before)
         page, more = found[: query.limit], len(found) > query.limit
         return Reply(
-            ActList(
+            AuditPage(
                 listed=[_act(one) for one in page],
                 has_more=more,
                 next_after=page[-1].act_id if more else None,
@@ -155,7 +155,7 @@ class StandingApi:
         )
 
 
-def _budget(one: Standing, subject: Subject) -> Budget | None:
+def _budget(one: CounterState, subject: Subject) -> Budget | None:
     """None: money is not limited there."""
     limit = subject.limits.budget_usd
     if limit is None:
@@ -177,7 +177,7 @@ def _budget(one: Standing, subject: Subject) -> Budget | None:
     )
 
 
-def _credit(one: Standing, subject: Subject, paid: Mapping[str, Paid]) -> Budget | None:
+def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCredit]) -> Budget | None:
     """What is left of what was paid in. None: it is prepaid no more, or nothing is known of it yet."""
     if subject.scope_id not in paid or one.spent is None:
         return None
@@ -198,8 +198,8 @@ def _credit(one: Standing, subject: Subject, paid: Mapping[str, Paid]) -> Budget
     )
 
 
-def _act(line: Line) -> ActShown:
-    return ActShown(
+def _act(line: AuditEntry) -> AuditEntryShown:
+    return AuditEntryShown(
         id=line.act_id,
         at=iso_utc(line.at),
         actor=line.actor,

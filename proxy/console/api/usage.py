@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.console.api.endpoints import Call, Endpoint, Reply, usd_number
 from proxy.console.api.reading import invalid
-from proxy.reports.usage import DAY_S, Sums, Wanted
+from proxy.reports.usage import DAY_S, UsageFilter, UsageTotals
 
 WIDTHS = {"1m": 60, "1h": 3_600, "1d": DAY_S}
 LIMITS = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
@@ -139,7 +139,7 @@ class CostPage(msgspec.Struct, frozen=True, kw_only=True):
 class Reader(Protocol):
     """`reports/usage.py`, on a thread."""
 
-    async def __call__(self, wanted: Wanted, rows_max: int) -> tuple[list[Sums], int]:
+    async def __call__(self, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
         """Raises OSError."""
 
 
@@ -188,7 +188,7 @@ class UsageApi:
         operator = call.who.key is None
         return self._page(call, wanted, sums, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
 
-    def _wanted(self, call: Call, width: int, limit: int, **groups: Any) -> Wanted:
+    def _wanted(self, call: Call, width: int, limit: int, **groups: Any) -> UsageFilter:
         """Of this page. Raises ApiError."""
         query = call.query
         begin = query.start_time // width * width
@@ -203,7 +203,7 @@ class UsageApi:
         keys = set(query.api_key_ids) if query.api_key_ids else own
         if own is not None and keys is not None:
             keys &= own
-        return Wanted(
+        return UsageFilter(
             begin=begin, end=max(begin, end), bucket_s=width, keys=keys, projects=query.project_ids or None, **groups
         )
 
@@ -215,7 +215,7 @@ class UsageApi:
         return min(-(-end // width) * width, _TIME_MAX)
 
     def _page(
-        self, call: Call, wanted: Wanted, sums: list[Sums], upto: int, bucket: Any, page: Any, result: Any
+        self, call: Call, wanted: UsageFilter, sums: list[UsageTotals], upto: int, bucket: Any, page: Any, result: Any
     ) -> Reply:
         width = wanted.bucket_s
         if upto == wanted.begin < wanted.end:
@@ -228,7 +228,7 @@ class UsageApi:
         return Reply(page(listed=buckets, has_more=more, next_page=f"page_{upto}" if more else None))
 
 
-def _usage_result(one: Sums) -> UsageResult:
+def _usage_result(one: UsageTotals) -> UsageResult:
     return UsageResult(
         input_tokens=one.prompt_tokens,
         input_cached_tokens=one.cached_tokens,
@@ -240,7 +240,7 @@ def _usage_result(one: Sums) -> UsageResult:
     )
 
 
-def _cost_result(one: Sums, operator: bool) -> CostResult:
+def _cost_result(one: UsageTotals, operator: bool) -> CostResult:
     return CostResult(
         amount=Amount(usd_number(one.charge_usd)),
         provider_amount=Amount(usd_number(one.cost_usd)) if operator else UNSET,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from proxy.gateway.time_limits import TimeLimits
 
 
-class Due(StrEnum):
+class Expired(StrEnum):
     """What the watch found; the values are the settings' names."""
 
     NOTHING = "nothing"
@@ -46,29 +46,29 @@ class Moments(Struct, frozen=True, gc=False):
     last_beat_at: float = 0.0
 
 
-def decide(now: float, moments: Moments, limits: TimeLimits) -> tuple[Due, float]:
+def decide(now: float, moments: Moments, limits: TimeLimits) -> tuple[Expired, float]:
     """What is due now, and when to look again."""
-    at, due = moments.started_at + limits.total_s, Due.OUT_OF_TIME
+    at, due = moments.started_at + limits.total_s, Expired.OUT_OF_TIME
     for earlier_at, earlier in _looks(moments, limits):
         if earlier_at < at:
             at, due = earlier_at, earlier
-    return (due if at <= now else Due.NOTHING), at
+    return (due if at <= now else Expired.NOTHING), at
 
 
-def _looks(moments: Moments, limits: TimeLimits) -> Iterator[tuple[float, Due]]:
+def _looks(moments: Moments, limits: TimeLimits) -> Iterator[tuple[float, Expired]]:
     if moments.left_at is not None:
-        yield moments.left_at + limits.drain_s, Due.DRAINED_ENOUGH
+        yield moments.left_at + limits.drain_s, Expired.DRAINED_ENOUGH
     if moments.last_piece_at is None:
-        yield moments.started_at + limits.first_byte_s, Due.NO_ANSWER
+        yield moments.started_at + limits.first_byte_s, Expired.NO_ANSWER
     elif moments.paused_at is not None:
-        yield moments.paused_at + limits.write_stall_s, Due.WRITE_STALL
+        yield moments.paused_at + limits.write_stall_s, Expired.WRITE_STALL
     else:
-        yield moments.last_piece_at + limits.idle_s, Due.IDLE
+        yield moments.last_piece_at + limits.idle_s, Expired.IDLE
         if limits.heartbeat_s and moments.left_at is None:
-            yield max(moments.last_piece_at, moments.last_beat_at) + limits.heartbeat_s, Due.HEARTBEAT
+            yield max(moments.last_piece_at, moments.last_beat_at) + limits.heartbeat_s, Expired.HEARTBEAT
 
 
-class Watch:
+class Deadlines:
     """Calls `found` with what is due until stopped."""
 
     __slots__ = ("_found", "_limits", "_loop", "_moments", "_timer")
@@ -78,15 +78,15 @@ class Watch:
         loop: asyncio.AbstractEventLoop,
         limits: TimeLimits,
         moments: Callable[[], Moments],
-        found: Callable[[Due], None],
+        found: Callable[[Expired], None],
     ) -> None:
         self._loop = loop
         self._limits = limits
         self._moments: Callable[[], Moments] | None = moments
-        self._found: Callable[[Due], None] | None = found
+        self._found: Callable[[Expired], None] | None = found
         self._timer: asyncio.TimerHandle | None = None
 
-    def look(self) -> None:
+    def rearm(self) -> None:
         """Look now, and again when something can next be due."""
         if self._timer is not None:
             self._timer.cancel()
@@ -95,26 +95,26 @@ class Watch:
             return
         now = monotonic()
         due, at = decide(now, self._moments(), self._limits)
-        if due is not Due.NOTHING:
+        if due is not Expired.NOTHING:
             self._found(due)
             now = monotonic()
-        if due in (Due.NOTHING, Due.HEARTBEAT):
+        if due in (Expired.NOTHING, Expired.HEARTBEAT):
             # At the earliest a millisecond from now: what has just been found must not make this loop.
-            self._timer = self._loop.call_later(max(0.001, at - now), self.look)
+            self._timer = self._loop.call_later(max(0.001, at - now), self.rearm)
 
-    def narrow(self, *, idle_s: float) -> None:
+    def set_idle(self, *, idle_s: float) -> None:
         """Silence is over sooner from here on."""
         self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
-        self.look()
+        self.rearm()
 
-    def limit(self, limits: TimeLimits, *, started_at: float) -> None:
+    def use_limits(self, limits: TimeLimits, *, started_at: float) -> None:
         """From now on by another provider's limits, but for the whole: that is the shortest of all there were."""
         first_byte_s = monotonic() - started_at + limits.first_byte_s
         total_s = min(self._limits.total_s, limits.total_s)
         self._limits = replace(limits, first_byte_s=first_byte_s, total_s=total_s)
-        self.look()
+        self.rearm()
 
     def stop(self) -> None:
         """Look no more, for good. Who was watched is let go of: a cycle would keep it until a garbage collection."""
         self._moments = self._found = None
-        self.look()
+        self.rearm()

@@ -16,13 +16,13 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from proxy.billing.record import Attempt, Outcome
-from proxy.gateway.exchange.deadlines import Due, Moments, Watch
-from proxy.gateway.exchange.open_exchange import Closing, outcome_of, read_anyway
+from proxy.gateway.exchange.deadlines import Deadlines, Expired, Moments
+from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of, read_anyway
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
-from proxy.gateway.exchange.relay import End, Relay
-from proxy.gateway.exchange.running import Running, running
+from proxy.gateway.exchange.relay import Relay, RelayEnd
+from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
-from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, Asking
+from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
@@ -61,7 +61,7 @@ class Exchange:
         facts: RequestFacts,
         document: dict[str, Any],
         route: Route,
-        closing: Closing,
+        closing: OpenExchange,
         ports: Ports,
         received_at: float,
         dialect: Dialect,
@@ -71,7 +71,7 @@ class Exchange:
         self._request = request
         self._connection = connection
         self._facts = facts
-        self._asking = Asking(request, dialect, facts, document, route, ports)
+        self._asking = UpstreamRequest(request, dialect, facts, document, route, ports)
         self._closing = closing
         self._ports = ports
         self._loop = asyncio.get_running_loop()
@@ -86,14 +86,14 @@ class Exchange:
         self._framing = SSE
         self._limit_headers = limit_headers(closing.reservation.hold.gates, closing.reservation.levels)
         self._spending = Spending(closing, ports.estimator, cuts=cuts)
-        self._watch = Watch(self._loop, route.provider.limits, self._moments, self._found)
+        self._watch = Deadlines(self._loop, route.provider.limits, self._moments, self._on_deadline)
 
     @property
     def exchange_id(self) -> str:
         """Our id of it."""
         return self._closing.opened.exchange_id
 
-    def running(self) -> Running:
+    def running(self) -> ExchangeSnapshot:
         """What it has come to by now."""
         return running(self._closing.opened, self._relay, self._spending, left=self._left_at is not None)
 
@@ -103,7 +103,7 @@ class Exchange:
         """Send on, relay, close. Raises nothing but our own bugs; the response may be finished already."""
         self._task = asyncio.current_task()
         self._connection.listener = self
-        self._watch.look()
+        self._watch.rearm()
         try:
             return await self._run()
         except asyncio.CancelledError:
@@ -148,9 +148,9 @@ class Exchange:
 
     def _passes_to(self, route: Route, attempt: Attempt) -> bool:
         """Nothing has come of it so far, and another provider gets it. False: nobody waits, or it cannot be opened."""
-        if self._left_at is not None or self._stopping or not self._closing.passes_to(route, attempt):
+        if self._left_at is not None or self._stopping or not self._closing.reassign(route, attempt):
             return False
-        self._watch.limit(route.provider.limits, started_at=self._received_at)
+        self._watch.use_limits(route.provider.limits, started_at=self._received_at)
         return True
 
     # -- three kinds of answer
@@ -183,7 +183,7 @@ class Exchange:
             relay.attach(self._request.transport, chunked=reply.chunked_body)
         relay.steer(answer)
         answer.relay_to(relay)
-        self._watch.look()
+        self._watch.rearm()
         end = await relay.done
         answer.close()
         self._end_body(end, relay, reply, sized=answer.head.chunked or answer.head.length is not None)
@@ -194,15 +194,15 @@ class Exchange:
         more = self._dialect.headers_down
         return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._limit_headers]
 
-    def _end_body(self, end: End, relay: Relay, reply: Reply, *, sized: bool) -> None:
+    def _end_body(self, end: RelayEnd, relay: Relay, reply: Reply, *, sized: bool) -> None:
         left = self._left_at is not None
-        if end is End.COMPLETE:
+        if end is RelayEnd.COMPLETE:
             relay.flush()
         relay.settle_counts()
         metered = relay.meter.close()
         outcome = outcome_of(end, metered, left=left)
         # Where only the connection's close ends a body, what the provider said tells an end from a break.
-        whole = end is End.COMPLETE and (sized or outcome is Outcome.SERVED or metered.failed is not None)
+        whole = end is RelayEnd.COMPLETE and (sized or outcome is Outcome.SERVED or metered.failed is not None)
         if not whole and not left:
             self._break_off(outcome, relay)
         self._close(outcome, metered=metered, relay=relay)
@@ -238,7 +238,7 @@ class Exchange:
                 with suppress(ConnectionError):
                     await reply.drained()
         finally:  # whatever becomes of it: the provider is to be paid
-            outcome = outcome_of(End.COMPLETE, metered, left=left)
+            outcome = outcome_of(RelayEnd.COMPLETE, metered, left=left)
             self._close(outcome, metered=metered, size=delivered, first_token_at=monotonic())
         return reply
 
@@ -279,17 +279,17 @@ class Exchange:
         relay = self._relay
         drains = self._asking.route.provider.settings.on_client_leave == "drain" and not self._stopping
         if relay is not None and self._got_everything(relay):
-            relay.finish(End.COMPLETE)
+            relay.finish(RelayEnd.COMPLETE)
             return
         self._left_at = monotonic()
         self._details["policy"] = "drain" if drains else "cancel"
         if relay is not None:
             relay.detach()
             if not drains:
-                relay.finish(End.CLIENT_LEFT)
+                relay.finish(RelayEnd.CLIENT_LEFT)
         elif not drains:
             self._cancel()
-        self._watch.look()
+        self._watch.rearm()
 
     def _got_everything(self, relay: Relay) -> bool:
         """SDKs close as soon as they have read the last event: that client was served."""
@@ -300,19 +300,19 @@ class Exchange:
         """The client does not keep up."""
         if self._relay is not None:
             self._relay.client_full()
-            self._watch.look()
+            self._watch.rearm()
 
     def client_drained(self) -> None:
         """The client reads again."""
         if self._relay is not None:
             self._relay.client_drained()
-            self._watch.look()
+            self._watch.rearm()
 
     def shut_down(self) -> None:
         """The grace time is over."""
         self._stopping = True
         if self._relay is not None:
-            self._relay.finish(End.SHUT_DOWN)
+            self._relay.finish(RelayEnd.SHUT_DOWN)
         else:
             self._cancel()
 
@@ -339,28 +339,28 @@ class Exchange:
             return Moments(self._received_at, None, None, self._left_at)
         return Moments(self._received_at, relay.last_at, relay.paused_at, self._left_at, self._last_beat_at)
 
-    def _found(self, due: Due) -> None:
+    def _on_deadline(self, due: Expired) -> None:
         relay = self._relay
         match due:
-            case Due.HEARTBEAT if relay is not None:
+            case Expired.HEARTBEAT if relay is not None:
                 self._last_beat_at = monotonic()
                 relay.heartbeat()
-            case Due.WRITE_STALL:
+            case Expired.WRITE_STALL:
                 self._details["limit"] = "write_stall_s"
                 if self._request.transport is not None:
                     self._request.transport.abort()
-            case Due.NO_ANSWER | Due.IDLE | Due.OUT_OF_TIME:
+            case Expired.NO_ANSWER | Expired.IDLE | Expired.OUT_OF_TIME:
                 self._details["limit"] = due.value
-                if due is Due.NO_ANSWER:
+                if due is Expired.NO_ANSWER:
                     self._asking.route.provider.health.failed(monotonic())
-                self._end_from_here(End.COMPLETE if relay is not None and relay.meter.done else End.STALLED)
-            case Due.DRAINED_ENOUGH:
+                self._end_from_here(RelayEnd.COMPLETE if relay is not None and relay.meter.done else RelayEnd.STALLED)
+            case Expired.DRAINED_ENOUGH:
                 self._details["drain_ended_by"] = "seconds"
-                self._end_from_here(End.CLIENT_LEFT)
+                self._end_from_here(RelayEnd.CLIENT_LEFT)
             case _:
                 pass
 
-    def _end_from_here(self, end: End) -> None:
+    def _end_from_here(self, end: RelayEnd) -> None:
         if self._relay is not None:
             self._relay.finish(end)
         else:
@@ -373,12 +373,12 @@ class Exchange:
             return
         self._spending.folded(meter, relay)
         if meter.done:
-            self._watch.narrow(idle_s=AFTER_DONE_S)
+            self._watch.set_idle(idle_s=AFTER_DONE_S)
         if self._left_at is None:
             return
         if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
             self._details["drain_ended_by"] = "tokens"
-            relay.finish(End.CLIENT_LEFT)
+            relay.finish(RelayEnd.CLIENT_LEFT)
 
     def _close(
         self,

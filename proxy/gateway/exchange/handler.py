@@ -17,24 +17,24 @@ import msgspec
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import OnExhausted, Scope, gates
+from proxy.billing.limits import OnExhausted, Scope, limit_counters
 from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.record import Opened, Price
 from proxy.billing.reservation import Denied
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.idempotency import claimed
-from proxy.gateway.exchange.open_exchange import FREE, Closing, model_key
+from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
-from proxy.gateway.exchange.running import Whose
+from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
-from proxy.gateway.upstream.routing import Models, Route, arranged, speaking
+from proxy.gateway.upstream.routing import Models, Route, by_health, supporting
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import TRACEPARENT
-from proxy.http.request_body import WRITINGS, read_body
+from proxy.http.request_body import CODECS, read_body
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 
@@ -62,7 +62,7 @@ class Terms:
     prompt_tokens: int
 
 
-class Chat:
+class ProxyHandler:
     """Serves requests that go to a provider, and the list of models they can name."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Chat:
         self._request_bytes_max = request_bytes_max
         self._closed = closed
         self.live: set[Exchange] = set()
-        self.whose = Whose()
+        self.owners = ExchangeOwners()
 
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
@@ -94,15 +94,15 @@ class Chat:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
         body = await self._body(request)
-        writing, content_type = WRITINGS[dialect.request_body], request.headers.get("Content-Type", "")
+        writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
         document = writing.parse(body, content_type)
         facts = _facts(dialect, document, named)
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()
-        claim = await claimed(request, key, writing.said(body, content_type), made, self._ports.claims)
+        claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
         if isinstance(claim, web.Response):
             return claim
-        closing: Closing | None = None
+        closing: OpenExchange | None = None
         try:
             route = self._arranged(route, facts.model)
             closing = await self._admitted(made, dialect, key, facts, route, received_at)
@@ -115,12 +115,12 @@ class Chat:
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
             )  # fmt: skip
             self.live.add(exchange)
-            self.whose.began(made, key.key_id)
+            self.owners.began(made, key.key_id)
             try:
                 return await exchange.run()
             finally:
                 self.live.discard(exchange)
-                self.whose.ended(made)
+                self.owners.ended(made)
         finally:
             if claim is not None:
                 await claim.end(closing)
@@ -153,7 +153,7 @@ class Chat:
             raise errors.unknown_model(model)
         if not key.allows(model):
             raise errors.model_not_allowed(model)
-        speaks = speaking(route, dialect)
+        speaks = supporting(route, dialect)
         if speaks is None:
             raise errors.other_language(model, dialect.endpoint)
         return speaks
@@ -162,7 +162,7 @@ class Chat:
         """Raises ApiError: nobody can be asked now."""
         if not route.others:
             return route  # whatever is known of its health
-        found = arranged(route, monotonic(), random)
+        found = by_health(route, monotonic(), random)
         if not isinstance(found, Route):
             raise errors.no_provider(model, retry_after_s=ceil(found))
         return found
@@ -180,7 +180,7 @@ class Chat:
 
     async def _admitted(
         self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
-    ) -> Closing:
+    ) -> OpenExchange:
         """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
         terms = self._terms(dialect, facts, route)
         reservation = await self._reserved(made, key, facts, route, terms)
@@ -189,7 +189,7 @@ class Chat:
         except ApiError:
             reservation.close(0, 0)
             raise
-        return Closing(
+        return OpenExchange(
             opened, slot, self._ports,
             facts=facts, started_at=received_at, reservation=reservation, durable=durable,
         )  # fmt: skip
@@ -202,7 +202,7 @@ class Chat:
         held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
-            limits = tuple(gate for scope in scopes for gate in gates(scope, terms.at))
+            limits = tuple(gate for scope in scopes for gate in limit_counters(scope, terms.at))
             raise refusal(found, limits, spent_status=self._reserve.spent_status)
         return found
 

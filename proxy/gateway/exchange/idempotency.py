@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from proxy.billing.idempotency_record import Earlier
+from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
-from proxy.gateway.exchange.open_exchange import Closing
+from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.ports import Claims
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
@@ -33,11 +33,11 @@ class Claim:
         self._token = token
         self._exchange_id = exchange_id
 
-    def keep_answer(self, closing: Closing) -> None:
+    def keep_answer(self, closing: OpenExchange) -> None:
         """Let the exchange keep its answer, if it is short enough."""
         closing.keeps = self._claims.answer_bytes_max
 
-    async def end(self, closing: Closing | None) -> None:
+    async def end(self, closing: OpenExchange | None) -> None:
         """The exchange has ended; None: it was not admitted. Never raises."""
         billed = closing is not None and closing.billed
         answer = closing.kept if closing is not None else None
@@ -67,7 +67,7 @@ async def claimed(
     return _answered(earlier)
 
 
-def _answered(earlier: Earlier) -> web.Response:
+def _answered(earlier: IdempotencyRecord) -> web.Response:
     headers = dict((SERVER, (EXCHANGE_HEADER, earlier.exchange_id)))
     if earlier.same_body and earlier.answer is not None:
         headers[REPLAYED_HEADER] = "true"
@@ -77,7 +77,7 @@ def _answered(earlier: Earlier) -> web.Response:
     raise refusal
 
 
-def _refusal(earlier: Earlier) -> ApiError:
+def _refusal(earlier: IdempotencyRecord) -> ApiError:
     which = f"the exchange {earlier.exchange_id}"
     if not earlier.same_body:
         message = f"This {HEADER} belongs to another request, {which}."

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.billing.record import Attempt, Bills, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
-from proxy.gateway.exchange.relay import End, Relay
+from proxy.gateway.exchange.relay import Relay, RelayEnd
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
@@ -34,24 +34,24 @@ def model_key(provider: str, upstream_model: str) -> str:
     return f"{provider}/{upstream_model}"
 
 
-def outcome_of(end: End, metered: Metered, *, left: bool) -> Outcome:
+def outcome_of(end: RelayEnd, metered: Metered, *, left: bool) -> Outcome:
     """How an exchange whose body had begun ended."""
     if left:
         return Outcome.CLIENT_LEFT
     match end:
-        case End.COMPLETE if metered.failed is None and (metered.complete or metered.usage is not None):
+        case RelayEnd.COMPLETE if metered.failed is None and (metered.complete or metered.usage is not None):
             return Outcome.SERVED
-        case End.COMPLETE | End.BROKEN:
+        case RelayEnd.COMPLETE | RelayEnd.BROKEN:
             return Outcome.UPSTREAM_FAILED
-        case End.STALLED:
+        case RelayEnd.STALLED:
             return Outcome.UPSTREAM_STALLED
-        case End.CLIENT_LEFT:
+        case RelayEnd.CLIENT_LEFT:
             return Outcome.CLIENT_LEFT
-        case End.SHUT_DOWN:
+        case RelayEnd.SHUT_DOWN:
             return Outcome.SHUT_DOWN
-        case End.BUDGET_CUT:
+        case RelayEnd.BUDGET_CUT:
             return Outcome.BUDGET_CUT
-        case End.BUG:
+        case RelayEnd.BUG:
             return Outcome.CRASHED
 
 
@@ -69,7 +69,7 @@ def read_anyway(relay: Relay | None) -> Metered | None:
         return unread.close()
 
 
-class Closing:
+class OpenExchange:
     """The open half of an exchange, waiting for its end."""
 
     def __init__(
@@ -106,20 +106,20 @@ class Closing:
         self.model_key = model_key(opened.provider, opened.upstream_model)
         """what the estimator knows of whoever has the exchange now"""
 
-    def passes_to(self, route: Route, attempt: Attempt) -> bool:
+    def reassign(self, route: Route, attempt: Attempt) -> bool:
         """Another provider gets it, after this attempt at the one before. What the key pays stays as it was admitted;
         what it costs us, and what it is estimated by, become the other's. False: that cannot be written, and it stays.
         """
-        opened = self._passed_on(route, attempt)
+        opened = self._reassigned(route, attempt)
         try:
-            self.durable = self._ports.outbox.pass_on(opened)
+            self.durable = self._ports.outbox.reassign(opened)
         except OutboxFullError:
             return False
         self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
         self._ports.meters.attempted(attempt)
         return True
 
-    def _passed_on(self, route: Route, attempt: Attempt) -> Opened:
+    def _reassigned(self, route: Route, attempt: Attempt) -> Opened:
         name, free = route.provider.settings.name, self.opened.price is FREE
         key = model_key(name, route.upstream_model)
         return structs.replace(
@@ -166,7 +166,7 @@ class Closing:
             provider_response_id=metered.response_id if metered else None,
             details=_details(metered, read) | (details or {}) | {"situation": facts.value},
         )
-        self.billed = record.bills is not Bills.NOTHING
+        self.billed = record.bills is not BillableParts.NOTHING
         self._ports.outbox.finish(record, self.slot)
         charged = amount(self.opened.price, read.usage, record.bills, read.service_tier)
         self.reservation.close(charged or 0, _tokens(read.usage))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from proxy.billing.limits import Gate
-from proxy.billing.reservation import Denied, Level, Why
+from proxy.billing.limits import LimitCounter
+from proxy.billing.reservation import DenialReason, Denied, LimitLevel
 from proxy.http.errors import NO_RETRY, ApiError
 
 Headers = tuple[tuple[str, str], ...]
@@ -18,7 +18,7 @@ Headers = tuple[tuple[str, str], ...]
 _MINUTE_S, _HOUR_S = 60, 3600
 
 
-def headers(gates: Sequence[Gate], levels: Sequence[Level]) -> Headers:
+def headers(gates: Sequence[LimitCounter], levels: Sequence[LimitLevel]) -> Headers:
     """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, of what is limited; `levels`: of some of these gates."""
     if not levels:
         return ()
@@ -53,10 +53,12 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60}m{rest}s"
 
 
-def refusal(denied: Denied, gates: Sequence[Gate], *, spent_status: int) -> ApiError:
+def refusal(denied: Denied, gates: Sequence[LimitCounter], *, spent_status: int) -> ApiError:
     """The answer to a request that does not pass. `spent_status`: of a spent budget, 402 or 429."""
     made = _REFUSALS[denied.why](denied, spent_status)
-    in_vain = denied.why in (Why.REQUESTS, Why.TOKENS, Why.MONEY) and denied.retry_after_s is None
+    in_vain = (
+        denied.why in (DenialReason.REQUESTS, DenialReason.TOKENS, DenialReason.MONEY) and denied.retry_after_s is None
+    )
     made.headers = (*headers(gates, denied.levels), *((NO_RETRY,) if in_vain else ()))
     return made
 
@@ -86,10 +88,10 @@ def _unknown(_denied: Denied, _status: int) -> ApiError:
     return ApiError(503, message, kind="server_error", code="budget_unknown", retry_after_s=1)
 
 
-_REFUSALS: dict[Why, Callable[[Denied, int], ApiError]] = {
-    Why.MONEY: _spent,
-    Why.REQUESTS: _too_fast,
-    Why.TOKENS: _too_fast,
-    Why.PARALLEL: _too_many,
-    Why.UNKNOWN: _unknown,
+_REFUSALS: dict[DenialReason, Callable[[Denied, int], ApiError]] = {
+    DenialReason.MONEY: _spent,
+    DenialReason.REQUESTS: _too_fast,
+    DenialReason.TOKENS: _too_fast,
+    DenialReason.PARALLEL: _too_many,
+    DenialReason.UNKNOWN: _unknown,
 }

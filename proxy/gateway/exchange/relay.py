@@ -19,7 +19,7 @@ from proxy.gateway.ports import Slot
 from proxy.http.framing import EACH_A_CHUNK
 from proxy.metering.dialects.openai.strip import UsageStripper, is_quiet
 from proxy.metering.meter import BodyMeter
-from proxy.metering.wire.event_template import RunReader, RunText
+from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps
 
@@ -32,7 +32,7 @@ UNNOTED_SHARE = 4
 _DONE = b"[DONE]\n\n"
 
 
-class End(Enum):
+class RelayEnd(Enum):
     """How the relay of a body ended."""
 
     COMPLETE = auto()
@@ -96,7 +96,7 @@ class Relay:
         self.first_token_at: float | None = None
         self.last_at = monotonic()
         self.paused_at: float | None = None
-        self.done: asyncio.Future[End] = loop.create_future()
+        self.done: asyncio.Future[RelayEnd] = loop.create_future()
         self.on_fold = on_fold
         self._beat = framing.beat
         self._strip = strip
@@ -104,8 +104,8 @@ class Relay:
         self._gaps = gaps
         self._unnoted = 0  # events that came since the last note; never too few
         self._note_after = 1  # as many of them
-        self._run: RunReader | None = None  # the next events may be more of this
-        self._run_in_chunks: RunReader | None = None  # the same, as they come from the provider
+        self._run: TemplateMatcher | None = None  # the next events may be more of this
+        self._run_in_chunks: TemplateMatcher | None = None  # the same, as they come from the provider
         self._whole = meter.at_boundary
         self._transport: asyncio.WriteTransport | None = None
         self._chunked = True
@@ -146,7 +146,7 @@ class Relay:
         else:
             self._pass_exactly(payload, framed)
 
-    def _pass_run(self, found: RunText, wire: bytes) -> None:
+    def _pass_run(self, found: TemplateMatch, wire: bytes) -> None:
         """Events that are read already."""
         if self._transport is not None:
             self.events += found.events
@@ -228,7 +228,7 @@ class Relay:
             self._run = run
             self._run_in_chunks = None
             if run is not None and self._chunked and self._transport is not None:
-                self._run_in_chunks = RunReader(run.run, EACH_A_CHUNK)
+                self._run_in_chunks = TemplateMatcher(run.run, EACH_A_CHUNK)
         if self.on_fold is not None:
             self.on_fold(meter)
 
@@ -251,7 +251,7 @@ class Relay:
         """What the client has is whole events: one of our own may follow."""
         return self._whole
 
-    def cut(self, end: End) -> None:
+    def cut(self, end: RelayEnd) -> None:
         """Here, between two events: nothing more is read of the provider."""
         if self._upward is not None:
             self._upward.pause_reading()
@@ -274,7 +274,7 @@ class Relay:
         if self._transport is not None:
             self._fold()
             exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
-            struck = self.done.done() and self.done.result() is End.BUG  # the meter may lack what was passed on
+            struck = self.done.done() and self.done.result() is RelayEnd.BUG  # the meter may lack what was passed on
             self.events = max(self.events, exact) if struck else exact
 
     def flush(self) -> None:
@@ -292,18 +292,18 @@ class Relay:
 
     def complete(self) -> None:
         """The provider ended the body properly."""
-        self.finish(End.COMPLETE)
+        self.finish(RelayEnd.COMPLETE)
 
-    def broken(self) -> None:
+    def upstream_error(self) -> None:
         """The provider's connection or its framing broke. After [DONE] nothing is missing."""
         self._fold()
-        self.finish(End.COMPLETE if self.meter.done else End.BROKEN)
+        self.finish(RelayEnd.COMPLETE if self.meter.done else RelayEnd.BROKEN)
 
-    def failed(self) -> None:
+    def internal_error(self) -> None:
         """A bug of ours struck while a piece was on its way: whatever the meter has read, the client may lack it."""
-        self.finish(End.BUG)
+        self.finish(RelayEnd.BUG)
 
-    def finish(self, end: End) -> None:
+    def finish(self, end: RelayEnd) -> None:
         """The body ended; the first word counts."""
         if not self.done.done():
             self.done.set_result(end)

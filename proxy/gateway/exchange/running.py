@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from proxy.billing.record import Bills, Opened
+from proxy.billing.record import BillableParts, Opened
 from proxy.billing.settlement import amount
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.spending import Spending
@@ -23,7 +23,7 @@ State = Literal["waiting", "streaming", "draining"]
 """waiting: for the provider's first byte; streaming; draining: the client has left, and the rest is read"""
 
 
-class Running(msgspec.Struct, frozen=True):
+class ExchangeSnapshot(msgspec.Struct, frozen=True):
     """One exchange that has not ended. Money: nUSD; None: no price is known. Times: Unix seconds."""
 
     exchange_id: str
@@ -48,11 +48,11 @@ class Running(msgspec.Struct, frozen=True):
     """how long that one has said nothing; before that, its numbers were at most a few seconds old"""
 
 
-def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> Running:
+def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> ExchangeSnapshot:
     """As it stands now."""
     if relay is not None:
         relay.settle_counts()
-    return come_to(
+    return snapshot(
         opened,
         Usage(opened.prompt_tokens_estimate) if relay is None else spending.usage(relay.meter),
         reported=relay is not None and relay.meter.usage is not None,
@@ -62,7 +62,7 @@ def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bo
     )
 
 
-def come_to(
+def snapshot(
     opened: Opened,
     usage: Usage,
     *,
@@ -72,9 +72,9 @@ def come_to(
     size: int,
     node: str | None = None,
     silent_s: float = 0.0,
-) -> Running:
+) -> ExchangeSnapshot:
     """What would be billed if it ended with this usage."""
-    return Running(
+    return ExchangeSnapshot(
         exchange_id=opened.exchange_id,
         key_id=opened.key_id,
         key_alias=opened.key_alias,
@@ -89,14 +89,14 @@ def come_to(
         prompt_tokens=usage.prompt_tokens or 0,
         completion_tokens=usage.completion_tokens or 0,
         usage_source="reported" if reported else "estimated",
-        charge_usd=amount(opened.price, usage, Bills.EVERYTHING),
-        cost_usd=amount(opened.cost, usage, Bills.EVERYTHING),
+        charge_usd=amount(opened.price, usage, BillableParts.EVERYTHING),
+        cost_usd=amount(opened.cost, usage, BillableParts.EVERYTHING),
         node=node,
         silent_s=silent_s,
     )
 
 
-class Whose:
+class ExchangeOwners:
     """Which key the exchanges of this process are of: those that run, and the last ones that ended, which the ledger
     may not have yet."""
 

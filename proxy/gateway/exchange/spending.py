@@ -11,9 +11,9 @@ import asyncio
 from msgspec import structs
 
 from proxy.billing.prices import charge
-from proxy.billing.record import Bills
-from proxy.gateway.exchange.open_exchange import Closing
-from proxy.gateway.exchange.relay import End, Relay
+from proxy.billing.record import BillableParts
+from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.exchange.relay import Relay, RelayEnd
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.meter import BodyMeter
 from proxy.metering.usage import NO_USAGE, Usage
@@ -22,7 +22,7 @@ from proxy.metering.usage import NO_USAGE, Usage
 class Spending:
     """One exchange's. `folded` whenever its meter has read on."""
 
-    def __init__(self, closing: Closing, estimator: Estimator, *, cuts: bool) -> None:
+    def __init__(self, closing: OpenExchange, estimator: Estimator, *, cuts: bool) -> None:
         """`cuts`: by its key's policy it ends when nothing is left, instead of going on to its end."""
         self._closing = closing
         self._reservation = closing.reservation
@@ -40,7 +40,7 @@ class Spending:
         self._relay = relay
         price = self._closing.opened.price
         assert price is not None
-        self._reservation.grow(charge(price, self.usage(meter), Bills.EVERYTHING))
+        self._reservation.grow(charge(price, self.usage(meter), BillableParts.EVERYTHING))
         if self._short:  # later in this turn: the piece that was read is passed on first
             asyncio.get_running_loop().call_soon(self._cut)
 
@@ -70,4 +70,4 @@ class Spending:
     def _cut(self) -> None:
         relay = self._relay
         if relay is not None and relay.whole and not relay.done.done():
-            relay.cut(End.BUDGET_CUT)
+            relay.cut(RelayEnd.BUDGET_CUT)

@@ -22,7 +22,7 @@ from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
 from proxy.gateway.upstream.health import Health, retry_after_s
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
-from proxy.http.request_body import WRITINGS
+from proxy.http.request_body import CODECS
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
@@ -40,7 +40,7 @@ PassesTo = Callable[[Route, Attempt], bool]
 """Writes down that another provider has the exchange now, after this attempt; False: that cannot, or must not be."""
 
 
-class Asking:
+class UpstreamRequest:
     """One request, sent to one provider after another, until one of them has it for good. Sent once more to the same
     without what that provider does not take.
 
@@ -84,7 +84,7 @@ class Asking:
         """The request's bytes."""
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
-        content_type, body = WRITINGS[self._dialect.request_body].write(document)
+        content_type, body = CODECS[self._dialect.request_body].write(document)
         more = f"Content-Type: {content_type}\r\n{upward(self._request.headers, self._dialect.headers_up)}"
         path = target(self._dialect, model, self._request.raw_path)
         return self.route.provider.request(self._dialect, path, body, more)
@@ -100,23 +100,25 @@ class Asking:
                 answer = await self._ports.upstream.ask(provider, wire)
             except UpstreamFailedError as failure:
                 provider.health.failed(monotonic())
-                if not isinstance(failure, NotSentError) or not self._next(passes_to, began_at, str(failure), None):
+                if not isinstance(failure, NotSentError) or not self._fail_over(
+                    passes_to, began_at, str(failure), None
+                ):
                     raise
             else:
                 if answer.status < 400:
                     provider.health.answered()
                     return answer
-                if not await self._passed_over(answer, passes_to, began_at):
+                if not await self._should_retry(answer, passes_to, began_at):
                     return answer
                 answer.close()
             wire = self.wire()
 
-    async def _passed_over(self, answer: Answer, passes_to: PassesTo, began_at: float) -> bool:
+    async def _should_retry(self, answer: Answer, passes_to: PassesTo, began_at: float) -> bool:
         """Whether to ask again instead: the same provider for less, or another one."""
         status, provider = answer.status, self.route.provider
         self._note(answer, provider.health)
         if status == 429 or status >= 500:
-            return self._next(passes_to, began_at, "refused" if status == 429 else "failed", status)
+            return self._fail_over(passes_to, began_at, "refused" if status == 429 else "failed", status)
         if status not in _UNKNOWN_FIELD or not self.injected or provider.settings.inject_usage != "auto":
             return False
         self.refusal = await answer.read(ERROR_BYTES_MAX)
@@ -139,7 +141,7 @@ class Asking:
             if rest_s is not None:
                 health.rests(now, rest_s)
 
-    def _next(self, passes_to: PassesTo, began_at: float, failed: str, status: int | None) -> bool:
+    def _fail_over(self, passes_to: PassesTo, began_at: float, failed: str, status: int | None) -> bool:
         """Give the exchange to the next provider that is well. False: there is none, or it is too late."""
         now = monotonic()
         before, others = self.route, self.route.others

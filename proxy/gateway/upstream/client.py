@@ -148,7 +148,7 @@ class Answer:
     def close(self) -> None:
         """Nothing more of it is wanted."""
         if self._ours:
-            self._connection.leave()
+            self._connection.release_or_abort()
 
     def relay_to(self, sink: Sink) -> None:
         """From here on the body goes to `sink`."""
@@ -193,11 +193,11 @@ class _Collector:
     def complete(self) -> None:
         self._end(b"".join(self._pieces))
 
-    def failed(self) -> None:
+    def internal_error(self) -> None:
         """A bug of ours: nothing that came is believed."""
-        self.broken()
+        self.upstream_error()
 
-    def broken(self) -> None:
+    def upstream_error(self) -> None:
         if not self.done.done():
             self.done.set_exception(UpstreamFailedError("broke off"))
 
@@ -224,7 +224,7 @@ class UpstreamClient:
         try:
             return Answer(await connection.ask(request), connection)
         except BaseException:
-            connection.leave()
+            connection.release_or_abort()
             raise
 
     async def close(self) -> None:

@@ -46,10 +46,10 @@ class Sink(Protocol):
     def complete(self) -> None:
         """The body ended properly."""
 
-    def broken(self) -> None:
+    def upstream_error(self) -> None:
         """The connection or its framing broke before the body's end."""
 
-    def failed(self) -> None:
+    def internal_error(self) -> None:
         """A bug of ours struck while a piece was on its way: it may be missing."""
 
 
@@ -97,9 +97,9 @@ class UpstreamConnection(asyncio.Protocol):
         if early or self._reader.rest is not None:
             self._feed(early)
         if self._sink is sink and self._transport is None:  # it was lost before anybody came for the body
-            self._over()
+            self._finish_disconnected()
 
-    def leave(self) -> None:
+    def release_or_abort(self) -> None:
         """Nothing more of this answer is wanted: if it has not ended, the connection is closed."""
         self._sink = None
         if self._asked is not None or self._reader is not None:
@@ -145,7 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._received(data)
         except Exception:
             if self._sink is not None:
-                self._sink.failed()
+                self._sink.internal_error()
             raise  # the event loop says where, and closes the connection
 
     def _received(self, wire: bytes) -> None:
@@ -176,7 +176,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = None
         self._gone(self)
         if self._reader is None or self._sink is not None:
-            self._over()  # else `relay_to` first passes on what came
+            self._finish_disconnected()  # else `relay_to` first passes on what came
 
     # -- within
 
@@ -235,9 +235,9 @@ class UpstreamConnection(asyncio.Protocol):
         if payload:
             sink.piece(payload, piece if whole else None)
         if reader.rest is not None:
-            self._ended(reusable=not reader.rest)
+            self._body_complete(reusable=not reader.rest)
 
-    def _ended(self, *, reusable: bool) -> None:
+    def _body_complete(self, *, reusable: bool) -> None:
         """The body is over: let go of it first, so that what is told can use the connection again."""
         sink, self._sink = self._sink, None
         self._reader = self._chunks = None
@@ -250,11 +250,11 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is not None:
             sink.complete()
 
-    def _over(self) -> None:
+    def _finish_disconnected(self) -> None:
         """The connection is gone: the proper end of a body that has no other, else a break."""
         reader = self._reader
         if self._said_end and isinstance(reader, LengthReader) and reader.ends_with_connection:
-            self._ended(reusable=False)
+            self._body_complete(reusable=False)
         else:
             self._break("disconnected")
 
@@ -269,7 +269,7 @@ class UpstreamConnection(asyncio.Protocol):
         if asked is not None and not asked.done():
             asked.set_exception(UpstreamFailedError(why))
         if sink is not None:
-            sink.broken()
+            sink.upstream_error()
 
     def _abort(self) -> None:
         if self._transport is not None:

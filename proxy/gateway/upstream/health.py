@@ -18,7 +18,7 @@ OPEN_S = 10.0
 REST_S_MAX = 3600.0
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     """Of the breaker."""
 
     CLOSED = "closed"
@@ -37,11 +37,11 @@ class Health:
         self._open_until = 0.0
         self._rests_until = 0.0
 
-    def state(self, now: float) -> State:
+    def state(self, now: float) -> BreakerState:
         """Of the breaker; what the provider asks for is not in it."""
         if self._failures < FAILURES_MAX:
-            return State.CLOSED
-        return State.OPEN if now < self._open_until else State.HALF_OPEN
+            return BreakerState.CLOSED
+        return BreakerState.OPEN if now < self._open_until else BreakerState.HALF_OPEN
 
     def away_s(self, now: float) -> float:
         """How long it is not to be asked; 0: it can be."""

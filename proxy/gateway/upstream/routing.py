@@ -64,7 +64,7 @@ class Models:
                 yield name, passed.provider.settings.name
 
 
-def speaking(route: Route, dialect: Dialect) -> Route | None:
+def supporting(route: Route, dialect: Dialect) -> Route | None:
     """The same with those of its providers that speak a language, in their order; None: none of them does."""
     if not route.others:
         return route if route.provider.speaks(dialect) else None
@@ -72,7 +72,7 @@ def speaking(route: Route, dialect: Dialect) -> Route | None:
     return replace(ways[0], others=tuple(ways[1:])) if ways else None
 
 
-def arranged(route: Route, now: float, chance: Callable[[], float]) -> Route | float:
+def by_health(route: Route, now: float, chance: Callable[[], float]) -> Route | float:
     """Whom to ask first, and in what order the others: those that are well, as the model has them, or drawn by weight.
     Where nobody is, in how many seconds the first of them will be.
 
@@ -83,11 +83,11 @@ def arranged(route: Route, now: float, chance: Callable[[], float]) -> Route | f
     well = [one for one, away_s in zip(ways, away, strict=True) if not away_s]
     if not well:
         return min(away)
-    first, *others = drawn(well, chance) if well[0].weight is not None else well
+    first, *others = weighted_order(well, chance) if well[0].weight is not None else well
     return replace(first, others=tuple(others))
 
 
-def drawn(ways: Sequence[Route], chance: Callable[[], float]) -> list[Route]:
+def weighted_order(ways: Sequence[Route], chance: Callable[[], float]) -> list[Route]:
     """All of them, in an order drawn by weight: each is first as often as its share says; so, too, among the rest."""
     left = list(ways)
     order: list[Route] = []

@@ -40,14 +40,14 @@ class Actor:
 
 
 @dataclass(slots=True)
-class Act:
+class PendingEntry:
     """One that is being done; its `target` may become known while it is."""
 
     target: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AuditEntry:
     """One as it was put down. Times: Unix seconds."""
 
     act_id: str
@@ -62,7 +62,7 @@ class Line:
     words: str | None
 
 
-class Acts:
+class AuditLog:
     """Puts acts down, and reads them. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float]) -> None:
@@ -71,9 +71,11 @@ class Acts:
         self._clock = clock
 
     @contextmanager
-    def act(self, by: Actor, action: str, target: str | None, details: Mapping[str, Any] | None) -> Iterator[Act]:
+    def act(
+        self, by: Actor, action: str, target: str | None, details: Mapping[str, Any] | None
+    ) -> Iterator[PendingEntry]:
         """Do it in here. A ValueError is a refusal: its words are put down."""
-        act = Act(target)
+        act = PendingEntry(target)
         act_id = self._begin(by, action, act, details)
         try:
             yield act
@@ -85,27 +87,27 @@ class Acts:
             raise
         self._end(act_id, by, action, act, DONE, None)
 
-    def since(self, at: float) -> Iterator[Line]:
+    def since(self, at: float) -> Iterator[AuditEntry]:
         """Those at or after `at` (Unix seconds), oldest first, page by page."""
         after = _id(at, "")
         while True:
             query = select(acts).where(_COLUMNS.act_id > after).order_by(_COLUMNS.act_id).limit(PAGE_ACTS)
             with reading(self._engine) as connection:
-                page = [Line(*row) for row in connection.execute(query)]
+                page = [AuditEntry(*row) for row in connection.execute(query)]
             yield from page
             if len(page) < PAGE_ACTS:
                 return
             after = page[-1].act_id
 
-    def latest(self, limit: int, before: str | None = None) -> list[Line]:
+    def latest(self, limit: int, before: str | None = None) -> list[AuditEntry]:
         """The last ones, newest first; or the last ones before the act of this id."""
         query = select(acts).order_by(_COLUMNS.act_id.desc()).limit(limit)
         if before is not None:
             query = query.where(_COLUMNS.act_id < before)
         with reading(self._engine) as connection:
-            return [Line(*row) for row in connection.execute(query)]
+            return [AuditEntry(*row) for row in connection.execute(query)]
 
-    def _begin(self, by: Actor, action: str, act: Act, details: Mapping[str, Any] | None) -> str:
+    def _begin(self, by: Actor, action: str, act: PendingEntry, details: Mapping[str, Any] | None) -> str:
         now = self._clock()
         act_id = _id(now, secrets.token_hex(8))
         row = {
@@ -124,7 +126,7 @@ class Acts:
             connection.execute(insert(acts).values(row))
         return act_id
 
-    def _end(self, act_id: str, by: Actor, action: str, act: Act, result: str, words: str | None) -> None:
+    def _end(self, act_id: str, by: Actor, action: str, act: PendingEntry, result: str, words: str | None) -> None:
         """Whatever becomes of this line, the act is done: then it stays as it was begun."""
         target = _short(act.target)
         _log.info("act: %s %s by %s (%s, %s): %s", action, target, _short(by.name), by.via, _short(by.origin), result)

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, Row, insert, or_, select, update
 
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey
-from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, WhenDown
+from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage
 from proxy.ledger.accounts.account_store import UnknownAccountError, read_accounts
 from proxy.ledger.accounts.limits import (
     LIMITS,
@@ -72,7 +72,7 @@ class KeyStore:
         project_id: str = DEFAULT_PROJECT,
         limits: Limits = UNLIMITED,
         on_exhausted: OnExhausted = OnExhausted.FINISH,
-        when_down: WhenDown | None = None,
+        when_down: OnStoreOutage | None = None,
         tags: Iterable[str] = (),
     ) -> ApiKey:
         """Put a new key down. `models` None: all.
@@ -236,7 +236,7 @@ def _key_of(row: Row[Any]) -> ApiKey:
         project_id=row.project_id,
         limits=limits_of(row.limits),
         on_exhausted=OnExhausted(row.on_exhausted),
-        when_down=None if row.when_down is None else WhenDown(row.when_down),
+        when_down=None if row.when_down is None else OnStoreOutage(row.when_down),
         tags=tuple(row.tags or ()),
         blocked_at=row.blocked_at,
         old_digest=row.old_digest,

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, tuple_
 
-from proxy.billing.correction import MONEY, TERMINAL, Wanted, corrected, rerated, standing
+from proxy.billing.correction import MONEY, TERMINAL, CorrectionRequest, corrected, exchange_totals, rerated
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.record import Price
 from proxy.ledger.schema.tables import ledger_entries
@@ -27,7 +27,7 @@ Prices = Callable[[LedgerEntry], tuple[Price | None, Price | None]]
 
 
 @dataclass(slots=True)
-class Change:
+class CorrectionResult:
     """What rerating came to, for one key or for all. Money: nUSD, what is added."""
 
     adjusted: int = 0
@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Rerated:
+class RerateResult:
     """What rerating has done so far."""
 
     exchanges: int = 0
@@ -51,14 +51,14 @@ class Rerated:
     """of them, have money that a person has set, which stays"""
     unreadable: int = 0
     """of them, say things that cannot be priced"""
-    total: Change = field(default_factory=Change)
-    by_key: dict[tuple[str, str], Change] = field(default_factory=dict)
+    total: CorrectionResult = field(default_factory=CorrectionResult)
+    by_key: dict[tuple[str, str], CorrectionResult] = field(default_factory=dict)
     """(key_id, alias) → of that key"""
 
     def add(self, line: LedgerEntry) -> None:
         """Count an adjustment."""
         self.total.add(line)
-        self.by_key.setdefault((line.key_id, line.key_alias), Change()).add(line)
+        self.by_key.setdefault((line.key_id, line.key_alias), CorrectionResult()).add(line)
 
 
 class Corrections:
@@ -68,16 +68,18 @@ class Corrections:
         self._engine = engine
         self._store = store
 
-    def adjust(self, exchange_id: str, wanted: Wanted, why: str, *, dry_run: bool = False) -> LedgerEntry | None:
+    def adjust(
+        self, exchange_id: str, wanted: CorrectionRequest, why: str, *, dry_run: bool = False
+    ) -> LedgerEntry | None:
         """Make the exchange come to what is wanted; the entry that does it, or None if it does already.
 
         Raises CorrectionError.
         """
         if dry_run:
             with reading(self._engine) as connection:
-                return corrected(standing(_entries(connection, [exchange_id])[exchange_id]), wanted, why)
+                return corrected(exchange_totals(_entries(connection, [exchange_id])[exchange_id]), wanted, why)
         with self._store.settling() as settling:
-            line = corrected(standing(_entries(settling.connection, [exchange_id])[exchange_id]), wanted, why)
+            line = corrected(exchange_totals(_entries(settling.connection, [exchange_id])[exchange_id]), wanted, why)
             if line is not None:
                 settling.insert([Arrival(line)])
         return line
@@ -90,13 +92,13 @@ class Corrections:
         since: float,
         until: float,
         dry_run: bool = False,
-        progress: Callable[[Rerated], None] = lambda _: None,
-    ) -> Rerated:
+        progress: Callable[[RerateResult], None] = lambda _: None,
+    ) -> RerateResult:
         """Give every exchange of `model` that began in [since, until) the money it has at these prices.
 
         Done again it changes nothing, and after an interruption the rest. `progress` is told after each batch.
         """
-        rerated_ = Rerated()
+        rerated_ = RerateResult()
         after = (since, "")
         while page := self._page(model, after, until):
             after = (page[-1].started_at, page[-1].exchange_id)
@@ -114,7 +116,7 @@ class Corrections:
         with reading(self._engine) as connection:
             return connection.execute(query.order_by(*cursor).limit(BATCH_EXCHANGES)).all()
 
-    def _batch(self, ids: Sequence[str], prices: Prices, so_far: Rerated, *, dry_run: bool) -> list[LedgerEntry]:
+    def _batch(self, ids: Sequence[str], prices: Prices, so_far: RerateResult, *, dry_run: bool) -> list[LedgerEntry]:
         """First seen without holding anybody up: mostly there is nothing to do."""
         so_far.exchanges += len(ids)
         with reading(self._engine) as connection:
@@ -123,18 +125,18 @@ class Corrections:
             return lines
         with self._store.settling() as settling:
             entries = _entries(settling.connection, [line.exchange_id for line in lines])
-            lines = _repriced(entries, prices, Rerated())
+            lines = _repriced(entries, prices, RerateResult())
             if lines:
                 settling.insert([Arrival(line) for line in lines])
         return lines
 
 
-def _repriced(entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, so_far: Rerated) -> list[LedgerEntry]:
+def _repriced(entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, so_far: RerateResult) -> list[LedgerEntry]:
     """The adjustments that are needed."""
     lines: list[LedgerEntry] = []
     for one in entries.values():
         try:
-            now = standing(one)
+            now = exchange_totals(one)
             line = rerated(now, *prices(now.terminal))
         except ValueError:  # one that cannot be read leaves the others alone
             so_far.unreadable += 1

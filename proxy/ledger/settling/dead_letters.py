@@ -23,11 +23,11 @@ ID_CHARS_MIN = 8
 _COLUMNS = dead_letters.c
 
 
-class LetterError(ValueError):
+class DeadLetterError(ValueError):
     """A letter that is not there, or that somebody has dealt with already; its words are for the operator."""
 
 
-class Letter(msgspec.Struct, frozen=True):
+class StoredDeadLetter(msgspec.Struct, frozen=True):
     """A dead letter as the ledger has it. Times: Unix seconds."""
 
     id: str
@@ -45,7 +45,7 @@ class Letter(msgspec.Struct, frozen=True):
     state_at: float
 
 
-class Letters:
+class DeadLetters:
     """Reads and settles them. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, store: LedgerStore, *, to_entry: Callable[[bytes], LedgerEntry]) -> None:
@@ -54,26 +54,28 @@ class Letters:
         self._store = store
         self._to_entry = to_entry
 
-    def open(self) -> list[Letter]:
+    def open(self) -> list[StoredDeadLetter]:
         """Those that nobody has dealt with, oldest first."""
         query = select(dead_letters).where(_COLUMNS.state == OPEN).order_by(_COLUMNS.first_seen, _COLUMNS.id)
         with reading(self._engine) as connection:
-            return [Letter(*row) for row in connection.execute(query)]
+            return [StoredDeadLetter(*row) for row in connection.execute(query)]
 
-    def named(self, beginning: str) -> Letter:
+    def named(self, beginning: str) -> StoredDeadLetter:
         """The letter whose id begins so. Raises LetterError unless there is just one, and it is open."""
         if len(beginning) < ID_CHARS_MIN:
-            raise LetterError(f"an id, or its first {ID_CHARS_MIN} characters or more, is needed: {beginning!r}")
+            raise DeadLetterError(f"an id, or its first {ID_CHARS_MIN} characters or more, is needed: {beginning!r}")
         query = select(dead_letters).where(_COLUMNS.id.startswith(beginning, autoescape=True)).limit(2)
         with reading(self._engine) as connection:
-            found = [Letter(*row) for row in connection.execute(query)]
+            found = [StoredDeadLetter(*row) for row in connection.execute(query)]
         if len(found) != 1:
-            raise LetterError(f"{'more than one' if found else 'no'} dead letter has an id that begins {beginning!r}")
+            raise DeadLetterError(
+                f"{'more than one' if found else 'no'} dead letter has an id that begins {beginning!r}"
+            )
         if found[0].state != OPEN:
-            raise LetterError(f"the dead letter {found[0].id} is {found[0].state} already")
+            raise DeadLetterError(f"the dead letter {found[0].id} is {found[0].state} already")
         return found[0]
 
-    def retry(self, letter: Letter) -> str:
+    def retry(self, letter: StoredDeadLetter) -> str:
         """Settle it after all; what became of it: `inserted`, `adjusted` or `repeated`.
 
         Raises LetterError with the reason why it stays open: nothing has happened then.
@@ -82,18 +84,18 @@ class Letters:
         with self._store.settling() as settling:
             settled = settling.settle_any([arrival], [])
             if settled.conflicts or settled.rejected:
-                raise LetterError(_why(settled))
+                raise DeadLetterError(_why(settled))
             _mark(settling.connection, letter, RETRIED, settling.now, "")
         return "inserted" if settled.inserted else "adjusted" if settled.adjusted else "repeated"
 
-    def drop(self, letter: Letter, why: str, now: float) -> None:
+    def drop(self, letter: StoredDeadLetter, why: str, now: float) -> None:
         """Decide against it, for this reason, which is added to its own. Raises LetterError."""
         if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
-            raise LetterError(f"a reason has 1 to {REASON_CHARS_MAX} printable characters")
+            raise DeadLetterError(f"a reason has 1 to {REASON_CHARS_MAX} printable characters")
         with writing(self._engine) as connection:
             _mark(connection, letter, DROPPED, now, f"; dropped: {why.strip()}")
 
-    def _entry(self, letter: Letter) -> LedgerEntry:
+    def _entry(self, letter: StoredDeadLetter) -> LedgerEntry:
         """What is laid aside is a record that could not be read, or an entry that could not be stored."""
         try:
             shape = msgspec.json.decode(letter.payload)
@@ -101,7 +103,7 @@ class Letters:
                 return msgspec.convert(shape, LedgerEntry)
             return self._to_entry(letter.payload.encode())
         except Exception as error:
-            raise LetterError(f"still cannot be read: {type(error).__name__}: {error}") from error
+            raise DeadLetterError(f"still cannot be read: {type(error).__name__}: {error}") from error
 
 
 def count_open(engine: Engine) -> int:
@@ -117,11 +119,11 @@ def _why(settled: Settled) -> str:
     return "the database still refuses it"
 
 
-def _mark(connection: Connection, letter: Letter, state: str, now: float, more: str) -> None:
+def _mark(connection: Connection, letter: StoredDeadLetter, state: str, now: float, more: str) -> None:
     """Raises LetterError if somebody else was faster."""
     mine = (_COLUMNS.id == letter.id) & (_COLUMNS.state == OPEN)
     values: dict[str, Any] = {"state": state, "state_at": now}
     if more:
         values["reason"] = _COLUMNS.reason + literal(more)
     if connection.execute(update(dead_letters).where(mine).values(values)).rowcount != 1:
-        raise LetterError(f"the dead letter {letter.id} is not open any more")
+        raise DeadLetterError(f"the dead letter {letter.id} is not open any more")

@@ -186,7 +186,7 @@ class Settler:
             except Exception as error:  # noqa: BLE001  the database is away, or a bug: to be seen, not to end all billing
                 self._observer.failed(error)
                 tries += not isinstance(error, LedgerUnavailable)
-                if tries >= TRIES_MAX and not isinstance(batch[0], _Buried):
+                if tries >= TRIES_MAX and not isinstance(batch[0], _RejectedRecord):
                     await self._isolate(in_thread, batch, error)
                     return
                 await asyncio.sleep(retry_s)
@@ -201,7 +201,7 @@ class Settler:
             for pending in batch:
                 await self._settle(in_thread, [pending])
         else:
-            await self._settle(in_thread, [_Buried(batch[0], f"failed: {type(error).__name__}")])
+            await self._settle(in_thread, [_RejectedRecord(batch[0], f"failed: {type(error).__name__}")])
 
     def _write(self, batch: Sequence[PendingRecord]) -> tuple[Settled, int]:
         """On the settler's thread: read, price, write. → what became of it, and how many could not be read."""
@@ -218,7 +218,7 @@ class Settler:
         return self._store.settle(arrivals, letters), len(letters)
 
     def _made(self, pending: PendingRecord) -> LedgerEntry | DeadLetter:
-        if isinstance(pending, _Buried):
+        if isinstance(pending, _RejectedRecord):
             return _letter(pending, pending.reason)
         if pending.deliveries > DELIVERIES_MAX:
             return _letter(pending, f"delivered {DELIVERIES_MAX} times and never settled")
@@ -228,7 +228,7 @@ class Settler:
             return _letter(pending, f"unreadable: {type(error).__name__}")
 
 
-class _Buried:
+class _RejectedRecord:
     """A record that will not be tried again."""
 
     def __init__(self, pending: PendingRecord, reason: str) -> None:

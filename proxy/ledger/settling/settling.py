@@ -141,7 +141,7 @@ class Settling:
         """All at once. Raises OddBatchError if one was there before, and whatever a bad row raises."""
         if batch is not None:
             self._insert(batch)
-        self.bury(letters)
+        self.insert_dead_letters(letters)
         return Settled(
             inserted=tuple(one.entry for one in batch.arrivals if one.entry.kind != ATTEMPT) if batch else ()
         )
@@ -155,7 +155,7 @@ class Settling:
             self._restate(stored, arrival, adjusting)
         aside = _Tally()
         self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in stored), aside)
-        self.bury([*letters, *tally.letters, *adjusting.letters, *aside.letters])
+        self.insert_dead_letters([*letters, *tally.letters, *adjusting.letters, *aside.letters])
         return Settled(
             inserted=tuple(tally.inserted),
             repeated=tally.repeated + adjusting.repeated,
@@ -168,7 +168,7 @@ class Settling:
         """Entries (not none) that are new, and their sums. Raises OddBatchError if one is not."""
         self._insert(self._statements.batch(arrivals))
 
-    def bury(self, letters: Iterable[DeadLetter]) -> None:
+    def insert_dead_letters(self, letters: Iterable[DeadLetter]) -> None:
         """Put letters down; one that was there before is counted."""
         rows: dict[str, tuple[Any, ...]] = {}
         for letter in letters:
@@ -274,7 +274,7 @@ class Settling:
 
     def _insert(self, batch: Batch) -> None:
         if self._statements.entries.execute(self.connection, batch.rows) != len(batch.arrivals):
-            raise OddBatchError
+            raise DuplicateInBatchError
         self._statements.sums.add(self.connection, batch.sums)
 
 
@@ -283,7 +283,7 @@ def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
     return [Arrival(line) for one in arrivals for line in lines(one.entry)]
 
 
-class OddBatchError(Exception):
+class DuplicateInBatchError(Exception):
     """Not every row of a batch was new: undoes its transaction."""
 
 

@@ -19,7 +19,7 @@ from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.correction import TERMINAL
 from proxy.billing.keys import AccountKind
 from proxy.billing.limits import CREDIT, credit_gate
-from proxy.billing.reservation import Change, Sum
+from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.schema.tables import (
     accounts,
     api_keys,
@@ -51,7 +51,7 @@ def ledger_time(engine: Engine) -> int:
         return clock_of(connection)
 
 
-def sums(engine: Engine, wants: Sequence[tuple[str, float]]) -> list[Sum]:
+def sums(engine: Engine, wants: Sequence[tuple[str, float]]) -> list[SpendTotal]:
     """What was spent at each of these gates since then (Unix seconds), all at one moment. Raises LedgerUnavailable.
 
     A gate is the id of a key, a project or an organization; or `credit_gate` of that: all that was ever spent there,
@@ -61,12 +61,12 @@ def sums(engine: Engine, wants: Sequence[tuple[str, float]]) -> list[Sum]:
         as_of_us = clock_of(connection)
         kinds = _kinds(connection, {scope_of(gate_id) for gate_id, _ in wants})
         return [
-            Sum(gate_id, since, _spent(connection, kinds.get(scope_of(gate_id), _KEY), gate_id, since), as_of_us)
+            SpendTotal(gate_id, since, _spent(connection, kinds.get(scope_of(gate_id), _KEY), gate_id, since), as_of_us)
             for gate_id, since in wants
         ]
 
 
-def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], int, int]:
+def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
     """What was settled after `after_us`, in the order in which it was, and about `limit` entries at most: settling
     transactions are never cut. → the entries; up to when that is all of them; the ledger's clock. Times in µs.
 
@@ -86,7 +86,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[Change], in
         gates = _gates(connection, {row.key_id for row in rows})
     found = [
         # What nobody can price is free.
-        Change(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == CREDIT])
+        SpendDelta(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == CREDIT])
         for exchange_id, kind, key_id, settled_at, started_at, money in rows
     ]
     return found, until_us, clock_us

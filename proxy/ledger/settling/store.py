@@ -16,7 +16,15 @@ from sqlalchemy import Engine, select, union_all
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.clock import LedgerClock
-from proxy.ledger.settling.settling import Arrival, DeadLetter, OddBatchError, Settled, Settling, Statements, attempts
+from proxy.ledger.settling.settling import (
+    Arrival,
+    DeadLetter,
+    DuplicateInBatchError,
+    Settled,
+    Settling,
+    Statements,
+    attempts,
+)
 from proxy.storage.database import reading, refused_row, writing
 
 __all__ = ["Arrival", "DeadLetter", "LedgerStore", "Settled"]
@@ -42,7 +50,7 @@ class LedgerStore:
             batch = self._statements.batch([*arrivals, *attempts(arrivals)]) if arrivals else None
             with self.settling() as settling:
                 return settling.settle_new(batch, letters)
-        except OddBatchError:
+        except DuplicateInBatchError:
             pass
         except Exception as error:
             if not refused_row(error):

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from proxy.metering.estimator.regression import Errors, Ridge, Weight
+from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
 from proxy.metering.usage import Evidence, Usage
 
 # Characters of one token, as most tokenizers cut English; of tool calls, which are JSON.
@@ -166,7 +166,7 @@ class Completions:
     __slots__ = ("errors", "hidden", "ridge")
 
     def __init__(self) -> None:
-        self.ridge = Ridge(BELIEFS)
+        self.ridge = RecursiveLeastSquares(BELIEFS)
         self.hidden = Hidden()
         self.errors = Errors()
 
@@ -201,7 +201,7 @@ class Completions:
         """From `row`; None if that cannot be one."""
         if len(row) < 5 or not all(math.isfinite(value) for value in row):
             return None
-        ridge, errors = Ridge.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
+        ridge, errors = RecursiveLeastSquares.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
         if ridge is None or errors is None or not Hidden.is_row(row[2:5]):
             return None
         found = cls()

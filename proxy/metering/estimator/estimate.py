@@ -17,7 +17,7 @@ from msgspec import structs
 
 from proxy.metering.estimator.completion import Completions, Hidden, counters, hidden_of, hidden_tokens, may_hide
 from proxy.metering.estimator.prompts import Prompts
-from proxy.metering.estimator.tokenized import Tokenized
+from proxy.metering.estimator.tokenized import TokenizedEstimate
 from proxy.metering.meter import Metered
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
@@ -45,7 +45,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     None: this one is not known to hide any"""
 
 
-_NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), Tokenized()
+_NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), TokenizedEstimate()
 
 
 class Estimator:
@@ -59,7 +59,7 @@ class Estimator:
         self._completions: dict[str, Completions] = {}
         self._named: dict[str, Hidden] = {}  # by the model's own name, whoever provides it
         self._prompts: dict[str, Prompts] = {}
-        self._tokenized: dict[str, Tokenized] = {}
+        self._tokenized: dict[str, TokenizedEstimate] = {}
 
     def completion(
         self,
@@ -121,7 +121,7 @@ class Estimator:
         """Beside `learn`, where a tokenizer counted so many: the relative error of the estimate by that, or None."""
         if evidence.empty or not usage.completion_tokens or not counted:
             return None
-        tokenized = _kept(self._tokenized, model_key, Tokenized)
+        tokenized = _kept(self._tokenized, model_key, TokenizedEstimate)
         visible = tokenized.visible(evidence, counted)
         unseen = self._hidden(model_key, self._completions.get(model_key, _NO_ANSWERS), visible) or 0
         error = (visible + unseen) / usage.completion_tokens - 1
@@ -147,7 +147,7 @@ class Estimator:
             estimator._completions = _restored(exported.get("completions"), Completions.restored)
             estimator._named = _restored(exported.get("named"), _restored_hidden)
             estimator._prompts = _restored(exported.get("prompts"), Prompts.restored)
-            estimator._tokenized = _restored(exported.get("tokenized"), Tokenized.restored)
+            estimator._tokenized = _restored(exported.get("tokenized"), TokenizedEstimate.restored)
         return estimator
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from proxy.metering.estimator.regression import Errors, Ridge, Weight
+from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
 from proxy.metering.usage import PromptEvidence
 
 # One for each counter, from 690 recorded requests. Images and attachments are a guess: providers differ 40 ×.
@@ -55,7 +55,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self._answers = 0  # since this process knows the model
-        self.ridge = Ridge(BELIEFS)
+        self.ridge = RecursiveLeastSquares(BELIEFS)
         self.errors = Errors()
 
     def tokens(self, prompt: PromptEvidence) -> int:
@@ -88,7 +88,7 @@ class Prompts:
         """From `row`; None if that cannot be one."""
         if len(row) < 2 or not all(math.isfinite(value) for value in row):
             return None
-        ridge, errors = Ridge.restored(BELIEFS, row[2:]), Errors.restored(row[:2])
+        ridge, errors = RecursiveLeastSquares.restored(BELIEFS, row[2:]), Errors.restored(row[:2])
         if ridge is None or errors is None:
             return None
         found = cls()

@@ -39,7 +39,7 @@ class Weight(msgspec.Struct, frozen=True):
     most: float
 
 
-class Ridge:
+class RecursiveLeastSquares:
     """The weights of one model, and how sure they are: the upper triangle of their covariance, row by row."""
 
     __slots__ = ("_beliefs", "_faded", "_noise", "_rows", "weights")
@@ -59,7 +59,7 @@ class Ridge:
     def learn(self, counters: Sequence[float], tokens: float) -> None:
         """From an answer whose tokens are known."""
         said = _weighted(self.weights, counters)
-        reach = self._reach(counters)
+        reach = self._gain(counters)
         noise = _NOISE_TOKENS + self._noise * max(said, tokens / 2, 1.0)
         miss = tokens - said
         variance = max(_weighted(reach, counters), 0.0) + noise * noise
@@ -67,14 +67,16 @@ class Ridge:
         for index, far in enumerate(reach):
             if far:
                 self._move(index, far * miss / variance)
-        self._grow_surer(reach, variance)
+        self._update_covariance(reach, variance)
 
     def row(self) -> list[float]:
         """Everything learned, for `restored`."""
         return [*self.weights, *(value for row in self._rows for value in row)]
 
     @classmethod
-    def restored(cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE) -> Ridge | None:
+    def restored(
+        cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE
+    ) -> RecursiveLeastSquares | None:
         """From `row`; None if that cannot be one. The numbers are finite."""
         size = len(beliefs)
         if len(row) != size + size * (size + 1) // 2:
@@ -91,7 +93,7 @@ class Ridge:
         size = len(self._beliefs)
         return [[one.spread**2, *[0.0] * (size - index - 1)] for index, one in enumerate(self._beliefs)]
 
-    def _reach(self, counters: Sequence[float]) -> list[float]:
+    def _gain(self, counters: Sequence[float]) -> list[float]:
         """Covariance × counters: how far each weight may move. Most counters of an answer are 0."""
         rows = self._rows
         reach = [0.0] * len(rows)
@@ -107,7 +109,7 @@ class Ridge:
         one, weight = self._beliefs[index], self.weights[index] + step
         self.weights[index] = one.least if weight < one.least else one.most if weight > one.most else weight
 
-    def _grow_surer(self, reach: list[float], variance: float) -> None:
+    def _update_covariance(self, reach: list[float], variance: float) -> None:
         kept = 1 - _FORGOTTEN
         for index, row in enumerate(self._rows):
             gain = reach[index] / variance

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxy.metering.estimator.completion import shown_error
-from proxy.metering.estimator.regression import Errors, Ridge, Weight
+from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
 from proxy.metering.usage import Evidence
 
 # From the same recorded streams as the counters' beliefs; rounded.
@@ -34,13 +34,13 @@ def counters(evidence: Evidence, tokens: int) -> list[float]:
     return [1.0, tokens, evidence.text_events, calls, max(calls - 1, 0), reasoning]
 
 
-class Tokenized:
+class TokenizedEstimate:
     """One model: its regression, its mean error."""
 
     __slots__ = ("errors", "ridge")
 
     def __init__(self) -> None:
-        self.ridge = Ridge(BELIEFS, _NOISE)
+        self.ridge = RecursiveLeastSquares(BELIEFS, _NOISE)
         self.errors = Errors()
 
     def visible(self, evidence: Evidence, tokens: int) -> float:
@@ -61,9 +61,9 @@ class Tokenized:
         return [*self.errors.row(), *self.ridge.row()]
 
     @classmethod
-    def restored(cls, row: Sequence[float]) -> Tokenized | None:
+    def restored(cls, row: Sequence[float]) -> TokenizedEstimate | None:
         """From `row`; None if that cannot be one. The numbers are finite."""
-        ridge, errors = Ridge.restored(BELIEFS, row[2:], _NOISE), Errors.restored(row[:2])
+        ridge, errors = RecursiveLeastSquares.restored(BELIEFS, row[2:], _NOISE), Errors.restored(row[:2])
         if ridge is None or errors is None:
             return None
         found = cls()

@@ -27,7 +27,7 @@ _EVENT_BYTES_MAX = 4096
 _text_of = msgspec.json.Decoder(str).decode
 
 
-class TextRun(msgspec.Struct, frozen=True):
+class EventTemplate(msgspec.Struct, frozen=True):
     """What is the same in every event of a run."""
 
     before: bytes
@@ -38,7 +38,7 @@ class TextRun(msgspec.Struct, frozen=True):
     """the text is reasoning"""
 
 
-class RunText(msgspec.Struct, frozen=True, gc=False):
+class TemplateMatch(msgspec.Struct, frozen=True, gc=False):
     """What some events of a run say."""
 
     events: int
@@ -70,12 +70,12 @@ class Wrap(msgspec.Struct, frozen=True):
 BARE = Wrap(lambda size: b"", b"", b"")
 
 
-class RunReader:
+class TemplateMatcher:
     """Reads many events of a run in one look: the bytes are passed over once, by the interpreter's own loops."""
 
     __slots__ = ("_find", "_find_escaped", "_fixed", "_heads", "_tail", "_wrap", "run")
 
-    def __init__(self, run: TextRun, wrap: Wrap = BARE) -> None:
+    def __init__(self, run: EventTemplate, wrap: Wrap = BARE) -> None:
         self.run = run
         self._wrap = wrap
         self._fixed = len(run.before) + len(run.after)
@@ -84,7 +84,7 @@ class RunReader:
         self._find, self._find_escaped = _finder(_TEXT, *around), _finder(_TEXT_ESCAPED, *around)
         self._heads: dict[int, bytes] = {}  # by the length of the text: all that comes before it
 
-    def read(self, wire: bytes) -> RunText | None:
+    def read(self, wire: bytes) -> TemplateMatch | None:
         """What `wire` says, if it is events of the run, each wrapped, and nothing else."""
         texts = self._find_escaped(wire) if b"\\" in wire else self._find(wire)
         heads = self._heads
@@ -107,7 +107,7 @@ class RunReader:
         if blanks:
             chars = chars[0] - blanks, chars[1], chars[2], chars[3] - blanks, *chars[4:]
         size = events * self._fixed + len(joined) - blanks
-        return RunText(events, events - texts.count(b""), chars, self.run.reasoning, size, texts)
+        return TemplateMatch(events, events - texts.count(b""), chars, self.run.reasoning, size, texts)
 
     def _head(self, text_bytes: int) -> bytes:
         head = self._wrap.head(self._fixed + text_bytes) + self.run.before
@@ -123,7 +123,7 @@ def _finder(text: bytes, head_pattern: bytes, before_bytes: int, tail_bytes: int
     return re.compile(pattern).findall
 
 
-def run_of(event: bytes, name: bytes, text: str, *, reasoning: bool) -> TextRun | None:
+def run_of(event: bytes, name: bytes, text: str, *, reasoning: bool) -> EventTemplate | None:
     """The run that the data of `event` begins, whose one text is `text`, under `name`; None if unsure."""
     key = b'"%b":"' % name
     at = event.find(key)
@@ -135,7 +135,7 @@ def run_of(event: bytes, name: bytes, text: str, *, reasoning: bool) -> TextRun 
     before, after = b"data: " + event[:start], event[inside.end() :] + b"\n\n"
     if b"\\" in before or b"\\" in after or not after.startswith(b'"') or _unescaped(inside[0]) != text:
         return None
-    return TextRun(before, after, reasoning)
+    return EventTemplate(before, after, reasoning)
 
 
 def _unescaped(inside: bytes) -> str | None:

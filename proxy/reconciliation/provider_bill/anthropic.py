@@ -12,24 +12,24 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from proxy.reconciliation.provider_bill.bill import Bucket, Kind, Place, Result, Subject
+from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, JsonPath, Result
 
 _CENTS_PER_USD = Decimal(100)
 
 
-def is_bucket(place: Place) -> bool:
+def is_bucket(place: JsonPath) -> bool:
     """True if it looks like one of these."""
     return place.has("starting_at")
 
 
-def bucket(place: Place) -> Bucket:
+def bucket(place: JsonPath) -> Bucket:
     """One bucket. Raises BillError."""
     end = place.field("ending_at")
     times = end.day_of(_moment(place.field("starting_at")), _moment(end))
     return Bucket(*times, tuple(map(_result, place.field("results").items())))
 
 
-def _moment(place: Place) -> int:
+def _moment(place: JsonPath) -> int:
     """An RFC 3339 time, to the second → Unix seconds."""
     try:
         moment = datetime.fromisoformat(place.text())
@@ -38,27 +38,27 @@ def _moment(place: Place) -> int:
         raise place.wrong("must be a time: 2026-11-01T00:00:00Z") from None
 
 
-def _result(place: Place) -> Result:
+def _result(place: JsonPath) -> Result:
     return _cost(place) if place.has("amount") else _usage(place)
 
 
-def _usage(place: Place) -> Result:
+def _usage(place: JsonPath) -> Result:
     read = place.field("cache_read_input_tokens").count()
     prompt = place.field("uncached_input_tokens").count() + read
     if place.has("cache_creation"):
         written = place.field("cache_creation")
         prompt += sum(map(written.count_or_zero, ("ephemeral_1h_input_tokens", "ephemeral_5m_input_tokens")))
-    amounts: dict[Kind, Decimal | int] = {
-        Kind.PROMPT: prompt,
-        Kind.CACHED: read,
-        Kind.COMPLETION: place.field("output_tokens").count(),
+    amounts: dict[BillKind, Decimal | int] = {
+        BillKind.PROMPT: prompt,
+        BillKind.CACHED: read,
+        BillKind.COMPLETION: place.field("output_tokens").count(),
     }
-    return Result(Subject.USAGE, place.text_or_none("model"), amounts)
+    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 
-def _cost(place: Place) -> Result:
+def _cost(place: JsonPath) -> Result:
     currency = place.field("currency")
     if currency.text().lower() != "usd":
         raise currency.wrong("must be USD")
     name = place.text_or_none("model") or place.text_or_none("description") or place.text_or_none("cost_type")
-    return Result(Subject.COST, name, {Kind.COST: place.field("amount").amount() / _CENTS_PER_USD})
+    return Result(BillSubject.COST, name, {BillKind.COST: place.field("amount").amount() / _CENTS_PER_USD})

@@ -32,7 +32,7 @@ class BillError(ValueError):
     """An export that cannot be read. The text begins with the place in the file; it quotes nothing of it."""
 
 
-class Kind(StrEnum):
+class BillKind(StrEnum):
     """What is compared; named as in the ledger."""
 
     REQUESTS = "requests"
@@ -42,16 +42,16 @@ class Kind(StrEnum):
     COST = "cost_usd"
 
 
-class Subject(StrEnum):
+class BillSubject(StrEnum):
     """What a page of an export is about."""
 
     USAGE = "usage"
     COST = "cost"
 
 
-KINDS: Mapping[Subject, tuple[Kind, ...]] = {
-    Subject.USAGE: (Kind.REQUESTS, Kind.PROMPT, Kind.CACHED, Kind.COMPLETION),
-    Subject.COST: (Kind.COST,),
+KINDS: Mapping[BillSubject, tuple[BillKind, ...]] = {
+    BillSubject.USAGE: (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION),
+    BillSubject.COST: (BillKind.COST,),
 }
 
 
@@ -59,10 +59,10 @@ KINDS: Mapping[Subject, tuple[Kind, ...]] = {
 class Result:
     """One line of a bucket."""
 
-    subject: Subject
+    subject: BillSubject
     model: str | None
     """as the provider names it, or what else it wants money for; None: it did not say which"""
-    amounts: Mapping[Kind, Decimal | int]
+    amounts: Mapping[BillKind, Decimal | int]
     """requests, tokens; cost in USD"""
 
 
@@ -81,7 +81,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JsonPath:
     """A value of the file and where it stands there: `data[3].results[0].input_tokens`."""
 
     value: Any
@@ -95,20 +95,20 @@ class Place:
         """True if there is such a field, and it is not null."""
         return isinstance(self.value, dict) and self.value.get(name) is not None
 
-    def field(self, name: str) -> Place:
+    def field(self, name: str) -> JsonPath:
         """The field of this name. Raises BillError if there is none."""
         if not isinstance(self.value, dict):
             raise self.wrong("must be an object")
-        place = Place(self.value.get(name), f"{self.path}{'' if self.path[-1:] in ('', ' ') else '.'}{name}")
+        place = JsonPath(self.value.get(name), f"{self.path}{'' if self.path[-1:] in ('', ' ') else '.'}{name}")
         if name not in self.value:
             raise place.wrong("is missing")
         return place
 
-    def items(self) -> Iterator[Place]:
+    def items(self) -> Iterator[JsonPath]:
         """What is in the list. Raises BillError if this is none."""
         if not isinstance(self.value, list):
             raise self.wrong("must be a list")
-        return (Place(value, f"{self.path}[{index}]") for index, value in enumerate(self.value))
+        return (JsonPath(value, f"{self.path}[{index}]") for index, value in enumerate(self.value))
 
     def count(self) -> int:
         """Raises BillError if this is no count."""
@@ -159,15 +159,15 @@ class Bill:
     def __init__(self) -> None:
         self.goes_on = False
         """its last page says that there are more"""
-        self._said: dict[Subject, dict[tuple[date, str | None], Counter[Kind]]] = defaultdict(dict)
+        self._said: dict[BillSubject, dict[tuple[date, str | None], Counter[BillKind]]] = defaultdict(dict)
         self._lines: dict[tuple[date, str | None], int] = Counter()
-        self._covered: dict[Subject | None, set[tuple[int, int]]] = defaultdict(set)
+        self._covered: dict[BillSubject | None, set[tuple[int, int]]] = defaultdict(set)
 
     def add(self, buckets: Iterable[Bucket]) -> None:
         """Add a page. Raises BillError if there are too many."""
         buckets = list(buckets)
         # A bucket in which nothing was used does not say what it is about: its page does.
-        subjects: set[Subject | None] = {result.subject for bucket in buckets for result in bucket.results}
+        subjects: set[BillSubject | None] = {result.subject for bucket in buckets for result in bucket.results}
         for bucket in buckets:
             for subject in subjects or {None}:
                 self._covered[subject].add((bucket.begin_s, bucket.end_s))
@@ -179,17 +179,17 @@ class Bill:
         sums = self._said[result.subject].setdefault(row, Counter())
         for kind, amount in result.amounts.items():
             sums[kind] += amount  # type: ignore[assignment]  # an int or a Decimal
-        if result.subject is Subject.COST:
+        if result.subject is BillSubject.COST:
             self._lines[row] += 1
         if len(self._said[result.subject]) > ROWS_MAX:
             raise BillError(f"more than {ROWS_MAX} days and models: ask the provider for a shorter time")
 
     @property
-    def subjects(self) -> tuple[Subject, ...]:
+    def subjects(self) -> tuple[BillSubject, ...]:
         """What it is about; an export in which nothing was used is one of usage."""
-        return tuple(subject for subject in Subject if subject in self._said) or (Subject.USAGE,)
+        return tuple(subject for subject in BillSubject if subject in self._said) or (BillSubject.USAGE,)
 
-    def spans(self, subject: Subject) -> list[tuple[int, int]]:
+    def spans(self, subject: BillSubject) -> list[tuple[int, int]]:
         """The times that it speaks of, in order, as long as they can be: Unix seconds, the second one not part of it.
 
         Raises BillError if a time is counted in two buckets.
@@ -205,12 +205,12 @@ class Bill:
                 spans.append((begin, end))
         return spans
 
-    def kinds(self, subject: Subject) -> tuple[Kind, ...]:
+    def kinds(self, subject: BillSubject) -> tuple[BillKind, ...]:
         """What it counts; where nothing was used, what every export counts."""
         said = {kind for sums in self._said[subject].values() for kind in sums}
-        return tuple(kind for kind in KINDS[subject] if kind in said) or (Kind.PROMPT, Kind.COMPLETION)
+        return tuple(kind for kind in KINDS[subject] if kind in said) or (BillKind.PROMPT, BillKind.COMPLETION)
 
-    def amounts(self, subject: Subject) -> Mapping[tuple[date, str | None], Mapping[Kind, Decimal | int]]:
+    def amounts(self, subject: BillSubject) -> Mapping[tuple[date, str | None], Mapping[BillKind, Decimal | int]]:
         """(day, model) → what was used; cost in USD."""
         return self._said[subject]
 

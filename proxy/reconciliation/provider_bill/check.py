@@ -27,7 +27,7 @@ from enum import StrEnum
 from math import ceil
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up
-from proxy.reconciliation.provider_bill.bill import Bill, Kind, Subject
+from proxy.reconciliation.provider_bill.bill import Bill, BillKind, BillSubject
 
 ERRORS_MAX = 3
 """times the error that an estimate expects of itself, which is a mean: few are further off than this"""
@@ -52,7 +52,7 @@ _DATE = re.compile(rf"[-@](?:{'|'.join(_DATES)})", re.ASCII)
 _LATEST = "-latest"
 
 
-class Verdict(StrEnum):
+class BillVerdict(StrEnum):
     """What is to be thought of a difference, from good to bad."""
 
     EQUAL = "equal"
@@ -63,7 +63,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class LedgerTotals:
     """What the ledger has of a model: the sum of the exchanges that began on one day and ended on one day (UTC), all of
     them with estimated usage, or none. Money: nUSD."""
 
@@ -74,10 +74,10 @@ class Ours:
     ended: date | None
     """None: after it"""
     estimated: bool
-    amounts: Mapping[Kind, int]
-    unknown: Mapping[Kind, int]
+    amounts: Mapping[BillKind, int]
+    unknown: Mapping[BillKind, int]
     """exchanges of which nobody has said this"""
-    errors: Mapping[Kind, float]
+    errors: Mapping[BillKind, float]
     """the errors that the estimates expect of themselves, added up; tokens, nUSD"""
 
 
@@ -89,7 +89,7 @@ class Row:
     """in UTC; None: all days together"""
     model: str | None
     """None: all models together"""
-    kind: Kind
+    kind: BillKind
     provider: int = 0
     ledger: int = 0
     estimated: int = 0
@@ -113,16 +113,16 @@ class Row:
         return self.provider - self.ledger
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> BillVerdict:
         """What explains the difference."""
         if self.difference == 0:
-            return Verdict.EQUAL
+            return BillVerdict.EQUAL
         if abs(self.difference) <= self.rounding:
-            return Verdict.ROUNDING
+            return BillVerdict.ROUNDING
         less, more = ceil(self.less) + self.rounding, ceil(self.more) + self.rounding
         if -less <= self.difference <= more:
-            return Verdict.ESTIMATES
-        return Verdict.MIDNIGHT if -less - self.left <= self.difference <= more + self.came else Verdict.DIFFERS
+            return BillVerdict.ESTIMATES
+        return BillVerdict.MIDNIGHT if -less - self.left <= self.difference <= more + self.came else BillVerdict.DIFFERS
 
     def add(self, other: Row) -> None:
         """Make it the sum of both; but what goes over midnight between two of them stays within the sum."""
@@ -143,10 +143,10 @@ class Compared:
     @property
     def explained(self) -> bool:
         """Nothing differs, on no day and over all days of no model."""
-        return all(row.verdict is not Verdict.DIFFERS for row in (*self.rows, *self.models))
+        return all(row.verdict is not BillVerdict.DIFFERS for row in (*self.rows, *self.models))
 
 
-def compare(bill: Bill, ours: Mapping[Subject, Sequence[Ours]]) -> Compared:
+def compare(bill: Bill, ours: Mapping[BillSubject, Sequence[LedgerTotals]]) -> Compared:
     """Every number that the provider says or we have, for the times that its export speaks of."""
     theirs = {model for subject in bill.subjects for _, model in bill.amounts(subject) if model is not None}
     names = matched(theirs, {one.model for group in ours.values() for one in group})
@@ -185,30 +185,30 @@ def is_dated(name: str, undated: str) -> bool:
 
 
 def _order(row: Row) -> tuple[date, str, int]:
-    return row.day or date.min, row.model or "", list(Kind).index(row.kind)
+    return row.day or date.min, row.model or "", list(BillKind).index(row.kind)
 
 
 class _Table:
     """The rows of one subject, as they grow. Begins with what the provider says."""
 
-    def __init__(self, bill: Bill, subject: Subject, names: Mapping[str, str]) -> None:
+    def __init__(self, bill: Bill, subject: BillSubject, names: Mapping[str, str]) -> None:
         said = bill.amounts(subject)
         self._names = names
         self._kinds = bill.kinds(subject)
         self._unnamed = ALL_MODELS if all(model is None for _, model in said) else NO_MODEL
-        self._rows: dict[tuple[date | None, str, Kind], Row] = {}
+        self._rows: dict[tuple[date | None, str, BillKind], Row] = {}
         for (day, model), amounts in said.items():
             for kind in self._kinds:
                 row = self._row(day, model, kind)
-                amount, rounded = amounts.get(kind, 0), bill.lines(day, model) if kind is Kind.COST else 0
-                row.provider += nusd_from_usd_rounded_half_up(Decimal(amount)) if kind is Kind.COST else int(amount)
+                amount, rounded = amounts.get(kind, 0), bill.lines(day, model) if kind is BillKind.COST else 0
+                row.provider += nusd_from_usd_rounded_half_up(Decimal(amount)) if kind is BillKind.COST else int(amount)
                 row.rounding += _THEIR_ROUNDING_NUSD * rounded
 
-    def _row(self, day: date | None, model: str | None, kind: Kind) -> Row:
+    def _row(self, day: date | None, model: str | None, kind: BillKind) -> Row:
         name = self._unnamed if model is None or self._unnamed == ALL_MODELS else self._names[model]
         return self._rows.setdefault((day, name, kind), Row(day, name, kind))
 
-    def add_ours(self, one: Ours) -> None:
+    def add_ours(self, one: LedgerTotals) -> None:
         """Add it where it began, and say where else it may be."""
         for kind in self._kinds:
             if one.began is not None:
@@ -218,14 +218,14 @@ class _Table:
             if one.ended is not None and one.began is None:
                 self._row(None, one.model, kind).came += one.amounts[kind]
 
-    def _add(self, began: date, one: Ours, kind: Kind) -> None:
+    def _add(self, began: date, one: LedgerTotals, kind: BillKind) -> None:
         row, amount = self._row(began, one.model, kind), one.amounts[kind]
         row.ledger += amount
         row.estimated += amount if one.estimated else 0
         row.unknown += one.unknown[kind]
         row.less += _less(one, kind)
-        row.more += one.unknown[kind] if kind is Kind.REQUESTS else _less(one, kind)
-        row.rounding += _OUR_ROUNDING_NUSD * one.amounts[Kind.REQUESTS] if kind is Kind.COST else 0
+        row.more += one.unknown[kind] if kind is BillKind.REQUESTS else _less(one, kind)
+        row.rounding += _OUR_ROUNDING_NUSD * one.amounts[BillKind.REQUESTS] if kind is BillKind.COST else 0
         if one.ended != one.began:
             row.left += amount
         if one.ended is None:
@@ -248,9 +248,9 @@ class _Table:
         done.models += filter(_says_something, models)
 
 
-def _less(one: Ours, kind: Kind) -> float:
+def _less(one: LedgerTotals, kind: BillKind) -> float:
     """How much less the provider may say, because of estimates."""
-    if kind is Kind.REQUESTS:
+    if kind is BillKind.REQUESTS:
         return one.amounts[kind] if one.estimated else 0
     return ERRORS_MAX * one.errors[kind]
 

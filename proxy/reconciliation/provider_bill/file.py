@@ -15,7 +15,7 @@ import msgspec
 
 from proxy.reconciliation.provider_bill import anthropic as bill_anthropic
 from proxy.reconciliation.provider_bill import openai as bill_openai
-from proxy.reconciliation.provider_bill.bill import Bill, BillError, Bucket, Place
+from proxy.reconciliation.provider_bill.bill import Bill, BillError, Bucket, JsonPath
 
 # A month of hours, of hundreds of models and projects, is a tenth of it.
 DOCUMENT_BYTES_MAX = 32 << 20
@@ -42,7 +42,7 @@ def _wanted(buckets: list[Bucket], since: float | None, until: float | None) -> 
             yield bucket
 
 
-def _buckets(page: Place, seen: set[int]) -> list[Bucket]:
+def _buckets(page: JsonPath, seen: set[int]) -> list[Bucket]:
     buckets = []
     for place in page.field("data").items():
         shape = next((one for one in _SHAPES if one.is_bucket(place)), None)
@@ -56,7 +56,7 @@ def _buckets(page: Place, seen: set[int]) -> list[Bucket]:
     return buckets
 
 
-def _pages(file: BinaryIO) -> Iterator[Place]:
+def _pages(file: BinaryIO) -> Iterator[JsonPath]:
     for document in _documents(file):
         if isinstance(document.value, list):
             yield from document.items()
@@ -64,22 +64,22 @@ def _pages(file: BinaryIO) -> Iterator[Place]:
             yield document
 
 
-def _documents(file: BinaryIO) -> Iterator[Place]:
+def _documents(file: BinaryIO) -> Iterator[JsonPath]:
     """A file whose first line is a whole document has one on each line."""
     first = file.readline(DOCUMENT_BYTES_MAX + 1).removeprefix(BOM_UTF8)
     try:
         document = _decoded(first)
     except BillError:
         rest = file.read(DOCUMENT_BYTES_MAX + 1 - len(first))
-        yield Place(_decoded(first + rest))
+        yield JsonPath(_decoded(first + rest))
         return
-    yield Place(document)
+    yield JsonPath(document)
     number = 1
     while line := file.readline(DOCUMENT_BYTES_MAX + 1):
         number += 1
         if line.strip():
             where = f"line {number}: "
-            yield Place(_decoded(line, where), where)
+            yield JsonPath(_decoded(line, where), where)
 
 
 def _decoded(text: bytes, where: str = "") -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from proxy.reconciliation.provider_bill.bill import Bucket, Kind, Place, Result, Subject
+from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, JsonPath, Result
 
 _COST = "organization.costs.result"
 _COMPLETIONS = "organization.usage.completions.result"
@@ -21,12 +21,12 @@ _INPUT_ONLY = ("organization.usage.embeddings.result", "organization.usage.moder
 _PARTS = ("input_audio_tokens", "output_audio_tokens")
 
 
-def is_bucket(place: Place) -> bool:
+def is_bucket(place: JsonPath) -> bool:
     """True if it looks like one of these."""
     return place.has("start_time")
 
 
-def bucket(place: Place) -> Bucket:
+def bucket(place: JsonPath) -> Bucket:
     """One bucket. Raises BillError."""
     end = place.field("end_time")
     times = end.day_of(place.field("start_time").count(), end.count())
@@ -34,7 +34,7 @@ def bucket(place: Place) -> Bucket:
     return Bucket(*times, tuple(map(_result, results.items())))
 
 
-def _result(place: Place) -> Result:
+def _result(place: JsonPath) -> Result:
     said = place.field("object")
     if said.value == _COST:
         return _cost(place)
@@ -45,24 +45,24 @@ def _result(place: Place) -> Result:
     raise said.wrong("is not counted in tokens or money: leave it out (known are completions, embeddings, costs)")
 
 
-def _usage(place: Place, *, completes: bool) -> Result:
+def _usage(place: JsonPath, *, completes: bool) -> Result:
     for name in _PARTS:
         place.count_or_zero(name)
-    amounts: dict[Kind, Decimal | int] = {
-        Kind.REQUESTS: place.field("num_model_requests").count(),
-        Kind.PROMPT: place.field("input_tokens").count(),
+    amounts: dict[BillKind, Decimal | int] = {
+        BillKind.REQUESTS: place.field("num_model_requests").count(),
+        BillKind.PROMPT: place.field("input_tokens").count(),
     }
     if completes:
-        amounts[Kind.CACHED] = place.count_or_zero("input_cached_tokens")
-        amounts[Kind.COMPLETION] = place.field("output_tokens").count()
-    return Result(Subject.USAGE, place.text_or_none("model"), amounts)
+        amounts[BillKind.CACHED] = place.count_or_zero("input_cached_tokens")
+        amounts[BillKind.COMPLETION] = place.field("output_tokens").count()
+    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 
-def _cost(place: Place) -> Result:
+def _cost(place: JsonPath) -> Result:
     amount = place.field("amount")
     currency = amount.field("currency")
     if currency.text().lower() != "usd":
         raise currency.wrong("must be usd")
     item = place.text_or_none("line_item")
     model = item if item is None else item.rpartition(", ")[0] or item
-    return Result(Subject.COST, model, {Kind.COST: amount.field("value").amount()})
+    return Result(BillSubject.COST, model, {BillKind.COST: amount.field("value").amount()})

@@ -37,13 +37,13 @@ from proxy.billing.record import Outcome
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.usage import UsageSource
 from proxy.reconciliation.integrity import nusd_sum
-from proxy.reconciliation.provider_bill.bill import DAY_S, Kind
-from proxy.reconciliation.provider_bill.check import Ours
+from proxy.reconciliation.provider_bill.bill import DAY_S, BillKind
+from proxy.reconciliation.provider_bill.check import LedgerTotals
 from proxy.reconciliation.reconcile import snapshot
 
 _COLUMNS = ledger_entries.c
-_TOKENS = (Kind.PROMPT, Kind.CACHED, Kind.COMPLETION)
-_COUNTED = (*_TOKENS, Kind.COST)
+_TOKENS = (BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
+_COUNTED = (*_TOKENS, BillKind.COST)
 
 # The longest an exchange can take (`timeouts.total_s`), and by how much clocks of several machines differ at most.
 _EXCHANGE_S_MAX = 86_400
@@ -61,7 +61,7 @@ _BEGAN_S = {
 _DAY = {"sqlite": "CAST({0} / 86400 AS INTEGER)", "postgresql": "CAST(floor({0} / 86400) AS BIGINT)"}
 
 
-def read_ours(engine: Engine, provider: str, spans: list[tuple[int, int]]) -> list[Ours]:
+def read_ledger_totals(engine: Engine, provider: str, spans: list[tuple[int, int]]) -> list[LedgerTotals]:
     """Of the exchanges that were running in these times: Unix seconds, the second one not part of it, none overlapping.
 
     Raises LedgerUnavailable.
@@ -70,17 +70,17 @@ def read_ours(engine: Engine, provider: str, spans: list[tuple[int, int]]) -> li
         return [ours for begin, end in spans for ours in _read(connection, provider, begin, end)]
 
 
-def _read(connection: Connection, provider: str, begin: int, end: int) -> Iterator[Ours]:
+def _read(connection: Connection, provider: str, begin: int, end: int) -> Iterator[LedgerTotals]:
     for row in connection.execute(_sums(connection.dialect, provider, begin, end)):
         found = row._asdict()
-        requests = {Kind.REQUESTS: int(found["requests"])}
-        yield Ours(
+        requests = {BillKind.REQUESTS: int(found["requests"])}
+        yield LedgerTotals(
             model=found["upstream_model"],
             began=_date(found["began"]),
             ended=_date(found["ended"]),
             estimated=bool(found["estimated"]),
             amounts=requests | {kind: int(found[kind]) for kind in _COUNTED},
-            unknown={kind: int(found[f"unknown_{kind}"]) for kind in Kind},
+            unknown={kind: int(found[f"unknown_{kind}"]) for kind in BillKind},
             errors={kind: float(found[f"error_{kind}"]) for kind in _COUNTED},
         )
 
@@ -103,7 +103,7 @@ def _sums(dialect: Dialect, provider: str, begin: int, end: int) -> Select[Any]:
         ended.label("ended"),
         estimated.label("estimated"),
         func.sum(case((columns.source == _SAYS_NONE, 0), else_=columns.requests)).label("requests"),
-        func.sum(case((columns.source == _SAYS_NONE, columns.requests), else_=0)).label(f"unknown_{Kind.REQUESTS}"),
+        func.sum(case((columns.source == _SAYS_NONE, columns.requests), else_=0)).label(f"unknown_{BillKind.REQUESTS}"),
     )
     for kind in _COUNTED:
         amount = columns[kind]
@@ -135,7 +135,7 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
             func.sum(case((_COLUMNS.kind == ADJUSTMENT, 0), else_=1)).label("requests"),
             func.max(case((_COLUMNS.outcome == Outcome.REFUSED_UPSTREAM.value, 1), else_=0)).label("refused"),
             *(func.sum(_COLUMNS[kind]).label(kind) for kind in _TOKENS),
-            nusd_sum(Kind.COST, dialect).label(Kind.COST),
+            nusd_sum(BillKind.COST, dialect).label(BillKind.COST),
         )
         .where(
             _COLUMNS.provider == provider,

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from redis.exceptions import RedisError
 from sqlalchemy import Engine
 
-from proxy.billing.reservation import Change, Standing, Sum
-from proxy.budgets.follower import Follower, Want
+from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
+from proxy.budgets.follower import Follower, SeedRequest
 from proxy.budgets.redis.store import RedisBudgets
-from proxy.budgets.sqlite.store import LocalBudgets
+from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import Alert, notice, passed
 from proxy.ledger.settling import spend
@@ -34,7 +34,7 @@ InThread = Callable[..., Awaitable[Any]]
 def open_budgets(settings: Settings, node: str) -> BudgetStore:
     """The deployment's store, as `node` sees it. Raises BudgetsUnavailable."""
     if settings.queue is None:
-        return LocalBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
+        return SqliteBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
     return _RedisBudgets(open_redis(settings.queue.reveal()), node)
 
 
@@ -52,7 +52,7 @@ class _RedisBudgets(RedisBudgets):
             await self._own_client.aclose()
 
 
-class LedgerFollowed:
+class FollowedLedger:
     """The ledger as a follower asks it: never on the event loop's thread."""
 
     def __init__(self, engine: Engine, in_thread: InThread = asyncio.to_thread) -> None:
@@ -64,14 +64,14 @@ class LedgerFollowed:
         found: int = await self._in_thread(spend.ledger_time, self._engine)
         return found
 
-    async def sums(self, wants: Sequence[Want]) -> list[Sum]:
+    async def sums(self, wants: Sequence[SeedRequest]) -> list[SpendTotal]:
         """What was spent at each, all at one moment."""
-        found: list[Sum] = await self._in_thread(spend.sums, self._engine, wants)
+        found: list[SpendTotal] = await self._in_thread(spend.sums, self._engine, wants)
         return found
 
-    async def changes(self, after_us: int, limit: int) -> tuple[list[Change], int, int]:
+    async def changes(self, after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
         """What was settled after that."""
-        found: tuple[list[Change], int, int] = await self._in_thread(spend.changes, self._engine, after_us, limit)
+        found: tuple[list[SpendDelta], int, int] = await self._in_thread(spend.changes, self._engine, after_us, limit)
         return found
 
     async def settled(self, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
@@ -104,14 +104,14 @@ class Thresholds:
         self._in_thread = in_thread
         self._known: set[str] = set()
 
-    async def look(self, standings: Sequence[Standing]) -> None:
+    async def look(self, standings: Sequence[CounterState]) -> None:
         """More was spent at these gates; again is fine. Raises LedgerUnavailable."""
         budgets = [one for one in standings if one.spent and spend.scope_of(one.gate_id) == one.gate_id]
         if budgets:
             for alert in await self._in_thread(self._noticed, budgets, self._unix_time()):
                 self._observer.noticed(alert)
 
-    def _noticed(self, standings: Sequence[Standing], now: float) -> list[Alert]:
+    def _noticed(self, standings: Sequence[CounterState], now: float) -> list[Alert]:
         found = [one for one in passed(self._engine, standings, now) if one.alert_id not in self._known]
         new = notice(self._engine, found) if found else []
         if len(self._known) > KNOWN_MAX:
@@ -122,10 +122,10 @@ class Thresholds:
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:
     """Compare all sums with the ledger, and forget them → gate → by how much it was off, in nUSD. Raises OSError."""
-    return await Follower(store, LedgerFollowed(engine), on_spent=_nobody, observer=_Nobody()).rebuild()
+    return await Follower(store, FollowedLedger(engine), on_spent=_nobody, observer=_Nobody()).rebuild()
 
 
-async def _nobody(_standings: Sequence[Standing]) -> None:
+async def _nobody(_standings: Sequence[CounterState]) -> None:
     """The servers that run notice it."""
 
 

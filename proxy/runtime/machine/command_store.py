@@ -5,27 +5,27 @@ from __future__ import annotations
 import time
 
 from proxy.billing.settlement import content_hash
-from proxy.ledger.accounts.audit_log import Acts
+from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.settling.store import LedgerStore
-from proxy.runtime.machine.data_folder import Folder, key_pepper, ledger_url
+from proxy.runtime.machine.data_folder import DataFolder, key_pepper, ledger_url
 from proxy.settings import Settings
 from proxy.storage.database import open_engine
 
 
-class Store:
+class CommandStore:
     """The ledger and the keys of a deployment."""
 
     def __init__(self, settings: Settings) -> None:
         """Make or migrate it first. Raises LedgerUnavailable, NewerDatabaseError."""
         self._settings = settings
-        Folder(settings.data_dir).make()
+        DataFolder(settings.data_dir).make()
         migrate(ledger_url(settings))
         self.engine = open_engine(ledger_url(settings))
         self.key_lifetime_max_s = settings.key_lifetime_max
         self.keys = KeyStore(self.engine, clock=time.time)
-        self.acts = Acts(self.engine, clock=time.time)
+        self.acts = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
 
     def pepper(self) -> bytes:

@@ -12,7 +12,7 @@ from proxy.storage.database import sqlite_url
 _OWN = "worker-{}"
 
 
-class Folder:
+class DataFolder:
     """A data directory, as one process sees it."""
 
     def __init__(self, root: Path, worker: int | None = None) -> None:
@@ -28,12 +28,12 @@ class Folder:
         for folder in (self.root, self.own):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def left_behind(self, workers: int) -> list[Folder]:
+    def left_behind(self, workers: int) -> list[DataFolder]:
         """The folders with journals that nobody starts any more, now that there are so many numbered processes (0: one
         without a number). Those of the others that are started now are theirs, also before they have locked them."""
         names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
-        numbered = [Folder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
-        alone = [Folder(self.root)] if workers else []
+        numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
+        alone = [DataFolder(self.root)] if workers else []
         return [folder for folder in (*alone, *numbered) if folder.journal.is_dir()]
 
 

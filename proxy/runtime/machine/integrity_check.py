@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from proxy.ledger.settling.dead_letters import count_open
 from proxy.reconciliation.reconcile import GRACE_S, Finding, reconcile
-from proxy.runtime.machine.records_in_flight import outside_of
+from proxy.runtime.machine.records_in_flight import read_records_in_flight
 from proxy.settings import Settings
 from proxy.telemetry.metrics import Metrics
 
@@ -22,12 +22,12 @@ LETTERS_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-async def audit_for_ever(settings: Settings, engine: Engine, metrics: Metrics) -> None:
+async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics) -> None:
     """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
     while True:
         await asyncio.sleep(AUDIT_S)
         try:
-            outside = await outside_of(settings)
+            outside = await read_records_in_flight(settings)
             since = time.time() - 2 * AUDIT_S - GRACE_S
             # A thread of its own: it may take a minute, and nothing that settles may wait for that.
             findings = await asyncio.to_thread(reconcile, engine, clock=time.time, since=since, outside=outside)

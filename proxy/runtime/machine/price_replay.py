@@ -9,7 +9,7 @@ from proxy.billing.record import Price
 from proxy.settings import Settings, route
 
 
-class PricesNow:
+class CurrentPrices:
     """Callable: a terminal entry → (price, cost), each None where none is known."""
 
     def __init__(self, settings: Settings, book: PriceBook) -> None:

@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks) -> None:
     """If projects have series."""
     if metrics.ledger.projects is not None:
-        tasks.start(place_for_ever(metrics.ledger.projects, engine), name="projects")
+        tasks.start(assign_projects(metrics.ledger.projects, engine), name="projects")
 
 
-async def place_for_ever(projects: ProjectMetrics, engine: Engine, *, retry_s: float = RETRY_S) -> None:
+async def assign_projects(projects: ProjectMetrics, engine: Engine, *, retry_s: float = RETRY_S) -> None:
     """Look up each key that is new here; ends by being cancelled."""
     while True:
         await projects.unplaced.wait()

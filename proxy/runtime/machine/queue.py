@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 
 from proxy.delivery.redis_leases import RedisLeases
-from proxy.delivery.redis_queue import RedisQueue, Turn
+from proxy.delivery.redis_queue import ReclaimLock, RedisQueue
 from proxy.settings import Settings
 from proxy.storage.redis_client import check, open_redis
 
@@ -23,7 +23,7 @@ class Queue:
         self.redis = open_redis(settings.queue.reveal())
         """for whatever answers at once"""
         name = f"worker-{secrets.token_hex(6)}"
-        claim_after_ms, turn = int(settings.lease_s * 1000), Turn()
+        claim_after_ms, turn = int(settings.lease_s * 1000), ReclaimLock()
         self.lanes = [
             RedisQueue(self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, turn=turn)
             for lane in range(max(1, LANES // settings.queue_shards))

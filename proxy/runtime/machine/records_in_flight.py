@@ -3,24 +3,24 @@ is, so that what moves on meanwhile is found there."""
 
 from __future__ import annotations
 
-from proxy.reconciliation.integrity import Outside
+from proxy.reconciliation.integrity import RecordsInFlight
 from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
 
 
-async def outside(queue: Queue) -> Outside:
+async def records_in_flight(queue: Queue) -> RecordsInFlight:
     """Every record in the queue (all of it is read: some seconds per 100,000), and every lease. Raises
     QueueUnavailable."""
     leased = {node: await queue.leases.ids(node) for node in await queue.leases.nodes()}
     ages_s = [await shard.oldest_age_s() for shard in queue.shards]
     queued = [receipt for shard in queue.shards for receipt in await shard.receipts()]
-    return Outside(queued=queued, oldest_age_s=max(ages_s), leased=leased)
+    return RecordsInFlight(queued=queued, oldest_age_s=max(ages_s), leased=leased)
 
 
-async def outside_of(settings: Settings) -> Outside:
+async def read_records_in_flight(settings: Settings) -> RecordsInFlight:
     """The same, over a connection of its own. Raises QueueUnavailable."""
     queue = Queue(settings)
     try:
-        return await outside(queue)
+        return await records_in_flight(queue)
     finally:
         await queue.close()

@@ -12,13 +12,13 @@ from functools import partial
 
 from sqlalchemy import Engine
 
-from proxy.billing.limits import gates
+from proxy.billing.limits import limit_counters
 from proxy.billing.record import UsageRecord
 from proxy.billing.reservation import Hold
 from proxy.billing.settlement import amount
 from proxy.budgets.admission import Admission
 from proxy.budgets.follower import Follower
-from proxy.budgets.observers import AdmissionSeen, FollowerSeen, ThresholdsSeen, WebhookSeen
+from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver, WebhookObserver
 from proxy.budgets.store import BudgetStore
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
@@ -27,7 +27,7 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
-from proxy.runtime.machine.budgets import LedgerFollowed, Thresholds, open_budgets
+from proxy.runtime.machine.budgets import FollowedLedger, Thresholds, open_budgets
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
@@ -37,7 +37,7 @@ from proxy.telemetry.metrics import Metrics
 _log = logging.getLogger(__name__)
 
 
-class Following:
+class LedgerFollowing:
     """One process's part in keeping budgets at what the ledger says, and in telling when they are spent."""
 
     def __init__(
@@ -50,16 +50,16 @@ class Following:
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         """`on_settled`: the ledger has these exchanges."""
-        thresholds = Thresholds(engine, unix_time=time.time, observer=ThresholdsSeen(metrics.budgets))
-        seen = FollowerSeen(metrics.budgets)
+        thresholds = Thresholds(engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets))
+        seen = FollowerObserver(metrics.budgets)
         self.follower = Follower(
-            store, LedgerFollowed(engine), on_spent=thresholds.look, on_settled=on_settled, observer=seen
+            store, FollowedLedger(engine), on_spent=thresholds.look, on_settled=on_settled, observer=seen
         )
         self._webhook = None
         if settings.alerts.url is not None and settings.alerts.secret is not None:
             self._webhook = Webhook(
                 engine, url=settings.alerts.url, secret=settings.alerts.secret, unix_time=time.time,
-                observer=WebhookSeen(metrics.budgets),
+                observer=WebhookObserver(metrics.budgets),
             )  # fmt: skip
 
     def start(self, tasks: Tasks) -> None:
@@ -69,7 +69,7 @@ class Following:
             tasks.start(self._webhook.run(), name="webhook")
 
 
-class Admitting:
+class AdmissionService:
     """Of one proxy process. `start` it before the first request, `close` it after the last."""
 
     def __init__(
@@ -79,12 +79,12 @@ class Admitting:
         self._keyring = keyring
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node)
-        self._following = Following(
+        self._following = LedgerFollowing(
             settings, self.store, engine, metrics, on_settled=lambda settled: self.admission.forget(settled)
         )
-        seen = AdmissionSeen(metrics.budgets)
+        seen = AdmissionObserver(metrics.budgets)
         self.admission = Admission(
-            self.store, seed=self._following.follower.seed, settled=LedgerFollowed(engine).settled,
+            self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine).settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
             when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
         )  # fmt: skip
@@ -124,7 +124,7 @@ class Admitting:
         now = time.time()
         for record in _records(journal):
             key = self._keyring.known(record.opened.key_id)
-            passing = () if key is None else tuple(g for s in self._keyring.scopes(key) for g in gates(s, now))
+            passing = () if key is None else tuple(g for s in self._keyring.scopes(key) for g in limit_counters(s, now))
             charge = amount(record.opened.price, record.reading.usage, record.bills)
             if charge and any(gate.nusd_max is not None for gate in passing):
                 yield Hold(record.opened.exchange_id, passing, charge, 0, record.opened.started_at)

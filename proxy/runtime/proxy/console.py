@@ -18,85 +18,91 @@ from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import subjects
 from proxy.console.api.accounts import AccountsApi
 from proxy.console.api.acting import Threads
-from proxy.console.api.audited_operations import Doing
+from proxy.console.api.audited_operations import AuditedOperations
 from proxy.console.api.endpoints import HEADERS, Endpoint, add
 from proxy.console.api.exchanges import ExchangesApi
 from proxy.console.api.keys import KeysApi
-from proxy.console.api.live import LiveApi, Seen
+from proxy.console.api.live import LiveApi, RunningSnapshot
 from proxy.console.api.openapi import document
 from proxy.console.api.sessions import Sessions
-from proxy.console.api.status import StandingApi
+from proxy.console.api.status import StatusApi
 from proxy.console.api.usage import UsageApi
 from proxy.console.page_routes import add_page
-from proxy.console.remote_exchanges import OtherMachines
-from proxy.gateway.exchange.handler import Chat
-from proxy.gateway.exchange.running import Running
+from proxy.console.remote_exchanges import RemoteExchanges
+from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE
 from proxy.http.server import Routes, Serve, Server
 from proxy.journal.frames import decode_opened
 from proxy.keys.keyring import Keyring
 from proxy.ledger.accounts.account_store import AccountStore
-from proxy.ledger.accounts.audit_log import Acts
+from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import Estimator
-from proxy.reports.exchanges import Found, Wanted, read_exchange, read_exchanges
+from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
 from proxy.reports.reports import read_paid
-from proxy.reports.usage import Sums, read_usage
-from proxy.reports.usage import Wanted as WantedSums
+from proxy.reports.usage import UsageFilter as WantedSums
+from proxy.reports.usage import UsageTotals, read_usage
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.runtime.machine.queue import Queue
-from proxy.runtime.proxy.peer_processes import Siblings
+from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings
 
 LIVE, WHOSE = "live", "whose"
 """questions between the processes on one port: what runs there; which key an exchange is of"""
 
 
-class Mine(msgspec.Struct, frozen=True):
+class ProcessExchanges(msgspec.Struct, frozen=True):
     """What one process runs."""
 
     node: str
-    running: list[Running]
+    running: list[ExchangeSnapshot]
 
 
-_MINE = msgspec.json.Decoder(Mine)
+_MINE = msgspec.json.Decoder(ProcessExchanges)
 
 
-class Inside:
+class RunningExchanges:
     """What the processes on one port, and the board of leases, know of exchanges that the ledger does not have yet."""
 
     def __init__(
-        self, chat: Chat, siblings: Siblings | None, queue: Queue | None, *, node: str, estimator: Estimator
+        self,
+        chat: ProxyHandler,
+        siblings: PeerProcesses | None,
+        queue: Queue | None,
+        *,
+        node: str,
+        estimator: Estimator,
     ) -> None:
         """`node`: this process, as the board names it."""
         self._chat = chat
         self._siblings = siblings
         self._queue = queue
         self._node = node
-        self._others = None if queue is None else OtherMachines(queue.leases, estimator)
+        self._others = None if queue is None else RemoteExchanges(queue.leases, estimator)
 
     def answer_to(self, question: str) -> bytes:
         """To a sibling; nothing if it is not for us to answer."""
         word, _, rest = question.partition(" ")
         if word == LIVE:
             return msgspec.json.encode(self._mine())
-        return (self._chat.whose.key_of(rest) or "").encode() if word == WHOSE else b""
+        return (self._chat.owners.key_of(rest) or "").encode() if word == WHOSE else b""
 
-    async def running(self) -> Seen:
+    async def running(self) -> RunningSnapshot:
         """See `console.live.Source`."""
         answers = [] if self._siblings is None else await self._siblings.ask(LIVE)
         here = [self._mine(), *map(_MINE.decode, answers)]
         running = [exchange for one in here for exchange in one.running]
         if self._others is None:
-            return Seen(running, len(here))
+            return RunningSnapshot(running, len(here))
         found = await self._others.look({one.node for one in here})
-        return Seen([*running, *found.running], len(here), found.nodes, found.known)
+        return RunningSnapshot([*running, *found.running], len(here), found.nodes, found.known)
 
     async def key_of(self, exchange_id: str) -> str | None:
         """The key of one that runs here or elsewhere, or has just ended here; None: nobody knows it. Raises OSError."""
-        mine = self._chat.whose.key_of(exchange_id)
+        mine = self._chat.owners.key_of(exchange_id)
         if mine is None and self._siblings is not None and exchange_id.isprintable():
             answers = await self._siblings.ask(f"{WHOSE} {exchange_id}")
             mine = answers[0].decode() if answers else None
@@ -105,27 +111,29 @@ class Inside:
             mine = None if opened is None else decode_opened(opened).key_id
         return mine
 
-    def _mine(self) -> Mine:
-        return Mine(self._node, [exchange.running() for exchange in self._chat.live])
+    def _mine(self) -> ProcessExchanges:
+        return ProcessExchanges(self._node, [exchange.running() for exchange in self._chat.live])
 
 
-class LedgerRead:
+class LedgerReports:
     """The ledger's reports, as the console asks for them."""
 
-    def __init__(self, engine: Engine, threads: Threads, inside: Inside) -> None:
+    def __init__(self, engine: Engine, threads: Threads, inside: RunningExchanges) -> None:
         self._engine = engine
         self._threads = threads
         self.key_of_unsettled = inside.key_of
 
-    async def one(self, exchange_id: str) -> Found | None:
+    async def one(self, exchange_id: str) -> SettledExchange | None:
         """See `console.exchanges.Exchanges`."""
         return await self._threads.run(read_exchange, self._engine, exchange_id)
 
-    async def listed(self, wanted: Wanted, limit: int) -> tuple[list[Found], tuple[float, str] | None]:
+    async def listed(
+        self, wanted: ExchangeFilter, limit: int
+    ) -> tuple[list[SettledExchange], tuple[float, str] | None]:
         """See `console.exchanges.Exchanges`."""
         return await self._threads.run(read_exchanges, self._engine, wanted, limit)
 
-    async def usage(self, wanted: WantedSums, rows_max: int) -> tuple[list[Sums], int]:
+    async def usage(self, wanted: WantedSums, rows_max: int) -> tuple[list[UsageTotals], int]:
         """See `console.usage.Reader`."""
         return await self._threads.run(read_usage, self._engine, wanted, rows_max)
 
@@ -134,7 +142,7 @@ class Console:
     """`start` it after the keyring is filled, `close` it before the engine is disposed."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, keyring: Keyring, budgets: BudgetStore, inside: Inside
+        self, settings: Settings, engine: Engine, keyring: Keyring, budgets: BudgetStore, inside: RunningExchanges
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -143,7 +151,7 @@ class Console:
         self._inside = inside
         self._threads = Threads()
         self._server: Server | None = None
-        self._exchanges = ExchangesApi(LedgerRead(engine, self._threads, inside))
+        self._exchanges = ExchangesApi(LedgerReports(engine, self._threads, inside))
         self.url: str | None = None
         """where it listens; None: it does not"""
 
@@ -177,9 +185,9 @@ class Console:
 
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
         """Every route that wants to know who asks."""
-        acts = Acts(self._engine, clock=time.time)
-        reads = LedgerRead(self._engine, self._threads, self._inside)
-        doing = Doing(acts, self._threads, self._keyring)
+        acts = AuditLog(self._engine, clock=time.time)
+        reads = LedgerReports(self._engine, self._threads, self._inside)
+        doing = AuditedOperations(acts, self._threads, self._keyring)
         paid = partial(read_paid, self._engine)
         key_store, account_store = KeyStore(self._engine, clock=time.time), AccountStore(self._engine, clock=time.time)
         keys = KeysApi(
@@ -190,8 +198,12 @@ class Console:
         accounts = AccountsApi(
             account_store, key_store, ledger, doing, self._threads, unix_time=time.time, paid=paid
         )  # fmt: skip
-        standing = StandingApi(
-            self._threads, acts, standings=self._budgets.standings, subjects=partial(subjects, self._engine), paid=paid
+        standing = StatusApi(
+            self._threads,
+            acts,
+            standings=self._budgets.counter_states,
+            subjects=partial(subjects, self._engine),
+            paid=paid,
         )
         yield from UsageApi(reads.usage, unix_time=time.time).endpoints()
         yield from self._exchanges.endpoints()

@@ -17,7 +17,7 @@ from proxy.billing.record import Opened
 from proxy.billing.settlement import entry
 from proxy.delivery.leases import RENEW_S, LeaseKeeper
 from proxy.delivery.local_queue import LocalQueue
-from proxy.delivery.observers import OutageSeen, SettlerSeen, ShipperSeen
+from proxy.delivery.observers import OutageObserver, SettlerObserver, ShipperObserver
 from proxy.delivery.shipper import Shipper
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import decode_envelope
@@ -28,7 +28,7 @@ from proxy.journal.replay import COUNT_BITS
 from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import VERSION, Estimator
-from proxy.runtime.machine.data_folder import Folder
+from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import Settings
@@ -52,7 +52,7 @@ class Carrier(Protocol):
 class Node:
     """`open` it, `start` it, `close` it."""
 
-    def __init__(self, folder: Folder, settings: Settings) -> None:
+    def __init__(self, folder: DataFolder, settings: Settings) -> None:
         """Take the journal over. Raises JournalUnavailable, ProgressBroken."""
         self.journal = Journal.open(
             folder.journal, bytes_max=settings.journal.bytes_max, durability=settings.journal.durability.value
@@ -87,16 +87,16 @@ class Node:
         if queue is None:
             source = LocalQueue(self.journal)
             self.journal.wakeup = source.wake
-            self._carrier = Settler(source, store, to_entry=entry, observer=SettlerSeen(metrics))
+            self._carrier = Settler(source, store, to_entry=entry, observer=SettlerObserver(metrics))
         else:
             self._keeper = LeaseKeeper(
                 queue.leases, self.table, node=name, epoch=self.journal.node.epoch,
-                caught_up=self._caught_up, observer=OutageSeen(metrics, "leases"),
+                caught_up=self._caught_up, observer=OutageObserver(metrics, "leases"),
                 renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE),
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")
             self._carrier = shipper = Shipper(
-                self.journal, queue.outgoing, store, node=name, observer=ShipperSeen(metrics),
+                self.journal, queue.outgoing, store, node=name, observer=ShipperObserver(metrics),
                 monotonic=time.monotonic, in_thread=self._in_thread, on_sent=self._sent,
             )  # fmt: skip
             self.journal.wakeup = shipper.wake

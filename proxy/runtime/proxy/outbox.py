@@ -55,9 +55,9 @@ class LocalOutbox:
         """Open durably. Raises OutboxFullError."""
         return self._written(self._journal.begin, opened)
 
-    def pass_on(self, opened: Opened) -> asyncio.Future[None] | None:
+    def reassign(self, opened: Opened) -> asyncio.Future[None] | None:
         """It is this from now on, durably. Raises OutboxFullError: it is what it was."""
-        return self._written(self._journal.pass_on, opened)
+        return self._written(self._journal.reassign, opened)
 
     def _written(self, write: Callable[[Opened], None], opened: Opened) -> asyncio.Future[None] | None:
         try:

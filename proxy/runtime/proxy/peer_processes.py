@@ -35,7 +35,7 @@ _Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
+class PeerProcesses:
     """The processes on one port."""
 
     folder: Path

@@ -23,10 +23,10 @@ from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
 from proxy.billing.settlement import content_hash
 from proxy.foundation.tasks import Tasks
-from proxy.gateway.exchange.handler import Chat
+from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
-from proxy.gateway.upstream.health import State
+from proxy.gateway.upstream.health import BreakerState
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.connection import ClientConnection
 from proxy.http.server import Routes, Server, wait_until
@@ -37,15 +37,15 @@ from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.languages import DIALECTS
-from proxy.runtime.machine.data_folder import Folder, key_pepper, ledger_url
+from proxy.runtime.machine.data_folder import DataFolder, key_pepper, ledger_url
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.machine.traces import close_traces, open_traces
-from proxy.runtime.proxy.admission import Admitting
-from proxy.runtime.proxy.console import Console, Inside
+from proxy.runtime.proxy.admission import AdmissionService
+from proxy.runtime.proxy.console import Console, RunningExchanges
 from proxy.runtime.proxy.node import Node
-from proxy.runtime.proxy.peer_processes import METRICS, Siblings
+from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings, require_prices
 from proxy.settings import route as find_model
@@ -98,7 +98,7 @@ def _models(settings: Settings, book: PriceBook, providers: Mapping[str, Provide
     return Models(named, passed)
 
 
-def _state(provider: Provider) -> State:
+def _state(provider: Provider) -> BreakerState:
     return provider.health.state(time.monotonic())
 
 
@@ -123,12 +123,12 @@ def _keep_estimator(file: Path, learned: dict[str, object]) -> None:
 class Proxy:
     """`start`, then `stop`; nothing runs before or after."""
 
-    def __init__(self, settings: Settings, siblings: Siblings | None = None) -> None:
+    def __init__(self, settings: Settings, siblings: PeerProcesses | None = None) -> None:
         """`siblings`: this is one of several processes on one port."""
         self.settings = settings
         self.port = 0
-        self._siblings = siblings
-        self._folder = Folder(settings.data_dir, None if siblings is None else siblings.mine)
+        self._peers = siblings
+        self._folder = DataFolder(settings.data_dir, None if siblings is None else siblings.mine)
         self._book = PriceBook()
         self._tasks = Tasks()
         self._refusing: str | None = "The proxy is starting."
@@ -158,16 +158,16 @@ class Proxy:
             on_failure=_keys_unreadable,
         )
         await keyring.refresh()
-        self._admitting = Admitting(
+        self._admission = AdmissionService(
             self.settings, self._node.journal.node.node_id, self._engine, self._queue, keyring, self._metrics
         )
         self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
         self._upstream = UpstreamClient()
         self._tokenizers.start()
-        self._chat = self._make_chat(keyring)
+        self._handler = self._make_chat(keyring)
         self._gauges()
         self._node.start(self._tasks, self._store, self._queue, self._metrics)
-        await self._admitting.start(self._tasks, self._node.journal)
+        await self._admission.start(self._tasks, self._node.journal)
         if self._queue is None:  # with a queue, workers do
             start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
         start_projects(self._metrics, self._engine, self._tasks)
@@ -175,17 +175,17 @@ class Proxy:
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._queue is None:  # else the workers do
             self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
-        if self._siblings is None or self._siblings.mine == 0:
+        if self._peers is None or self._peers.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
         node = self._node.journal.node.node_id
-        inside = Inside(self._chat, self._siblings, self._queue, node=node, estimator=self._estimator)
-        self._console = Console(self.settings, self._engine, keyring, self._admitting.store, inside)
+        inside = RunningExchanges(self._handler, self._peers, self._queue, node=node, estimator=self._estimator)
+        self._console = Console(self.settings, self._engine, keyring, self._admission.store, inside)
         self._server = Server(self._routes(), refused=self._metrics.refused)
         listen = self.settings.listen
         self._asked_by_siblings = await self._listen_to_siblings(inside)
-        if self._siblings is None or self._siblings.mine == 0:
+        if self._peers is None or self._peers.mine == 0:
             await self._console.start(self._metrics.refused)
-        self.port = await self._server.start(listen.host, listen.port, reuse_port=self._siblings is not None)
+        self.port = await self._server.start(listen.host, listen.port, reuse_port=self._peers is not None)
         self._refusing = None
 
     @property
@@ -193,11 +193,11 @@ class Proxy:
         """Where the console listens; None: it is off, or another process has it."""
         return self._console.url
 
-    async def _listen_to_siblings(self, inside: Inside) -> asyncio.Server | None:
+    async def _listen_to_siblings(self, inside: RunningExchanges) -> asyncio.Server | None:
         def answer_to(question: str) -> bytes:
             return self._metrics.exposition() if question == METRICS else inside.answer_to(question)
 
-        return None if self._siblings is None else await self._siblings.listen(answer_to)
+        return None if self._peers is None else await self._peers.listen(answer_to)
 
     def _recover(self, node: Node) -> None:
         node.recover(self._estimator)
@@ -206,14 +206,14 @@ class Proxy:
 
     async def _adopt(self) -> None:
         """Settle what processes left that nobody starts any more: those beyond a smaller `--workers`."""
-        for folder in self._folder.left_behind(0 if self._siblings is None else self._siblings.count):
+        for folder in self._folder.left_behind(0 if self._peers is None else self._peers.count):
             try:
                 node = Node(folder, self.settings)
             except JournalInUse:
                 continue  # another proxy on this data directory still has it
             _log.info("settling what %s left", folder.own.name)
             self._recover(node)
-            await self._admitting.abandoned(node.journal)
+            await self._admission.abandoned(node.journal)
             tasks = Tasks()
             node.start(tasks, self._store, self._queue, self._metrics)
             try:
@@ -223,15 +223,15 @@ class Proxy:
                 await tasks.stop()
                 node.release()
 
-    def _make_chat(self, keyring: Keyring) -> Chat:
+    def _make_chat(self, keyring: Keyring) -> ProxyHandler:
         ports = Ports(
             outbox=self._node.outbox,
             upstream=self._upstream,
             estimator=self._estimator,
             meters=self._metrics,
             unix_time=time.time,
-            admission=self._admitting.admission,
-            claims=self._admitting.claims,
+            admission=self._admission.admission,
+            claims=self._admission.claims,
             traces=self._traces,
         )
         providers = {
@@ -239,8 +239,8 @@ class Proxy:
             for name, one in self.settings.providers.items()
         }
         for name, one in providers.items():
-            self._metrics.providers.watch(name, list(State), partial(_state, one))
-        return Chat(
+            self._metrics.providers.watch(name, list(BreakerState), partial(_state, one))
+        return ProxyHandler(
             keys=keyring,
             models=_models(self.settings, self._book, providers, self._tokenizers),
             ports=ports,
@@ -256,7 +256,7 @@ class Proxy:
     def _gauges(self) -> None:
         journal = self._node.journal
         self._metrics.gauges(
-            in_flight=lambda: len(self._chat.live),
+            in_flight=lambda: len(self._handler.live),
             depth=lambda: journal.depth,
             oldest_age_s=lambda: journal.oldest_age_s(time.time()),
             held=lambda: journal.held_count,
@@ -265,8 +265,8 @@ class Proxy:
     def _routes(self) -> Routes:
         routes = Routes()
         for dialect in DIALECTS:
-            routes.metered(dialect, self._chat.serve)
-        routes.local("GET", "/v1/models", self._chat.models)
+            routes.metered(dialect, self._handler.serve)
+        routes.local("GET", "/v1/models", self._handler.models)
         routes.local("GET", "/healthz", self._healthz)
         routes.local("GET", "/readyz", self._readyz)
         routes.local("GET", "/metrics", self._expose)
@@ -284,7 +284,7 @@ class Proxy:
 
     async def _expose(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         mine = self._metrics.exposition()
-        body = mine if self._siblings is None else await self._siblings.exposition(mine)
+        body = mine if self._peers is None else await self._peers.exposition(mine)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
     async def _keep_estimator(self) -> None:
@@ -299,17 +299,17 @@ class Proxy:
         self._refusing = "The proxy is shutting down."
         await self._server.stop_listening()
         grace_s = self.settings.shutdown_grace_s
-        if not await wait_until(lambda: not self._chat.live, deadline_s=grace_s):
-            for exchange in list(self._chat.live):
+        if not await wait_until(lambda: not self._handler.live, deadline_s=grace_s):
+            for exchange in list(self._handler.live):
                 exchange.shut_down()
-            await wait_until(lambda: not self._chat.live, deadline_s=5.0)
+            await wait_until(lambda: not self._handler.live, deadline_s=5.0)
         await self._server.close()
         await self._console.close()
         await self._upstream.close()
         self._tokenizers.close()
         await asyncio.gather(self._node.close(LAST_SETTLE_S), close_traces(self._traces, grace_s))
         await self._tasks.stop()
-        await self._admitting.close()
+        await self._admission.close()
         if self._asked_by_siblings is not None:
             self._asked_by_siblings.close()
         if self._queue is not None:

@@ -20,7 +20,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
 
-from proxy.runtime.proxy.peer_processes import Siblings
+from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings
 
 # A process that dies at once is not started more often than this.
@@ -32,12 +32,12 @@ STOP_S_MORE = 30.0
 
 _log = logging.getLogger(__name__)
 
-Child = Callable[[Settings, Siblings, connection.Connection], None]
+Child = Callable[[Settings, PeerProcesses, connection.Connection], None]
 """What a process does: relay until SIGTERM, or until the other end of the connection closes. It sends its port when it
 listens. Importable by its name."""
 
 
-class Fleet:
+class Supervisor:
     """N processes. `run` returns when all have ended: 0, or 1 if the first start failed."""
 
     def __init__(self, settings: Settings, workers: int, child: Child, *, started: Callable[[int], None]) -> None:
@@ -45,7 +45,7 @@ class Fleet:
         self._settings = settings
         self._child = child
         self._started = started
-        self._members = [_Member(number) for number in range(workers)]
+        self._members = [_ProxyProcess(number) for number in range(workers)]
         self._stopping = False
 
     def run(self) -> int:
@@ -67,8 +67,8 @@ class Fleet:
         for member in self._members:
             member.terminate()
 
-    def _start(self, member: _Member, folder: Path) -> None:
-        siblings = Siblings(folder, member.number, len(self._members))
+    def _start(self, member: _ProxyProcess, folder: Path) -> None:
+        siblings = PeerProcesses(folder, member.number, len(self._members))
         ours, theirs = get_context("spawn").Pipe()
         running = get_context("spawn").Process(target=self._child, args=(self._settings, siblings, theirs))
         running.start()
@@ -107,7 +107,7 @@ class Fleet:
                 member.running.join()
 
 
-class _Member:
+class _ProxyProcess:
     """One process, and when it may be started again."""
 
     def __init__(self, number: int) -> None:

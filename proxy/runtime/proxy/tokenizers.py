@@ -59,7 +59,7 @@ class Tokenizers:
                 if model.tokenizer not in files:
                     files[model.tokenizer] = read_tokenizer(model.tokenizer, f"models.{model.name}.tokenizer")
                 self._counts[model.name] = files[model.tokenizer]
-        self._counting = Counting()
+        self._counting = TokenizerThread()
 
     def start(self) -> None:
         """If there is anything to count with."""
@@ -76,7 +76,7 @@ class Tokenizers:
         return None if count is None else partial(StreamCounter, self._counting, count)
 
 
-class Counting:
+class TokenizerThread:
     """One thread that does one thing after the other."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class StreamCounter:
 
     __slots__ = ("_added", "_count", "_counted", "_counting", "_lost", "_tokens")
 
-    def __init__(self, counting: Counting, count: Count) -> None:
+    def __init__(self, counting: TokenizerThread, count: Count) -> None:
         self._counting = counting
         self._count = count
         self._tokens = 0

@@ -15,7 +15,7 @@ from proxy.billing.keys import Account
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import NUSD_PER_USD
 from proxy.console.api.schemas.keys import LimitFields, LimitsShown, Text, limits_shown
-from proxy.reports.reports import Paid, iso_utc
+from proxy.reports.reports import SpendAndCredit, iso_utc
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
 
@@ -98,7 +98,7 @@ class Credited(msgspec.Struct, frozen=True, kw_only=True):
     """charged in all its life"""
 
 
-def account_shown(one: Account, paid: Paid) -> AccountInfo:
+def account_shown(one: Account, paid: SpendAndCredit) -> AccountInfo:
     """As it is shown."""
     return AccountInfo(
         id=one.account_id,

@@ -33,7 +33,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[str, Meta(pattern="^[0-9]{1,17}\\.[0-9a-f-]{36}$")] | UnsetType = UNSET
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class ExchangeLine(msgspec.Struct, frozen=True, kw_only=True):
     """One exchange in a list. Money: decimal strings of USD, corrections included."""
 
     object: Literal["exchange"] = "exchange"
@@ -56,11 +56,11 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     adjustments: int
 
 
-class Lines(msgspec.Struct, frozen=True, kw_only=True):
+class ExchangePage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the list, newest first."""
 
     object: Literal["list"] = "list"
-    listed: list[Line] = msgspec.field(name="data")
+    listed: list[ExchangeLine] = msgspec.field(name="data")
     has_more: bool
     next_after: str | None
 

@@ -13,11 +13,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.keys import Account, ApiKey
-from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, WhenDown
+from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.console.api.endpoints import usd_number
 from proxy.ledger.accounts.limits import LIMITS
-from proxy.reports.reports import Paid, iso_utc
+from proxy.reports.reports import SpendAndCredit, iso_utc
 
 Text = Annotated[str, Meta(min_length=1, max_length=128)]
 Usd = Annotated[float, Meta(ge=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
@@ -29,11 +29,11 @@ Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], 
 class PaidOf(Protocol):
     """`reports/reports.py`: keys and accounts → what each has used and paid in."""
 
-    def __call__(self, scope_ids: Collection[str], /) -> dict[str, Paid]:
+    def __call__(self, scope_ids: Collection[str], /) -> dict[str, SpendAndCredit]:
         """Raises OSError."""
 
 
-NOTHING_PAID = Paid(0, 0)
+NOTHING_PAID = SpendAndCredit(0, 0)
 
 
 class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -159,7 +159,7 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True):
     deleted_keys: list[str]
 
 
-def shown(key: ApiKey, paid: Paid) -> dict[str, Any]:
+def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
     """The fields of `KeyInfo`."""
     return {
         **limits_shown(key, paid),
@@ -177,7 +177,7 @@ def shown(key: ApiKey, paid: Paid) -> dict[str, Any]:
     }
 
 
-def limits_shown(one: ApiKey | Account, paid: Paid) -> dict[str, Any]:
+def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
     """The fields of `LimitsShown`."""
     limits = one.limits
     budgeted = limits.budget_usd is not None
@@ -211,7 +211,7 @@ def changes(fields: LimitFields) -> dict[str, Any]:
     if "on_exhausted" in given:
         found["on_exhausted"] = OnExhausted(given["on_exhausted"])
     if "when_down" in given:
-        found["when_down"] = None if given["when_down"] is None else WhenDown(given["when_down"])
+        found["when_down"] = None if given["when_down"] is None else OnStoreOutage(given["when_down"])
     return found
 
 

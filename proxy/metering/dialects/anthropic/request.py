@@ -35,7 +35,7 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
 
 
 def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
-    found = _Found()
+    found = _PromptCounter()
     found.read(document.get("system"))
     for message in messages:
         found.read(message.get("content"))
@@ -54,7 +54,7 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
     )
 
 
-class _Found:
+class _PromptCounter:
     """What the blocks of a prompt hold."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ class Delta(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class Said(msgspec.Struct, gc=False):
+class ChatEvent(msgspec.Struct, gc=False):
     """One event of a stream, or one whole answer; only what is metered."""
 
     type: str | None = None
@@ -77,7 +77,7 @@ class Said(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
 
 
-_said = reader(Said)
+_said = reader(ChatEvent)
 
 
 class CohereTally(Counting):
@@ -88,7 +88,7 @@ class CohereTally(Counting):
     def __init__(self, _cumulative: bool | None = None) -> None:
         super().__init__()
 
-    def read(self, event: bytes, name: bytes) -> Said | None:
+    def read(self, event: bytes, name: bytes) -> ChatEvent | None:
         """One event of a stream."""
         said = _said(event)
         if said is None:

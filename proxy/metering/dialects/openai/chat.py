@@ -13,9 +13,9 @@ from proxy.metering.dialects.openai.usage import later, usage_of, violations
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, chunk_of
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.tokenizer_feed import Spoken, TokenCounter
+from proxy.metering.tokenizer_feed import TextKind, TokenCounter
 from proxy.metering.usage import NO_USAGE
-from proxy.metering.wire.event_template import TextRun, run_of
+from proxy.metering.wire.event_template import EventTemplate, run_of
 from proxy.metering.wire.text import GrowingText, chars_of
 
 # OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
@@ -71,7 +71,7 @@ class ChatTally(Counting):
         if chunk.err_msg and not kinds:
             self.fail("err_msg")
 
-    def run(self, read: Chunk, event: bytes) -> TextRun | None:
+    def run(self, read: Chunk, event: bytes) -> EventTemplate | None:
         """The run that this event of a stream may begin: nothing in it but one fragment of text."""
         chunk, choices = read, read.choices
         if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
@@ -209,7 +209,7 @@ class ChatTally(Counting):
             chars, news = growing.take(text), growing.news
         self._count(chars, reasoning=reasoning)
         if self._spelling is not None:
-            self._spelling.say(Spoken.REASONING if reasoning else Spoken.TEXT, news)
+            self._spelling.say(TextKind.REASONING if reasoning else TextKind.TEXT, news)
         if growing.plain:
             del self._growing[key]
             plain_ones = self._plain_reasoning if reasoning else self._plain

@@ -47,7 +47,7 @@ class UsageStripper:
 
     def __init__(self) -> None:
         self._held = bytearray()  # the unfinished event, while it may be the usage event
-        self._suspect: _Suspect | None = None  # what is known of it
+        self._suspect: _HeldEvent | None = None  # what is known of it
         self._tail = b""  # the last bytes of an unfinished event that was let go
         self._lf_is_stripped = False  # the stripped event ended with a CR: an LF now belongs to it
         self.stripped = 0
@@ -127,7 +127,7 @@ class UsageStripper:
         """Lets the unfinished event go if it cannot be the usage event."""
         held = self._held
         if self._suspect is None:
-            self._suspect = _Suspect()
+            self._suspect = _HeldEvent()
         self._suspect.feed(bytes(held[before:]))
         if self._suspect.cleared or len(held) > HOLD_BYTES_MAX + _LOOK_BACK:
             out.append(bytes(held))
@@ -145,7 +145,7 @@ class UsageStripper:
         return taken
 
 
-class _Suspect:
+class _HeldEvent:
     """An unfinished event, read as it comes: `cleared` once its data cannot be the usage event."""
 
     __slots__ = ("_field", "_in_value", "_shape", "_value_begins")

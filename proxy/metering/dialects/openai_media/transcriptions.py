@@ -30,7 +30,7 @@ _BYTES_PER_S = 16_000
 _WAV_RATE, _WAV_RATE_MIN, _WAV_RATE_MAX = slice(28, 32), 1_000, 10_000_000
 
 
-class _Said(msgspec.Struct, gc=False):
+class _Event(msgspec.Struct, gc=False):
     type: str | None = None
     delta: str | None = None
     text: str | None = None
@@ -39,7 +39,7 @@ class _Said(msgspec.Struct, gc=False):
     error: Any = None
 
 
-_read = reader(_Said)
+_read = reader(_Event)
 
 
 class TranscriptionTally(Counting):
@@ -87,7 +87,7 @@ class TranscriptionTally(Counting):
             self.evidence.text_events += 1
             self._heard = True
 
-    def _read_usage(self, said: _Said) -> None:
+    def _read_usage(self, said: _Event) -> None:
         usage = usage_of(said.usage or {"seconds": said.duration})
         if usage is None:
             self.flags.add("usage_invalid")
