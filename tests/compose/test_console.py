@@ -18,7 +18,7 @@ from tests.ledger.making import a_record
 
 def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[RunningExchanges, ExchangeOwners]:
     whose = ExchangeOwners()
-    chat = SimpleNamespace(whose=whose, live=())
+    chat = SimpleNamespace(owners=whose, live=())
     name = "only" if siblings is None else f"process-{siblings.mine}"
     return RunningExchanges(chat, siblings, queue, node=name, estimator=Estimator()), whose  # type: ignore[arg-type]
 

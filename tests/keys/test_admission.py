@@ -46,7 +46,7 @@ class Flaky:
         async def call(*arguments: Any, **more: Any) -> Any:
             if self.away:
                 raise BudgetsUnavailable("it is away")
-            if name == "whole" and self.lost:
+            if name == "heartbeat" and self.lost:
                 return False
             if name == "announce":
                 self.announced.append(arguments[0]())
