@@ -2,25 +2,36 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Two stamps of one virtual environment: what runs, and what tests need besides.
+RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
+LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help ready demo test check bench faults real lock clean
+.PHONY: help install ready demo test check bench faults real lock clean
 help:            ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-$(READY): requirements.txt pyproject.toml
+# No build isolation: setuptools is the pinned one, and 3.12 and later put none into a new environment.
+$(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
 	@echo "preparing $(VENV) (once) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@touch $(READY)
+	@$(PIP) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
 
+$(READY): $(RUNTIME) requirements/dev.txt
+	@echo "adding what tests need to $(VENV) (once) …"
+	@$(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+install: $(RUNTIME) ## what runs, in .venv
 ready: $(READY)
 
-demo: $(READY)   ## real streams through the proxy into a ledger, in under a minute
+demo: $(RUNTIME) ## real streams through the proxy into a ledger, in under a minute
 	@$(BIN)/tokenweir demo
-	@echo; echo "Now yours: $(BIN)/tokenweir demo --keep goes on serving, with the console; with your provider: see the README"
+	@echo; echo "Next: $(BIN)/tokenweir demo --keep goes on serving, with the console; README.md has a quick start"
 
 test: $(READY) check   ## all tests
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
@@ -31,7 +42,7 @@ check: $(READY)  ## types, lint, import contract
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 
-bench: $(READY)  ## the tables of the README (needs a C compiler; nginx for the ratios)
+bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run
 	@$(BIN)/python -m tests.bench.apart
 
@@ -41,9 +52,10 @@ faults: $(READY) ## the long runs: kills by the hundred
 real: $(READY)   ## recorded answers of real providers at every chunking, and a real llama-server (where they are at hand)
 	@$(BIN)/python -m pytest -m real -n 0
 
-lock: $(READY)   ## renew requirements.txt, and deploy/requirements.txt: what runs, without what tests
-	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --group dev pyproject.toml -o requirements.txt
-	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 -c requirements.txt pyproject.toml -o deploy/requirements.txt
+lock: $(READY)   ## renew requirements/: all that is used here; of that, what runs, and what builds the package
+	@$(LOCK) --group dev --group build pyproject.toml -o requirements/dev.txt
+	@$(LOCK) -c requirements/dev.txt pyproject.toml -o requirements/runtime.txt
+	@$(LOCK) -c requirements/dev.txt --group build -o requirements/build.txt
 
 clean:           ## remove what make made
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -177,8 +177,8 @@ def test_there_is_one_version() -> None:
 
 
 def pinned() -> dict[str, str]:
-    """requirements.txt: distribution → version."""
-    lines = (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    """requirements/dev.txt: distribution → version."""
+    lines = (ROOT / "requirements" / "dev.txt").read_text("utf-8").splitlines()
     pins = [line.split(";")[0].strip(" \\").split("==") for line in lines if re.match(r"[A-Za-z0-9]", line)]
     assert all(len(pin) == 2 for pin in pins), "every line pins one version"
     return {distribution(name): version for name, version in pins}
@@ -186,18 +186,20 @@ def pinned() -> dict[str, str]:
 
 def test_every_dependency_is_pinned() -> None:
     project, groups = pyproject()["project"], pyproject()["dependency-groups"]
-    wanted = [*project["dependencies"], *groups["dev"]]  # type: ignore[misc]
+    wanted = [*project["dependencies"], *groups["dev"], *groups["build"]]  # type: ignore[misc]
     assert {distribution(one) for one in wanted} <= set(pinned())
 
 
-def test_what_is_pinned_is_checked_by_its_hash_and_comes_from_nowhere_in_particular() -> None:
-    text = (ROOT / "requirements.txt").read_text("utf-8")
+@pytest.mark.parametrize("lock", ["build", "dev", "runtime"])
+def test_what_is_pinned_is_checked_by_its_hash_and_comes_from_nowhere_in_particular(lock: str) -> None:
+    text = (ROOT / "requirements" / f"{lock}.txt").read_text("utf-8")
     assert "://" not in text
     assert not re.search(
         r"^\s*(-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host|-e)\b", text, re.MULTILINE
     )
-    blocks = re.split(r"\n(?=[A-Za-z0-9])", text)
-    assert all("--hash=sha256:" in block for block in blocks if re.match(r"[A-Za-z0-9]", block))
+    blocks = [block for block in re.split(r"\n(?=[A-Za-z0-9])", text) if re.match(r"[A-Za-z0-9]", block)]
+    assert blocks
+    assert all("--hash=sha256:" in block for block in blocks)
 
 
 # Where packages come from is for each machine to say: hosts of indexes and registries are not ours to name.
@@ -282,9 +284,6 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
     }
 
 
-def test_the_readme_names_every_command() -> None:
-    readme = ROOT / "README.md"
-    if not readme.exists():
-        pytest.skip("there is no README.md yet")
-    text = re.sub(r"[`|\s]+", " ", readme.read_text("utf-8"))
+def test_the_reference_names_every_command() -> None:
+    text = re.sub(r"[`|\s]+", " ", (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8"))
     assert [one for one in commands() if one not in text] == []

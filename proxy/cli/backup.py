@@ -27,7 +27,7 @@ def _backup(options: argparse.Namespace) -> int:
 
     settings = load(options.config, os.environ)
     if settings.ledger is not None:
-        raise Failure("ledger: is on Postgres: use pg_dump, or what your Postgres is backed up with; see the README")
+        raise Failure("ledger: is on Postgres: back it up with pg_dump; see docs/operations/running.md")
     options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     copy_ledger(settings.data_dir / "ledger.db", options.folder / "ledger.db")
     print(f"tokenweir: {options.folder / 'ledger.db'}")

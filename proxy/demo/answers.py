@@ -44,6 +44,7 @@ BUILT_IN: Mapping[str, Shape] = MappingProxyType(
         "siliconstorm-fulltext": Shape("siliconstorm-fulltext"),
         "electron": Shape("electron"),
         "openai": Shape("openai"),
+        "gpt-4o-mini": Shape("openai"),
         "reasoning": Shape("tera", writes="reasoning"),
         "tools": Shape("tensorloop", writes="tools"),
     }

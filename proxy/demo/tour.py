@@ -201,7 +201,7 @@ async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider
         _line(line)
 
     _say("5. The ledger, and why each number is what it is")
-    for line in (await deployment.command("ledger")).rstrip().split("\n"):
+    for line in (await deployment.command("ledger", "--explain")).rstrip().split("\n"):
         _line(line)
     return await _compare(session, provider_url, entries)
 

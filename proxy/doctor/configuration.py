@@ -107,7 +107,7 @@ def tokenizers(case: Case) -> list[Finding]:
     try:
         Tokenizers(models)
     except SettingsError as refusal:
-        return [fails("tokenizers", str(refusal), "`tokenweir serve` refuses to start like this: see the README")]
+        return [fails("tokenizers", str(refusal), "`tokenweir serve` cannot start: see docs/explanation/estimates.md")]
     return [ok("tokenizers", f"are read: of {sum(model.tokenizer is not None for model in models)} models")]
 
 

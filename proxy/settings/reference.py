@@ -17,7 +17,7 @@ _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 def reference() -> str:
     """Two tables: every setting (name, type, default, meaning), and what is billed in which situation."""
     settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "", {})]
-    policy = ["| situation | bills | when |", "|---|---|---|"]
+    policy = ["## What is billed when", "", "| situation | bills | when |", "|---|---|---|"]
     policy += [f"| `{found}` | `{rule.bills}` | {rule.when} |" for found, rule in POLICY.items()]
     return "\n".join([*settings, "", *policy, ""])
 

@@ -1,6 +1,6 @@
 """Every setting: its name, its default, its limits, and what it means.
 
-Law: a setting exists here once; the file reader and the reference in the README are both made of these lines. All
+Law: a setting exists here once; the file reader and docs/reference/settings.md are both made of these lines. All
 values are frozen and checked. Adapters take the values they need, not these objects.
 """
 

@@ -1,6 +1,6 @@
 """An older ledger is put back: what waited in the journal arrives, what was lost is named, and budgets follow.
 
-The steps are those of the README, with its commands and Postgres's own.
+The steps are those of docs/operations/running.md, with its commands and Postgres's own.
 """
 
 from __future__ import annotations

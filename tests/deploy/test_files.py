@@ -80,7 +80,7 @@ def test_a_container_runs_as_nobody_and_its_commands_are_ours() -> None:
 
 
 def test_what_runs_is_pinned_as_it_is_tested() -> None:
-    """deploy/requirements.txt is the part of requirements.txt that is no tool of ours: the same versions and hashes."""
+    """runtime.txt and build.txt are parts of dev.txt: the same versions and hashes, and none of our tools."""
 
     def pins(file: Path) -> set[str]:
         bare = re.sub(
@@ -88,8 +88,9 @@ def test_what_runs_is_pinned_as_it_is_tested() -> None:
         )  # who asks for it, and where, may differ
         return {re.sub(r"\s+", " ", block).strip() for block in re.split(r"\n(?=[A-Za-z0-9])", bare)} - {""}
 
-    runs = pins(DEPLOY / "requirements.txt")
-    assert runs <= pins(ROOT / "requirements.txt")
+    runs, builds, all_of_it = (pins(ROOT / "requirements" / f"{name}.txt") for name in ("runtime", "build", "dev"))
+    assert runs | builds <= all_of_it
+    assert [one.partition("==")[0] for one in builds] == ["setuptools"]
     assert not [one for one in runs if one.startswith(("pytest", "mypy", "ruff", "openai"))]
     assert "://" not in "".join(runs)
 

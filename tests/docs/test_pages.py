@@ -1,0 +1,87 @@
+"""README and docs/: every link leads somewhere, and what is generated or copied in them is what the program says."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from proxy.settings import load, reference
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for pattern in ("*.md", "docs/**/*.md", "examples/*.md", "deploy/**/*.md")
+    for page in ROOT.glob(pattern)
+)
+
+
+def prose(file: Path) -> str:
+    """The page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", file.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(file: Path) -> set[str]:
+    """The names that a code host gives to the page's headings."""
+    headings = re.findall(r"^#+ (.+)$", prose(file), re.MULTILINE)
+    names = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+    seen: Counter[str] = Counter()
+    found = set()
+    for name in names:
+        found.add(f"{name}-{seen[name]}" if seen[name] else name)
+        seen[name] += 1
+    return found
+
+
+def broken(file: Path) -> list[str]:
+    """The relative links of the page that lead nowhere."""
+    found = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(file)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path) if path else file
+        if not there.exists() or (anchor and anchor not in anchors(there)):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    assert broken(ROOT / page) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n\n# One\n\n[a](#one) [b](#one-1) [c](page.md#one)\n[d](#two) [e](gone.md) [f](page.md#x)\n")
+    assert broken(page) == ["#two", "gone.md", "page.md#x"]
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
+
+
+def test_the_readme_is_short_and_contributing_one_screen() -> None:
+    assert len(README.read_text().splitlines()) <= 210
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 50
+
+
+def test_the_settings_reference_is_made_of_the_settings() -> None:
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    written = text.split("<!-- reference -->\n")[1].split("<!-- /reference -->")[0]
+    assert written.strip() == reference().strip()
+
+
+def test_the_configuration_of_the_four_systems_loads(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "four-systems.md").read_text()
+    block = text.split("```yaml\n")[1].split("```")[0].replace("HOST", "host.test")
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(block + 'models: {"*": {provider: tera}}\n')
+    names = ("TERA_API_KEY", "TENSORLOOP_KEY", "SILICONSTORM_KEY", "SMALLEST_API_KEY")
+    settings = load(file, dict.fromkeys(names, "sk-x"))
+    assert settings.providers["electron"].base_url.endswith("/waves/v1")
