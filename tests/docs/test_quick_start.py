@@ -74,7 +74,8 @@ def pasting(block: str, folder: Path, programs: Path, timeout_s: float) -> Itera
     """Pastes a block into a shell: what it printed. What it started ends with the context."""
     home, printed = folder / "home", folder / "printed"
     home.mkdir()
-    environment = {"HOME": str(home), "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin"}
+    index = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    environment = {**index, "HOME": str(home), "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin"}
     with printed.open("wb") as output:
         shell = subprocess.Popen(
             ["bash"], cwd=folder, env=environment, start_new_session=True,
