@@ -12,10 +12,8 @@ from uuid import uuid5
 
 from msgspec import structs
 
-from proxy.billing.attempts import KIND as ATTEMPT
-from proxy.billing.entries import ENTRIES, UNITS, LedgerEntry, usage_of
+from proxy.billing.entries import ENTRIES, UNITS, EntryKind, LedgerEntry, usage_of
 
-KIND = "adjustment"
 LATE, SWEPT_AGAIN = "late record", "swept again"
 """why an exchange was restated"""
 
@@ -41,7 +39,7 @@ def is_swept(entry: LedgerEntry) -> bool:
 def is_statement(entry: LedgerEntry) -> bool:
     """True if it says what an exchange was (its terminal entry, or what restates that), False for a correction and for
     a provider that was asked in vain."""
-    return entry.kind not in (KIND, ATTEMPT) or _RESTATES in entry.details
+    return entry.kind not in (EntryKind.ADJUSTMENT, EntryKind.ATTEMPT) or _RESTATES in entry.details
 
 
 def restated(
@@ -52,7 +50,7 @@ def restated(
 
     `content_hash`: equal for equal entries and for no others. Raises ContradictionError.
     """
-    changes = [entry for entry in there if entry.kind == KIND]
+    changes = [entry for entry in there if entry.kind == EntryKind.ADJUSTMENT]
     statements = [entry for entry in there if is_statement(entry)]
     mark = content_hash(said)
     if any(entry.details.get(_RESTATES) == mark for entry in statements):
@@ -63,7 +61,7 @@ def restated(
             return None
     elif final:
         raise ContradictionError
-    first = next(entry for entry in statements if entry.kind != KIND)
+    first = next(entry for entry in statements if entry.kind != EntryKind.ADJUSTMENT)
     seq = 1 + max((entry.seq for entry in changes), default=0)
     why = SWEPT_AGAIN if is_swept(said) else LATE
     details = {**said.details, "adjusts": first.entry_id, "why": why, _RESTATES: mark}
@@ -71,8 +69,8 @@ def restated(
         details["units"] = units
     return structs.replace(
         said,
-        entry_id=str(uuid5(ENTRIES, f"{said.exchange_id}/{KIND}/{seq}")),
-        kind=KIND,
+        entry_id=str(uuid5(ENTRIES, f"{said.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
+        kind=EntryKind.ADJUSTMENT,
         seq=seq,
         details=details,
         **{name: _difference((getattr(one, name) for one in statements), getattr(said, name)) for name in NUMBERS},

@@ -13,11 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.billing.entries import LedgerEntry, entry_id
+from proxy.billing.entries import EntryKind, LedgerEntry, entry_id
 from proxy.billing.record import Attempt, Outcome
 from proxy.metering.usage import UsageSource
 
-KIND = "attempt"
 NAMED = "attempts"
 """the detail of a terminal entry that names them"""
 
@@ -48,8 +47,8 @@ def _line(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
     refused = attempt.status is not None and known
     return structs.replace(
         entry,
-        entry_id=entry_id(f"{entry.exchange_id}/{KIND}/{seq}"),
-        kind=KIND,
+        entry_id=entry_id(f"{entry.exchange_id}/{EntryKind.ATTEMPT}/{seq}"),
+        kind=EntryKind.ATTEMPT,
         seq=seq,
         provider=attempt.provider,
         upstream_model=attempt.upstream_model,

@@ -13,17 +13,14 @@ from uuid import uuid5
 import msgspec
 from msgspec import structs
 
-from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.adjustment import is_statement
-from proxy.billing.attempts import KIND as ATTEMPT
-from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, LedgerEntry, usage_of
+from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import NUSD_PER_USD, usd_text
 from proxy.billing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
-TERMINAL = "usage"
 MONEY = ("charge_usd", "cost_usd")
 
 # What the longest exchange costs at the highest price that can be configured; a larger amount is a typing error.
@@ -90,8 +87,11 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
 def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     """What the entries of one exchange, in any order, come to: without what was asked in vain, which comes to nothing.
     Raises CorrectionError if none of them is terminal, and ValueError if one has no counts where they should be."""
-    ordered = sorted((one for one in entries if one.kind != ATTEMPT), key=lambda one: (one.kind != TERMINAL, one.seq))
-    if not ordered or ordered[0].kind != TERMINAL:
+    ordered = sorted(
+        (one for one in entries if one.kind != EntryKind.ATTEMPT),
+        key=lambda one: (one.kind != EntryKind.USAGE, one.seq),
+    )
+    if not ordered or ordered[0].kind != EntryKind.USAGE:
         raise CorrectionError("no entry of this exchange is in the ledger")
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one)]
@@ -109,7 +109,7 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         by_hand=frozenset(
             name for one in corrections if one.details.get("by") == BY_OPERATOR for name in one.details.get("sets", ())
         ),
-        next_seq=1 + max((one.seq for one in ordered if one.kind != TERMINAL), default=0),
+        next_seq=1 + max((one.seq for one in ordered if one.kind != EntryKind.USAGE), default=0),
     )
 
 
@@ -165,7 +165,7 @@ def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     return [
         one
         for place, one in enumerate(entries)
-        if one.kind == ADJUSTMENT and not is_statement(one) and not _explained(entries[:place], one)
+        if one.kind == EntryKind.ADJUSTMENT and not is_statement(one) and not _explained(entries[:place], one)
     ]
 
 
@@ -204,8 +204,8 @@ def _adjustment(
         details = {**details, "units": units}
     return structs.replace(
         terminal,
-        entry_id=str(uuid5(ENTRIES, f"{terminal.exchange_id}/{ADJUSTMENT}/{seq}")),
-        kind=ADJUSTMENT,
+        entry_id=str(uuid5(ENTRIES, f"{terminal.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
+        kind=EntryKind.ADJUSTMENT,
         seq=seq,
         events=0,
         bytes=0,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -20,14 +21,26 @@ ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
 _ENTRIES_BYTES = ENTRIES.bytes
 
 
+class EntryKind(StrEnum):
+    """Every kind of entry in the ledger, as it is stored."""
+
+    USAGE = "usage"
+    """the one terminal entry of an exchange"""
+    ADJUSTMENT = "adjustment"
+    """a correction of an exchange: the differences"""
+    ATTEMPT = "attempt"
+    """a provider that failed before another one served the exchange"""
+    CREDIT = "credit"
+    """a top-up, which is an exchange by itself"""
+
+
 class LedgerEntry(msgspec.Struct, frozen=True):
     """One row of `ledger_entries`. Tokens: integers or None (nobody said so). Money: nUSD or None (no price known)."""
 
     entry_id: str
     exchange_id: str
     kind: str
-    """`usage` for the one terminal entry of an exchange; `adjustment` for a correction; `attempt` for a provider that
-    was asked in vain; `credit` for a top-up, which is an exchange by itself"""
+    """an `EntryKind`; a ledger that was tampered with may hold any other text, which `reconcile` reports"""
     key_id: str
     key_alias: str
     provider: str

@@ -14,6 +14,7 @@ from math import inf
 
 import msgspec
 
+from proxy.billing.entries import EntryKind
 from proxy.billing.money import NUSD_PER_USD
 from proxy.foundation.durations import seconds_from
 
@@ -25,9 +26,6 @@ _ROLLING = re.compile(r"[1-9][0-9]{0,9}[hdw]", re.ASCII)
 # What the database and Redis's scripts can add up without rounding, with room to spare.
 BUDGET_NUSD_MAX = 1_000_000 * NUSD_PER_USD
 RATE_MAX = 1_000_000_000
-
-CREDIT = "credit"
-"""kind of the entries that are top-ups, and what follows the slash in the id of a gate that counts them"""
 
 
 class OnExhausted(StrEnum):
@@ -120,7 +118,7 @@ def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
 
 def credit_gate(scope_id: str) -> str:
     """The id of the gate that counts top-ups."""
-    return f"{scope_id}/{CREDIT}"
+    return f"{scope_id}/{EntryKind.CREDIT}"
 
 
 def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:

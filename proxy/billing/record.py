@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.billing.entries import EntryKind
 from proxy.metering.usage import Reading
 
 
@@ -147,6 +148,6 @@ class UsageRecord(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     provider_response_id: str | None = None
     details: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    kind: str = "usage"
+    kind: str = EntryKind.USAGE
     seq: int = 0
     version: int = 1

@@ -9,8 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from proxy.billing.correction import MONEY
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.settlement import content_hash
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, rows_of, settled
@@ -18,7 +17,7 @@ from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, rows_o
 _COLUMNS = ledger_entries.c
 
 # They name no model: without that, the index by model could not find the few of them.
-IS_CREDIT = (_COLUMNS.kind == CREDIT, _COLUMNS.model == "")
+IS_CREDIT = (_COLUMNS.kind == EntryKind.CREDIT, _COLUMNS.model == "")
 
 
 def credits_are_whole(connection: Connection, scope: CheckScope) -> CheckResult:

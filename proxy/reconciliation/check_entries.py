@@ -15,12 +15,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
-from proxy.billing.adjustment import KIND as ADJUSTMENT
-from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.attempts import NAMED, lines
-from proxy.billing.correction import MONEY, TERMINAL, unexplained
-from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, LedgerEntry, units_from, usage_of
-from proxy.billing.limits import CREDIT
+from proxy.billing.correction import MONEY, unexplained
+from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, LedgerEntry, units_from, usage_of
 from proxy.billing.prices import pinned
 from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
@@ -38,9 +35,9 @@ _COLUMNS = ledger_entries.c
 def one_terminal(connection: Connection, scope: CheckScope) -> CheckResult:
     """Completeness and no second charge: each exchange has one terminal entry, and else adjustments and attempts only.
     A top-up stands alone."""
-    terminal = func.sum(case((_COLUMNS.kind == TERMINAL, 1), else_=0))
-    credit = func.sum(case((_COLUMNS.kind == CREDIT, 1), else_=0))
-    strange = func.sum(case((_COLUMNS.kind.in_((TERMINAL, ADJUSTMENT, ATTEMPT, CREDIT)), 0), else_=1))
+    terminal = func.sum(case((_COLUMNS.kind == EntryKind.USAGE, 1), else_=0))
+    credit = func.sum(case((_COLUMNS.kind == EntryKind.CREDIT, 1), else_=0))
+    strange = func.sum(case((_COLUMNS.kind.in_(list(EntryKind)), 0), else_=1))
     query = select(_COLUMNS.exchange_id, terminal.label("terminal"), strange.label("of_no_known_kind"))
     wrong = or_(terminal + credit != 1, strange != 0, and_(credit != 0, func.count() != 1))
     found = CheckResult()
@@ -70,7 +67,7 @@ def _of_touched(query: Select[Any], scope: CheckScope) -> Select[Any]:
 def adjustments(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each refers to the terminal entry of its own exchange and comes to what it says."""
     again = ledger_entries.alias()
-    adjusted = select(again.c.exchange_id).where(again.c.kind == ADJUSTMENT)
+    adjusted = select(again.c.exchange_id).where(again.c.kind == EntryKind.ADJUSTMENT)
     if scope.since is not None:
         adjusted = adjusted.where(again.c.settled_at >= scope.since)
     order = (_COLUMNS.exchange_id, _COLUMNS.settled_at, _COLUMNS.kind.desc(), _COLUMNS.seq)
@@ -84,9 +81,9 @@ def adjustments(connection: Connection, scope: CheckScope) -> CheckResult:
 
 def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, str]]:
     """Adjustments among an exchange's entries, in the order they were settled, and what is wrong with them."""
-    terminal = next((one for one in entries if one.kind == TERMINAL), None)
+    terminal = next((one for one in entries if one.kind == EntryKind.USAGE), None)
     for one in entries:
-        if one.kind != ADJUSTMENT:
+        if one.kind != EntryKind.ADJUSTMENT:
             continue
         if terminal is None:
             yield one, "there is no terminal entry"
@@ -101,16 +98,20 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
 def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each attempt that an exchange's entries name has its line, each line is named, and none is charged."""
     names = _COLUMNS.details[NAMED].as_string().is_not(None)
-    query = _entries(connection.dialect).where(or_(_COLUMNS.kind == ATTEMPT, names)).order_by(_COLUMNS.exchange_id)
+    query = (
+        _entries(connection.dialect)
+        .where(or_(_COLUMNS.kind == EntryKind.ATTEMPT, names))
+        .order_by(_COLUMNS.exchange_id)
+    )
     found = CheckResult()
     for exchange_id, rows in groupby(rows_of(connection, _of_touched(query, scope)), key=lambda row: row.exchange_id):
         entries = [_entry(row) for row in rows]
         try:
-            wanted = {_said(line) for one in entries if one.kind != ATTEMPT for line in lines(one)}
+            wanted = {_said(line) for one in entries if one.kind != EntryKind.ATTEMPT for line in lines(one)}
         except (ValueError, TypeError):
             found.differs(exchange_id=exchange_id, wrong="names attempts that cannot be read")
             continue
-        there = {_said(one) for one in entries if one.kind == ATTEMPT}
+        there = {_said(one) for one in entries if one.kind == EntryKind.ATTEMPT}
         if wanted != there:
             found.differs(exchange_id=exchange_id, named=len(wanted), as_named=len(wanted & there), there=len(there))
     return found
@@ -127,7 +128,7 @@ def counts(connection: Connection, scope: CheckScope) -> CheckResult:
     none_negative = (*TOKENS, "events", "bytes", "charge_usd", "cost_usd", "duration_ms")
     column = _COLUMNS
     query = _entries(connection.dialect).where(
-        column.kind == TERMINAL,
+        column.kind == EntryKind.USAGE,
         or_(
             *(column[name] < 0 for name in none_negative),
             column.cached_tokens > column.prompt_tokens,
@@ -175,7 +176,7 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
         cast(details["cost"], Text),
         details["billed"].as_string(),
         _COLUMNS.usage_source,
-    ).where(_COLUMNS.kind == TERMINAL)
+    ).where(_COLUMNS.kind == EntryKind.USAGE)
     found = CheckResult()
     for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, billed, source in rows_of(
         connection, settled(query, scope)

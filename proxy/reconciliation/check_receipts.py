@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, literal_column, or_, select
 
-from proxy.billing.correction import TERMINAL
+from proxy.billing.entries import EntryKind
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight, rows_of
@@ -182,7 +182,7 @@ def leases_end(connection: Connection, scope: CheckScope, leased: Mapping[str, C
             chunk = ids[start : start + _IDS_AT_ONCE]
             over = select(entries.exchange_id).where(
                 entries.exchange_id.in_(chunk),
-                entries.kind == TERMINAL,
+                entries.kind == EntryKind.USAGE,
                 entries.settled_at < scope.now - scope.grace_s,
             )
             for row in connection.execute(over):

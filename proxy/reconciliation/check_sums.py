@@ -26,7 +26,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import EntryKind
 from proxy.ledger.schema.tables import Money, balances, ledger_entries, usage_daily
 from proxy.reconciliation.check_credits import IS_CREDIT
 from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, nusd_sum, rows_of, settled
@@ -62,7 +62,7 @@ def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
     names = ("day", "key_id", "model")
     day = _day(dialect)
     entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *_sums_of_entries(dialect))
-    entries = entries.where(_COLUMNS.kind != CREDIT).group_by(day, _COLUMNS.key_id, _COLUMNS.model)
+    entries = entries.where(_COLUMNS.kind != EntryKind.CREDIT).group_by(day, _COLUMNS.key_id, _COLUMNS.model)
     kept = _summed(usage_daily, names, -1, dialect)
     if scope.since is not None:
         first = datetime.fromtimestamp(scope.since, UTC).date()

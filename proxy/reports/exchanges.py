@@ -10,10 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, select, tuple_
 
-from proxy.billing.attempts import KIND as ATTEMPT
-from proxy.billing.correction import TERMINAL
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.reports.usage import ID_EARLIER_S, id_from
 from proxy.storage.database import reading
@@ -81,7 +78,7 @@ def read_exchanges(
 def _scan(wanted: ExchangeFilter) -> Select[Any]:
     """In the order of an index: of the key's or the model's times, or of all ids, which are in the order of time."""
     query = select(_COLUMNS.exchange_id, _COLUMNS.started_at, _COLUMNS.outcome, _COLUMNS.usage_source)
-    query = query.where(_COLUMNS.kind == TERMINAL, *_span(wanted))
+    query = query.where(_COLUMNS.kind == EntryKind.USAGE, *_span(wanted))
     if wanted.key_id is not None:
         query = query.where(_COLUMNS.key_id == wanted.key_id)
     if wanted.model is not None:
@@ -110,7 +107,8 @@ def _span(wanted: ExchangeFilter) -> list[ColumnElement[bool]]:
 def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, SettledExchange]:
     """Of these, those that have a terminal entry."""
     query = select(*_WHOLE, _COLUMNS.settled_at).where(
-        _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)), _COLUMNS.kind.not_in((CREDIT, ATTEMPT))
+        _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)),
+        _COLUMNS.kind.not_in((EntryKind.CREDIT, EntryKind.ATTEMPT)),
     )
     rows: dict[str, list[tuple[LedgerEntry, float]]] = {}
     for row in connection.execute(query, {"ids": list(exchange_ids)}) if exchange_ids else ():
@@ -118,8 +116,8 @@ def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, Set
         rows.setdefault(entry.exchange_id, []).append((entry, row.settled_at))
     found = {}
     for exchange_id, lines in rows.items():
-        lines.sort(key=lambda line: (line[0].kind != TERMINAL, line[0].seq))
-        if lines[0][0].kind == TERMINAL:
+        lines.sort(key=lambda line: (line[0].kind != EntryKind.USAGE, line[0].seq))
+        if lines[0][0].kind == EntryKind.USAGE:
             entries, times = zip(*lines, strict=True)
             found[exchange_id] = SettledExchange(tuple(entries), tuple(times))
     return found

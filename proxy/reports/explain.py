@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from proxy.billing.correction import TERMINAL
-from proxy.billing.entries import LedgerEntry, usage_of
+from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import usd_text
 from proxy.billing.prices import Addend, addends, pinned
 from proxy.billing.record import BillableParts
@@ -19,7 +18,7 @@ _UNITS = {"audio_hour": " ms of audio"}
 def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
     """Of a terminal entry with a price; none for others, and for what cannot be read."""
     shown = entry.details.get("price")
-    if entry.kind != TERMINAL or not isinstance(shown, Mapping) or entry.charge_usd is None:
+    if entry.kind != EntryKind.USAGE or not isinstance(shown, Mapping) or entry.charge_usd is None:
         return ()
     try:
         bills = BillableParts(entry.details.get("billed", ""))

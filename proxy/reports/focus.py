@@ -14,10 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from proxy.billing.adjustment import KIND as ADJUSTMENT
-from proxy.billing.attempts import KIND as ATTEMPT
-from proxy.billing.entries import LedgerEntry
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.record import BillableParts
 from proxy.reports.export import Column, ColumnType, ExportedEntry
 from proxy.reports.statement import month_of
@@ -27,21 +24,24 @@ CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
 
 def is_charge(entry: LedgerEntry) -> bool:
     """False for a provider that was asked in vain: its line is never charged, and belongs to an exchange that is."""
-    return entry.kind != ATTEMPT
+    return entry.kind != EntryKind.ATTEMPT
 
 
 def booked_at(source: ExportedEntry) -> float:
     """When it counts: usage when it began, a correction or a top-up when it was made. Unix seconds."""
-    return source.settled_at if source.entry.kind in (ADJUSTMENT, CREDIT) else source.entry.started_at
+    return (
+        source.settled_at if source.entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT) else source.entry.started_at
+    )
 
 
 def _category(source: ExportedEntry) -> str:
-    return {ADJUSTMENT: "Adjustment", CREDIT: "Credit"}.get(source.entry.kind, "Usage")
+    named: dict[str, str] = {EntryKind.ADJUSTMENT: "Adjustment", EntryKind.CREDIT: "Credit"}
+    return named.get(source.entry.kind, "Usage")
 
 
 def _class(source: ExportedEntry) -> str | None:
     late = month_of(source.entry.started_at) != month_of(source.settled_at)
-    return "Correction" if source.entry.kind == ADJUSTMENT and late else None
+    return "Correction" if source.entry.kind == EntryKind.ADJUSTMENT and late else None
 
 
 def _of_usage(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
@@ -136,7 +136,7 @@ FOCUS: tuple[Column, ...] = (
     _text("ChargeCategory", _category),
     _text("ChargeClass", _class),
     _text("ChargeDescription", _description),
-    _text("ChargeFrequency", lambda source: "One-Time" if source.entry.kind == CREDIT else "Usage-Based"),
+    _text("ChargeFrequency", lambda source: "One-Time" if source.entry.kind == EntryKind.CREDIT else "Usage-Based"),
     Column("ChargePeriodEnd", ColumnType.SECOND, _ends_at),
     Column("ChargePeriodStart", ColumnType.SECOND, lambda source: float(int(source.entry.started_at))),
     Column("ConsumedQuantity", ColumnType.DECIMAL, _of_usage(_tokens)),

@@ -16,10 +16,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, select
 
-from proxy.billing.adjustment import KIND as ADJUSTMENT
-from proxy.billing.correction import TERMINAL
-from proxy.billing.entries import COUNTS, TOKENS, units_from
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import COUNTS, TOKENS, EntryKind, units_from
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
 from proxy.ledger.settling.spend import clock_of
 from proxy.metering.usage import UsageSource
@@ -205,9 +202,9 @@ def read_statement(engine: Engine, whose: StatementOwner, month: Month) -> State
     with reading(engine) as connection:
         mine = _ENTRIES.key_id == whose.scope_id
         below = mine if whose.is_key else _ENTRIES.key_id.in_(keys_below(whose.scope_id))
-        top_ups = _bookings(connection, and_(mine, _ENTRIES.model == ""), CREDIT)
+        top_ups = _bookings(connection, and_(mine, _ENTRIES.model == ""), EntryKind.CREDIT)
         credited = [_booking(row, -row.charge_usd) for row in top_ups]
-        corrections = _bookings(connection, and_(below, _ENTRIES.settled_at >= month.since), ADJUSTMENT)
+        corrections = _bookings(connection, and_(below, _ENTRIES.settled_at >= month.since), EntryKind.ADJUSTMENT)
         adjustments = [_booking(row, row.charge_usd or 0) for row in corrections]
         lines, keys = _usages(connection, below, month)
         return Statement(
@@ -249,7 +246,7 @@ def _usages(
         _ENTRIES.started_at, _ENTRIES.model, _ENTRIES.key_id, _ENTRIES.key_alias, _ENTRIES.usage_source,
         _ENTRIES.charge_usd, _ENTRIES.details["units"].label("units"),
     ).where(
-        below, _ENTRIES.kind == TERMINAL,
+        below, _ENTRIES.kind == EntryKind.USAGE,
         _ENTRIES.started_at >= month.since, _ENTRIES.started_at < month.until,
     )  # fmt: skip
     lines: dict[tuple[date, str], Usages] = {}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.billing.adjustment import KIND
-from proxy.billing.attempts import KIND as ATTEMPT
-from proxy.billing.entries import LedgerEntry
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.reports.reports import iso_utc
 
@@ -40,10 +37,10 @@ def line(entry: LedgerEntry) -> str:
 def why(entry: LedgerEntry) -> str:
     """In a few words: who said the numbers, and what of them is billed."""
     details = entry.details
-    if entry.kind in (KIND, CREDIT):
+    if entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT):
         return f"{entry.kind}: {details.get('why', '?')}"
-    if entry.kind == ATTEMPT:
-        return f"{ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
+    if entry.kind == EntryKind.ATTEMPT:
+        return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
     if entry.usage_source == "estimated":
         error = details.get("expected_error")
         said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")

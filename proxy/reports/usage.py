@@ -13,8 +13,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Dialect, Engine, Select, case, func, literal_column, select
 
-from proxy.billing.correction import TERMINAL
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import EntryKind
 from proxy.ledger.schema.tables import api_keys, ledger_entries, usage_daily
 from proxy.reconciliation.integrity import nusd_sum
 from proxy.storage.database import reading
@@ -34,7 +33,7 @@ _BEGAN_S = {
     "postgresql": "CAST(floor(extract(epoch FROM started_at)) AS BIGINT)",
 }
 # Literal, so that the planner sees that the index of just these is the one to use.
-_ENDS_NOTHING = literal_column("kind") != literal_column(f"'{TERMINAL}'")
+_ENDS_NOTHING = literal_column("kind") != literal_column(f"'{EntryKind.USAGE}'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ def _entries(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
         _bucket(wanted, dialect),
         *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
         *(func.coalesce(func.sum(_ENTRIES[name]), 0).label(name) for name in _TOKENS),
-        func.sum(case((_ENTRIES.kind == TERMINAL, 1), else_=0)).label("requests"),
+        func.sum(case((_ENTRIES.kind == EntryKind.USAGE, 1), else_=0)).label("requests"),
         func.coalesce(nusd_sum("charge_usd", dialect), 0).label("charge"),
         func.coalesce(nusd_sum("cost_usd", dialect), 0).label("cost"),
     ).select_from(_joined(wanted, ledger_entries))
@@ -122,7 +121,7 @@ def _entries(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
         _ENTRIES.exchange_id >= id_from(wanted.begin - ID_EARLIER_S),
         _ENTRIES.exchange_id < id_from(wanted.end),
         *_began(wanted),
-        _ENTRIES.kind != CREDIT,
+        _ENTRIES.kind != EntryKind.CREDIT,
     )
     return _grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted)
 
@@ -136,7 +135,7 @@ def _others(connection: Any, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
             func.count().label("others"),
         )
         .select_from(_joined(wanted, ledger_entries))
-        .where(_ENDS_NOTHING, _ENTRIES.kind != CREDIT, *_began(wanted))
+        .where(_ENDS_NOTHING, _ENTRIES.kind != EntryKind.CREDIT, *_began(wanted))
     )
     rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
     return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}

@@ -14,8 +14,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from proxy.billing.entries import COUNTS, usage_of
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import COUNTS, EntryKind, usage_of
 from proxy.billing.money import usd_text
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
@@ -116,7 +115,7 @@ class _Meter(_Sink):
         """One, unless there is nothing to count."""
         entry = source.entry
         counts = _counts(source)
-        if entry.kind == CREDIT or (not any(counts.values()) and not entry.charge_usd):
+        if entry.kind == EntryKind.CREDIT or (not any(counts.values()) and not entry.charge_usd):
             return []
         told = {
             "model": entry.model, "provider": entry.provider, "kind": entry.kind, "exchange_id": entry.exchange_id,
@@ -185,7 +184,7 @@ class _Stripe(_Sink):
     def events(self, source: ExportedEntry) -> list[Event]:
         """One for each type of token, or one for the charge. Values are whole numbers; of a correction, below zero."""
         entry = source.entry
-        if entry.kind == CREDIT:
+        if entry.kind == EntryKind.CREDIT:
             return []
         if self._settings.metered is MeteredQuantity.CHARGE:
             values = {"": entry.charge_usd or 0}
@@ -254,7 +253,7 @@ def _counts(source: ExportedEntry) -> dict[str, int]:
 
 def _requests(source: ExportedEntry) -> int:
     """A correction is no request."""
-    return int(source.entry.kind == "usage")
+    return int(source.entry.kind == EntryKind.USAGE)
 
 
 def _json(body: bytes) -> dict[str, Any]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from proxy.billing.entries import EntryKind
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
-from proxy.billing.limits import CREDIT, LimitCounter, credit_gate
+from proxy.billing.limits import LimitCounter, credit_gate
 from proxy.billing.reservation import CounterState, Granted, Hold
 from proxy.budgets.follower import Follower
 from proxy.budgets.redis.store import RedisBudgets
@@ -122,7 +123,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
                 await followers[node].seed(verdict.gates)  # type: ignore[union-attr]
             settled = arriving(an_entry(number, key_id=key_id, charge_usd=charge, started_at=now))
             if number % 5 == 0:
-                settled += arriving(an_entry(number + 1_000, kind=CREDIT, key_id=key_id, charge_usd=-charge))
+                settled += arriving(an_entry(number + 1_000, kind=EntryKind.CREDIT, key_id=key_id, charge_usd=-charge))
             async with serial:
                 await asyncio.to_thread(settlers[node % 2].settle, settled)
             if number % 2:  # the ledger is faster than the word that it ended

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import Engine, delete, select, update
 
-from proxy.billing.attempts import KIND, lines, named
+from proxy.billing.attempts import lines, named
 from proxy.billing.correction import CorrectionRequest
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.record import Attempt, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
@@ -51,7 +51,9 @@ def arrival(number: int, *attempts: Attempt) -> Arrival:
 
 def attempts_of(engine: Engine) -> list[LedgerEntry]:
     """The lines that are in the ledger."""
-    return sorted((one for one in stored(engine) if one.kind == KIND), key=lambda one: (one.exchange_id, one.seq))
+    return sorted(
+        (one for one in stored(engine) if one.kind == EntryKind.ATTEMPT), key=lambda one: (one.exchange_id, one.seq)
+    )
 
 
 def wrong(engine: Engine) -> dict[str, int]:
@@ -138,7 +140,7 @@ def test_without_its_exchange_an_attempt_is_not_stored(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("broken", "found"),
     [
-        (delete(ledger_entries).where(COLUMNS.kind == KIND, COLUMNS.seq == 2), {"attempts": 1, "days": 1}),
+        (delete(ledger_entries).where(COLUMNS.kind == EntryKind.ATTEMPT, COLUMNS.seq == 2), {"attempts": 1, "days": 1}),
         (update(ledger_entries).where(COLUMNS.seq == 2).values(charge_usd=5), {"attempts": 1, "days": 1}),
         (update(ledger_entries).where(COLUMNS.seq == 2).values(provider="other"), {"attempts": 1}),
         (update(ledger_entries).where(COLUMNS.kind == "usage").values(details={"attempts": "?"}), {"attempts": 1}),

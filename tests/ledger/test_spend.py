@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, delete, insert, update
 
-from proxy.billing.entries import LedgerEntry
-from proxy.billing.limits import CREDIT, credit_gate
+from proxy.billing.entries import EntryKind, LedgerEntry
+from proxy.billing.limits import credit_gate
 from proxy.billing.reservation import SpendDelta
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import DROPPED, DeadLetter
@@ -59,7 +59,7 @@ def credit(number: int, scope_id: str, nusd: int) -> LedgerEntry:
     nothing: dict[str, Any] = dict.fromkeys(
         ("prompt_tokens", "cached_tokens", "completion_tokens", "total_tokens", "price_version"), None
     )
-    return an_entry(number, kind=CREDIT, key_id=scope_id, charge_usd=-nusd, cost_usd=0, model="", **nothing)
+    return an_entry(number, kind=EntryKind.CREDIT, key_id=scope_id, charge_usd=-nusd, cost_usd=0, model="", **nothing)
 
 
 def scopes_of(key_id: str) -> list[str]:
@@ -73,7 +73,7 @@ def expected(entries: Sequence[LedgerEntry], gate_id: str, since: float) -> int:
     scope_id = gate_id.removesuffix("/credit")
     total = 0
     for entry in entries:
-        if entry.kind == CREDIT:
+        if entry.kind == EntryKind.CREDIT:
             total += (entry.charge_usd or 0) if gate_id == credit_gate(entry.key_id) else 0
         elif scope_id in scopes_of(entry.key_id) and (gate_id != scope_id or round(entry.started_at, 6) >= since):
             total += entry.charge_usd or 0
@@ -266,7 +266,7 @@ STEPS = st.lists(
             st.sampled_from([*KEYS, "key_unknown"]),
             st.integers(0, 3 * DAY_S * 1_000_000),
             st.one_of(st.none(), st.integers(-(10**6), 10**12)),
-            st.sampled_from(["usage", CREDIT]),
+            st.sampled_from(["usage", EntryKind.CREDIT]),
         ),
         min_size=1,
         max_size=4,
@@ -286,7 +286,7 @@ def test_sums_are_what_their_changes_add_up_to(
     for step in steps:
         batch = []
         for key_id, at_us, charge, kind in step:
-            number, scope_id = len(entries) + len(batch), "org_1" if kind == CREDIT and at_us % 2 else key_id
+            number, scope_id = len(entries) + len(batch), "org_1" if kind == EntryKind.CREDIT and at_us % 2 else key_id
             more = {"kind": kind, "key_id": scope_id, "started_at": MIDNIGHT + at_us / 1e6, "charge_usd": charge}
             batch.append(an_entry(number, **more))
         store.settle(arriving(*batch))

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from proxy.billing.limits import CREDIT
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import Subject
@@ -187,7 +186,7 @@ def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCred
         scope_id=subject.scope_id,
         scope_kind=subject.kind,
         name=subject.name,
-        window=CREDIT,
+        window="credit",
         window_start=None,
         window_end=None,
         budget_usd=usd_text(credit),

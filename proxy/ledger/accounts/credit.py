@@ -8,8 +8,8 @@ import time
 from uuid import uuid5
 
 from proxy.billing.correction import BY_OPERATOR, REASON_CHARS_MAX
-from proxy.billing.entries import ENTRIES, LedgerEntry
-from proxy.billing.limits import BUDGET_NUSD_MAX, CREDIT
+from proxy.billing.entries import ENTRIES, EntryKind, LedgerEntry
+from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import usd_text
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import UsageSource
@@ -33,7 +33,7 @@ def add_credit(
         if not there:
             settling.insert([Arrival(entry)])
             return entry
-    if [(one.kind, one.key_id, one.charge_usd) for one in there] != [(CREDIT, scope_id, -nusd)]:
+    if [(one.kind, one.key_id, one.charge_usd) for one in there] != [(EntryKind.CREDIT, scope_id, -nusd)]:
         raise CreditError("id: something else was settled under it")
     return there[0]
 
@@ -45,9 +45,9 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str
     if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
         raise CreditError(f"reason: 1 to {REASON_CHARS_MAX} printable characters")
     return LedgerEntry(
-        entry_id=str(uuid5(ENTRIES, f"{exchange_id}/{CREDIT}/0")),
+        entry_id=str(uuid5(ENTRIES, f"{exchange_id}/{EntryKind.CREDIT}/0")),
         exchange_id=exchange_id,
-        kind=CREDIT,
+        kind=EntryKind.CREDIT,
         key_id=scope_id,
         key_alias=name,
         provider="",
@@ -55,7 +55,7 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str
         upstream_model="",
         endpoint="",
         streamed=False,
-        outcome=CREDIT,
+        outcome=EntryKind.CREDIT,
         finish_reason=None,
         usage_source=UsageSource.NONE.value,
         estimator=None,

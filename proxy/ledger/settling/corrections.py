@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, select, tuple_
 
-from proxy.billing.correction import MONEY, TERMINAL, CorrectionRequest, corrected, exchange_totals, rerated
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.correction import MONEY, CorrectionRequest, corrected, exchange_totals, rerated
+from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.record import Price
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import Arrival, LedgerStore
@@ -111,7 +111,10 @@ class Corrections:
         """The next exchanges by the time they began, as (started_at, exchange_id)."""
         cursor = (_COLUMNS.started_at, _COLUMNS.exchange_id)
         query = select(*cursor).where(
-            _COLUMNS.model == model, _COLUMNS.kind == TERMINAL, _COLUMNS.started_at < until, tuple_(*cursor) > after
+            _COLUMNS.model == model,
+            _COLUMNS.kind == EntryKind.USAGE,
+            _COLUMNS.started_at < until,
+            tuple_(*cursor) > after,
         )
         with reading(self._engine) as connection:
             return connection.execute(query.order_by(*cursor).limit(BATCH_EXCHANGES)).all()

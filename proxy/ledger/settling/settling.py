@@ -17,9 +17,8 @@ import msgspec
 from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column, select
 
 from proxy.billing.adjustment import ContradictionError, is_swept, restated
-from proxy.billing.attempts import KIND as ATTEMPT
 from proxy.billing.attempts import lines
-from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.sums import Sums
 from proxy.storage.database import refused_row
@@ -143,7 +142,7 @@ class Settling:
             self._insert(batch)
         self.insert_dead_letters(letters)
         return Settled(
-            inserted=tuple(one.entry for one in batch.arrivals if one.entry.kind != ATTEMPT) if batch else ()
+            inserted=tuple(one.entry for one in batch.arrivals if one.entry.kind != EntryKind.ATTEMPT) if batch else ()
         )
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:

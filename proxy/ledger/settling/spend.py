@@ -15,10 +15,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
-from proxy.billing.attempts import KIND as ATTEMPT
-from proxy.billing.correction import TERMINAL
+from proxy.billing.entries import EntryKind
 from proxy.billing.keys import AccountKind
-from proxy.billing.limits import CREDIT, credit_gate
+from proxy.billing.limits import credit_gate
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.schema.tables import (
     accounts,
@@ -86,7 +85,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
         gates = _gates(connection, {row.key_id for row in rows})
     found = [
         # What nobody can price is free.
-        SpendDelta(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == CREDIT])
+        SpendDelta(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == EntryKind.CREDIT])
         for exchange_id, kind, key_id, settled_at, started_at, money in rows
     ]
     return found, until_us, clock_us
@@ -96,7 +95,7 @@ def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None 
     """Those that have a terminal entry, settled at or before `until_us` (None: ever), and those that never will: their
     records are dead letters that somebody has dropped. Raises LedgerUnavailable."""
     query = select(_ENTRIES.exchange_id).where(
-        _ENTRIES.exchange_id.in_(bindparam("ids", expanding=True)), _ENTRIES.kind == TERMINAL
+        _ENTRIES.exchange_id.in_(bindparam("ids", expanding=True)), _ENTRIES.kind == EntryKind.USAGE
     )
     if until_us is not None:
         query = query.where(_ENTRIES.settled_at <= until_us / 1e6)
@@ -187,7 +186,7 @@ def _sum(kind: str, what: str, dialect: Dialect) -> Select[Any]:
     total = _total(usage_daily, "charged_usd", dialect, of_days, usage_daily.c.day >= bindparam("day"))
     if what == _PART_AND_DAYS:
         began = _ENTRIES.started_at
-        part = began >= bindparam("since"), began < bindparam("until"), _ENTRIES.kind != CREDIT
+        part = began >= bindparam("since"), began < bindparam("until"), _ENTRIES.kind != EntryKind.CREDIT
         total += _total(ledger_entries, "charge_usd", dialect, of_entries, *part)
     return select(total)
 
@@ -216,7 +215,7 @@ def _entries(dialect: Dialect) -> Select[Any]:
     """What a change is made of, in the order of settling. What was asked in vain changes nothing."""
     columns = (_ENTRIES.exchange_id, _ENTRIES.kind, _ENTRIES.key_id, _ENTRIES.settled_at, _ENTRIES.started_at)
     money = nusd("charge_usd", dialect).label("nusd")
-    found = select(*columns, money).where(_ENTRIES.kind != ATTEMPT)
+    found = select(*columns, money).where(_ENTRIES.kind != EntryKind.ATTEMPT)
     return found.order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, Table, func, literal_column
 
-from proxy.billing.entries import LedgerEntry
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import balances, usage_daily
 from proxy.storage.prepared import PreparedInsert, prepared_insert
 
@@ -60,7 +59,7 @@ def _by_day(entries: Iterable[LedgerEntry]) -> tuple[_ByDay, _ByDay]:
     usage: _ByDay = {}
     credit: _ByDay = {}
     for entry in entries:
-        sums = credit if entry.kind == CREDIT else usage
+        sums = credit if entry.kind == EntryKind.CREDIT else usage
         # As exact as the column: half a microsecond before midnight is midnight there.
         group = (entry.key_id, int(round(entry.started_at, 6) // _DAY_S), entry.model)
         total = sums.setdefault(group, [0] * 8)

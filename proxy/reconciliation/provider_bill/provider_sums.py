@@ -30,9 +30,8 @@ from sqlalchemy import (
     select,
 )
 
-from proxy.billing.adjustment import KIND as ADJUSTMENT
 from proxy.billing.correction import CORRECTED
-from proxy.billing.limits import CREDIT
+from proxy.billing.entries import EntryKind
 from proxy.billing.record import Outcome
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.usage import UsageSource
@@ -132,14 +131,14 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
             func.max(source).label("source"),
             # One that does not say how good it is may be as wrong as it is large.
             func.coalesce(func.max(expected), 1.0).label("error"),
-            func.sum(case((_COLUMNS.kind == ADJUSTMENT, 0), else_=1)).label("requests"),
+            func.sum(case((_COLUMNS.kind == EntryKind.ADJUSTMENT, 0), else_=1)).label("requests"),
             func.max(case((_COLUMNS.outcome == Outcome.REFUSED_UPSTREAM.value, 1), else_=0)).label("refused"),
             *(func.sum(_COLUMNS[kind]).label(kind) for kind in _TOKENS),
             nusd_sum(BillKind.COST, dialect).label(BillKind.COST),
         )
         .where(
             _COLUMNS.provider == provider,
-            _COLUMNS.kind != CREDIT,
+            _COLUMNS.kind != EntryKind.CREDIT,
             _COLUMNS.started_at >= earliest,
             _COLUMNS.started_at < end,
             _COLUMNS.settled_at >= earliest - _CLOCKS_DIFFER_S_MAX,
