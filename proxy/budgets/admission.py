@@ -22,6 +22,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
 from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
+from proxy.foundation.outage import Listener, Outage
 
 # How often the store is asked whether it still has what it was told.
 LOOK_S = 0.5
@@ -40,17 +41,11 @@ SEED_TRIES = 3
 ANSWER_S = 5.0
 
 
-class Observer(Protocol):
-    """Who wants to know: metrics, and the log."""
+class Observer(Listener, Protocol):
+    """Who wants to know: metrics, and the log. Of outages of the store, too."""
 
     def denied(self, why: str) -> None:
         """A request was refused."""
-
-    def store_failed(self, error: Exception) -> None:
-        """The store could not be asked, or told; it is tried again."""
-
-    def store_works(self) -> None:
-        """It answered."""
 
 
 class Reservation:
@@ -133,7 +128,7 @@ class Admission:
         """something was let through that the store has not heard of"""
         self._hangs_until = 0.0
         """the store is not asked by those who wait for it; in the event loop's time"""
-        self._down = False
+        self._outage = Outage(observer)
         self._allowed_nusd = 0
         """held and spent during this outage"""
 
@@ -274,7 +269,7 @@ class Admission:
                     await self._wakeup.wait()
             await self._tried(self._tell_ended)
             await self._tried(self._look)
-            if self._down:
+            if self._outage.lasts:
                 await asyncio.sleep(LOOK_S)
 
     async def announce(self) -> None:
@@ -347,15 +342,13 @@ class Admission:
         return OwnHolds([one.hold for one in self._held.values()], list(self._closed.values()), frozenset(self._asking))
 
     def _failed(self, error: Exception) -> None:
-        if not self._down:
-            self._down = True
+        if not self._outage.lasts:
             self._allowed_nusd = 0
-        self._observer.store_failed(error)
+        self._outage.began(error)
 
     def _works(self) -> None:
-        if self._down and not self._ended:
-            self._down = False
-            self._observer.store_works()
+        if not self._ended:
+            self._outage.over()
 
 
 def _nothing(hold: Hold) -> Hold:

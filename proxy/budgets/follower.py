@@ -8,6 +8,7 @@ store or the ledger is away nothing moves, and it goes on where it was.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -16,6 +17,7 @@ from typing import Protocol
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable
+from proxy.foundation.outage import Listener, Outage
 
 # An entry counts, and its hold goes, about so long after it was settled.
 FOLLOW_S = 1.0
@@ -57,20 +59,14 @@ class Ledger(Protocol):
         """Those whose terminal entries were settled by then."""
 
 
-class Observer(Protocol):
-    """Who wants to know: metrics, and the log."""
+class Observer(Listener, Protocol):
+    """Who wants to know: metrics, and the log. Of outages of the store and of the ledger, too."""
 
     def absorbed(self, entries: int) -> None:
         """So many more are in the sums."""
 
     def drift(self, nusd: int) -> None:
         """By so much in all do sums differ from the ledger, among those that were compared: 0, or a bug shows."""
-
-    def failed(self, error: Exception) -> None:
-        """It cannot follow now, and tries again: the store or the ledger is away, or a bug has shown itself."""
-
-    def healed(self, error: Exception) -> None:
-        """What began with `error` is over."""
 
 
 class Follower:
@@ -92,8 +88,8 @@ class Follower:
         self._on_spent = on_spent
         self._on_settled = on_settled
         self._observer = observer
-        self._failing: dict[str, Exception] = {}
-        """step → what its outage began with"""
+        self._outages: defaultdict[str, Outage] = defaultdict(lambda: Outage(observer))
+        """of each step"""
         self._untold: set[str] = set()
         """gates at which more was spent"""
         self._measured_to = ""
@@ -152,16 +148,13 @@ class Follower:
 
     async def _tried(self, step: Callable[[], Awaitable[None]]) -> bool:
         """False if it failed; that is said once, until it works again."""
-        name = step.__name__
+        outage = self._outages[step.__name__]
         try:
             await step()
         except Exception as error:  # noqa: BLE001  whatever is wrong, there will be another try
-            if name not in self._failing:
-                self._failing[name] = error
-                self._observer.failed(error)
+            outage.began(error)
             return False
-        if (error_before := self._failing.pop(name, None)) is not None:
-            self._observer.healed(error_before)
+        outage.over()
         return True
 
     # -- what was held, and is left behind

@@ -1,4 +1,4 @@
-"""What goes on with budgets, told to the metrics and the log. Law: an outage is said once, and its end once."""
+"""What goes on with budgets, in metrics and in the log."""
 
 from __future__ import annotations
 
@@ -6,34 +6,22 @@ import logging
 
 from proxy.billing.money import NUSD_PER_USD
 from proxy.budgets.thresholds import Alert
+from proxy.foundation.outage import OutageLog
 from proxy.telemetry.budget_metrics import BudgetMetrics
 
 _log = logging.getLogger(__name__)
 
 
-class AdmissionObserver:
+class AdmissionObserver(OutageLog):
     """What admission meets."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
+        super().__init__("budgets", metrics.outages.inc)
         self._metrics = metrics
-        self._failing = False
 
     def denied(self, why: str) -> None:
         """A request was refused."""
         self._metrics.rejections.labels(why).inc()
-
-    def store_failed(self, error: Exception) -> None:
-        """It could not be asked, or told; or a bug shows itself."""
-        if not self._failing:
-            self._failing = True
-            self._metrics.outages.inc()
-            _log.error("budgets: %s", error, exc_info=None if isinstance(error, OSError) else error)
-
-    def store_works(self) -> None:
-        """The outage is over."""
-        if self._failing:
-            self._failing = False
-            _log.warning("budgets: goes on")
 
     def claim_failed(self, error: OSError) -> None:
         """The end of a request could not be written down."""
@@ -41,27 +29,12 @@ class AdmissionObserver:
         _log.error("idempotency: %s", error)
 
 
-class _Outages:
-    """What stops, and goes on."""
-
-    what: str
-
-    def __init__(self, metrics: BudgetMetrics) -> None:
-        self._metrics = metrics
-
-    def failed(self, error: Exception) -> None:
-        """An outage begins, or a bug shows itself."""
-        _log.error("%s: %s", self.what, error, exc_info=None if isinstance(error, OSError) else error)
-
-    def healed(self, _error: Exception) -> None:
-        """And is over."""
-        _log.warning("%s: goes on", self.what)
-
-
-class FollowerObserver(_Outages):
+class FollowerObserver(OutageLog):
     """What follows the ledger."""
 
-    what = "following the ledger"
+    def __init__(self, metrics: BudgetMetrics) -> None:
+        super().__init__("following the ledger")
+        self._metrics = metrics
 
     def absorbed(self, entries: int) -> None:
         """So many more are in the sums."""
@@ -86,10 +59,12 @@ class ThresholdObserver:
         _log.warning("budget of %s: %d %% spent", alert.scope_id, alert.threshold)
 
 
-class WebhookObserver(_Outages):
+class WebhookObserver(OutageLog):
     """What goes out about it."""
 
-    what = "sending webhooks"
+    def __init__(self, metrics: BudgetMetrics) -> None:
+        super().__init__("sending webhooks")
+        self._metrics = metrics
 
     def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
         """A try failed."""

@@ -1,5 +1,4 @@
-"""What settlers, shippers and sweepers do, in metrics and, when they cannot, in the log. Law: an outage is said when it
-begins and when it ends, not at every try."""
+"""What settlers, shippers and sweepers do, in metrics and in the log."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from proxy.billing.record import UsageRecord
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.ledger.settling.store import Settled
 from proxy.telemetry.metrics import Metrics
 
@@ -18,7 +18,7 @@ class SettlerObserver:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._failing = False
+        self._outage = Outage(OutageLog("settling"))
 
     def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
         """One transaction."""
@@ -30,43 +30,22 @@ class SettlerObserver:
             "dead_letter": settled.rejected + unreadable,
         }
         self._metrics.committed(results, entries=settled.inserted, duration_s=duration_s)
-        if self._failing:
-            self._failing = False
-            _log.warning("settling: goes on")
+        self._outage.over()
         if settled.conflicts or settled.rejected or unreadable:
             _log.error("ledger: records became dead letters: %s", results)
 
     def failed(self, error: Exception) -> None:
         """One try failed; there will be others."""
         self._metrics.ledger.write_failures.inc()
-        if not self._failing:
-            self._failing = True
-            known = isinstance(error, OSError)  # the ledger, or the queue before it
-            _log.error("settling: trying again until it works: %s", error, exc_info=None if known else error)
+        self._outage.began(error)
 
 
-class OutageObserver:
-    """Something between machines that does not answer."""
-
-    def __init__(self, metrics: Metrics, what: str) -> None:
-        self._metrics = metrics
-        self._what = what
-
-    def failed(self, error: Exception) -> None:
-        """An outage begins, or a bug shows itself."""
-        self._metrics.ledger.outages.inc()
-        _log.error("%s: %s", self._what, error, exc_info=None if isinstance(error, OSError) else error)
-
-    def healed(self, _error: Exception) -> None:
-        """And is over."""
-        _log.warning("%s: goes on", self._what)
-
-
-class ShipperObserver(OutageObserver):
+class ShipperObserver(OutageLog):
     """What a shipper sends, and what the ledger confirms."""
 
     def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics, "shipping")
+        super().__init__("shipping", metrics.ledger.outages.inc)
+        self._metrics = metrics
 
     def sent(self, records: int, *, again: int) -> None:
         """So many are in the queue now."""
@@ -77,11 +56,12 @@ class ShipperObserver(OutageObserver):
         self._metrics.confirmed(records)
 
 
-class SweeperObserver(OutageObserver):
+class SweeperObserver(OutageLog):
     """What a sweeper finds."""
 
     def __init__(self, metrics: Metrics) -> None:
-        super().__init__(metrics, "sweeping")
+        super().__init__("sweeping", metrics.ledger.outages.inc)
+        self._metrics = metrics
 
     def looked(self, nodes: int) -> None:
         """The board was read."""

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Protocol
 
-from proxy.foundation.outage import Outage
+from proxy.foundation.outage import Listener, Outage
 from proxy.journal.journal import Journal, Pending
 from proxy.journal.replay import COUNT_BITS
 
@@ -61,20 +61,15 @@ class ReceiptSource(Protocol):
         """The seqs from `low` to `high` of this journal that it has, as entries or dead letters. Raises OSError."""
 
 
-class Observer(Protocol):
-    """Who wants to know how it goes: metrics and the log. Called on the event loop's thread."""
+class Observer(Listener, Protocol):
+    """Who wants to know how it goes: metrics and the log. Of outages of the queue and of the ledger, too.
+    Called on the event loop's thread."""
 
     def sent(self, records: int, *, again: int) -> None:
         """So many are in the queue now; `again`: how many of them were sent before, in this run or the last."""
 
     def confirmed(self, records: int) -> None:
         """The ledger has so many more."""
-
-    def failed(self, error: Exception) -> None:
-        """The queue (QueueUnavailable) or the ledger does not answer: said once, however long it lasts."""
-
-    def healed(self, error: Exception) -> None:
-        """What began with `error` is over."""
 
 
 class Shipper:

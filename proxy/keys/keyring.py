@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import Scope
+from proxy.foundation.outage import Listener, Outage
 from proxy.keys.guesses import Guesses
 from proxy.keys.secrets import digest, parse
 
@@ -71,14 +72,14 @@ class Keyring:
         *,
         pepper: bytes,
         unix_time: Callable[[], float],
-        on_failure: Callable[[OSError], None],
+        observer: Listener,
     ) -> None:
-        """`on_failure` learns when the source could not be read; the keyring goes on with what it has."""
+        """`observer` is told of outages of the source; known keys stay valid meanwhile."""
         assert pepper, "an empty pepper hashes nothing"
         self._source = source
         self._pepper = pepper
         self._unix_time = unix_time
-        self._on_failure = on_failure
+        self._outage = Outage(observer)
         self._by_digest: dict[bytes, ApiKey] = {}
         """by the digests of its secret and of the one before"""
         self._by_id: dict[str, ApiKey] = {}
@@ -205,8 +206,9 @@ class Keyring:
         try:
             changes = reading.result()
         except OSError as error:
-            self._on_failure(error)
+            self._outage.began(error)
             return
+        self._outage.over()
         for change in changes:
             if isinstance(change, ApiKey):
                 self._learn_key(change)

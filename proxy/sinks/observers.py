@@ -1,4 +1,4 @@
-"""What goes on with sinks, told to the metrics and the log. Law: a failure is said once, and its end once."""
+"""What goes on with sinks, in metrics and in the log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 
 from sqlalchemy import Engine
 
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.settings import Settings
 from proxy.sinks.progress import SinkStatus
@@ -19,23 +20,23 @@ _log = logging.getLogger(__name__)
 def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks) -> None:
     """Push from now on, with all the other processes that do."""
     for name, sink in settings.sinks.items():
-        sender = SinkSender(engine, sink, unix_time=time.time, observer=SinkObserver(metrics))
+        sender = SinkSender(engine, sink, unix_time=time.time, observer=SinkObserver(metrics, name))
         tasks.start(sender.run(), name=f"sink-{name}")
 
 
-class SinkObserver:
+class SinkObserver(OutageLog):
     """One sink's sender."""
 
-    def __init__(self, metrics: SinkMetrics) -> None:
+    def __init__(self, metrics: SinkMetrics, name: str) -> None:
+        super().__init__(f"sink {name}")
         self._metrics = metrics
-        self._failing = False
+        self._away = Outage(self)
+        """of the sink; those of the ledger come as `failed` and `healed`"""
 
     def sent(self, name: str, entries: int) -> None:
         """So many more are there."""
         self._metrics.entries.labels(name, "sent").inc(entries)
-        if self._failing:
-            self._failing = False
-            _log.warning("sink %s: goes on", name)
+        self._away.over()
 
     def refused(self, name: str, entry_id: str, why: str) -> None:
         """It is put aside."""
@@ -45,20 +46,10 @@ class SinkObserver:
     def unsent(self, name: str, why: str, wait_s: float) -> None:
         """A try failed."""
         self._metrics.failures.labels(name).inc()
-        if not self._failing:
-            self._failing = True
-            _log.error("sink %s: %s; trying again in %.0f s, and until it works", name, why, wait_s)
+        self._away.began(OSError(f"{why}; trying again in {wait_s:.0f} s, and until it works"))
 
     def stands(self, name: str, standing: SinkStatus, lag_s: float) -> None:
         """How it stands."""
         self._metrics.lag.labels(name).set(lag_s)
         self._metrics.waiting.labels(name).set(standing.waiting)
         self._metrics.letters.labels(name).set(standing.letters)
-
-    def failed(self, error: Exception) -> None:
-        """An outage of the ledger begins, or a bug shows itself."""
-        _log.error("sinks: %s", error, exc_info=None if isinstance(error, OSError) else error)
-
-    def healed(self, _error: Exception) -> None:
-        """And is over."""
-        _log.warning("sinks: go on")

@@ -12,6 +12,7 @@ import yaml
 
 from proxy.billing.keys import ApiKey
 from proxy.cli import main
+from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring, Refused
 from proxy.ledger.settling.store import Arrival
 from tests.cli.test_putting_right import CONFIG, Commands
@@ -47,7 +48,7 @@ async def asked(run: Commands, secret: str) -> ApiKey | Refused:
         def changes_since(self, _revision: int) -> Any:
             return store[0]
 
-    keyring = Keyring(Kept(), pepper=store[1], unix_time=time.time, on_failure=print)
+    keyring = Keyring(Kept(), pepper=store[1], unix_time=time.time, observer=OutageLog("keys"))
     await keyring.refresh()
     return await keyring.key(secret)
 

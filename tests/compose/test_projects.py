@@ -66,7 +66,7 @@ async def test_a_ledger_that_is_away_delays_it(tmp_path: Path, caplog: pytest.Lo
     tasks.start(assign_projects(projects, engine, retry_s=0.01), name="projects")
     try:
         async with asyncio.timeout(30):
-            while "cannot be looked up" not in caplog.text:
+            while "looking up projects" not in caplog.text:
                 await asyncio.sleep(0.01)
             assert projects.waiting() == ["key-1"]
             await asyncio.to_thread(migrate, url)

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
 from proxy.console.api.live import RunningSnapshot, SilentNodes
+from proxy.foundation.outage import OutageLog
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
@@ -88,7 +89,9 @@ class Stand:
         self.url = self._console.url
 
     async def _started(self, settings: Settings) -> Console:
-        self._keyring = Keyring(self.keys, pepper=bytes.fromhex(PEPPER), unix_time=time.time, on_failure=print)
+        self._keyring = Keyring(
+            self.keys, pepper=bytes.fromhex(PEPPER), unix_time=time.time, observer=OutageLog("keys")
+        )
         await self._keyring.refresh()
         made = Console(settings, self.engine, self._keyring, self.budgets, self.inside)  # type: ignore[arg-type]
         await made.start(lambda status, code: self.refused.append((status, code)))

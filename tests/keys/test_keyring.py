@@ -85,9 +85,23 @@ class Keys:
         return [*self.accounts, *(row for row in self.rows if row.revision > revision)]
 
 
-def a_keyring(source: KeySource, failures: list[OSError] | None = None) -> Keyring:
-    told = [] if failures is None else failures
-    return Keyring(source, pepper=PEPPER, unix_time=lambda: NOW, on_failure=told.append)
+class Seen:
+    """What a keyring told of outages."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def failed(self, error: Exception) -> None:
+        assert isinstance(error, OSError), error
+        self.told.append("failed")
+
+    def healed(self, error: Exception) -> None:
+        assert isinstance(error, OSError), error
+        self.told.append("works")
+
+
+def a_keyring(source: KeySource, seen: Seen | None = None) -> Keyring:
+    return Keyring(source, pepper=PEPPER, unix_time=lambda: NOW, observer=seen or Seen())
 
 
 @asynccontextmanager
@@ -341,18 +355,20 @@ async def test_keys_that_were_some_are_no_guesses() -> None:
 
 
 async def test_a_source_that_is_away_leaves_known_keys_as_they_are() -> None:
-    source, failures = Keys([a_key(ANNA)]), list[OSError]()
-    keyring = a_keyring(source, failures)
+    source, seen = Keys([a_key(ANNA)]), Seen()
+    keyring = a_keyring(source, seen)
     await keyring.refresh()
     source.away = True
     await keyring.refresh()
-    assert len(failures) == 1
+    await keyring.refresh()
+    assert seen.told == ["failed"]
     assert isinstance(await keyring.key(ANNA), ApiKey)
     await asyncio.sleep(0.11)
     assert await keyring.key(new_secret().reveal()) is Refused.UNKNOWN
     source.away = False
     source.rows[0] = a_key(ANNA, 2, revoked_at=NOW)
     await keyring.refresh()
+    assert seen.told == ["failed", "works"]
     assert await keyring.key(ANNA) is Refused.REVOKED
 
 
@@ -375,7 +391,7 @@ async def test_a_source_that_hangs_holds_up_nobody_whose_key_is_known(monkeypatc
 
 def test_an_empty_pepper_is_our_bug() -> None:
     with pytest.raises(AssertionError):
-        Keyring(Keys(), pepper=b"", unix_time=time.time, on_failure=print)
+        Keyring(Keys(), pepper=b"", unix_time=time.time, observer=Seen())
 
 
 def test_the_allow_list() -> None:
@@ -431,15 +447,12 @@ def _change(file: Path, orders: Connection) -> None:
         orders.send("done")
 
 
-def _unexpected(error: OSError) -> None:
-    raise AssertionError from error
-
-
 async def test_a_key_made_or_revoked_by_another_process_counts_within_a_second(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     migrate(sqlite_url(file))
     engine = open_engine(sqlite_url(file))
-    keyring = Keyring(KeyStore(engine, clock=time.time), pepper=PEPPER, unix_time=time.time, on_failure=_unexpected)
+    seen = Seen()
+    keyring = Keyring(KeyStore(engine, clock=time.time), pepper=PEPPER, unix_time=time.time, observer=seen)
     secret = new_secret().reveal()
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
@@ -463,6 +476,7 @@ async def test_a_key_made_or_revoked_by_another_process_counts_within_a_second(t
                 await asyncio.sleep(0.01)
     ours.send(None)
     await asyncio.to_thread(child.join, 20)
+    assert seen.told == []
     assert child.exitcode == 0
     ours.close()
     theirs.close()

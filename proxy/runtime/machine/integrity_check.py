@@ -8,6 +8,7 @@ import time
 
 from sqlalchemy import Engine
 
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.ledger.settling.dead_letters import count_open
 from proxy.reconciliation.reconcile import GRACE_S, Finding, reconcile
 from proxy.runtime.machine.records_in_flight import read_records_in_flight
@@ -24,6 +25,7 @@ _log = logging.getLogger(__name__)
 
 async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics) -> None:
     """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
+    outage = Outage(OutageLog("auditing the ledger"))
     while True:
         await asyncio.sleep(AUDIT_S)
         try:
@@ -32,18 +34,22 @@ async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics) 
             # A thread of its own: it may take a minute, and nothing that settles may wait for that.
             findings = await asyncio.to_thread(reconcile, engine, clock=time.time, since=since, outside=outside)
         except OSError as error:
-            _log.warning("the ledger cannot be audited now: %s", error)
+            outage.began(error)
         else:
+            outage.over()
             _say(findings, metrics)
 
 
 async def count_letters(engine: Engine, metrics: Metrics) -> None:
     """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the last count stays."""
+    outage = Outage(OutageLog("counting dead letters"))
     while True:
         try:
             metrics.ledger.dead_letters.set(await asyncio.to_thread(count_open, engine))
         except OSError as error:
-            _log.warning("dead letters cannot be counted now: %s", error)
+            outage.began(error)
+        else:
+            outage.over()
         await asyncio.sleep(LETTERS_S)
 
 

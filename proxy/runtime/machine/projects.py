@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Sequence
 
 from sqlalchemy import Engine
 
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.ledger.accounts.owners import owners_of
 from proxy.telemetry.metrics import Metrics
@@ -15,8 +15,6 @@ from proxy.telemetry.project_metrics import ProjectMetrics
 
 # An indexed look-up, once for each key: by the next scrape it is there, and a ledger that is away is not asked often.
 RETRY_S = 5.0
-
-_log = logging.getLogger(__name__)
 
 
 def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks) -> None:
@@ -27,13 +25,16 @@ def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks) -> None:
 
 async def assign_projects(projects: ProjectMetrics, engine: Engine, *, retry_s: float = RETRY_S) -> None:
     """Look up each key that is new here; ends by being cancelled."""
+    outage = Outage(OutageLog("looking up projects for the metrics"))
     while True:
         await projects.unplaced.wait()
         try:
             projects.place(await asyncio.to_thread(_projects_of, engine, projects.waiting()))
         except OSError as error:
-            _log.warning("projects cannot be looked up for the metrics now: %s", error)
+            outage.began(error)
             await asyncio.sleep(retry_s)
+        else:
+            outage.over()
 
 
 def _projects_of(engine: Engine, key_ids: Sequence[str]) -> dict[str, str | None]:

@@ -17,8 +17,9 @@ from proxy.billing.record import Opened
 from proxy.billing.settlement import entry
 from proxy.delivery.leases import RENEW_S, LeaseKeeper
 from proxy.delivery.local_queue import LocalQueue
-from proxy.delivery.observers import OutageObserver, SettlerObserver, ShipperObserver
+from proxy.delivery.observers import SettlerObserver, ShipperObserver
 from proxy.delivery.shipper import Shipper
+from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import decode_envelope
 from proxy.journal.journal import Journal, Pending
@@ -91,7 +92,7 @@ class Node:
         else:
             self._keeper = LeaseKeeper(
                 queue.leases, self.table, node=name, epoch=self.journal.node.epoch,
-                caught_up=self._caught_up, observer=OutageObserver(metrics, "leases"),
+                caught_up=self._caught_up, observer=OutageLog("leases", metrics.ledger.outages.inc),
                 renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE),
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")

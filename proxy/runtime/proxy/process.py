@@ -22,6 +22,7 @@ from aiohttp import web
 from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
 from proxy.billing.settlement import content_hash
+from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
@@ -102,10 +103,6 @@ def _state(provider: Provider) -> BreakerState:
     return provider.health.state(time.monotonic())
 
 
-def _keys_unreadable(error: OSError) -> None:
-    _log.warning("keys cannot be refreshed, known ones go on counting: %s", error)
-
-
 def _load_estimator(file: Path) -> Estimator:
     try:
         return Estimator.restore(json.loads(file.read_bytes()))
@@ -155,7 +152,7 @@ class Proxy:
             KeyStore(self._engine, clock=time.time),
             pepper=key_pepper(self.settings),
             unix_time=time.time,
-            on_failure=_keys_unreadable,
+            observer=OutageLog("refreshing keys (known ones stay valid)"),
         )
         await keyring.refresh()
         self._admission = AdmissionService(
