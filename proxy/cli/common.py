@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
+from proxy.billing.money import nusd_from_usd
 from proxy.settings import load
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.command_store import CommandStore
+
+_T = TypeVar("_T")
 
 
 class Failure(Exception):  # noqa: N818  not every failure is an error of ours
@@ -52,6 +55,19 @@ def whose(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, s
         return key.key_id, "key", key.alias
     account = AccountStore(store.engine, clock=time.time).one(options.account)
     return account.account_id, account.kind.value, account.name
+
+
+def typed(read: Callable[[str], _T], text: str) -> _T:
+    """What argparse makes of an option's `text`: its error shows the words of `read`, not only the option."""
+    try:
+        return read(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
+def usd(text: str) -> int:
+    """An option's USD → nUSD."""
+    return typed(nusd_from_usd, text)
 
 
 @contextmanager

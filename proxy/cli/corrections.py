@@ -7,11 +7,12 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.billing.money import nusd_from_usd, usd_text
-from proxy.cli.common import Failure, acts_as, json_line, store_of, with_config
+from proxy.billing.money import usd_text
+from proxy.cli.common import Failure, acts_as, json_line, store_of, typed, usd, with_config
 from proxy.settings import Settings, load, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
@@ -47,23 +48,15 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument("--model", required=True, metavar="M", help="the name that clients asked for")
     rerate.add_argument("--since", required=True, metavar="T", help="begun at or after: 2026-11-01, 24h, 7d, …")
     rerate.add_argument("--until", metavar="T", help="begun before (default: now)")
-    rerate.add_argument("--price", type=json_object, metavar="JSON", help='{"input": 0.15, "output": 0.6}')
+    rerate.add_argument(
+        "--price", type=partial(typed, json.loads), metavar="JSON", help='{"input": 0.15, "output": 0.6}'
+    )
     rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
     rerate.add_argument("--output", metavar="USD", help="per million generated tokens")
     rerate.add_argument("--cached-input", metavar="USD", help="per million cached tokens (default: as --input)")
     rerate.add_argument("--dry-run", action="store_true", help="say what it would come to and write nothing")
     rerate.add_argument("--verbose", action="store_true", help="say it for each key too")
     acts_as(rerate, "rerate", _rerate)
-
-
-def usd(text: str) -> int:
-    """USD → nUSD. Raises ValueError."""
-    return nusd_from_usd(text)
-
-
-def json_object(text: str) -> Any:
-    """What is written there. Raises ValueError."""
-    return json.loads(text)
 
 
 def _option(name: str) -> str:

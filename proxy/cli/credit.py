@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from proxy.cli.common import acts_as, json_line, store_of, whose, with_config, with_whose
-from proxy.cli.limit_options import usd
+from proxy.cli.common import acts_as, json_line, store_of, usd, whose, with_config, with_whose
 
 
 def add_commands(commands: Any) -> None:

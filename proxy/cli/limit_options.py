@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
-from proxy.billing.money import nusd_from_usd, usd_text
+from proxy.billing.money import usd_text
+from proxy.cli.common import typed, usd
 from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
@@ -47,31 +48,19 @@ def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
     return {name: given[option] for name, option in named.items() if option in given}
 
 
-def usd(text: str) -> int:
-    """USD → nUSD, or words for who typed it."""
-    return _typed(nusd_from_usd, text)
-
-
 def usd_or_none(text: str) -> int | None:
-    """The same, or none."""
+    """USD → nUSD, or none."""
     return None if text == NONE else usd(text)
 
 
 def count_or_none(text: str) -> int | None:
     """A whole number, or none."""
-    return None if text == NONE else _typed(_count, text)
+    return None if text == NONE else typed(_count, text)
 
 
 def seconds_or_now(text: str) -> int:
     """A duration; `now`, or any number of zeros with a unit: 0."""
-    return 0 if text in ("now", "0s", "0m", "0h", "0d") else _typed(seconds_from, text)
-
-
-def _typed(read: Callable[[str], int], text: str) -> int:
-    try:
-        return read(text)
-    except ValueError as wrong:
-        raise argparse.ArgumentTypeError(str(wrong)) from None
+    return 0 if text in ("now", "0s", "0m", "0h", "0d") else typed(seconds_from, text)
 
 
 def _count(text: str) -> int:

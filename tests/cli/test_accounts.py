@@ -234,6 +234,8 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_it(run: Commands, word
     [
         (["keys", "create"], "--alias"),
         (["keys", "update", "k", "--budget", "much"], "--budget: not an amount of money: 'much'"),
+        (["adjust", "x", "--reason", "r", "--charge-usd", "much"], "--charge-usd: not an amount of money: 'much'"),
+        (["rerate", "--model", "m", "--since", "1d", "--price", "{"], "--price: Expecting property name"),
         (["keys", "update", "k", "--budget", "0.0000000001"], "--budget: finer than a nano-USD"),
         (["keys", "update", "k", "--rpm", "-1"], "--rpm: not a whole number: '-1'"),
         (["keys", "update", "k", "--tpm", "٣"], "--tpm: not a whole number"),
