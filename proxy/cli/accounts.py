@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -56,10 +55,8 @@ def _of_one(
 
 @contextmanager
 def _accounts(options: argparse.Namespace) -> Iterator[AccountStore]:
-    from proxy.ledger.accounts.account_store import AccountStore
-
     with store_of(options) as store:
-        yield AccountStore(store.engine, clock=time.time)
+        yield store.accounts
 
 
 def _create_organization(options: argparse.Namespace) -> int:
@@ -100,13 +97,11 @@ def _changing(what: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from proxy.ledger.accounts.account_store import AccountStore
     from proxy.reports.reports import read_paid
 
     with store_of(options) as store:
-        accounts = AccountStore(store.engine, clock=time.time)
-        account = accounts.one(options.account)
-        above = None if account.parent_id is None else accounts.one(account.parent_id)
+        account = store.accounts.one(options.account)
+        above = None if account.parent_id is None else store.accounts.one(account.parent_id)
         levels = [one for one in (account, above) if one is not None]
         paid = read_paid(store.engine, [one.account_id for one in levels])
         shown = [{**account_json(one), "balance": paid_json(paid[one.account_id])} for one in levels]

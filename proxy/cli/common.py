@@ -8,7 +8,6 @@ import getpass
 import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,12 +47,10 @@ def with_whose(parser: argparse.ArgumentParser) -> None:
 
 def whose(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, str]:
     """Its id, its kind and its name. Raises ValueError: there is none."""
-    from proxy.ledger.accounts.account_store import AccountStore
-
     if options.key is not None:
         key = store.keys.one(options.key)
         return key.key_id, "key", key.alias
-    account = AccountStore(store.engine, clock=time.time).one(options.account)
+    account = store.accounts.one(options.account)
     return account.account_id, account.kind.value, account.name
 
 
@@ -87,8 +84,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
     """The ledger and the keys that the configuration names. Raises SettingsError, LedgerUnavailable."""
     from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.data_folder import DataFolder
 
-    store = CommandStore(load(options.config, os.environ))
+    settings = load(options.config, os.environ)
+    DataFolder(settings.data_dir).make()
+    store = CommandStore(settings)
     try:
         with _put_down(options, store):
             yield store

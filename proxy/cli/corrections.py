@@ -48,9 +48,8 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument("--model", required=True, metavar="M", help="the name that clients asked for")
     rerate.add_argument("--since", required=True, metavar="T", help="begun at or after: 2026-11-01, 24h, 7d, …")
     rerate.add_argument("--until", metavar="T", help="begun before (default: now)")
-    rerate.add_argument(
-        "--price", type=partial(typed, json.loads), metavar="JSON", help='{"input": 0.15, "output": 0.6}'
-    )
+    price = '{"input": 0.15, "output": 0.6}'
+    rerate.add_argument("--price", type=partial(typed, json.loads), metavar="JSON", help=price)
     rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
     rerate.add_argument("--output", metavar="USD", help="per million generated tokens")
     rerate.add_argument("--cached-input", metavar="USD", help="per million cached tokens (default: as --input)")

@@ -18,7 +18,6 @@ from proxy.settings import load
 
 if TYPE_CHECKING:
     from proxy.billing.keys import ApiKey
-    from proxy.ledger.accounts.account_store import AccountStore
     from proxy.runtime.machine.command_store import CommandStore
 
 
@@ -83,7 +82,7 @@ def _create(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         in_project = {}
         if options.project is not None:
-            in_project = {"project_id": _accounts(store).one(options.project, AccountKind.PROJECT).account_id}
+            in_project = {"project_id": store.accounts.one(options.project, AccountKind.PROJECT).account_id}
         given = {"models": None, **_key_changes(options), **in_project}
         secret, digest, hint = _new_secret(store)
         key = store.keys.create(
@@ -143,9 +142,9 @@ def _info(options: argparse.Namespace) -> int:
 
     with store_of(options) as store:
         key = store.keys.one(options.key)
-        project = _accounts(store).one(key.project_id)
+        project = store.accounts.one(key.project_id)
         assert project.parent_id is not None
-        levels = {"project": project, "organization": _accounts(store).one(project.parent_id)}
+        levels = {"project": project, "organization": store.accounts.one(project.parent_id)}
         paid = read_paid(store.engine, [key.key_id, *(one.account_id for one in levels.values())])
         above = {
             name: {**account_json(one), "balance": paid_json(paid[one.account_id])} for name, one in levels.items()
@@ -163,12 +162,6 @@ def _pepper(options: argparse.Namespace) -> int:
     else:
         print(key_pepper(load(options.config, os.environ)).hex())
     return 0
-
-
-def _accounts(store: CommandStore) -> AccountStore:
-    from proxy.ledger.accounts.account_store import AccountStore
-
-    return AccountStore(store.engine, clock=time.time)
 
 
 def _new_secret(store: CommandStore) -> tuple[str, bytes, str]:

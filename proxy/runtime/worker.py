@@ -16,26 +16,25 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from proxy.billing.record import UsageRecord
-from proxy.billing.settlement import content_hash, entry
+from proxy.billing.settlement import entry
 from proxy.delivery.observers import SettlerObserver, SweeperObserver
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
 from proxy.http.connection import ClientConnection
 from proxy.http.server import Routes, Server
-from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.partitions import make_partitions
 from proxy.ledger.settling.settler import HOLD_S, Settler
-from proxy.ledger.settling.store import Arrival, LedgerStore
+from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.budgets import open_budgets
-from proxy.runtime.machine.data_folder import ledger_url
+from proxy.runtime.machine.command_store import CommandStore
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
 from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
-from proxy.storage.database import LedgerUnavailable, open_engine
+from proxy.storage.database import LedgerUnavailable
 from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
 
 # A transaction costs as much as dozens of rows, and here nobody's stream waits for the event loop.
@@ -64,17 +63,15 @@ class Worker:
 
     async def start(self) -> None:
         """Settle from now on. Raises QueueUnsuitable, LedgerUnavailable, OSError."""
-        url = ledger_url(self.settings)
         self._queue = Queue(self.settings)
         await self._queue.check()
-        await self._in_thread(migrate, url)
-        self._engine = open_engine(url)
-        self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
+        self._store = await self._in_thread(CommandStore, self.settings)
+        self._engine = self._store.engine
         shown = self.settings.metrics
         self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
         self._settlers = [
             Settler(
-                lane, self._store, to_entry=entry, observer=SettlerObserver(self._metrics),
+                lane, self._store.ledger, to_entry=entry, observer=SettlerObserver(self._metrics),
                 batch_records_max=BATCH_RECORDS_MAX, hold_s=min(HOLD_S, self.settings.lease_s / HOLDS_PER_LEASE),
             )
             for lane in self._queue.lanes
@@ -106,12 +103,12 @@ class Worker:
         await self._budgets.aclose()
         await self._queue.close()
         self._thread.shutdown()
-        self._engine.dispose()
+        self._store.close()
 
     async def _settle_swept(self, records: Sequence[UsageRecord]) -> None:
         arrivals = [Arrival(entry(record)) for record in records]
         began = time.perf_counter()
-        settled = await self._in_thread(self._store.settle, arrivals)
+        settled = await self._in_thread(self._store.ledger.settle, arrivals)
         SettlerObserver(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
 
     async def _release(self, node: str, spared: Collection[str]) -> None:

@@ -1,15 +1,17 @@
-"""The ledger and the keys for a command. Law: it works whether or not a server runs on the same ledger."""
+"""The ledger and the keys of a deployment, for a command and for a server. Invariant: any number of processes use them
+at the same time; the database is of this version before any of them does."""
 
 from __future__ import annotations
 
 import time
 
 from proxy.billing.settlement import content_hash
+from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.settling.store import LedgerStore
-from proxy.runtime.machine.data_folder import DataFolder, key_pepper, ledger_url
+from proxy.runtime.machine.data_folder import key_pepper, ledger_url
 from proxy.settings import Settings
 from proxy.storage.database import open_engine
 
@@ -20,11 +22,12 @@ class CommandStore:
     def __init__(self, settings: Settings) -> None:
         """Make or migrate it first. Raises LedgerUnavailable, NewerDatabaseError."""
         self._settings = settings
-        DataFolder(settings.data_dir).make()
-        migrate(ledger_url(settings))
-        self.engine = open_engine(ledger_url(settings))
+        url = ledger_url(settings)
+        migrate(url)
+        self.engine = open_engine(url)
         self.key_lifetime_max_s = settings.key_lifetime_max
         self.keys = KeyStore(self.engine, clock=time.time)
+        self.accounts = AccountStore(self.engine, clock=time.time)
         self.acts = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
 

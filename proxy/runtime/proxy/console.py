@@ -13,7 +13,6 @@ import msgspec
 from aiohttp import web
 from sqlalchemy import Engine
 
-from proxy.billing.settlement import content_hash
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import subjects
 from proxy.console.api.accounts import AccountsApi
@@ -36,16 +35,12 @@ from proxy.http.errors import JSON_TYPE
 from proxy.http.server import Routes, Serve, Server
 from proxy.journal.frames import decode_opened
 from proxy.keys.keyring import Keyring
-from proxy.ledger.accounts.account_store import AccountStore
-from proxy.ledger.accounts.audit_log import AuditLog
-from proxy.ledger.accounts.key_store import KeyStore
-from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import Estimator
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
 from proxy.reports.reports import read_paid
 from proxy.reports.usage import UsageFilter as WantedSums
 from proxy.reports.usage import UsageTotals, read_usage
-from proxy.runtime.machine.data_folder import key_pepper
+from proxy.runtime.machine.command_store import CommandStore
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings
@@ -142,16 +137,16 @@ class Console:
     """`start` it after the keyring is filled, `close` it before the engine is disposed."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, keyring: Keyring, budgets: BudgetStore, inside: RunningExchanges
+        self, settings: Settings, store: CommandStore, keyring: Keyring, budgets: BudgetStore, inside: RunningExchanges
     ) -> None:
         self._settings = settings
-        self._engine = engine
+        self._store = store
         self._keyring = keyring
         self._budgets = budgets
         self._inside = inside
         self._threads = Threads()
         self._server: Server | None = None
-        self._exchanges = ExchangesApi(LedgerReports(engine, self._threads, inside))
+        self._exchanges = ExchangesApi(LedgerReports(store.engine, self._threads, inside))
         self.url: str | None = None
         """where it listens; None: it does not"""
 
@@ -185,24 +180,22 @@ class Console:
 
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
         """Every route that wants to know who asks."""
-        acts = AuditLog(self._engine, clock=time.time)
-        reads = LedgerReports(self._engine, self._threads, self._inside)
-        doing = AuditedOperations(acts, self._threads, self._keyring)
-        paid = partial(read_paid, self._engine)
-        key_store, account_store = KeyStore(self._engine, clock=time.time), AccountStore(self._engine, clock=time.time)
+        store = self._store
+        reads = LedgerReports(store.engine, self._threads, self._inside)
+        doing = AuditedOperations(store.acts, self._threads, self._keyring)
+        paid = partial(read_paid, store.engine)
         keys = KeysApi(
-            key_store, account_store, doing, self._threads, pepper=key_pepper(self._settings),
+            store.keys, store.accounts, doing, self._threads, pepper=store.pepper(),
             lifetime_max_s=self._settings.key_lifetime_max, unix_time=time.time, paid=paid,
         )  # fmt: skip
-        ledger = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
         accounts = AccountsApi(
-            account_store, key_store, ledger, doing, self._threads, unix_time=time.time, paid=paid
+            store.accounts, store.keys, store.ledger, doing, self._threads, unix_time=time.time, paid=paid
         )  # fmt: skip
         standing = StatusApi(
             self._threads,
-            acts,
+            store.acts,
             standings=self._budgets.counter_states,
-            subjects=partial(subjects, self._engine),
+            subjects=partial(subjects, store.engine),
             paid=paid,
         )
         yield from UsageApi(reads.usage, unix_time=time.time).endpoints()

@@ -21,7 +21,6 @@ from aiohttp import web
 
 from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
-from proxy.billing.settlement import content_hash
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.handler import ProxyHandler
@@ -33,12 +32,10 @@ from proxy.http.connection import ClientConnection
 from proxy.http.server import Routes, Server, wait_until
 from proxy.journal.log import JournalInUse
 from proxy.keys.keyring import Keyring
-from proxy.ledger.accounts.key_store import KeyStore
-from proxy.ledger.schema.migrate import migrate
-from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.languages import DIALECTS
-from proxy.runtime.machine.data_folder import DataFolder, key_pepper, ledger_url
+from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import Queue
@@ -51,7 +48,6 @@ from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings, require_prices
 from proxy.settings import route as find_model
 from proxy.sinks.observers import start_sinks
-from proxy.storage.database import open_engine
 from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
 
 # What the estimator has learned is kept this often; a crash forgets no more.
@@ -144,39 +140,37 @@ class Proxy:
         if self.settings.queue is not None:
             self._queue = Queue(self.settings)
             await self._queue.check()
-        url = ledger_url(self.settings)
-        await asyncio.get_running_loop().run_in_executor(None, migrate, url)
-        self._engine = open_engine(url)
+        self._store = await asyncio.to_thread(CommandStore, self.settings)
+        engine = self._store.engine
         self._recover(self._node)
         keyring = Keyring(
-            KeyStore(self._engine, clock=time.time),
-            pepper=key_pepper(self.settings),
+            self._store.keys,
+            pepper=self._store.pepper(),
             unix_time=time.time,
             observer=OutageLog("refreshing keys (known ones stay valid)"),
         )
         await keyring.refresh()
         self._admission = AdmissionService(
-            self.settings, self._node.journal.node.node_id, self._engine, self._queue, keyring, self._metrics
+            self.settings, self._node.journal.node.node_id, engine, self._queue, keyring, self._metrics
         )
-        self._store = LedgerStore(self._engine, content_hash=content_hash, clock=time.time)
         self._upstream = UpstreamClient()
         self._tokenizers.start()
         self._handler = self._make_chat(keyring)
         self._gauges()
-        self._node.start(self._tasks, self._store, self._queue, self._metrics)
+        self._node.start(self._tasks, self._store.ledger, self._queue, self._metrics)
         await self._admission.start(self._tasks, self._node.journal)
         if self._queue is None:  # with a queue, workers do
-            start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
-        start_projects(self._metrics, self._engine, self._tasks)
+            start_sinks(self.settings, engine, self._metrics.sinks, self._tasks)
+        start_projects(self._metrics, engine, self._tasks)
         self._tasks.start(keyring.run(), name="keyring")
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._queue is None:  # else the workers do
-            self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
+            self._tasks.start(count_letters(engine, self._metrics), name="letters")
         if self._peers is None or self._peers.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
         node = self._node.journal.node.node_id
         inside = RunningExchanges(self._handler, self._peers, self._queue, node=node, estimator=self._estimator)
-        self._console = Console(self.settings, self._engine, keyring, self._admission.store, inside)
+        self._console = Console(self.settings, self._store, keyring, self._admission.store, inside)
         self._server = Server(self._routes(), refused=self._metrics.refused)
         listen = self.settings.listen
         self._asked_by_siblings = await self._listen_to_siblings(inside)
@@ -212,7 +206,7 @@ class Proxy:
             self._recover(node)
             await self._admission.abandoned(node.journal)
             tasks = Tasks()
-            node.start(tasks, self._store, self._queue, self._metrics)
+            node.start(tasks, self._store.ledger, self._queue, self._metrics)
             try:
                 while not await node.close(KEEP_ESTIMATOR_S):
                     pass
@@ -313,5 +307,5 @@ class Proxy:
             await self._queue.close()
         with suppress(OSError):
             _keep_estimator(self._folder.estimator, self._estimator.export())
-        self._engine.dispose()
+        self._store.close()
         self._node.release()
