@@ -13,14 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from aiohttp import web
-
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry
 from proxy.delivery.observers import SettlerObserver, SweeperObserver
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
-from proxy.http.connection import ClientConnection
 from proxy.http.server import Routes, Server
 from proxy.ledger.schema.partitions import make_partitions
 from proxy.ledger.settling.settler import HOLD_S, Settler
@@ -29,13 +26,14 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.budgets import open_budgets
 from proxy.runtime.machine.command_store import CommandStore
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
+from proxy.runtime.machine.probes import add_probes
 from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
 from proxy.storage.database import LedgerUnavailable
-from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
+from proxy.telemetry.metrics import Metrics
 
 # A transaction costs as much as dozens of rows, and here nobody's stream waits for the event loop.
 BATCH_RECORDS_MAX = 1_000
@@ -127,14 +125,8 @@ class Worker:
 
     def _routes(self) -> Routes:
         routes = Routes()
-        routes.local("GET", "/healthz", self._healthz)
-        routes.local("GET", "/readyz", self._healthz)
-        routes.local("GET", "/metrics", self._expose)
+        add_probes(routes, not_ready=lambda: None, exposition=self._exposition)
         return routes
 
-    async def _healthz(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        """The process runs and its loop turns."""
-        return web.Response(text="ok\n")
-
-    async def _expose(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})
+    async def _exposition(self) -> bytes:
+        return self._metrics.exposition()

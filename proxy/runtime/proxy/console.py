@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
-from aiohttp import web
 from sqlalchemy import Engine
 
 from proxy.budgets.store import BudgetStore
@@ -30,9 +29,8 @@ from proxy.console.page_routes import add_page
 from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.running import ExchangeSnapshot
-from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE
-from proxy.http.server import Routes, Serve, Server
+from proxy.http.server import Routes, Server
 from proxy.journal.frames import decode_opened
 from proxy.keys.keyring import Keyring
 from proxy.metering.estimator.estimate import Estimator
@@ -41,6 +39,7 @@ from proxy.reports.reports import read_paid
 from proxy.reports.usage import UsageFilter as WantedSums
 from proxy.reports.usage import UsageTotals, read_usage
 from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.probes import HEALTHZ, constant
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings
@@ -164,8 +163,8 @@ class Console:
         table = list(self._table(sessions))
         for endpoint in table:
             add(routes, endpoint, sessions)
-        routes.local("GET", "/openapi.json", _answering(msgspec.json.encode(document(table)), JSON_TYPE))
-        routes.local("GET", "/healthz", _answering(b"ok\n", "text/plain"))
+        routes.local("GET", "/openapi.json", constant(msgspec.json.encode(document(table)), JSON_TYPE))
+        routes.local("GET", "/healthz", HEALTHZ)
         add_page(routes)
         self._server = Server(routes, refused=refused, headers=HEADERS)
         port = await self._server.start(admin.host, admin.port)
@@ -204,10 +203,3 @@ class Console:
         yield from standing.endpoints()
         yield from keys.endpoints()
         yield from accounts.endpoints()
-
-
-def _answering(body: bytes, content_type: str) -> Serve:
-    async def serve(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        return web.Response(body=body, content_type=content_type)
-
-    return serve

@@ -17,8 +17,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from aiohttp import web
-
 from proxy.billing.prices import PriceBook
 from proxy.billing.record import Price
 from proxy.foundation.outage import OutageLog
@@ -27,8 +25,7 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
-from proxy.gateway.upstream.routing import Models, Route
-from proxy.http.connection import ClientConnection
+from proxy.gateway.upstream.routing import Models
 from proxy.http.server import Routes, Server, wait_until
 from proxy.journal.log import JournalInUse
 from proxy.keys.keyring import Keyring
@@ -37,6 +34,7 @@ from proxy.metering.languages import DIALECTS
 from proxy.runtime.machine.command_store import CommandStore
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
+from proxy.runtime.machine.probes import add_probes
 from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.machine.traces import close_traces, open_traces
@@ -48,7 +46,7 @@ from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings, require_prices
 from proxy.settings import route as find_model
 from proxy.sinks.observers import start_sinks
-from proxy.telemetry.metrics import CONTENT_TYPE, Metrics
+from proxy.telemetry.metrics import Metrics
 
 # What the estimator has learned is kept this often; a crash forgets no more.
 KEEP_ESTIMATOR_S = 30.0
@@ -258,25 +256,16 @@ class Proxy:
         for dialect in DIALECTS:
             routes.metered(dialect, self._handler.serve)
         routes.local("GET", "/v1/models", self._handler.models)
-        routes.local("GET", "/healthz", self._healthz)
-        routes.local("GET", "/readyz", self._readyz)
-        routes.local("GET", "/metrics", self._expose)
+        add_probes(routes, not_ready=self._not_ready, exposition=self._exposition)
         self._console.add_public(routes)
         return routes
 
-    async def _healthz(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        """The process runs and its loop turns."""
-        return web.Response(text="ok\n")
+    def _not_ready(self) -> str | None:
+        return self._refusing or ("The journal is broken." if self._node.journal.broken else None)
 
-    async def _readyz(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        """New work is taken."""
-        reason = self._refusing or ("The journal is broken." if self._node.journal.broken else None)
-        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
-
-    async def _expose(self, _request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+    async def _exposition(self) -> bytes:
         mine = self._metrics.exposition()
-        body = mine if self._peers is None else await self._peers.exposition(mine)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+        return mine if self._peers is None else await self._peers.exposition(mine)
 
     async def _keep_estimator(self) -> None:
         while True:

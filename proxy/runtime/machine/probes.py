@@ -1,0 +1,41 @@
+"""What monitors ask of a listener: `/healthz`, `/readyz` and `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from proxy.http.connection import ClientConnection
+from proxy.http.server import Routes, Serve
+from proxy.telemetry.metrics import CONTENT_TYPE
+
+
+def constant(body: bytes, content_type: str) -> Serve:
+    """A route with one answer."""
+
+    async def serve(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        return web.Response(body=body, content_type=content_type)
+
+    return serve
+
+
+HEALTHZ = constant(b"ok\n", "text/plain")
+"""the process runs, and its event loop too"""
+
+
+def add_probes(
+    routes: Routes, *, not_ready: Callable[[], str | None], exposition: Callable[[], Awaitable[bytes]]
+) -> None:
+    """`not_ready`: why no new work is taken; None: it is."""
+
+    async def readyz(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        reason = not_ready()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+
+    async def metrics(_request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
+        return web.Response(body=await exposition(), headers={"Content-Type": CONTENT_TYPE})
+
+    routes.local("GET", "/healthz", HEALTHZ)
+    routes.local("GET", "/readyz", readyz)
+    routes.local("GET", "/metrics", metrics)
