@@ -88,7 +88,7 @@ def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
 
     settings = load(options.config, os.environ)
     DataFolder(settings.data_dir).make()
-    store = CommandStore(settings)
+    store = CommandStore.open(settings)
     try:
         with _put_down(options, store):
             yield store

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -17,6 +16,7 @@ from proxy.billing.limits import Scope
 from proxy.foundation.outage import Listener, Outage
 from proxy.keys.guesses import Guesses
 from proxy.keys.secrets import digest, parse
+from proxy.storage.executor import BoundedExecutor
 
 # A key made or revoked by another process counts within a second.
 POLL_S = 0.5
@@ -91,7 +91,7 @@ class Keyring:
         self._unknown: dict[bytes, float] = {}
         """digest → when it was last looked for and not found, in the event loop's time, in this order"""
         # Its own thread: a database that hangs must not take those on which names are resolved.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keyring")
+        self._thread = BoundedExecutor(1, name="keyring")
         self._reading: asyncio.Future[Sequence[ApiKey | Account]] | None = None
         self._read_at = float("-inf")
         """when the last reading of the source began, in the event loop's time"""
@@ -156,9 +156,8 @@ class Keyring:
     async def refresh(self, *, wait_s_max: float | None = None) -> None:
         """Learn what changed. Whoever comes while that is under way shares it."""
         if self._reading is None:
-            loop = asyncio.get_running_loop()
-            self._read_at = loop.time()
-            self._reading = loop.run_in_executor(self._thread, self._source.changes_since, self._revision)
+            self._read_at = asyncio.get_running_loop().time()
+            self._reading = self._thread.run(self._source.changes_since, self._revision)
             self._reading.add_done_callback(self._learn)
         await asyncio.wait([self._reading], timeout=wait_s_max)
 
@@ -167,6 +166,10 @@ class Keyring:
         while True:
             await self.refresh()
             await asyncio.sleep(POLL_S)
+
+    def close(self) -> None:
+        """Wait for a reading that is under way; after the last call."""
+        self._thread.close()
 
     async def _looked_for(self, presented: str, now: float) -> ApiKey | Refused:
         """A well-formed key that is not known, once it was looked for; if that was done lately, or may not be done yet,

@@ -9,9 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Collection, Sequence
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry
@@ -24,7 +22,7 @@ from proxy.ledger.settling.settler import HOLD_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.budgets import open_budgets
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.command_store import LEDGER_THREADS, CommandStore
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
 from proxy.runtime.machine.probes import add_probes
 from proxy.runtime.machine.projects import start_projects
@@ -33,6 +31,7 @@ from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
 from proxy.storage.database import LedgerUnavailable
+from proxy.storage.executor import BoundedExecutor
 from proxy.telemetry.metrics import Metrics
 
 # A transaction costs as much as dozens of rows, and here nobody's stream waits for the event loop.
@@ -46,8 +45,6 @@ PARTITIONS_S = 86_400.0
 
 _log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 
 class Worker:
     """`start`, then `stop`; nothing runs before or after."""
@@ -57,13 +54,13 @@ class Worker:
         self.settings = settings
         self.port = 0
         self._tasks = Tasks()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._ledger = BoundedExecutor(LEDGER_THREADS, name="ledger")
 
     async def start(self) -> None:
         """Settle from now on. Raises QueueUnsuitable, LedgerUnavailable, OSError."""
         self._queue = Queue(self.settings)
         await self._queue.check()
-        self._store = await self._in_thread(CommandStore, self.settings)
+        self._store = await self._ledger.run(CommandStore.open, self.settings)
         self._engine = self._store.engine
         shown = self.settings.metrics
         self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
@@ -75,7 +72,7 @@ class Worker:
             for lane in self._queue.lanes
         ]  # fmt: skip
         self._budgets = open_budgets(self.settings, f"worker-{os.getpid()}")
-        LedgerFollowing(self.settings, self._budgets, self._engine, self._metrics).start(self._tasks)
+        LedgerFollowing(self.settings, self._budgets, self._engine, self._metrics, self._ledger.run).start(self._tasks)
         for number, settler in enumerate(self._settlers):
             self._tasks.start(settler.run(), name=f"settler-{number}")
         sweeper = Sweeper(
@@ -85,10 +82,10 @@ class Worker:
         )  # fmt: skip
         self._tasks.start(sweeper.run(), name="sweeper")
         self._tasks.start(self._keep_partitions(), name="partitions")
-        self._tasks.start(check_integrity(self.settings, self._engine, self._metrics), name="audit")
-        start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks)
-        start_projects(self._metrics, self._engine, self._tasks)
-        self._tasks.start(count_letters(self._engine, self._metrics), name="letters")
+        self._tasks.start(check_integrity(self.settings, self._engine, self._metrics, self._ledger.run), name="audit")
+        start_sinks(self.settings, self._engine, self._metrics.sinks, self._tasks, self._ledger.run)
+        start_projects(self._metrics, self._engine, self._tasks, self._ledger.run)
+        self._tasks.start(count_letters(self._engine, self._metrics, self._ledger.run), name="letters")
         self._server = Server(self._routes(), refused=self._metrics.refused)
         self.port = await self._server.start(self.settings.worker.host, self.settings.worker.port)
 
@@ -100,13 +97,13 @@ class Worker:
         await self._server.close()
         await self._budgets.aclose()
         await self._queue.close()
-        self._thread.shutdown()
+        await asyncio.to_thread(self._ledger.close)
         self._store.close()
 
     async def _settle_swept(self, records: Sequence[UsageRecord]) -> None:
         arrivals = [Arrival(entry(record)) for record in records]
         began = time.perf_counter()
-        settled = await self._in_thread(self._store.ledger.settle, arrivals)
+        settled = await self._ledger.run(self._store.ledger.settle, arrivals)
         SettlerObserver(self._metrics).committed(settled, unreadable=0, duration_s=time.perf_counter() - began)
 
     async def _release(self, node: str, spared: Collection[str]) -> None:
@@ -115,13 +112,10 @@ class Worker:
     async def _keep_partitions(self) -> None:
         while True:
             try:
-                await self._in_thread(make_partitions, self._engine, time.time())
+                await self._ledger.run(make_partitions, self._engine, time.time())
             except LedgerUnavailable as error:
                 _log.warning("partitions cannot be made ahead now, tomorrow again: %s", error)
             await asyncio.sleep(PARTITIONS_S)
-
-    def _in_thread(self, work: Callable[..., _T], *arguments: Any) -> asyncio.Future[_T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
     def _routes(self) -> Routes:
         routes = Routes()

@@ -12,15 +12,18 @@ from proxy.foundation.tasks import Tasks
 from proxy.settings import Settings
 from proxy.sinks.progress import SinkStatus
 from proxy.sinks.sender import SinkSender
+from proxy.storage.executor import InThread
 from proxy.telemetry.sink_metrics import SinkMetrics
 
 _log = logging.getLogger(__name__)
 
 
-def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks) -> None:
+def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks, in_thread: InThread) -> None:
     """Push from now on, with all the other processes that do."""
     for name, sink in settings.sinks.items():
-        sender = SinkSender(engine, sink, unix_time=time.time, observer=SinkObserver(metrics, name))
+        sender = SinkSender(
+            engine, sink, unix_time=time.time, observer=SinkObserver(metrics, name), in_thread=in_thread
+        )
         tasks.start(sender.run(), name=f"sink-{name}")
 
 

@@ -19,12 +19,12 @@ from sqlalchemy import Engine
 from proxy.foundation.outage import Listener, Outage
 from proxy.ledger.accounts.owners import owners_of
 from proxy.reports.export import ExportedEntry
-from proxy.runtime.machine.budgets import InThread
 from proxy.settings.sinks import SinkSettings
 from proxy.sinks import progress as kept
 from proxy.sinks.formats import Event, Unsendable, format_of
 from proxy.sinks.posting import PostResult, open_session, post
 from proxy.sinks.progress import Settled, Sink, SinkStatus
+from proxy.storage.executor import InThread
 
 # How often it is looked for entries, and how many requests are under way at once where one holds one event.
 LOOK_S = 2.0

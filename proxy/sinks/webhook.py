@@ -23,8 +23,8 @@ from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim,
 from proxy.foundation.outage import Listener, Outage
 from proxy.foundation.secret import Secret
 from proxy.reports.reports import iso_utc
-from proxy.runtime.machine.budgets import InThread
 from proxy.sinks.posting import open_session, post, signed
+from proxy.storage.executor import InThread
 
 TYPE = "budget.threshold"
 

@@ -40,7 +40,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         settings["allow_literal_secrets"] = True
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(settings))
-    store = CommandStore(load(file, {}))
+    store = CommandStore.open(load(file, {}))
     store.keys.create(
         key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
         limits=Limits(budget_usd=10 * NUSD_PER_USD, prepaid=True),
@@ -102,7 +102,7 @@ def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: 
     ]  # fmt: skip
     (shown, _) = commands("budgets", "show", "--json")
     assert (shown["spent_usd"], shown["held_usd"], shown["window_start"]) == (None, "2", None)
-    store = CommandStore(load(config, {}))
+    store = CommandStore.open(load(config, {}))
     wrong = SpendTotal("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
     changed(config, lambda budgets: budgets.seed([wrong]))
     assert commands("budgets", "rebuild") == [{"gate": "key-1", "drift_usd": "0.000000001"}]

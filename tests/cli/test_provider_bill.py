@@ -37,7 +37,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Two exchanges of one day are settled, one of them estimated; runs the command on an export."""
     config, export = tmp_path / "tokenweir.yaml", tmp_path / "usage.json"
     config.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore(load(config, {}))
+    store = CommandStore.open(load(config, {}))
     guessed = entry(replace(a_real_record(1, started_at=AT), reading=GUESS))
     store.ledger.settle([Arrival(a_real_entry(0, started_at=AT)), Arrival(guessed)])
     store.close()

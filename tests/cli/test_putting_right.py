@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> Path:
     """Three exchanges are settled there."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore(load(file, {}))
+    store = CommandStore.open(load(file, {}))
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
     store.close()
     return file
@@ -61,7 +61,7 @@ class Commands:
 
     def ledger(self, work: Callable[[CommandStore], Any]) -> Any:
         """Something by hand."""
-        store = CommandStore(load(self.config, {}))
+        store = CommandStore.open(load(self.config, {}))
         try:
             return work(store)
         finally:

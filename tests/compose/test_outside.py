@@ -84,7 +84,7 @@ def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
 ) -> None:
     """Of six records the first and the last arrived, and two are still in the queue; nothing is given any time."""
     settings = settings_of(config)
-    store = CommandStore(settings)
+    store = CommandStore.open(settings)
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in (0, 5)])
     store.close()
 

@@ -63,7 +63,7 @@ async def test_a_ledger_that_is_away_delays_it(tmp_path: Path, caplog: pytest.Lo
     engine = open_engine(url := sqlite_url(tmp_path / "ledger.db"))  # without its tables: nobody can be looked up
     metrics, projects = fed(["key-1"])
     tasks = Tasks()
-    tasks.start(assign_projects(projects, engine, retry_s=0.01), name="projects")
+    tasks.start(assign_projects(projects, engine, asyncio.to_thread, retry_s=0.01), name="projects")
     try:
         async with asyncio.timeout(30):
             while "looking up projects" not in caplog.text:

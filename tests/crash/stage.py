@@ -71,7 +71,7 @@ async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
 
 def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED) -> str:
     """A new key, without starting a process. Before the start: a running proxy takes up to a second to learn."""
-    store = CommandStore(load(tokenweir.config, tokenweir.environment))
+    store = CommandStore.open(load(tokenweir.config, tokenweir.environment))
     secret = new_secret().reveal()
     store.keys.create(
         key_id=f"key_{secrets.token_hex(10)}",

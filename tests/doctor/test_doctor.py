@@ -331,7 +331,7 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
     settings = parse(yaml.safe_dump({**raw, **urls, "key_pepper": "${PEPPER}"}), env=env, folder=tmp_path)
     case = Case(settings, time.time())
     assert "not of this version, or empty → run `tokenweir migrate`" in said(looked(case, "ledger"))
-    store = CommandStore(settings)
+    store = CommandStore.open(settings)
     try:
         with writing(store.engine) as connection:
             month = partition_name(datetime.fromtimestamp(case.now, UTC))

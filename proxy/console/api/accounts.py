@@ -13,7 +13,6 @@ from msgspec import UNSET
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import Account, AccountKind, ApiKey
 from proxy.billing.money import nusd_from_usd
-from proxy.console.api.acting import Threads
 from proxy.console.api.audited_operations import AuditedOperations, checked
 from proxy.console.api.endpoints import Call, Endpoint, Reply, act, usd_number
 from proxy.console.api.reading import invalid
@@ -36,6 +35,7 @@ from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.credit import add_credit
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
+from proxy.storage.executor import BoundedExecutor
 
 # An id says when it was made; what was made longer ago may have been settled under a month that is archived.
 ID_AGE_S_MAX = 86_400
@@ -50,7 +50,7 @@ class AccountsApi:
         keys: KeyStore,
         ledger: LedgerStore,
         doing: AuditedOperations,
-        threads: Threads,
+        threads: BoundedExecutor,
         *,
         unix_time: Callable[[], float],
         paid: PaidOf,

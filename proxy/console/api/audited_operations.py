@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import msgspec
 
 from proxy.billing.keys import Account, ApiKey
-from proxy.console.api.acting import Threads
 from proxy.console.api.endpoints import Call
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import FIELDS
@@ -20,6 +19,7 @@ from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
 from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
+from proxy.storage.executor import BoundedExecutor
 
 # What names the one that is changed: it is the act's target, and none of its details.
 _NAMES = frozenset({"key", "account"})
@@ -35,7 +35,7 @@ class KeyLookup(Protocol):
 class AuditedOperations:
     """Does what a call asks for."""
 
-    def __init__(self, acts: AuditLog, threads: Threads, keyring: KeyLookup) -> None:
+    def __init__(self, acts: AuditLog, threads: BoundedExecutor, keyring: KeyLookup) -> None:
         self._acts = acts
         self._threads = threads
         self._keyring = keyring

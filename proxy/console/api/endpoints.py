@@ -20,6 +20,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError, overloaded
 from proxy.http.headers import SERVER
 from proxy.http.server import Routes, Serve
+from proxy.storage.executor import ExecutorFull
 
 HEADERS: Mapping[str, str] = {
     **dict((SERVER,)),
@@ -127,6 +128,8 @@ def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
         body = None if endpoint.body is None else await read_json(request, endpoint.body)
         try:
             found = await endpoint.serve(Call(request, who, query, body, named))
+        except ExecutorFull:
+            raise overloaded("Too many questions are waiting for the ledger.", code="console_busy") from None
         except OSError:
             raise unavailable() from None
         return found if isinstance(found, web.StreamResponse) else answer(found)

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
-from proxy.console.api.acting import Threads
 from proxy.console.api.audited_operations import AuditedOperations, checked, unknown_key
 from proxy.console.api.endpoints import Call, Endpoint, Reply, act
 from proxy.console.api.schemas.keys import (
@@ -41,6 +40,7 @@ from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.reports.reports import SpendAndCredit
+from proxy.storage.executor import BoundedExecutor
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
 _AT_ONCE = frozenset({"now", "0s", "0m", "0h", "0d"})
@@ -70,7 +70,7 @@ class KeysApi:
         keys: KeyStore,
         accounts: AccountStore,
         doing: AuditedOperations,
-        threads: Threads,
+        threads: BoundedExecutor,
         *,
         pepper: bytes,
         lifetime_max_s: int | None,

@@ -11,12 +11,12 @@ from msgspec import UNSET, Meta, UnsetType
 from proxy.billing.money import usd_text
 from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import Subject
-from proxy.console.api.acting import Threads
 from proxy.console.api.endpoints import Call, Endpoint, Reply
 from proxy.console.api.schemas.keys import PaidOf
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
 from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.storage.executor import BoundedExecutor
 
 ACTS_DEFAULT, ACTS_MAX = 50, 500
 
@@ -92,7 +92,7 @@ class StatusApi:
 
     def __init__(
         self,
-        threads: Threads,
+        threads: BoundedExecutor,
         acts: AuditLog,
         *,
         standings: Callable[[], Awaitable[Sequence[CounterState]]],

@@ -7,8 +7,7 @@ Reading, pricing and writing happen on one thread of its own: the event loop, wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import UsageRecord
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
 from proxy.storage.database import LedgerUnavailable
+from proxy.storage.executor import BoundedExecutor, InThread
 
 # Larger batches are hardly cheaper per entry (27 µs at 100, 21 at 500), and taking one from the journal holds up the
 # event loop for a few µs per record.
@@ -86,10 +86,6 @@ class Observer(Protocol):
         """A try failed and there will be another: LedgerUnavailable, an OSError of the queue, or else a bug of ours."""
 
 
-InThread = Callable[..., Awaitable[Any]]
-"""A function and its arguments → its result, from another thread"""
-
-
 class Settler:
     """One task and one thread. `run` it, `close` it."""
 
@@ -116,16 +112,11 @@ class Settler:
 
     async def run(self) -> None:
         """Settle until `close`, and then until nothing is left. Cancel it to stop at once: nothing is lost."""
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="settler")
-        loop = asyncio.get_running_loop()
-
-        def in_thread(work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
-            return loop.run_in_executor(thread, work, *arguments)
-
+        thread = BoundedExecutor(1, name="settler")
         try:
-            await self.settle_with(in_thread)
+            await self.settle_with(thread.run)
         finally:
-            thread.shutdown(wait=False)  # a transaction under way ends by itself, and will be found repeated
+            thread.close(wait=False)  # a transaction under way ends by itself, and will be found repeated
 
     async def settle_with(self, in_thread: InThread) -> None:
         """The same, wherever `in_thread` lets it write."""

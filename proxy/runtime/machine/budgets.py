@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 from redis.exceptions import RedisError
 from sqlalchemy import Engine
@@ -22,13 +22,11 @@ from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import Alert, notice, passed
 from proxy.ledger.settling import spend
 from proxy.settings import Settings
+from proxy.storage.executor import InThread
 from proxy.storage.redis_client import RedisClient, open_redis
 
 # Alerts that this process remembers, so as not to ask the ledger about each of them at every look.
 KNOWN_MAX = 100_000
-
-InThread = Callable[..., Awaitable[Any]]
-"""A function and its arguments → its result, from another thread"""
 
 
 def open_budgets(settings: Settings, node: str) -> BudgetStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 
 from sqlalchemy import Engine
 
@@ -13,6 +14,7 @@ from proxy.ledger.settling.dead_letters import count_open
 from proxy.reconciliation.reconcile import GRACE_S, Finding, reconcile
 from proxy.runtime.machine.records_in_flight import read_records_in_flight
 from proxy.settings import Settings
+from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
 # Each audit looks at what was settled since the last one and some more; the whole is for `tokenweir reconcile`.
@@ -23,7 +25,7 @@ LETTERS_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics) -> None:
+async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics, in_thread: InThread) -> None:
     """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
     outage = Outage(OutageLog("auditing the ledger"))
     while True:
@@ -31,8 +33,8 @@ async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics) 
         try:
             outside = await read_records_in_flight(settings)
             since = time.time() - 2 * AUDIT_S - GRACE_S
-            # A thread of its own: it may take a minute, and nothing that settles may wait for that.
-            findings = await asyncio.to_thread(reconcile, engine, clock=time.time, since=since, outside=outside)
+            check = partial(reconcile, engine, clock=time.time, since=since, outside=outside)
+            findings = await in_thread(check)  # it may take a minute
         except OSError as error:
             outage.began(error)
         else:
@@ -40,12 +42,12 @@ async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics) 
             _say(findings, metrics)
 
 
-async def count_letters(engine: Engine, metrics: Metrics) -> None:
+async def count_letters(engine: Engine, metrics: Metrics, in_thread: InThread) -> None:
     """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the last count stays."""
     outage = Outage(OutageLog("counting dead letters"))
     while True:
         try:
-            metrics.ledger.dead_letters.set(await asyncio.to_thread(count_open, engine))
+            metrics.ledger.dead_letters.set(await in_thread(count_open, engine))
         except OSError as error:
             outage.began(error)
         else:

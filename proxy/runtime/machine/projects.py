@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.ledger.accounts.owners import owners_of
+from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_metrics import ProjectMetrics
 
@@ -17,19 +18,21 @@ from proxy.telemetry.project_metrics import ProjectMetrics
 RETRY_S = 5.0
 
 
-def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks) -> None:
+def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks, in_thread: InThread) -> None:
     """If projects have series."""
     if metrics.ledger.projects is not None:
-        tasks.start(assign_projects(metrics.ledger.projects, engine), name="projects")
+        tasks.start(assign_projects(metrics.ledger.projects, engine, in_thread), name="projects")
 
 
-async def assign_projects(projects: ProjectMetrics, engine: Engine, *, retry_s: float = RETRY_S) -> None:
+async def assign_projects(
+    projects: ProjectMetrics, engine: Engine, in_thread: InThread, *, retry_s: float = RETRY_S
+) -> None:
     """Look up each key that is new here; ends by being cancelled."""
     outage = Outage(OutageLog("looking up projects for the metrics"))
     while True:
         await projects.unplaced.wait()
         try:
-            projects.place(await asyncio.to_thread(_projects_of, engine, projects.waiting()))
+            projects.place(await in_thread(_projects_of, engine, projects.waiting()))
         except OSError as error:
             outage.began(error)
             await asyncio.sleep(retry_s)

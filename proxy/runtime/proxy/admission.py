@@ -32,6 +32,7 @@ from proxy.runtime.machine.data_folder import key_pepper
 from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
 from proxy.sinks.webhook import Webhook
+from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -46,20 +47,23 @@ class LedgerFollowing:
         store: BudgetStore,
         engine: Engine,
         metrics: Metrics,
+        in_thread: InThread,
         *,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         """`on_settled`: the ledger has these exchanges."""
-        thresholds = Thresholds(engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets))
+        thresholds = Thresholds(
+            engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets), in_thread=in_thread
+        )
         seen = FollowerObserver(metrics.budgets)
         self.follower = Follower(
-            store, FollowedLedger(engine), on_spent=thresholds.look, on_settled=on_settled, observer=seen
+            store, FollowedLedger(engine, in_thread), on_spent=thresholds.look, on_settled=on_settled, observer=seen
         )
         self._webhook = None
         if settings.alerts.url is not None and settings.alerts.secret is not None:
             self._webhook = Webhook(
                 engine, url=settings.alerts.url, secret=settings.alerts.secret, unix_time=time.time,
-                observer=WebhookObserver(metrics.budgets),
+                observer=WebhookObserver(metrics.budgets), in_thread=in_thread,
             )  # fmt: skip
 
     def start(self, tasks: Tasks) -> None:
@@ -73,18 +77,25 @@ class AdmissionService:
     """Of one proxy process. `start` it before the first request, `close` it after the last."""
 
     def __init__(
-        self, settings: Settings, node: str, engine: Engine, queue: Queue | None, keyring: Keyring, metrics: Metrics
+        self,
+        settings: Settings,
+        node: str,
+        engine: Engine,
+        queue: Queue | None,
+        keyring: Keyring,
+        metrics: Metrics,
+        in_thread: InThread,
     ) -> None:
         """Raises BudgetsUnavailable, ClaimsUnavailable: a file that cannot be used."""
         self._keyring = keyring
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node)
         self._following = LedgerFollowing(
-            settings, self.store, engine, metrics, on_settled=lambda settled: self.admission.forget(settled)
+            settings, self.store, engine, metrics, in_thread, on_settled=lambda settled: self.admission.forget(settled)
         )
         seen = AdmissionObserver(metrics.budgets)
         self.admission = Admission(
-            self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine).settled,
+            self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine, in_thread).settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
             when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
         )  # fmt: skip

@@ -15,7 +15,6 @@ from sqlalchemy import Engine
 from proxy.budgets.store import BudgetStore
 from proxy.budgets.thresholds import subjects
 from proxy.console.api.accounts import AccountsApi
-from proxy.console.api.acting import Threads
 from proxy.console.api.audited_operations import AuditedOperations
 from proxy.console.api.endpoints import HEADERS, Endpoint, add
 from proxy.console.api.exchanges import ExchangesApi
@@ -43,6 +42,11 @@ from proxy.runtime.machine.probes import HEALTHZ, constant
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.settings import Settings
+from proxy.storage.executor import BoundedExecutor
+
+# A few questions to the ledger at once and a few that wait: no dashboard takes it from those who settle.
+THREADS = 2
+WAITING_MAX = 32
 
 LIVE, WHOSE = "live", "whose"
 """questions between the processes on one port: what runs there; which key an exchange is of"""
@@ -112,7 +116,7 @@ class RunningExchanges:
 class LedgerReports:
     """The ledger's reports, as the console asks for them."""
 
-    def __init__(self, engine: Engine, threads: Threads, inside: RunningExchanges) -> None:
+    def __init__(self, engine: Engine, threads: BoundedExecutor, inside: RunningExchanges) -> None:
         self._engine = engine
         self._threads = threads
         self.key_of_unsettled = inside.key_of
@@ -143,7 +147,7 @@ class Console:
         self._keyring = keyring
         self._budgets = budgets
         self._inside = inside
-        self._threads = Threads()
+        self._threads = BoundedExecutor(THREADS, name="console", waiting_max=WAITING_MAX)
         self._server: Server | None = None
         self._exchanges = ExchangesApi(LedgerReports(store.engine, self._threads, inside))
         self.url: str | None = None
@@ -175,7 +179,7 @@ class Console:
         if self._server is not None:
             await self._server.stop_listening()
             await self._server.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._threads.close)
+        await asyncio.to_thread(self._threads.close)
 
     def _table(self, sessions: Sessions) -> Iterable[Endpoint]:
         """Every route that wants to know who asks."""

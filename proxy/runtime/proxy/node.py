@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from proxy.billing.record import Opened
 from proxy.billing.settlement import entry
@@ -33,14 +33,13 @@ from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import Settings
+from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
 # A few renewals may be lost before anybody takes the node for dead.
 RENEWALS_PER_LEASE = 10
 
 _log = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 
 class Carrier(Protocol):
@@ -63,7 +62,6 @@ class Node:
         """the last seq of what earlier runs left, recovered records included"""
         self._lease_s = settings.lease_s
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-        self._ledger = ThreadPoolExecutor(1, thread_name_prefix="ledger")
         self._keeper: LeaseKeeper | None = None
         self._carrier: Carrier | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -82,7 +80,9 @@ class Node:
             _log.warning("recovered %d exchanges that a crash had cut off", len(records))
         return len(records)
 
-    def start(self, tasks: Tasks, store: LedgerStore, queue: Queue | None, metrics: Metrics) -> None:
+    def start(
+        self, tasks: Tasks, store: LedgerStore, queue: Queue | None, metrics: Metrics, in_thread: InThread
+    ) -> None:
         """Carry from now on."""
         name = self.journal.node.node_id
         if queue is None:
@@ -98,7 +98,7 @@ class Node:
             self._renewing = tasks.start(self._keeper.run(), name="leases")
             self._carrier = shipper = Shipper(
                 self.journal, queue.outgoing, store, node=name, observer=ShipperObserver(metrics),
-                monotonic=time.monotonic, in_thread=self._in_thread, on_sent=self._sent,
+                monotonic=time.monotonic, in_thread=in_thread, on_sent=self._sent,
             )  # fmt: skip
             self.journal.wakeup = shipper.wake
         tasks.start(self._carrier.run(), name="carrier")
@@ -118,14 +118,10 @@ class Node:
         self.journal.close()
         self.table.close()
         self._disk.shutdown()
-        self._ledger.shutdown()
 
     def _caught_up(self) -> bool:
         """Nothing is left of the runs before this one."""
         return all(one.seq > self._backlog_to for one in self.journal.pending(1))
-
-    def _in_thread(self, work: Callable[..., _T], *arguments: object) -> asyncio.Future[_T]:
-        return asyncio.get_running_loop().run_in_executor(self._ledger, work, *arguments)
 
     def _opened(self, opened: Opened) -> None:
         if self._keeper is not None:

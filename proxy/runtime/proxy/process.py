@@ -31,7 +31,7 @@ from proxy.journal.log import JournalInUse
 from proxy.keys.keyring import Keyring
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.languages import DIALECTS
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.command_store import LEDGER_THREADS, CommandStore
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.probes import add_probes
@@ -46,6 +46,7 @@ from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings, require_prices
 from proxy.settings import route as find_model
 from proxy.sinks.observers import start_sinks
+from proxy.storage.executor import BoundedExecutor
 from proxy.telemetry.metrics import Metrics
 
 # What the estimator has learned is kept this often; a crash forgets no more.
@@ -122,6 +123,7 @@ class Proxy:
         self._folder = DataFolder(settings.data_dir, None if siblings is None else siblings.mine)
         self._book = PriceBook()
         self._tasks = Tasks()
+        self._ledger = BoundedExecutor(LEDGER_THREADS, name="ledger")
         self._refusing: str | None = "The proxy is starting."
 
     async def start(self) -> None:
@@ -138,10 +140,10 @@ class Proxy:
         if self.settings.queue is not None:
             self._queue = Queue(self.settings)
             await self._queue.check()
-        self._store = await asyncio.to_thread(CommandStore, self.settings)
+        self._store = await self._ledger.run(CommandStore.open, self.settings)
         engine = self._store.engine
         self._recover(self._node)
-        keyring = Keyring(
+        self._keyring = keyring = Keyring(
             self._store.keys,
             pepper=self._store.pepper(),
             unix_time=time.time,
@@ -149,21 +151,27 @@ class Proxy:
         )
         await keyring.refresh()
         self._admission = AdmissionService(
-            self.settings, self._node.journal.node.node_id, engine, self._queue, keyring, self._metrics
+            self.settings,
+            self._node.journal.node.node_id,
+            engine,
+            self._queue,
+            keyring,
+            self._metrics,
+            self._ledger.run,
         )
         self._upstream = UpstreamClient()
         self._tokenizers.start()
         self._handler = self._make_chat(keyring)
         self._gauges()
-        self._node.start(self._tasks, self._store.ledger, self._queue, self._metrics)
+        self._node.start(self._tasks, self._store.ledger, self._queue, self._metrics, self._ledger.run)
         await self._admission.start(self._tasks, self._node.journal)
         if self._queue is None:  # with a queue, workers do
-            start_sinks(self.settings, engine, self._metrics.sinks, self._tasks)
-        start_projects(self._metrics, engine, self._tasks)
+            start_sinks(self.settings, engine, self._metrics.sinks, self._tasks, self._ledger.run)
+        start_projects(self._metrics, engine, self._tasks, self._ledger.run)
         self._tasks.start(keyring.run(), name="keyring")
         self._tasks.start(self._keep_estimator(), name="estimator")
         if self._queue is None:  # else the workers do
-            self._tasks.start(count_letters(engine, self._metrics), name="letters")
+            self._tasks.start(count_letters(engine, self._metrics, self._ledger.run), name="letters")
         if self._peers is None or self._peers.mine == 0:
             self._tasks.start(self._adopt(), name="adopt")
         node = self._node.journal.node.node_id
@@ -204,7 +212,7 @@ class Proxy:
             self._recover(node)
             await self._admission.abandoned(node.journal)
             tasks = Tasks()
-            node.start(tasks, self._store.ledger, self._queue, self._metrics)
+            node.start(tasks, self._store.ledger, self._queue, self._metrics, self._ledger.run)
             try:
                 while not await node.close(KEEP_ESTIMATOR_S):
                     pass
@@ -296,5 +304,7 @@ class Proxy:
             await self._queue.close()
         with suppress(OSError):
             _keep_estimator(self._folder.estimator, self._estimator.export())
+        await asyncio.to_thread(self._ledger.close)
+        await asyncio.to_thread(self._keyring.close)
         self._store.close()
         self._node.release()
