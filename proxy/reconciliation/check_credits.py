@@ -11,8 +11,9 @@ from sqlalchemy import Connection, select
 from proxy.billing.correction import MONEY
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.settlement import content_hash
+from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
-from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, rows_of, settled
+from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 _COLUMNS = ledger_entries.c
 

@@ -21,10 +21,11 @@ from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, Ledger
 from proxy.billing.prices import pinned
 from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
+from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.dialects.openai.usage import violations
 from proxy.metering.usage import Usage
-from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, rows_of, settled
+from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 # Distinct prices of a ledger's entries, with what is billed: some per model, for as long as they hold.
 _TERMS_KEPT = 4_096

@@ -13,9 +13,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, Table, func, literal_column, or_, select
 
 from proxy.billing.entries import EntryKind
+from proxy.ledger.amounts import rows_of
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import OPEN
-from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight, rows_of
+from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 
 # A seq is epoch * 2**40 + count; the first count of an epoch is 1.
 EPOCH_BITS = 40

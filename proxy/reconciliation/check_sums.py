@@ -27,9 +27,10 @@ from sqlalchemy import (
 )
 
 from proxy.billing.entries import EntryKind
+from proxy.ledger.amounts import nusd, nusd_sum, rows_of
 from proxy.ledger.schema.tables import Money, balances, ledger_entries, usage_daily
 from proxy.reconciliation.check_credits import IS_CREDIT
-from proxy.reconciliation.integrity import CheckResult, CheckScope, nusd, nusd_sum, rows_of, settled
+from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 # A proxy whose clock is further ahead of the ledger's than this is a fault of its own.
 _SKEW_S = 86_400.0

@@ -17,8 +17,8 @@ from sqlalchemy.sql import operators
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.foundation.durations import seconds_from
+from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import accounts, api_keys, balances, ledger_entries, usage_daily
-from proxy.reconciliation.integrity import nusd_sum
 from proxy.storage.database import reading
 
 # About 1 MB of rows in memory at a time, and a few milliseconds per page.

@@ -17,10 +17,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, and_, func, select
 
 from proxy.billing.entries import COUNTS, TOKENS, EntryKind, units_from
+from proxy.ledger.amounts import nusd_sum, rows_of
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
 from proxy.ledger.settling.spend import clock_of
 from proxy.metering.usage import UsageSource
-from proxy.reconciliation.integrity import nusd_sum, rows_of
 from proxy.reports.reports import keys_below
 from proxy.storage.database import reading
 

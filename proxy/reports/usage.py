@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Dialect, Engine, Select, case, func, literal_column, select
 
 from proxy.billing.entries import EntryKind
+from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import api_keys, ledger_entries, usage_daily
-from proxy.reconciliation.integrity import nusd_sum
 from proxy.storage.database import reading
 
 DAY_S = 86_400

@@ -37,6 +37,7 @@ async def test_a_call_that_nobody_waits_for_keeps_its_place_until_it_has_ended()
     running, waiting = executor.run(held.wait, 10), executor.run(done.append, 1)
     running.cancel()
     waiting.cancel()
+    await asyncio.sleep(0)  # a future tells the thread's queue in the next turn of the event loop
     again = executor.run(done.append, 2)  # in the place of the one that had not begun
     with pytest.raises(ExecutorFull):
         executor.run(done.append, 3)

@@ -19,6 +19,7 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.keys import AccountKind
 from proxy.billing.limits import credit_gate
 from proxy.billing.reservation import SpendDelta, SpendTotal
+from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.schema.tables import (
     accounts,
     api_keys,
@@ -29,7 +30,6 @@ from proxy.ledger.schema.tables import (
     usage_daily,
 )
 from proxy.ledger.settling.settling import DROPPED
-from proxy.reconciliation.integrity import nusd, nusd_sum
 from proxy.storage.database import LedgerUnavailable, reading
 
 # Ids in one statement: well below what either database takes.

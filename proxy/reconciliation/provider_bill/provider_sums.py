@@ -33,9 +33,9 @@ from sqlalchemy import (
 from proxy.billing.correction import CORRECTED
 from proxy.billing.entries import EntryKind
 from proxy.billing.record import Outcome
+from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.usage import UsageSource
-from proxy.reconciliation.integrity import nusd_sum
 from proxy.reconciliation.provider_bill.bill import DAY_S, BillKind
 from proxy.reconciliation.provider_bill.check import LedgerTotals
 from proxy.reconciliation.reconcile import snapshot

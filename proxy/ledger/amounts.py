@@ -1,0 +1,34 @@
+"""Amounts of money in SQL. Invariant: they are compared as whole nano-USD, never as floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Dialect, literal_column
+
+# Rows in memory at a time.
+_PAGE_ROWS = 2_000
+
+# SQLite has whole dollars as integers and others as floats: the part after the point is exact to the nano-dollar by
+# itself, though not times 1e9 with all the dollars before it.
+_NUSD = {
+    "sqlite": "(CAST({0} AS INTEGER) * 1000000000 + CAST(ROUND(({0} - CAST({0} AS INTEGER)) * 1e9) AS INTEGER))",
+    "postgresql": "({0} * 1000000000)",
+}
+_SUM_NUSD = {"sqlite": f"sum{_NUSD['sqlite']}", "postgresql": "(sum({0}) * 1000000000)"}
+
+
+def nusd(name: str, dialect: Dialect) -> ColumnElement[Any]:
+    """A column of money, as a whole number of nUSD."""
+    return literal_column(_NUSD[dialect.name].format(name), BigInteger)
+
+
+def nusd_sum(name: str, dialect: Dialect) -> ColumnElement[Any]:
+    """The sum of a column of money, as a whole number of nUSD."""
+    return literal_column(_SUM_NUSD[dialect.name].format(name), BigInteger)
+
+
+def rows_of(connection: Connection, query: Any) -> Iterator[Any]:
+    """All rows, some in memory at a time."""
+    return iter(connection.execute(query, execution_options={"stream_results": True, "yield_per": _PAGE_ROWS}))
