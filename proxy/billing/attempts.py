@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.billing.entries import EntryKind, LedgerEntry, entry_id
+from proxy.billing.entries import NOTHING_USED, EntryKind, LedgerEntry, entry_id
 from proxy.billing.record import Attempt, Outcome
-from proxy.metering.usage import UsageSource
 
 NAMED = "attempts"
 """the detail of a terminal entry that names them"""
@@ -53,22 +52,10 @@ def _line(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
         provider=attempt.provider,
         upstream_model=attempt.upstream_model,
         outcome=(Outcome.REFUSED_UPSTREAM if refused else Outcome.UPSTREAM_FAILED).value,
-        finish_reason=None,
-        usage_source=UsageSource.NONE.value,
-        estimator=None,
-        prompt_tokens=None,
-        cached_tokens=None,
-        completion_tokens=None,
-        reasoning_tokens=None,
-        total_tokens=None,
-        events=0,
-        bytes=0,
         cost_usd=0 if known else None,
         charge_usd=0,
-        price_version=None,
-        provider_response_id=None,
         started_at=attempt.started_at,
-        first_token_ms=None,
         duration_ms=attempt.duration_ms,
         details=details,
+        **NOTHING_USED,
     )

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Usage, UsageSource
 
 ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
 """namespace of entry ids; changing it would let everything be charged again"""
@@ -81,6 +81,19 @@ TOKENS = tuple(name for name in COUNTS if name in ENTRY_FIELDS)
 """counts that are fields of an entry, and summed for dashboards"""
 UNITS = tuple(name for name in COUNTS if name not in ENTRY_FIELDS)
 """the other counts: in the detail `units`, where they are not 0 (what was reported as 0 is in the detail `usage`)"""
+
+NOTHING_USED: Mapping[str, Any] = {
+    "finish_reason": None,
+    "usage_source": UsageSource.NONE.value,
+    "estimator": None,
+    **dict.fromkeys(TOKENS),
+    "events": 0,
+    "bytes": 0,
+    "price_version": None,
+    "provider_response_id": None,
+    "first_token_ms": None,
+}
+"""the fields of an entry of which nothing was served: a top-up, a failed attempt"""
 
 _TOKENS_OF = attrgetter(*TOKENS)
 

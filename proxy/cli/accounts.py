@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import Limits
-from proxy.cli.common import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, of_one, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def add_commands(commands: Any) -> None:
     """Make them known."""
     words = "organizations and projects, and what their keys may use together"
-    accounts = commands.add_parser("accounts", help=words, description=words)
-    accounts = accounts.add_subparsers(required=True, metavar="WHAT")
+    accounts = with_commands(commands, "accounts", words)
     organization = with_config(accounts, "create-organization", "make an organization")
     organization.add_argument("name", metavar="NAME")
     add_limits(organization)
@@ -31,26 +30,13 @@ def add_commands(commands: Any) -> None:
     project.add_argument("--organization", required=True, metavar="ID|NAME")
     add_limits(project)
     acts_as(project, "account.create-project", _create_project)
-    update = _of_one(accounts, "update", "change an account; counts within a second", _update, act=True)
+    update = of_one(accounts, "account", "update", "change an account; counts within a second", _update, act=True)
     update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
     add_limits(update)
-    _of_one(accounts, "block", "no key of it counts until it is unblocked", _changing("block"), act=True)
-    _of_one(accounts, "unblock", "its keys count again", _changing("unblock"), act=True)
-    _of_one(accounts, "info", "an account, its organization, and what was used", _info)
+    of_one(accounts, "account", "block", "no key of it counts until it is unblocked", _changing("block"), act=True)
+    of_one(accounts, "account", "unblock", "its keys count again", _changing("unblock"), act=True)
+    of_one(accounts, "account", "info", "an account, its organization, and what was used", _info)
     with_config(accounts, "list", "all accounts, as JSON lines").set_defaults(run=_list)
-
-
-def _of_one(
-    accounts: Any, name: str, words: str, run: Callable[[argparse.Namespace], int], *, act: bool = False
-) -> argparse.ArgumentParser:
-    """A command for one account that is there. `act`: it changes something."""
-    parser = with_config(accounts, name, words)
-    parser.add_argument("account", metavar="ID|NAME")
-    if act:
-        acts_as(parser, f"account.{name}", run)
-    else:
-        parser.set_defaults(run=run)
-    return parser
 
 
 @contextmanager

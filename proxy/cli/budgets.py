@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, store_of, with_commands, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ _HEADER = f"{'SCOPE':40}  {'WINDOW SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    words = "what was spent and is held of each budget"
-    budgets = commands.add_parser("budgets", help=words, description=words)
-    budgets = budgets.add_subparsers(required=True, metavar="WHAT")
+    budgets = with_commands(commands, "budgets", "what was spent and is held of each budget")
     show = with_config(budgets, "show", "every gate that requests have passed, and how it stands")
     show.add_argument("--json", action="store_true", help="one object per line")
     show.set_defaults(run=_show)

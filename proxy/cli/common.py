@@ -33,6 +33,25 @@ def with_config(commands: Any, name: str, help_text: str) -> argparse.ArgumentPa
     return parser
 
 
+def with_commands(commands: Any, name: str, help_text: str) -> Any:
+    """A command that has commands of its own."""
+    parser = commands.add_parser(name, help=help_text, description=help_text)
+    return parser.add_subparsers(required=True, metavar="WHAT")
+
+
+def of_one(
+    commands: Any, what: str, name: str, help_text: str, run: Callable[[argparse.Namespace], int], *, act: bool = False
+) -> argparse.ArgumentParser:
+    """A command for one key or account (`what`) that is there. `act`: it changes something."""
+    parser = with_config(commands, name, help_text)
+    parser.add_argument(what, metavar="KEY_ID|ALIAS" if what == "key" else "ID|NAME")
+    if act:
+        acts_as(parser, f"{what}.{name}", run)
+    else:
+        parser.set_defaults(run=run)
+    return parser
+
+
 def acts_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
     """A command that changes something; `action` is its name among the acts."""
     parser.set_defaults(run=run, action=action)

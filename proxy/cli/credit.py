@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from proxy.cli.common import acts_as, json_line, store_of, usd, whose, with_config, with_whose
+from proxy.cli.common import acts_as, json_line, store_of, usd, whose, with_commands, with_config, with_whose
 
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    words = "what keys and accounts have paid in"
-    credit = commands.add_parser("credit", help=words, description=words).add_subparsers(required=True, metavar="WHAT")
+    credit = with_commands(commands, "credit", "what keys and accounts have paid in")
     add = with_config(credit, "add", "pay something in; a negative amount pays it out again")
     with_whose(add)
     add.add_argument("--usd", type=usd, required=True, metavar="USD")

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, store_of, with_commands, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
@@ -20,9 +20,7 @@ _ID_CHARS = 12
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    words = "records that could not become entries"
-    letters = commands.add_parser("dead-letters", help=words, description=words)
-    letters = letters.add_subparsers(required=True, metavar="WHAT")
+    letters = with_commands(commands, "dead-letters", "records that could not become entries")
     listed = with_config(letters, "list", "those that nobody has dealt with, oldest first")
     listed.add_argument("--json", action="store_true", help="one object per line, every field")
     listed.set_defaults(run=_list)

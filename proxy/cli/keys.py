@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
 from proxy.billing.limits import OnExhausted, OnStoreOutage
-from proxy.cli.common import acts_as, json_line, store_of, with_config
+from proxy.cli.common import acts_as, json_line, of_one, store_of, with_commands, with_config
 from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
 from proxy.settings import load
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    keys = commands.add_parser("keys", help="make, list and change keys").add_subparsers(required=True, metavar="WHAT")
+    keys = with_commands(commands, "keys", "make, list and change keys")
     create = with_config(keys, "create", "make a key; its secret is printed once")
     create.add_argument("--alias", required=True, metavar="NAME", help="what people call it; unique among live keys")
     create.add_argument("--project", metavar="ID|NAME", help="what it uses, this project uses (default: default)")
@@ -31,34 +31,21 @@ def add_commands(commands: Any) -> None:
     _add_options(create)
     acts_as(create, "key.create", _create)
     with_config(keys, "list", "all keys, as JSON lines").set_defaults(run=_list)
-    update = _of_one(keys, "update", "change a key; counts within a second", _update, act=True)
+    update = of_one(keys, "key", "update", "change a key; counts within a second", _update, act=True)
     update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
-    rotate = _of_one(keys, "rotate", "give a key a new secret, which is printed once", _rotate, act=True)
+    rotate = of_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, act=True)
     grace = f"how long the old one goes on counting, or now (default {GRACE_DEFAULT})"
     rotate.add_argument("--grace", type=seconds_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
-    _of_one(keys, "block", "a key does not count until it is unblocked", _changing("block"), act=True)
-    _of_one(keys, "unblock", "a key counts again", _changing("unblock"), act=True)
-    _of_one(keys, "revoke", "a key counts no more, within a second, for ever", _changing("revoke"), act=True)
-    _of_one(keys, "info", "a key, its project and organization, what they may use and what was used", _info)
+    of_one(keys, "key", "block", "a key does not count until it is unblocked", _changing("block"), act=True)
+    of_one(keys, "key", "unblock", "a key counts again", _changing("unblock"), act=True)
+    of_one(keys, "key", "revoke", "a key counts no more, within a second, for ever", _changing("revoke"), act=True)
+    of_one(keys, "key", "info", "a key, its project and organization, what they may use and what was used", _info)
     words = "what keys are hashed with, for `key_pepper`; without --config a new one"
     pepper = keys.add_parser("pepper", help=words, description=words)
     pepper.add_argument("--config", type=Path, metavar="FILE", help="print the one that is in use there")
     pepper.set_defaults(run=_pepper)
-
-
-def _of_one(
-    keys: Any, name: str, words: str, run: Callable[[argparse.Namespace], int], *, act: bool = False
-) -> argparse.ArgumentParser:
-    """A command for one key that is there. `act`: it changes something."""
-    parser = with_config(keys, name, words)
-    parser.add_argument("key", metavar="KEY_ID|ALIAS")
-    if act:
-        acts_as(parser, f"key.{name}", run)
-    else:
-        parser.set_defaults(run=run)
-    return parser
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

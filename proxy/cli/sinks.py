@@ -7,14 +7,13 @@ import os
 import time
 from typing import Any
 
-from proxy.cli.common import Failure, acts_as, json_line, store_of, with_config
+from proxy.cli.common import Failure, acts_as, json_line, store_of, with_commands, with_config
 from proxy.settings import load
 
 
 def add_commands(commands: Any) -> None:
     """Make them known."""
-    words = "what pushes entries to others"
-    sinks = commands.add_parser("sinks", help=words, description=words).add_subparsers(required=True, metavar="WHAT")
+    sinks = with_commands(commands, "sinks", "what pushes entries to others")
     status = with_config(sinks, "status", "how far each one is, and what its server refuses, as JSON lines")
     status.set_defaults(run=_status)
     retry = with_config(sinks, "retry", "send once more what was refused, and do not wait after failures")

@@ -331,28 +331,16 @@ def usd(high: int) -> FieldType:
     return FieldType(words, read)
 
 
-def folder() -> FieldType:
-    """A folder; a relative one starts at the configuration file."""
+def path_of(what: str) -> FieldType:
+    """A path; a relative one starts at the configuration file. `what`: folder or file, for the reference."""
 
     def read(raw: object, at: FieldPath) -> Path:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if not value or "\0" in value:
-            raise at.wrong("must be the path of a folder")
+            raise at.wrong(f"must be the path of a {what}")
         return at.folder / Path(value).expanduser()
 
-    return FieldType("folder", read)
-
-
-def file() -> FieldType:
-    """A file; a relative path starts at the configuration file."""
-
-    def read(raw: object, at: FieldPath) -> Path:
-        value = at.filled(raw) if isinstance(raw, str) else ""
-        if not value or "\0" in value:
-            raise at.wrong("must be the path of a file")
-        return at.folder / Path(value).expanduser()
-
-    return FieldType("file", read)
+    return FieldType(what, read)
 
 
 def secret() -> FieldType:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxy.billing.record import Price
-from proxy.settings.kinds import about, file, several, text, whole
+from proxy.settings.kinds import about, path_of, several, text, whole
 from proxy.settings.prices import PRICE
 from proxy.settings.spending import COMPLETION_TOKENS_MAX
 
@@ -95,7 +95,7 @@ class ModelSettings:
     tokenizer: Path | None = field(
         default=None,
         metadata=about(
-            file(), "its `tokenizer.json`, to estimate streams by; needs the extra `tokenweir[tokenizers]`",
+            path_of("file"), "its `tokenizer.json`, to estimate streams by; needs the extra `tokenweir[tokenizers]`",
             default="none",
         ),
     )  # fmt: skip

@@ -21,8 +21,8 @@ from proxy.settings.kinds import (
     duration,
     flag,
     flag_or_auto,
-    folder,
     host,
+    path_of,
     pepper,
     place,
     policy,
@@ -225,7 +225,9 @@ class Settings:
     listen: Listen = field(default=Listen(), metadata=about(section(Listen), "where clients come in"))
     data_dir: Path = field(
         default=Path("data"),
-        metadata=about(folder(), "where the journal is kept, and the ledger when it is SQLite", default="./data"),
+        metadata=about(
+            path_of("folder"), "where the journal is kept, and the ledger when it is SQLite", default="./data"
+        ),
     )
     ledger: Secret | None = field(
         default=None,

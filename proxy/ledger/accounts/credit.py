@@ -8,11 +8,10 @@ import time
 from uuid import uuid5
 
 from proxy.billing.correction import BY_OPERATOR, REASON_CHARS_MAX
-from proxy.billing.entries import ENTRIES, EntryKind, LedgerEntry
+from proxy.billing.entries import ENTRIES, NOTHING_USED, EntryKind, LedgerEntry
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import usd_text
 from proxy.ledger.settling.store import Arrival, LedgerStore
-from proxy.metering.usage import UsageSource
 
 
 class CreditError(ValueError):
@@ -56,22 +55,10 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str
         endpoint="",
         streamed=False,
         outcome=EntryKind.CREDIT,
-        finish_reason=None,
-        usage_source=UsageSource.NONE.value,
-        estimator=None,
-        prompt_tokens=None,
-        cached_tokens=None,
-        completion_tokens=None,
-        reasoning_tokens=None,
-        total_tokens=None,
-        events=0,
-        bytes=0,
         cost_usd=0,
         charge_usd=-nusd,
-        price_version=None,
-        provider_response_id=None,
         started_at=round(at, 6),  # as exact as the column, so that what is read has the hash of what was written
-        first_token_ms=None,
         duration_ms=0.0,
         details={"why": why.strip(), "by": BY_OPERATOR},
+        **NOTHING_USED,
     )
