@@ -304,7 +304,7 @@ class Proxy:
             await self._queue.close()
         with suppress(OSError):
             _keep_estimator(self._folder.estimator, self._estimator.export())
+        self._node.release()
         await asyncio.to_thread(self._ledger.close)
         await asyncio.to_thread(self._keyring.close)
         self._store.close()
-        self._node.release()
