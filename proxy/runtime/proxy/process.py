@@ -25,7 +25,7 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
-from proxy.gateway.upstream.routing import Models
+from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.server import Routes, Server, wait_until
 from proxy.journal.log import JournalInUse
 from proxy.keys.keyring import Keyring
