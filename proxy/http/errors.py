@@ -108,7 +108,9 @@ _KEY_REFUSALS = {
 
 
 def key_refused(reason: str) -> ApiError:
-    """401 for every reason a key is not accepted; 429 for guesses that come too fast."""
+    """401 for every reason a key is not accepted; 429 for guesses that come too fast, 503 if look-ups fail."""
+    if reason == "unavailable":
+        return keys_unavailable()
     if reason == "too_many":
         message = "Too many requests with keys that do not exist came from this address."
         return ApiError(429, message, kind="requests", code="too_many_guesses", retry_after_s=GUESS_AGAIN_S)
@@ -119,6 +121,11 @@ def key_refused(reason: str) -> ApiError:
 def overloaded(message: str, *, code: str) -> ApiError:
     """503: new work is refused so that what runs can finish."""
     return ApiError(503, message, kind="server_error", code=code, retry_after_s=1)
+
+
+def keys_unavailable() -> ApiError:
+    """503: the key is not known, and the database that may have it cannot be read."""
+    return overloaded("API keys cannot be looked up now.", code="keys_unavailable")
 
 
 def no_provider(model: str, *, retry_after_s: int) -> ApiError:

@@ -1,6 +1,8 @@
-"""Who may: every key and account, in memory. Law: the answer to a request never waits for the database, except once,
-briefly, for a key that may have been made a moment ago; what is known stays true while the database is away. What is
-no key costs the database nothing that grows with how often it is presented.
+"""Every key and account, in memory.
+
+Invariants: A known key never waits for the database, and stays valid while the database is away. A key that is not
+known is refused only after a reading of the database that began after the request had come. Unknown keys share these
+readings, which begin at least `LOOKUP_INTERVAL_S` after any other. Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -21,16 +23,11 @@ from proxy.storage.executor import BoundedExecutor
 # A key made or revoked by another process counts within a second.
 POLL_S = 0.5
 
-# Guessing keys, from however many addresses, costs the database at most ten reads of nothing a second.
-EARLY_REFRESH_S_MIN = 0.1
+# Unknown keys, however many from however many addresses, cost the database at most ten reads a second, of nothing.
+LOOKUP_INTERVAL_S = 0.1
 
-# The longest that a request waits to find out whether its key has just been made.
-EARLY_REFRESH_S_MAX = 1.0
-
-# What was looked for and is no key is not looked for again before this; should it become one, the next poll brings it.
-UNKNOWN_S = 5.0
-# About 200 bytes each.
-UNKNOWN_MAX = 10_000
+# The longest that a request with an unknown key waits: the interval, the reading under way, and its own.
+LOOKUP_S_MAX = 2.0
 
 
 class Refused(StrEnum):
@@ -44,7 +41,9 @@ class Refused(StrEnum):
     BLOCKED = "blocked"
     """the key, its project or its organization"""
     TOO_MANY = "too_many"
-    """it is none, and its address has presented too many such: see `Keyring.retry_after_s`"""
+    """it is not known, and its address has presented too many such: see `Keyring.retry_after_s`"""
+    UNAVAILABLE = "unavailable"
+    """it is not known, and the database could not be read: it may be a key"""
 
 
 class KeySource(Protocol):
@@ -88,13 +87,17 @@ class Keyring:
         """key id → as long as nothing has changed"""
         self._revision = 0
         self._guesses = Guesses()
-        self._unknown: dict[bytes, float] = {}
-        """digest → when it was last looked for and not found, in the event loop's time, in this order"""
+        self._sought: set[bytes] = set()
+        """digests of the unknown keys that are being looked up"""
         # Its own thread: a database that hangs must not take those on which names are resolved.
         self._thread = BoundedExecutor(1, name="keyring")
         self._reading: asyncio.Future[Sequence[ApiKey | Account]] | None = None
+        self._readings = 0
+        """how many have begun"""
         self._read_at = float("-inf")
-        """when the last reading of the source began, in the event loop's time"""
+        """when the last of them began, in the event loop's time"""
+        self._readable = False
+        """the last of them that ended has succeeded"""
 
     def authenticate(self, presented: str | None, now: float) -> ApiKey | Refused:
         """The live key behind `presented`, as far as is known. `now`: Unix seconds. A few microseconds."""
@@ -118,23 +121,15 @@ class Keyring:
         return Refused.BLOCKED if self._standing(key).blocked else key
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | Refused:
-        """The same, now; but a well-formed key that is not known is looked for once, as it may be new.
+        """The same, now; but a well-formed key that is not known is looked up, since it may be new.
 
-        `address`: where it comes from; what is no key counts there. None: nobody knows, and nothing counts.
+        `address`: the client's; unknown keys are counted there. None: it has none, and nothing is counted.
         """
         found = self.authenticate(presented, self._unix_time())
-        if found is not Refused.UNKNOWN and found is not Refused.MALFORMED:
-            return found
-        assert presented
-        now = asyncio.get_running_loop().time()
-        if self._guesses.retry_after_s(address, now):
-            return Refused.TOO_MANY
-        self._guesses.count(address, now)  # now, not after a look: of many at once each must see those before it
         if found is Refused.UNKNOWN:
-            found = await self._looked_for(presented, now)
-            if found is not Refused.UNKNOWN:
-                self._guesses.forgive(address)
-        return found
+            assert presented
+            return await self._looked_up(presented, address)
+        return Refused.TOO_MANY if found is Refused.MALFORMED and not self._counted(address) else found
 
     def retry_after_s(self, address: str | None) -> float:
         """How long this address may present only what is a key; seconds, 0: it may guess."""
@@ -153,13 +148,9 @@ class Keyring:
         """True if money is limited at any level."""
         return self._standing(key).spends
 
-    async def refresh(self, *, wait_s_max: float | None = None) -> None:
-        """Learn what changed. Whoever comes while that is under way shares it."""
-        if self._reading is None:
-            self._read_at = asyncio.get_running_loop().time()
-            self._reading = self._thread.run(self._source.changes_since, self._revision)
-            self._reading.add_done_callback(self._learn)
-        await asyncio.wait([self._reading], timeout=wait_s_max)
+    async def refresh(self) -> None:
+        """Learn all that has changed up to now."""
+        await self._read_after(self._readings)
 
     async def run(self) -> None:
         """Refresh for ever; ends by being cancelled."""
@@ -171,22 +162,60 @@ class Keyring:
         """Wait for a reading that is under way; after the last call."""
         self._thread.close()
 
-    async def _looked_for(self, presented: str, now: float) -> ApiKey | Refused:
-        """A well-formed key that is not known, once it was looked for; if that was done lately, or may not be done yet,
-        as it is."""
+    def _counted(self, address: str | None) -> bool:
+        """Count an unknown key there; False if there were too many."""
+        now = asyncio.get_running_loop().time()
+        if self._guesses.retry_after_s(address, now):
+            return False
+        self._guesses.count(address, now)
+        return True
+
+    async def _looked_up(self, presented: str, address: str | None) -> ApiKey | Refused:
+        """A well-formed key that is not known, after a reading that began now or later."""
         hashed = digest(presented, self._pepper)
-        if now < self._unknown.get(hashed, float("-inf")) + UNKNOWN_S:
-            return Refused.UNKNOWN
-        if self._reading is None and now < self._read_at + EARLY_REFRESH_S_MIN:
-            return Refused.UNKNOWN
-        await self.refresh(wait_s_max=EARLY_REFRESH_S_MAX)
+        shared = hashed in self._sought  # a new key's first requests are often many at once: they count as one
+        if not shared and not self._counted(address):  # before the look-up: of many at once each sees those before it
+            return Refused.TOO_MANY
+        self._sought.add(hashed)
+        try:
+            readable = await self._read_anew()
+        finally:
+            if not shared:
+                self._sought.discard(hashed)
         found = self.authenticate(presented, self._unix_time())
-        self._unknown.pop(hashed, None)
         if found is Refused.UNKNOWN:
-            self._unknown[hashed] = now
-            if len(self._unknown) > UNKNOWN_MAX:
-                del self._unknown[next(iter(self._unknown))]
+            return found if readable else Refused.UNAVAILABLE
+        if not shared:
+            self._guesses.forgive(address)
         return found
+
+    async def _read_anew(self) -> bool:
+        """Learn all that has changed up to now, as often as look-ups may; False if that fails or takes too long."""
+        number = self._readings
+        try:
+            async with asyncio.timeout(LOOKUP_S_MAX):
+                await asyncio.sleep(self._read_at + LOOKUP_INTERVAL_S - asyncio.get_running_loop().time())
+                await self._read_after(number)
+        except TimeoutError:
+            return False
+        return self._readable
+
+    async def _read_after(self, number: int) -> None:
+        """Return once a reading later than this one has ended; it is shared, and begun here if nobody else does."""
+        if self._readings == number and self._reading is not None:
+            await asyncio.wait([self._reading])
+        if self._readings == number:
+            self._read()
+        if self._reading is not None:
+            await asyncio.wait([self._reading])
+
+    def _read(self) -> None:
+        """Begin a reading of the source; none is under way."""
+        loop = asyncio.get_running_loop()
+        self._readings += 1
+        self._read_at = loop.time()
+        self._reading = self._thread.run(self._source.changes_since, self._revision)
+        self._reading.add_done_callback(self._learn)
 
     def _standing(self, key: ApiKey) -> _Standing:
         return self._standings.get(key.key_id) or self._made_standing(self._by_id.get(key.key_id, key))
@@ -206,12 +235,13 @@ class Keyring:
 
     def _learn(self, reading: asyncio.Future[Sequence[ApiKey | Account]]) -> None:
         self._reading = None
+        self._readable = False
         try:
             changes = reading.result()
         except OSError as error:
             self._outage.began(error)
             return
-        self._outage.over()
+        self._readable = True
         for change in changes:
             if isinstance(change, ApiKey):
                 self._learn_key(change)

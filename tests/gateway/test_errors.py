@@ -30,6 +30,7 @@ ALL: dict[str, ApiError] = {
     **{f"key_refused {reason}": errors.key_refused(reason) for reason in (*Refused, "in_url")},
     "overloaded": errors.overloaded("Too many.", code="not_accepting"),
     "upstream_failed": errors.upstream_failed(),
+    "keys_unavailable": errors.keys_unavailable(),
     "no_provider": errors.no_provider("m", retry_after_s=7),
     "upstream_auth": errors.upstream_auth(),
     "upstream_stalled": errors.upstream_stalled(),
@@ -118,6 +119,8 @@ def test_a_strange_path_is_not_repeated(path: str) -> None:
 
 
 def test_who_is_sent_away_for_now_is_told_when_to_come_back() -> None:
+    unavailable = errors.key_refused("unavailable")
+    assert (unavailable.status, unavailable.code, unavailable.retry_after_s) == (503, "keys_unavailable", 1)
     assert refused_response(ALL["overloaded"]).headers["Retry-After"] == "1"
     assert "Retry-After" not in refused_response(ALL["malformed"]).headers
 

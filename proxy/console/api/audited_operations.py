@@ -4,7 +4,9 @@ and counts in this process when it is answered; a refusal of the store goes by t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -14,12 +16,15 @@ from proxy.console.api.endpoints import Call
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.keys import FIELDS
 from proxy.foundation.secret import masked
-from proxy.http.errors import ApiError
+from proxy.http.errors import ApiError, keys_unavailable
 from proxy.keys.secrets import parse
 from proxy.ledger.accounts.account_store import UnknownAccountError
 from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
 from proxy.storage.executor import BoundedExecutor
+
+# How long an answer waits for the change to count here; the next poll brings it anyway.
+REFRESH_S_MAX = 1.0
 
 # What names the one that is changed: it is the act's target, and none of its details.
 _NAMES = frozenset({"key", "account"})
@@ -29,7 +34,7 @@ class KeyLookup(Protocol):
     """The keyring, as this needs it."""
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str: ...
-    async def refresh(self, *, wait_s_max: float | None = None) -> None: ...
+    async def refresh(self) -> None: ...
 
 
 class AuditedOperations:
@@ -58,7 +63,9 @@ class AuditedOperations:
                 return done
 
         found = await self.ask(acted)
-        await self._keyring.refresh(wait_s_max=1.0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_S_MAX):
+                await self._keyring.refresh()
         return found
 
     async def ask(self, work: Callable[[], Any]) -> Any:
@@ -77,6 +84,8 @@ class AuditedOperations:
                 raise unknown_key()
             return text
         found = await self._keyring.key(text)
+        if found == "unavailable":
+            raise keys_unavailable()
         if isinstance(found, str):
             raise unknown_key()
         return found.key_id
