@@ -1,7 +1,8 @@
 """How HTTP/1.1 frames what a provider sends: a head, then a body of one of three kinds. Sans-IO.
 
 Law: a provider is not trusted for its framing. What two parsers could read differently is refused; a connection whose
-answer did not end exactly where its framing says is never used again.
+answer did not end exactly where its framing says is never used again. What is read of a body does not depend on how
+its bytes were cut into pieces, up to the first byte that breaks its framing.
 """
 
 from __future__ import annotations
@@ -114,34 +115,47 @@ class ChunkReader:
     """Takes chunked framing apart, at any cut.
 
     `feed` returns the payload of the piece and whether the piece was whole chunks and nothing else. `rest` is None
-    until the body has ended, trailers included; then it is what followed (nothing, if the provider behaves).
+    until the body has ended, trailers included; then it is what followed (nothing, if the provider behaves). `broken`
+    says why nothing after the payload that was returned can be read.
     """
 
-    __slots__ = ("_left", "_line", "_trailers", "rest", "within_chunk")
+    __slots__ = ("_left", "_line", "_trailers", "broken", "rest", "within_chunk")
 
     def __init__(self) -> None:
         self._left = 0  # bytes to come of the current chunk, its CRLF included
         self._line = b""  # an unfinished size line
         self._trailers: bytes | None = None  # what came after the final chunk's size line
         self.rest: bytes | None = None
+        self.broken: BadFramingError | None = None
         self.within_chunk = False
         """the piece ended within a chunk or a size line, or within the trailers"""
 
     def feed(self, piece: bytes) -> tuple[bytes, bool]:
-        """Raises BadFramingError."""
+        """More of the body, as long as it is not `broken`."""
+        assert self.broken is None, "nothing can be read after a break"
+        parts: list[bytes] = []
+        whole = False
+        try:
+            whole = self._feed(piece, parts)
+        except BadFramingError as error:  # what came before it is good, wherever the reads were cut
+            self.broken = error
+        return (parts[0] if len(parts) == 1 else b"".join(parts)), whole
+
+    def _feed(self, piece: bytes, parts: list[bytes]) -> bool:
         whole = not self.within_chunk
         if self._line:
             piece = self._line + piece
             self._line = b""
-        parts: list[bytes] = []
         at = 0
         while at < len(piece) and self._trailers is None:
             if self._left:
                 at = self._take(piece, at, parts)
                 continue
             end = piece.find(b"\r\n", at)
+            if (len(piece) - 1 if end < 0 else end) - at > LINE_BYTES_MAX:  # the last byte may begin the line's end
+                raise BadFramingError("a chunk-size line is too long")
             if end < 0:
-                self._keep_line(piece[at:])
+                self._line = piece[at:]
                 break
             size, plain = _size(piece[at:end])
             at = end + 2
@@ -153,7 +167,7 @@ class ChunkReader:
         if self._trailers is not None:
             self._read_trailers(piece[at:])
         self.within_chunk = bool(self._left or self._line or self._trailers is not None)
-        return (parts[0] if len(parts) == 1 else b"".join(parts)), whole and not self.within_chunk
+        return whole and not self.within_chunk
 
     def _take(self, piece: bytes, at: int, parts: list[bytes]) -> int:
         """The next bytes of the current chunk, then its CRLF, wherever the cut falls."""
@@ -167,21 +181,16 @@ class ChunkReader:
         self._left -= len(taken)
         return at + len(taken)
 
-    def _keep_line(self, line: bytes) -> None:
-        if len(line) > LINE_BYTES_MAX:
-            raise BadFramingError("a chunk-size line is too long")
-        self._line = line
-
     def _read_trailers(self, more: bytes) -> None:
         assert self._trailers is not None
         seen = b"\r\n" + self._trailers + more  # the final chunk's own line end may be the first of the two
         end = seen.find(b"\r\n\r\n")
+        if (len(seen) - 3 if end < 0 else end) > LINE_BYTES_MAX:  # the last three may begin the end
+            raise BadFramingError("the trailers are too long")
         if end >= 0:
-            self.rest = seen[end + 4 :]
             if _FIELDS.fullmatch(seen, 2, end + 2) is None:
                 raise BadFramingError("not trailers")
-        elif len(seen) > LINE_BYTES_MAX:
-            raise BadFramingError("the trailers are too long")
+            self.rest = seen[end + 4 :]
         self._trailers = seen[2:]
 
 
@@ -196,6 +205,9 @@ class LengthReader:
     """A body of a known length, or (None) one that ends with the connection: no framing to keep."""
 
     __slots__ = ("_left", "rest")
+
+    broken = None
+    """it never is"""
 
     def __init__(self, length: int | None) -> None:
         self._left = length

@@ -241,6 +241,7 @@ class Keyring:
         except OSError as error:
             self._outage.began(error)
             return
+        self._outage.over()
         self._readable = True
         for change in changes:
             if isinstance(change, ApiKey):

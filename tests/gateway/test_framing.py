@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -39,12 +40,24 @@ def segments(wire: bytes, rng: random.Random) -> list[bytes]:
     return [wire[a:b] for a, b in pairwise(range(len(wire) + 1) if cuts == len(wire) else at)]
 
 
-def read(pieces: Sequence[bytes]) -> tuple[bytes, bytes | None]:
-    """The payload and what followed the body, read as a connection reads: the quick way where it is offered."""
+@dataclass
+class Body:
+    """What was read of one."""
+
+    payload: bytes
+    behind: bytes | None
+    """what followed it, if it has ended"""
+    broken: bool
+
+
+def read(pieces: Iterable[bytes]) -> Body:
+    """As a connection reads: the quick way where it is offered, and nothing after a break."""
     reader = ChunkReader()
     payloads: list[bytes] = []
     behind = b""
     for piece in pieces:
+        if reader.broken is not None:
+            break
         if reader.rest is not None:
             behind += piece
             continue
@@ -56,7 +69,11 @@ def read(pieces: Sequence[bytes]) -> tuple[bytes, bytes | None]:
         payload, whole = reader.feed(piece)
         assert not whole or unframed(piece) == payload
         payloads.append(payload)
-    return b"".join(payloads), None if reader.rest is None else reader.rest + behind
+    return Body(b"".join(payloads), None if reader.rest is None else reader.rest + behind, reader.broken is not None)
+
+
+def one_by_one(wire: bytes) -> list[bytes]:
+    return [wire[at : at + 1] for at in range(len(wire))]
 
 
 def random_chunks(rng: random.Random) -> list[bytes]:
@@ -71,23 +88,23 @@ def test_the_payload_is_the_same_at_twenty_thousand_random_cuts() -> None:
         last = rng.choice([LAST, b"0;x\r\n\r\n", b"000\r\nA: b\r\n\r\n", b"0\r\nA: b\r\nC: d\r\n\r\n"])
         behind = rng.choice([b"", b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\r\n"])
         wire = b"".join(map(framed, chunks, extensions)) + last
-        assert read(segments(wire + behind, rng)) == (b"".join(chunks), behind), wire
+        assert read(segments(wire + behind, rng)) == Body(b"".join(chunks), behind, broken=False), wire
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.randoms(use_true_random=False))
 def test_any_bytes_go_through(chunks: list[bytes], rng: random.Random) -> None:
     wire = b"".join(map(framed, chunks)) + LAST
-    assert read(segments(wire, rng)) == (b"".join(chunks), b"")
+    assert read(segments(wire, rng)) == Body(b"".join(chunks), b"", broken=False)
 
 
 def test_every_single_cut_of_one_stream() -> None:
     chunks = [b"data: a\n\n", LAST, b"x" * 300, "水\r".encode(), b"y" * 5000]
     wire = b"".join(framed(chunk, b";e=1" if i == 1 else b"") for i, chunk in enumerate(chunks)) + LAST
     for at in range(1, len(wire)):
-        assert read([wire[:at], wire[at:]]) == (b"".join(chunks), b""), at
+        assert read([wire[:at], wire[at:]]) == Body(b"".join(chunks), b"", broken=False), at
     for at in range(1, len(wire)):
-        assert read([wire[:at]])[1] is None, at  # not over before its last byte
+        assert read([wire[:at]]).behind is None, at  # not over before its last byte
 
 
 def test_whole_chunks_keep_their_framing_and_others_do_not() -> None:
@@ -124,16 +141,38 @@ def test_the_quick_way_takes_only_what_it_is_sure_of() -> None:
 )  # fmt: skip
 def test_bad_framing_is_refused_at_every_cut(wire: bytes) -> None:
     for at in range(len(wire)):
-        with pytest.raises(BadFramingError):
-            read([wire[:at], wire[at:]] if at else [wire])
+        assert read([wire[:at], wire[at:]] if at else [wire]).broken, at
 
 
-def test_size_lines_and_trailers_have_a_bound() -> None:
-    for begun in (b"5;", b"0\r\nA: "):
-        reader = ChunkReader()
-        reader.feed(begun + b"x" * (LINE_BYTES_MAX - 8))
-        with pytest.raises(BadFramingError):
-            reader.feed(b"x" * 9)
+GARBAGE = st.one_of(
+    st.sampled_from([b"zz\r\n", b"5\r\nhelloworld\r\n", b"fffffffff\r\n", b"-5\r\n", b"\r\n\r\n", b"5\r\nhello\rX"]),
+    st.lists(st.one_of(st.sampled_from(NASTY), st.binary(max_size=9)), max_size=4).map(b"".join),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), GARBAGE, st.randoms(use_true_random=False))
+def test_what_comes_before_a_break_is_read_at_every_cut(
+    chunks: list[bytes], garbage: bytes, rng: random.Random
+) -> None:
+    wire = b"".join(map(framed, chunks)) + garbage
+    body = read(one_by_one(wire))
+    assert body.payload.startswith(b"".join(chunks))
+    assert read([wire]) == body
+    if wire:
+        assert read(segments(wire, rng)) == body
+
+
+@pytest.mark.parametrize("excess", [-1, 0, 1])
+@pytest.mark.parametrize(("begun", "ended"), [(b"5;", b"\r\nhello\r\n"), (b"0\r\nA: ", b"\r\n\r\n")])
+def test_size_lines_and_trailers_have_a_bound_at_every_cut(begun: bytes, ended: bytes, excess: int) -> None:
+    counted = 2 if begun == b"5;" else len(b"\r\nA: ")
+    wire = begun + b"x" * (LINE_BYTES_MAX - counted + excess) + ended
+    for at in range(len(wire) - 10, len(wire)):
+        assert read([wire[:at], wire[at:]]).broken is (excess > 0), at
+    assert read([wire]).broken is (excess > 0)
+    unended = wire.removesuffix(ended)
+    assert read([unended, b"x" * 9]).broken
 
 
 def test_a_body_of_a_known_length() -> None:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, Relay, RelayEnd
 from proxy.gateway.upstream.connection import UpstreamConnection
@@ -155,9 +157,12 @@ class Provider(asyncio.Transport):
     def is_reading(self) -> bool:
         return True
 
+    def abort(self) -> None:
+        pass
+
 
 def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple[Recorder, CountingRelay]:
-    """`pieces` of a chunked body, as they come from the provider; the body does not end."""
+    """`pieces` of a chunked body, as they come from the provider; nothing comes after a break."""
     recorder = Recorder()
     made = relay(recorder, strip=strip, chunked=chunked)
     connection = UpstreamConnection(lambda _: None, lambda _: None)
@@ -166,7 +171,8 @@ def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple
     connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     connection.relay_to(made)
     for piece in pieces:
-        connection.data_received(piece)
+        if not made.done.done():
+            connection.data_received(piece)
     made.flush()
     made.settle_counts()
     return recorder, made
@@ -207,6 +213,34 @@ async def test_bursts_of_chunks_in_any_grouping_and_cut(language: str, strip: bo
         assert made.meter.close() == metered
         runs += made.runs
     assert runs > 150
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    upto=st.integers(0, 7),
+    garbage=st.sampled_from([b"zz\r\n", b"5\r\nhelloworld\r\n", b"fffffffff\r\n", b"-5\r\n", b"\r\n\r\n"]),
+    rng=st.randoms(use_true_random=False),
+    strip=st.booleans(),
+)
+def test_whole_events_before_a_break_are_delivered_and_metered_at_any_cut(
+    upto: int, garbage: bytes, rng: random.Random, strip: bool
+) -> None:
+    events = told("openai", 3)[:upto]
+    good = b"hello" if garbage.startswith(b"5\r\n") else b""  # of a chunk that is longer than its size
+    wire = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events) + garbage
+    body = b"".join(events)
+    expected = (sse.without_usage_event(body) if strip else body) + good
+
+    async def at_some_cuts() -> None:
+        for count in (0, 1, 3, 12):
+            at = rng.choices(range(len(wire)), k=count)
+            recorder, made = arriving([piece for piece in cut(wire, at) if piece], strip=strip)
+            assert recorder.sent == expected
+            assert made.meter.bytes_seen == len(body + good)
+            assert made.meter.close() == parsed(body + good)
+            assert made.done.result() is (RelayEnd.COMPLETE if made.meter.done else RelayEnd.BROKEN)
+
+    asyncio.run(at_some_cuts())
 
 
 async def test_what_is_noted_lags_by_a_quarter_at_most_and_never_by_a_page() -> None:

@@ -227,16 +227,29 @@ async def test_a_connection_lost_before_the_head_fails_the_request() -> None:
         connection.ask(b"request").result()
 
 
-async def test_bad_framing_breaks_the_relay_and_the_connection() -> None:
-    pool, heard = Pool(), Heard()
-    connection, transport = pool.connected()
+async def test_bad_framing_breaks_the_relay_and_the_connection_after_all_that_was_good() -> None:
+    for early in (b"", framed(EVENTS[0])):
+        wire = (early + b"".join(map(framed, EVENTS)) + b"zz\r\n").removeprefix(early * 2)
+        for at in range(len(wire)):
+            pool, heard = Pool(), Heard()
+            connection, transport = pool.connected()
+            asked = connection.ask(b"request")
+            connection.data_received(CHUNKED + early)
+            Answer(head_of(asked), connection).relay_to(heard)
+            for piece in (wire[:at], wire[at:]):
+                if piece:
+                    connection.data_received(piece)
+            assert (heard.payload, heard.ended, transport.closed) == (BODY, ["broken"], True), at
+            assert pool.rested == []
+
+
+async def test_a_break_that_came_before_the_relay_breaks_it_after_all_that_was_good() -> None:
+    heard = Heard()
+    connection, transport = Pool().connected()
     asked = connection.ask(b"request")
-    connection.data_received(CHUNKED)
+    connection.data_received(CHUNKED + framed(BODY) + b"zz\r\n")
     Answer(head_of(asked), connection).relay_to(heard)
-    connection.data_received(framed(BODY))
-    connection.data_received(b"zz\r\n")
     assert (heard.payload, heard.ended, transport.closed) == (BODY, ["broken"], True)
-    assert pool.rested == []
 
 
 async def test_a_bug_of_the_sink_s_own_ends_the_body_there() -> None:

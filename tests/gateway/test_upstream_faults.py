@@ -191,8 +191,12 @@ def framed(framing: str) -> Script:
 
 
 @pytest.mark.parametrize("wire", [b"zz\r\n", b"5\r\nhelloworld\r\n", b"fffffffff\r\n", b"-5\r\n", b"\r\n\r\n"])
-async def test_broken_framing_is_a_broken_stream(deployment: Deployment, wire: bytes) -> None:
-    response, entry = await faulty(deployment, Script(steps=(*sends(*CONTENT), Wait(30), Raw(wire), Stall())))
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "together"])
+async def test_broken_framing_is_a_broken_stream(deployment: Deployment, wire: bytes, apart: bool) -> None:
+    """`together`: in one read with the good events before it."""
+    good = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in CONTENT)
+    steps = (*sends(*CONTENT), Wait(30), Raw(wire)) if apart else (Raw(good + wire),)
+    response, entry = await faulty(deployment, Script(steps=(*steps, Stall())))
     assert response.ended in ("cut", "reset")
     assert response.body.startswith(b"".join(CONTENT))
     delivered_only(entry, "upstream_failed")

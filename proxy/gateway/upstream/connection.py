@@ -227,14 +227,12 @@ class UpstreamConnection(asyncio.Protocol):
         reader, sink = self._reader, self._sink
         assert reader is not None
         assert sink is not None
-        try:
-            payload, whole = reader.feed(piece)
-        except BadFramingError:
-            self._fail("bad framing")
-            return
+        payload, whole = reader.feed(piece)
         if payload:
             sink.piece(payload, piece if whole else None)
-        if reader.rest is not None:
+        if reader.broken is not None:
+            self._fail("bad framing")
+        elif reader.rest is not None:
             self._body_complete(reusable=not reader.rest)
 
     def _body_complete(self, *, reusable: bool) -> None:
