@@ -21,6 +21,7 @@ class ScriptedRedis:
         self.asked: list[list[bytes]] = []
         """every command, in order"""
         self.url = ""
+        self._writers: set[asyncio.StreamWriter] = set()
         self._answers = {b"PING": b"+PONG\r\n"} | {name.encode(): answer for name, answer in answers.items()}
 
     async def __aenter__(self) -> ScriptedRedis:
@@ -30,9 +31,12 @@ class ScriptedRedis:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        for writer in self._writers:
+            writer.close()  # since Python 3.12 the server waits for its connections
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         while line := await reader.readline():
             words = []
             for _ in range(int(line[1:])):
