@@ -38,8 +38,9 @@ _STANDINGS = (
 _SPEND = "UPDATE gates SET spent = spent + ? WHERE gate_id = ?"
 # A sum that knows more of the same window stays.
 _SEED = (
-    "INSERT INTO gates VALUES (?1, ?2, ?3, ?4, 0, 0, 0, NULL) ON CONFLICT (gate_id) DO UPDATE"
-    " SET since = ?2, spent = ?3, as_of_us = ?4 WHERE spent IS NULL OR since <> ?2 OR as_of_us <= ?4"
+    "INSERT INTO gates VALUES (?, ?, ?, ?, 0, 0, 0, NULL) ON CONFLICT (gate_id) DO UPDATE"
+    " SET since = excluded.since, spent = excluded.spent, as_of_us = excluded.as_of_us"
+    " WHERE spent IS NULL OR since <> excluded.since OR as_of_us <= excluded.as_of_us"
 )
 
 # Nobody takes so long to read the ledger. After that an older ledger, one from a backup, is believed.
