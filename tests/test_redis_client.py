@@ -376,3 +376,25 @@ async def test_a_server_that_is_too_old_is_refused(connect: Open, version: str, 
 async def test_a_server_that_cannot_be_asked_is_away(connect: Open) -> None:
     with pytest.raises(QueueUnavailable):
         await check(connect(f"redis://127.0.0.1:{free_port()}"))
+
+
+async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_is_none(connect: Open) -> None:
+    def writelines(transport: Any) -> None:
+        """As asyncio's, in Python 3.12, where the connection was lost a moment ago."""
+        transport._loop._add_writer(0)
+
+    def ours(transport: Any) -> None:
+        transport.nothing()
+
+    class Lost:
+        _loop = None
+        _write_ready = None
+
+    async with ScriptedRedis({}) as server:
+        client = connect(server.url)
+        with pytest.raises(QueueUnavailable, match="connection was lost"):
+            async with door(client, "writing"):
+                writelines(Lost())
+        with pytest.raises(AttributeError):
+            async with door(client, "writing"):
+                ours(Lost())

@@ -94,7 +94,10 @@ async def door(redis: RedisClient, doing: str) -> AsyncIterator[None]:
     failed: QueueUnavailable | None = None
     try:
         yield
-    except (RedisError, RedisClusterException, OSError) as error:
+    except (RedisError, RedisClusterException, OSError, AttributeError, TypeError) as raised:
+        error = RedisConnectionError("the connection was lost") if _lost_in_asyncio(raised) else raised
+        if isinstance(error, AttributeError | TypeError):
+            raise
         with suppress(RedisError, OSError):
             await _renew(redis, error)
         failed = QueueUnavailable(f"{doing}: {_words(error)}")
@@ -235,6 +238,16 @@ def _check_server(answer: Mapping[str, Any]) -> None:
         raise QueueUnsuitable(
             f"the queue's server has maxmemory-policy {policy}: it would throw records away; set it to noeviction"
         )
+
+
+def _lost_in_asyncio(error: Exception) -> bool:
+    """Since Python 3.12 `writelines` of asyncio's own transport fails where the connection is lost: gh-136234, mended
+    late in 3.13. uvloop's does not."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else trace.tb_frame.f_code.co_name
+    return isinstance(error, AttributeError | TypeError) and where == "writelines"
 
 
 async def _renew(redis: RedisClient, error: Exception) -> None:
