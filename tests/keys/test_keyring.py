@@ -7,8 +7,8 @@ import multiprocessing
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection
@@ -471,19 +471,30 @@ def test_expiry_never_and_nonsense() -> None:
 # -- the same through the ledger's file, changed by another process
 
 
+@contextmanager
+def _key_store(file: Path) -> Iterator[KeyStore]:
+    engine = open_engine(sqlite_url(file))
+    try:
+        yield KeyStore(engine, clock=time.time)
+    finally:
+        engine.dispose()
+
+
 def _create(file: Path, secret: str) -> None:
-    KeyStore(open_engine(sqlite_url(file)), clock=time.time).create(
-        key_id="key-" + secrets.token_hex(4),
-        alias=secret[-8:],
-        digest=digest(secret, PEPPER),
-        hint=hint(secret),
-        models=None,
-        expires_at=None,
-    )
+    with _key_store(file) as keys:
+        keys.create(
+            key_id="key-" + secrets.token_hex(4),
+            alias=secret[-8:],
+            digest=digest(secret, PEPPER),
+            hint=hint(secret),
+            models=None,
+            expires_at=None,
+        )
 
 
 def _revoke(file: Path, secret: str) -> None:
-    KeyStore(open_engine(sqlite_url(file)), clock=time.time).revoke(secret[-8:])
+    with _key_store(file) as keys:
+        keys.revoke(secret[-8:])
 
 
 def _change(file: Path, orders: Connection) -> None:

@@ -194,7 +194,11 @@ class BudgetFile:
 def _connect(path: Path) -> sqlite3.Connection:
     # A wait of SQLite's own would hold up every stream; whoever finds it busy comes again.
     database = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", timeout=0, isolation_level=None, uri=True)
-    database.execute("PRAGMA synchronous = OFF")
+    try:
+        database.execute("PRAGMA synchronous = OFF")
+    except BaseException:
+        database.close()
+        raise
     return database
 
 
