@@ -362,11 +362,15 @@ def test_a_lock_is_not_waited_for_for_ever(server: PostgresServer, database: str
     assert len(store.settle(arriving(an_entry(1))).inserted) == 1
 
 
-def test_a_settler_that_falls_asleep_with_the_lock_loses_it(engine: Engine, store: LedgerStore) -> None:
-    asleep = a_store(with_setting(engine, "idle_in_transaction_session_timeout = '50ms'"))
+def test_a_settler_that_falls_asleep_with_the_lock_loses_it(
+    server: PostgresServer, database: str, engine: Engine, store: LedgerStore
+) -> None:
+    own = open_engine(server.url(database))  # nobody else's sessions may end so
+    asleep = a_store(with_setting(own, "idle_in_transaction_session_timeout = '500ms'"))
     with pytest.raises(LedgerUnavailable), asleep.settling() as settling:  # noqa: PT012
         settling.insert(arriving(an_entry(1)))
         assert len(store.settle(arriving(an_entry(2))).inserted) == 1  # waits, and then goes on
+    own.dispose()
     assert stored(engine) == [an_entry(2)]
     assert_sums(engine)
 

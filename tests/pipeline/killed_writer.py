@@ -121,7 +121,7 @@ def check(folder: Path, known: Known) -> list[str]:
         progress = table.read(slot)
         if number in unfinished and (progress is None or progress.exchange_id != exchange_id(number)):
             wrong.append(f"the slot of {number} is not its own")
-        elif number in unfinished and progress is not None and progress.events < known.delivered[number]:
+        elif number in unfinished and progress is not None and progress.events < known.delivered.get(number, 0):
             wrong.append(f"{number}: {progress.events} events recorded, {known.delivered[number]} delivered")
     known.open = {
         number: of.slot for number, of in unfinished.items()
