@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.meter import BodyMeter, JsonMeter, StreamMeter
 from proxy.metering.refusal import ErrorShape
-from proxy.metering.request import RequestFacts
+from proxy.metering.request import RequestFacts, with_model
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.wire.framing import SSE, Framing
@@ -64,10 +64,10 @@ class Dialect:
     upstream_path: str
     """what is appended to a provider's base URL, with NAME where the upstream model is to stand"""
     facts: Facts
-    upstream_document: Rewrite
     tally: Callable[[bool | None], Tally]
     """`cumulative`: whether each text repeats all before it; None: found out, or never"""
     errors: ErrorShape
+    upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """of its streams; an answer's content type says which, the first if it is none of them"""
     stripper: Callable[[], UsageStripper] | None = None

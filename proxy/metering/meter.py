@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import structs
 
-from proxy.metering.dialects.openai.usage import plain, timings
+from proxy.metering.counts import plain, timings
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.usage import Evidence, Usage, service_tier_of

@@ -66,6 +66,11 @@ def model_of(document: Mapping[str, Any]) -> str:
     return model
 
 
+def with_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """The document for the provider: a shallow copy with its model name."""
+    return {**document, "model": upstream_model}
+
+
 def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bool:
     """True or false; absent and null are false. `param`: its path, where that is not its name. Raises InvalidField."""
     value = document.get(name)

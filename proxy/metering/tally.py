@@ -7,10 +7,12 @@ how they were cut is not its business.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
+from proxy.metering.counts import later, violations
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
-from proxy.metering.usage import Evidence, Usage
+from proxy.metering.usage import NO_USAGE, Evidence, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
 
@@ -79,7 +81,7 @@ class Counting:
         "finish_reason", "flags", "response_id", "service_tier", "usage", "usage_raw",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, cumulative: bool | None = None) -> None:
         self.evidence = Evidence()
         self.usage: Usage | None = None
         self.usage_raw: dict[str, Any] | None = None
@@ -138,6 +140,26 @@ class Counting:
     def settle(self) -> None:
         """The answer is over. Idempotent."""
         self.flush()
+
+    def _hear(self, text: str | None, reasoning: str | None = None) -> None:
+        """The text and the reasoning of one event, if any."""
+        if text:
+            self._texts.append(text)
+        if reasoning:
+            self._reasonings.append(reasoning)
+        if text or reasoning:
+            self.evidence.text_events += 1
+
+    def _report(self, raw: dict[str, Any] | None, usage: Usage | None, odd: Iterable[str] = ()) -> None:
+        """The provider reports `usage` in the object `raw`; None: that holds an impossible count. `odd`: more flags."""
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage != NO_USAGE:
+            self.flags.update(violations(usage), odd)
+            self.usage, fell = later(self.usage, usage)
+            self.usage_raw = raw
+            if fell:
+                self.flags.add("usage_decreased")
 
     def _begin(self, call: tuple[int, int | str]) -> None:
         """A tool call, perhaps known already."""

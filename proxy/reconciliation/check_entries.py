@@ -23,7 +23,7 @@ from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
 from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
-from proxy.metering.dialects.openai.usage import violations
+from proxy.metering.counts import violations
 from proxy.metering.usage import Usage
 from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 

@@ -10,10 +10,10 @@ import pytest
 
 from proxy.http import errors
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_ERRORS, ANTHROPIC_MESSAGES
-from proxy.metering.dialects.anthropic.request import facts, upstream_document
+from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import usage_of
 from proxy.metering.meter import Metered
-from proxy.metering.request import InvalidField
+from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from tests.metering.fixtures import cuts
 
@@ -278,7 +278,7 @@ def test_a_wrong_field_is_named(field: str, value: Any, param: str) -> None:
 
 
 def test_only_the_model_changes_on_the_way_up() -> None:
-    sent = upstream_document(ASKED, upstream_model="claude", inject_usage=True)
+    sent = with_model(ASKED, upstream_model="claude", inject_usage=True)
     assert sent == ASKED | {"model": "claude"}
     assert ASKED["model"] == "weir"
 

@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 from proxy.http import errors
-from proxy.metering.dialects.openai_responses.request import facts, upstream_document
+from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.meter import Metered
-from proxy.metering.request import InvalidField
+from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import PromptEvidence, Usage
 from tests.metering.fixtures import cuts
 
@@ -250,7 +250,7 @@ def test_a_wrong_field_is_named(field: str, value: Any, param: str) -> None:
 
 
 def test_only_the_model_changes_on_the_way_up() -> None:
-    assert upstream_document(ASKED, upstream_model="gpt", inject_usage=True) == ASKED | {"model": "gpt"}
+    assert with_model(ASKED, upstream_model="gpt", inject_usage=True) == ASKED | {"model": "gpt"}
 
 
 def test_its_error_event_is_its_own() -> None:

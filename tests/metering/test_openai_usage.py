@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.metering.dialects.openai.usage import later, usage_of, violations
+from proxy.metering.counts import later, violations
+from proxy.metering.dialects.openai.usage import usage_of
 from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import Metered
 from proxy.metering.usage import NOTHING, UNITS_MAX, Evidence, Reading, Usage, UsageSource, service_tier_of

@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec import structs
 
+from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, KeyHeader
-from proxy.metering.dialects.anthropic.request import facts, upstream_document
-from proxy.metering.dialects.anthropic.usage import oddities, usage_of, with_total
+from proxy.metering.dialects.anthropic.request import facts
+from proxy.metering.dialects.anthropic.usage import oddities, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
-from proxy.metering.dialects.openai.usage import later, violations
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import NO_USAGE, Usage
+from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import document_of
 
 
@@ -28,8 +28,8 @@ class MessagesTally(Counting):
 
     __slots__ = ("_merged",)
 
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
         self._merged: dict[str, Any] = {}
 
     def read(self, event: bytes, name: bytes) -> Event | None:
@@ -76,24 +76,16 @@ class MessagesTally(Counting):
             self._begin((index, block.id or block.name))
             self.evidence.tool_events += 1
             self._called.append(block.name)
-        self._read_text(block.text, block.thinking)
+        self._hear(block.text, block.thinking)
 
     def _read_delta(self, delta: Delta, found: Event) -> None:
         if delta.partial_json:
             self.evidence.tool_events += 1
             self._called.append(delta.partial_json)
-        self._read_text(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
+        self._hear(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
         self._finish(delta.stop_reason)
         if found.type == "message_delta":
             self._read_usage(found.usage, final=True)
-
-    def _read_text(self, text: str | None, thinking: str | None) -> None:
-        if text:
-            self._texts.append(text)
-        if thinking:
-            self._reasonings.append(thinking)
-        if text or thinking:
-            self.evidence.text_events += 1
 
     def _finish(self, reason: str | None) -> None:
         if reason:
@@ -104,29 +96,20 @@ class MessagesTally(Counting):
             return
         merged = self._merged | {name: value for name, value in raw.items() if value is not None}
         usage = usage_of(merged)
-        if usage is None:
-            self.flags.add("usage_invalid")
-            return
-        self._merged = self.usage_raw = merged
-        self.service_tier = merged.get("service_tier", self.service_tier)
-        if not final:
-            usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
-        if usage != NO_USAGE:
-            self.flags.update(violations(usage))
-            self.flags.update(oddities(merged))
-            folded, fell = later(self.usage, usage)
-            self.usage = with_total(folded)
-            if fell:
-                self.flags.add("usage_decreased")
+        if usage is not None:
+            self._merged = self.usage_raw = merged
+            self.service_tier = merged.get("service_tier", self.service_tier)
+            if not final:
+                usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
+        self._report(merged, usage, oddities(merged))
+        if self.usage is not None:
+            self.usage = with_total(self.usage)
 
 
 class CountTally(Counting):
     """An answer of count_tokens: its one number is what was asked for, not what was used, which is nothing."""
 
     __slots__ = ()
-
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
 
     def read(self, event: bytes, name: bytes) -> None:
         """There are no streams."""
@@ -165,7 +148,6 @@ ANTHROPIC_MESSAGES = Dialect(
     paths=("/v1/messages",),
     upstream_path="/messages",
     facts=facts,
-    upstream_document=upstream_document,
     tally=MessagesTally,
     errors=ANTHROPIC_ERRORS,
     key_header=KeyHeader.X_API_KEY,
@@ -179,7 +161,6 @@ ANTHROPIC_COUNT_TOKENS = Dialect(
     paths=("/v1/messages/count_tokens",),
     upstream_path="/messages/count_tokens",
     facts=facts,
-    upstream_document=upstream_document,
     tally=CountTally,
     errors=ANTHROPIC_ERRORS,
     key_header=KeyHeader.X_API_KEY,

@@ -29,11 +29,6 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     )
 
 
-def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
-    return {**document, "model": upstream_model}
-
-
 def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
     found = _PromptCounter()
     found.read(document.get("system"))

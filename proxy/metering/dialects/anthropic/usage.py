@@ -1,13 +1,8 @@
-"""The usage object of Anthropic's messages → `Usage`, by one rule.
+"""The usage object of Anthropic's messages → `Usage`.
 
-Rule: prompt = `input_tokens` + `cache_read_input_tokens` + `cache_creation_input_tokens` (the first alone is what was
-in no cache); cached = `cache_read_input_tokens`; completion = `output_tokens`, thinking included; reasoning =
-`output_tokens_details.thinking_tokens`; total = prompt + completion, for none is sent; written to caches =
-`cache_creation_input_tokens`, of it for an hour `cache_creation.ephemeral_1h_input_tokens`; searches =
-`server_tool_use.web_search_requests`. `iterations` are steps that the
-top level adds up already, and are not added again; but for the steps that it leaves out: a compaction, billed like the
-rest, is added to each count; a step of another model (an advisor, a fallback) is billed at prices of its own, and
-flagged. A usage with one impossible count is not used at all.
+Invariant: `input_tokens` is what was in no cache; prompt is the sum of all three inputs. `iterations` are steps that
+the top level already adds up, except compactions: those are billed like the rest and added to each count here. A step
+of another model (an advisor, a fallback) is billed at its own prices, and flagged.
 """
 
 from __future__ import annotations
@@ -17,62 +12,58 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.dialects.openai.usage import count
-from proxy.metering.usage import UNITS_MAX, Usage
+from proxy.metering.counts import usage_reader, with_total
+from proxy.metering.usage import Usage
 
-_INPUTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-_COUNTED = (*_INPUTS, "output_tokens")
+_COUNTED = {
+    "prompt_tokens": "input_tokens",
+    "cached_tokens": "cache_read_input_tokens",
+    "cache_write_tokens": "cache_creation_input_tokens",
+    "completion_tokens": "output_tokens",
+}
 _LEFT_OUT = "compaction"
 
+_step = usage_reader(**_COUNTED)
+_top = usage_reader(
+    **_COUNTED,
+    reasoning_tokens="output_tokens_details.thinking_tokens",
+    cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
+    searches="server_tool_use.web_search_requests",
+)
 
-def usage_of(raw: Mapping[str, Any]) -> Usage | None:
-    """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count."""
-    try:
-        uncached, read, written, completion = (_counted(raw, name) for name in _COUNTED)
-        usage = Usage(
-            prompt_tokens=None if uncached is None else uncached + (read or 0) + (written or 0),
-            cached_tokens=read,
-            completion_tokens=completion,
-            reasoning_tokens=count(_object(raw, "output_tokens_details").get("thinking_tokens")),
-            cache_write_tokens=written,
-            cache_write_1h_tokens=count(_object(raw, "cache_creation").get("ephemeral_1h_input_tokens")),
-            searches=count(_object(raw, "server_tool_use").get("web_search_requests"), UNITS_MAX),
+
+def usage_of(raw: dict[str, Any]) -> Usage | None:
+    """The counts in `raw`; None if one of them is no count."""
+    usage = _top(raw)
+    for step in map(_step, _left_out(raw)):
+        if usage is None or step is None:
+            return None
+        usage = structs.replace(
+            usage,
+            **{
+                name: whole + (getattr(step, name) or 0)
+                for name in _COUNTED
+                if (whole := getattr(usage, name)) is not None
+            },
         )
-    except ValueError:
-        return None
-    return with_total(usage)
-
-
-def with_total(usage: Usage) -> Usage:
-    """The same, its total the sum of both sides."""
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    total = None if prompt is None or completion is None else prompt + completion
-    return structs.replace(usage, total_tokens=total)
+    if usage is None or usage.prompt_tokens is None:
+        return usage
+    prompt = usage.prompt_tokens + (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
+    return with_total(structs.replace(usage, prompt_tokens=prompt))
 
 
 def oddities(raw: Mapping[str, Any]) -> Iterator[str]:
     """What neither the top level nor its compactions hold."""
     steps = _steps(raw)
-    if steps and any(_sum(steps, name) > _sum([raw, *_left_out(raw)], name) for name in _COUNTED):
+    if steps and any(_sum(steps, name) > _sum([raw, *_left_out(raw)], name) for name in _COUNTED.values()):
         yield "iterations_exceed_usage"
 
 
-def _object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = raw.get(name)
-    return found if isinstance(found, dict) else {}
-
-
-def _counted(raw: Mapping[str, Any], name: str) -> int | None:
-    """The top level's count, and those of the steps it leaves out. Raises ValueError."""
-    first = count(raw.get(name))
-    return None if first is None else first + sum(count(step.get(name)) or 0 for step in _left_out(raw))
-
-
-def _left_out(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _left_out(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [step for step in _steps(raw) if step.get("type") == _LEFT_OUT]
 
 
-def _steps(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _steps(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
     iterations = raw.get("iterations")
     return [step for step in iterations if isinstance(step, dict)] if isinstance(iterations, list) else []
 

@@ -14,11 +14,10 @@ import msgspec
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.cohere.usage import usage_of
 from proxy.metering.dialects.openai.request import prompt_of
-from proxy.metering.dialects.openai.usage import later, violations
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import NO_USAGE, TOKENS_MAX
+from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
 
 # The models read these, too.
@@ -85,9 +84,6 @@ class CohereTally(Counting):
 
     __slots__ = ()
 
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
-
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
         """One event of a stream."""
         said = _said(event)
@@ -149,17 +145,8 @@ class CohereTally(Counting):
             self.fail(failure)
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
-        if not raw:
-            return
-        usage = usage_of(raw)
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
-            self.flags.update(violations(usage))
-            self.usage, fell = later(self.usage, usage)
-            self.usage_raw = raw
-            if fell:
-                self.flags.add("usage_decreased")
+        if raw:
+            self._report(raw, usage_of(raw))
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -172,11 +159,6 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         n=1,
         prompt=prompt_of(messages_of(document), document, _READ_AS_JSON),
     )
-
-
-def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
-    return {**document, "model": upstream_model}
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
@@ -193,7 +175,6 @@ COHERE_CHAT = Dialect(
     paths=("/v2/chat",),
     upstream_path="/chat",
     facts=facts,
-    upstream_document=upstream_document,
     tally=CohereTally,
     errors=ErrorShape("/v2/", _refused, _said_in_stream, "message-end"),
 )

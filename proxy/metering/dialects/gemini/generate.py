@@ -22,9 +22,8 @@ from msgspec import structs
 
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
-from proxy.metering.dialects.gemini.usage import oddities, running, usage_of
+from proxy.metering.dialects.gemini.usage import running, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
-from proxy.metering.dialects.openai.usage import later
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
@@ -46,7 +45,7 @@ class GeminiTally(Counting):
     __slots__ = ("_final", "_last_call", "_once", "_queries", "_ran_code", "_reason", "_unfinished")
 
     def __init__(self, cumulative: bool | None = None) -> None:
-        super().__init__()
+        super().__init__(cumulative)
         self._final: Usage | None = None  # of events at which the answer had ended
         self._unfinished: set[int] = set()  # candidates
         self._reason: str | None = None  # the last one, whether or not it was the end
@@ -154,19 +153,14 @@ class GeminiTally(Counting):
         if not raw:
             return
         usage = usage_of(raw)
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
-            self.usage_raw = raw
-            self.completion_so_far = None if final else usage.completion_tokens
-            if not final:
-                self.usage = running(usage)
-                return
-            self.flags.update(oddities(raw, usage))
-            self.usage, fell = later(self._final, usage)
+        if usage is None or usage == NO_USAGE:
+            self._report(raw, usage)
+        elif final:
+            self.completion_so_far, self.usage = None, self._final
+            self._report(raw, usage, ("tool_prompt",) if raw.get("toolUsePromptTokenCount") else ())
             self._final = self.usage
-            if fell:
-                self.flags.add("usage_decreased")
+        else:
+            self.completion_so_far, self.usage, self.usage_raw = usage.completion_tokens, running(usage), raw
 
 
 def _json(value: object) -> str:

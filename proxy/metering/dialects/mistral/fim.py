@@ -28,11 +28,6 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     )
 
 
-def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy for the provider, with its model name."""
-    return {**document, "model": upstream_model}
-
-
 def _prompt(document: dict[str, Any]) -> PromptEvidence:
     prompt, suffix = document.get("prompt"), document.get("suffix")
     if not isinstance(prompt, str) or not prompt:
@@ -58,7 +53,6 @@ MISTRAL_FIM = Dialect(
     paths=("/v1/fim/completions",),
     upstream_path="/fim/completions",
     facts=facts,
-    upstream_document=upstream_document,
     tally=ChatTally,
     errors=ErrorShape("/v1/fim/", _refused, _refused),
     headers_down=("mistral-correlation-id",),

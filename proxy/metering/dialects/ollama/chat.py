@@ -16,12 +16,11 @@ from typing import Any
 
 import msgspec
 
+from proxy.metering.counts import usage_reader, with_total
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.ollama.request import chat_facts, generate_facts, upstream_document
-from proxy.metering.dialects.openai.usage import count
+from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, word
-from proxy.metering.usage import NO_USAGE, Usage
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import reader
 
@@ -70,15 +69,13 @@ class Line(msgspec.Struct, gc=False):
 
 
 _line = reader(Line)
+_reported = usage_reader(prompt_tokens="prompt_eval_count", completion_tokens="eval_count")
 
 
 class OllamaTally(Counting):
     """What the lines of one exchange add up to."""
 
     __slots__ = ()
-
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
 
     def read(self, event: bytes, name: bytes) -> Line | None:
         """One line of a stream."""
@@ -100,22 +97,15 @@ class OllamaTally(Counting):
             return
         message = line.message
         if message is not None:
-            self._read_text(message.content, message.thinking)
+            self._hear(message.content, message.thinking)
             self._read_calls(message.tool_calls)
-        self._read_text(line.response, line.thinking)
+        self._hear(line.response, line.thinking)
         self._read_calls(line.tool_calls)
         if line.done:
             self.done = True
             if line.done_reason:
                 self.finish_reason = word(line.done_reason)
             self._read_usage(line)
-
-    def _read_text(self, text: str | None, thinking: str | None) -> None:
-        if text:
-            self._texts.append(text)
-        if thinking:
-            self._reasonings.append(thinking)
-        self.evidence.text_events += bool(text or thinking)
 
     def _read_calls(self, calls: list[Call] | None) -> None:
         for call in calls or ():
@@ -126,20 +116,8 @@ class OllamaTally(Counting):
 
     def _read_usage(self, line: Line) -> None:
         raw = {name: value for name in _USED if (value := getattr(line, name)) is not None}
-        try:
-            usage = _usage_of(line)
-        except ValueError:
-            self.flags.add("usage_invalid")
-            return
-        if usage != NO_USAGE:
-            self.usage, self.usage_raw = usage, raw
-
-
-def _usage_of(line: Line) -> Usage:
-    """Raises ValueError: something in it is no count."""
-    prompt, completion = count(line.prompt_eval_count), count(line.eval_count)
-    total = None if prompt is None or completion is None else prompt + completion
-    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total)
+        usage = _reported(raw)
+        self._report(raw, usage and with_total(usage))
 
 
 def _json(arguments: object) -> str:
@@ -160,7 +138,6 @@ OLLAMA_CHAT = Dialect(
     paths=("/api/chat",),
     upstream_path="/chat",
     facts=chat_facts,
-    upstream_document=upstream_document,
     tally=OllamaTally,
     errors=ErrorShape("/api/", _refused, _refused),
     # ollama.com calls its streams plain JSON.

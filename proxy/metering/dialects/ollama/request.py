@@ -50,11 +50,6 @@ def generate_facts(document: dict[str, Any], named: str | None = None) -> Reques
     return _facts(document, named, prompt)
 
 
-def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
-    return {**document, "model": upstream_model}
-
-
 def _facts(document: dict[str, Any], named: str | None, prompt: PromptEvidence) -> RequestFacts:
     return RequestFacts(
         model=named or model_of(document),

@@ -9,12 +9,11 @@ from __future__ import annotations
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.dialects.openai.strip import UsageStripper
-from proxy.metering.dialects.openai.usage import later, usage_of, violations
+from proxy.metering.dialects.openai.usage import usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, chunk_of
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter
-from proxy.metering.usage import NO_USAGE
 from proxy.metering.wire.event_template import EventTemplate, run_of
 from proxy.metering.wire.text import GrowingText, chars_of
 
@@ -36,7 +35,7 @@ class ChatTally(Counting):
     __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
 
     def __init__(self, cumulative: bool | None = None) -> None:
-        super().__init__()
+        super().__init__(cumulative)
         self._cumulative = cumulative
         self._growing: dict[tuple[int, bool], GrowingText] = {}
         self._plain: set[int] = set()  # choices whose texts are known to be fragments
@@ -130,16 +129,8 @@ class ChatTally(Counting):
         if not raw:
             return
         usage = usage_of(raw)
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
-            self.flags.update(violations(usage))
-            if usage.completion_tokens != raw.get("completion_tokens"):
-                self.flags.add("reasoning_added")
-            self.usage, fell = later(self.usage, usage)
-            self.usage_raw = raw
-            if fell:
-                self.flags.add("usage_decreased")
+        added = usage is not None and usage.completion_tokens != raw.get("completion_tokens")
+        self._report(raw, usage, ("reasoning_added",) if added else ())
 
     def _read_choice(self, choice: Choice) -> int:
         if choice.finish_reason is not None:

@@ -23,17 +23,11 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     )
 
 
-def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy with the provider's model name."""
-    return {**document, "model": upstream_model}
-
-
 OPENAI_EMBEDDINGS = Dialect(
     name="openai.embeddings",
     paths=("/v1/embeddings",),
     upstream_path="/embeddings",
     facts=facts,
-    upstream_document=upstream_document,
     tally=PlainTally,
     errors=OPENAI_ERRORS,
     plain=skimmed(PlainTally),

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.embeddings import upstream_document
 from proxy.metering.dialects.openai.inputs import inputs_of
 from proxy.metering.dialects.openai.plain import PlainTally, skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
@@ -37,7 +36,6 @@ OPENAI_MODERATIONS = Dialect(
     paths=("/v1/moderations",),
     upstream_path="/moderations",
     facts=facts,
-    upstream_document=upstream_document,
     tally=PlainTally,
     errors=OPENAI_ERRORS,
     plain=skimmed(PlainTally),

@@ -1,21 +1,17 @@
-"""Answers of which only the usage is read: what embeddings, moderations and rerank have in common.
-
-Rule: prompt = `prompt_tokens`, else `total_tokens` (Voyage, Jina: nothing else is in it); completion =
-`completion_tokens`, else 0: nothing is generated; total = `total_tokens`; searches =
-`meta.billed_units.search_units` (Cohere), else `usage.search_units` (OpenRouter). All as reported, never added up.
-"""
+"""Answers of which only the usage is read: embeddings, moderations and rerank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
-from proxy.metering.dialects.openai.usage import count, violations
+from proxy.metering.counts import usage_reader
 from proxy.metering.meter import BodyMeter, JsonMeter
 from proxy.metering.tally import Counting, Tally, identifier
-from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
+from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.skim import Skim
 
@@ -29,14 +25,20 @@ class _Answer(msgspec.Struct, gc=False):
 
 _read = reader(_Answer)
 
+_reported = usage_reader(
+    # of Voyage and Jina: their total is all prompt
+    prompt_tokens="prompt_tokens | total_tokens",
+    completion_tokens="completion_tokens",
+    total_tokens="total_tokens",
+    # of Cohere; OpenRouter
+    searches="billed_units.search_units | search_units",
+)
+
 
 class PlainTally(Counting):
     """What one answer says of its usage."""
 
     __slots__ = ()
-
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """These languages have no streams: an event is read like an answer."""
@@ -52,35 +54,17 @@ class PlainTally(Counting):
             self.fail("error_body")
         else:
             self.done = True
-            self._read_usage(answer.usage or answer.meta)
+            if raw := answer.usage or answer.meta:
+                self._report(raw, usage_of(raw))
         return True
 
-    def _read_usage(self, raw: dict[str, Any] | None) -> None:
-        if not raw:
-            return
-        usage = usage_of(raw)
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
-            self.flags.update(violations(usage))
-            self.usage, self.usage_raw = usage, raw
 
-
-def usage_of(raw: Mapping[str, Any]) -> Usage | None:
-    """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count."""
-    billed = raw.get("billed_units")
-    units = billed if isinstance(billed, dict) else raw
-    try:
-        prompt, total = count(raw.get("prompt_tokens")), count(raw.get("total_tokens"))
-        completion = count(raw.get("completion_tokens"))
-        searches = count(units.get("search_units"), UNITS_MAX)
-    except ValueError:
-        return None
-    if prompt is None:
-        prompt = total
-    if completion is None and prompt is not None:
-        completion = 0
-    return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=total, searches=searches)
+def usage_of(raw: dict[str, Any]) -> Usage | None:
+    """The counts in `raw`; None if one of them is no count. Nothing is generated: an unreported completion is 0."""
+    usage = _reported(raw)
+    if usage is None or usage.prompt_tokens is None or usage.completion_tokens is not None:
+        return usage
+    return structs.replace(usage, completion_tokens=0)
 
 
 def skimmed(tally: Callable[[bool | None], Tally]) -> Callable[[], BodyMeter]:

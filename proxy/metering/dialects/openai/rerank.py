@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.embeddings import upstream_document
 from proxy.metering.dialects.openai.plain import PlainTally, skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
@@ -55,7 +54,6 @@ OPENAI_RERANK = Dialect(
     paths=("/v1/rerank", "/v2/rerank"),
     upstream_path="/rerank",
     facts=facts,
-    upstream_document=upstream_document,
     tally=PlainTally,
     errors=OPENAI_ERRORS,
     plain=skimmed(PlainTally),

@@ -7,16 +7,14 @@ stream of several completed pictures is counted by the last usage, never lower.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from proxy.metering.counts import usage_reader
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.embeddings import upstream_document
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.plain import skimmed
-from proxy.metering.dialects.openai.usage import count, later, violations
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
 from proxy.metering.tally import Counting
@@ -46,8 +44,8 @@ class ImagesTally(Counting):
 
     __slots__ = ("_made",)
 
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
         self._made: int | None = None  # pictures; None: nothing tells
 
     def read(self, event: bytes, name: bytes) -> object | None:
@@ -79,28 +77,15 @@ class ImagesTally(Counting):
 
     def _count_up(self, raw: dict[str, Any] | None) -> None:
         usage = tokens_of(raw or {})
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif not usage.reported_nothing:
-            self.flags.update(violations(usage))
-            self.usage, fell = later(self.usage, usage)
-            if fell:
-                self.flags.add("usage_decreased")
+        if usage is None or not usage.reported_nothing:
+            self._report(raw, usage)
         elif self._made is not None:
             self.usage = Usage(images=min(self._made, UNITS_MAX))
         self.usage_raw = raw or self.usage_raw
 
 
-def tokens_of(raw: Mapping[str, Any]) -> Usage | None:
-    """The tokens in a usage of images or speech, None where it says nothing; None altogether if one is no count."""
-    try:
-        return Usage(
-            prompt_tokens=count(raw.get("input_tokens")),
-            completion_tokens=count(raw.get("output_tokens")),
-            total_tokens=count(raw.get("total_tokens")),
-        )
-    except ValueError:
-        return None
+tokens_of = usage_reader(prompt_tokens="input_tokens", completion_tokens="output_tokens", total_tokens="total_tokens")
+"""of images or speech"""
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -126,7 +111,6 @@ OPENAI_IMAGES = Dialect(
     paths=("/v1/images/generations",),
     upstream_path="/images/generations",
     facts=facts,
-    upstream_document=upstream_document,
     tally=ImagesTally,
     errors=OPENAI_ERRORS,
     framings=(LONG_SSE,),

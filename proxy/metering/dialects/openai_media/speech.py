@@ -13,15 +13,13 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.embeddings import upstream_document
 from proxy.metering.dialects.openai.inputs import Inputs
-from proxy.metering.dialects.openai.usage import violations
 from proxy.metering.dialects.openai_media.images import tokens_of
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Counting
-from proxy.metering.usage import NO_USAGE, Usage
+from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
@@ -43,9 +41,6 @@ class SpeechTally(Counting):
     """What the events of one stream say."""
 
     __slots__ = ()
-
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """One event of a stream."""
@@ -69,12 +64,7 @@ class SpeechTally(Counting):
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         usage = tokens_of(raw or {})
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
-            self.usage = structs.replace(usage, audio_completion_tokens=usage.completion_tokens)
-            self.usage_raw = raw
-            self.flags.update(violations(self.usage))
+        self._report(raw, usage and structs.replace(usage, audio_completion_tokens=usage.completion_tokens))
 
 
 class SpeechMeter(OpaqueMeter):
@@ -111,7 +101,6 @@ OPENAI_SPEECH = Dialect(
     paths=("/v1/audio/speech",),
     upstream_path="/audio/speech",
     facts=facts,
-    upstream_document=upstream_document,
     tally=SpeechTally,
     errors=OPENAI_ERRORS,
     plain=SpeechMeter,

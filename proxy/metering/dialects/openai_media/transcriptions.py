@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from proxy.metering.counts import count, usage_reader
 from proxy.metering.dialect import Dialect, RequestBody
-from proxy.metering.dialects.openai.embeddings import upstream_document
-from proxy.metering.dialects.openai.usage import count, violations
 from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
@@ -45,24 +45,21 @@ _read = reader(_Event)
 class TranscriptionTally(Counting):
     """The words of one answer, and what it says of the audio."""
 
-    __slots__ = ("_heard",)
-
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
-        self._heard = False  # words came in fragments: whole texts repeat them
+    __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """One event of a stream."""
         said = _read(event)
         if said is None:
             return None
+        fragments = self.evidence.text_events > 0  # came before: a whole text repeats them
         if said.error or name == b"error" or said.type == "error":
             self.fail("error_event")
         elif said.type == "transcript.text.done":
             self.done = True
-            self._hear(None if self._heard else said.text)
+            self._hear(None if fragments else said.text)
             self._read_usage(said)
-        elif said.type == "transcript.text.delta" or not self._heard:
+        elif said.type == "transcript.text.delta" or not fragments:
             self._hear(said.delta or said.text)
         return said
 
@@ -81,36 +78,29 @@ class TranscriptionTally(Counting):
         self.done = True
         return True
 
-    def _hear(self, text: str | None) -> None:
-        if text:
-            self._texts.append(text)
-            self.evidence.text_events += 1
-            self._heard = True
-
     def _read_usage(self, said: _Event) -> None:
         usage = usage_of(said.usage or {"seconds": said.duration})
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage == NO_USAGE:
+        if usage == NO_USAGE:
             self.flags.add("audio_unknown")
-        else:
-            self.flags.update(violations(usage))
-            self.usage, self.usage_raw = usage, said.usage
+        self._report(said.usage, usage)
 
 
-def usage_of(raw: Mapping[str, Any]) -> Usage | None:
-    """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count."""
-    details, seconds = raw.get("input_token_details"), raw.get("seconds")
+_tokens = usage_reader(
+    prompt_tokens="input_tokens",
+    completion_tokens="output_tokens",
+    total_tokens="total_tokens",
+    audio_prompt_tokens="input_token_details.audio_tokens",
+)
+
+
+def usage_of(raw: dict[str, Any]) -> Usage | None:
+    """The counts in `raw`; None if one of them is no count."""
+    usage, seconds = _tokens(raw), raw.get("seconds")
     try:
-        return Usage(
-            prompt_tokens=count(raw.get("input_tokens")),
-            completion_tokens=count(raw.get("output_tokens")),
-            total_tokens=count(raw.get("total_tokens")),
-            audio_prompt_tokens=count(details.get("audio_tokens")) if isinstance(details, dict) else None,
-            audio_ms=count(round(seconds * 1000) if isinstance(seconds, int | float) else seconds),
-        )
+        audio_ms = count(round(seconds * 1000) if isinstance(seconds, int | float) else seconds)
     except (ValueError, OverflowError):
         return None
+    return usage and structs.replace(usage, audio_ms=audio_ms)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
@@ -153,7 +143,6 @@ OPENAI_TRANSCRIPTIONS = Dialect(
     paths=("/v1/audio/transcriptions",),
     upstream_path="/audio/transcriptions",
     facts=facts,
-    upstream_document=upstream_document,
     tally=TranscriptionTally,
     errors=OPENAI_ERRORS,
     plain=lambda: JsonMeter(TranscriptionTally),

@@ -33,11 +33,6 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     )
 
 
-def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy for the provider, with its model name. Usage is always told: none is asked for."""
-    return {**document, "model": upstream_model}
-
-
 def _items(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The input's items; a bare text is one. Absent, it is what the provider keeps of a conversation."""
     given = document.get("input")

@@ -6,18 +6,17 @@ gave back is not. Usage stands in the last event, whose kind says how it ended; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import structs
 
+from proxy.metering.counts import usage_reader
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.usage import count, later, violations
-from proxy.metering.dialects.openai_responses.request import facts, upstream_document
+from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
-from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
+from proxy.metering.usage import NO_USAGE
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 # Deltas of what no model wrote as text: sound, pictures, what a tool printed.
@@ -30,8 +29,8 @@ class ResponsesTally(Counting):
 
     __slots__ = ("_searches", "_told")
 
-    def __init__(self, _cumulative: bool | None = None) -> None:
-        super().__init__()
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
         self._told: set[int] = set()  # items of which deltas came
         self._searches: set[int] = set()  # items that are one each
 
@@ -119,44 +118,21 @@ class ResponsesTally(Counting):
         if not raw:
             return
         usage = usage_of(raw)
-        if usage is None:
-            self.flags.add("usage_invalid")
-        elif usage != NO_USAGE:
-            if self._searches and usage.searches is None:
-                usage = structs.replace(usage, searches=len(self._searches))
-            self.flags.update(violations(usage))
-            self.usage, fell = later(self.usage, usage)
-            self.usage_raw = raw
-            if fell:
-                self.flags.add("usage_decreased")
+        if usage not in (None, NO_USAGE) and self._searches and usage.searches is None:
+            usage = structs.replace(usage, searches=len(self._searches))
+        self._report(raw, usage)
 
 
-def usage_of(raw: Mapping[str, Any]) -> Usage | None:
-    """The counts in `raw`, None where it says nothing; None altogether if one of them cannot be a count.
-
-    Rule: prompt = `input_tokens`; completion = `output_tokens`; total = `total_tokens`; cached =
-    `input_tokens_details.cached_tokens`; reasoning = `output_tokens_details.reasoning_tokens`; written to caches =
-    `input_tokens_details.cache_write_tokens`; searches = xAI's `server_side_tool_usage_details.web_search_calls`; all
-    as reported. OpenAI's searches are items of the output.
-    """
-    asked, told = _object(raw.get("input_tokens_details")), _object(raw.get("output_tokens_details"))
-    used = _object(raw.get("server_side_tool_usage_details"))
-    try:
-        return Usage(
-            prompt_tokens=count(raw.get("input_tokens")),
-            cached_tokens=count(asked.get("cached_tokens")),
-            completion_tokens=count(raw.get("output_tokens")),
-            reasoning_tokens=count(told.get("reasoning_tokens")),
-            total_tokens=count(raw.get("total_tokens")),
-            cache_write_tokens=count(asked.get("cache_write_tokens")),
-            searches=count(used.get("web_search_calls"), UNITS_MAX),
-        )
-    except ValueError:
-        return None
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+# Each as reported. OpenAI's searches are items of the output, xAI's are counted.
+usage_of = usage_reader(
+    prompt_tokens="input_tokens",
+    cached_tokens="input_tokens_details.cached_tokens",
+    completion_tokens="output_tokens",
+    reasoning_tokens="output_tokens_details.reasoning_tokens",
+    total_tokens="total_tokens",
+    cache_write_tokens="input_tokens_details.cache_write_tokens",
+    searches="server_side_tool_usage_details.web_search_calls",
+)
 
 
 def _searched(action: Any) -> bool:
@@ -177,7 +153,6 @@ OPENAI_RESPONSES = Dialect(
     paths=("/v1/responses",),
     upstream_path="/responses",
     facts=facts,
-    upstream_document=upstream_document,
     tally=ResponsesTally,
     errors=ErrorShape("/v1/responses", OPENAI_ERRORS.answer, _said, "error"),
 )
