@@ -1,4 +1,4 @@
-"""Usage objects read by a table: each count from the first place that reports one, and nothing from an impossible one."""
+"""Usage objects read by a table: each count from the first place that reports one; one impossible count spoils all."""
 
 from __future__ import annotations
 

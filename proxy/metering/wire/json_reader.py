@@ -41,6 +41,14 @@ def document_of(text: bytes) -> Any:
         return None
 
 
+def compact(value: object) -> str:
+    """`value` as compact JSON, nearly as a model wrote it; empty if it is None or cannot be written."""
+    try:
+        return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return ""
+
+
 def _int(digits: str) -> int | float:
     return int(digits) if len(digits) <= _DIGITS_MAX else math.inf
 

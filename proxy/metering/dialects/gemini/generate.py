@@ -13,11 +13,9 @@ element and closes it, where an element went before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
@@ -28,6 +26,7 @@ from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
+from proxy.metering.wire.json_reader import compact
 
 # Sixteen times Google's own limit. What a stream has beyond is read, only not tracked for each.
 CANDIDATES_MAX = 128
@@ -146,7 +145,7 @@ class GeminiTally(Counting):
         if call.name or call.partial_args is None:  # fragments that follow have no name
             self._last_call += 1
         self._begin((index, self._last_call))
-        self._called += (call.name or "", _json(call.args), _json(call.partial_args))
+        self._called += (call.name or "", compact(call.args), compact(call.partial_args))
         return _CALL
 
     def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
@@ -161,16 +160,6 @@ class GeminiTally(Counting):
             self._final = self.usage
         else:
             self.completion_so_far, self.usage, self.usage_raw = usage.completion_tokens, running(usage), raw
-
-
-def _json(value: object) -> str:
-    """`value` as compact JSON; nothing of None."""
-    if value is None:
-        return ""
-    try:
-        return msgspec.json.encode(value).decode()
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-        return json.dumps(value, ensure_ascii=False)
 
 
 _STATUSES = {

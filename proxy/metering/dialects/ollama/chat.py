@@ -10,7 +10,6 @@ is these and the durations beside them, in nanoseconds.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, word
 from proxy.metering.wire.framing import NDJSON
-from proxy.metering.wire.json_reader import reader
+from proxy.metering.wire.json_reader import compact, reader
 
 _USED = (
     "prompt_eval_count", "eval_count", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
@@ -111,21 +110,13 @@ class OllamaTally(Counting):
         for call in calls or ():
             self._begin((0, len(self._calls)))
             if call.function is not None:
-                self._called += (call.function.name or "", _json(call.function.arguments))
+                self._called += (call.function.name or "", compact(call.function.arguments))
         self.evidence.tool_events += bool(calls)
 
     def _read_usage(self, line: Line) -> None:
         raw = {name: value for name in _USED if (value := getattr(line, name)) is not None}
         usage = _reported(raw)
         self._report(raw, usage and with_total(usage))
-
-
-def _json(arguments: object) -> str:
-    """Compact: as the model wrote them, nearly."""
-    try:
-        return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    except (ValueError, RecursionError):
-        return ""
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

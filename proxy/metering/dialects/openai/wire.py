@@ -1,24 +1,25 @@
-"""The shapes of chat/completions on the wire: one event or one answer → `Chunk`.
-
-Law: nothing a provider sends raises. The ordinary shape is decoded straight into typed values; whatever does not
-fit is decoded again, tolerantly, and what is well-typed in it is kept.
-"""
+"""The shapes of chat/completions on the wire: one event or one answer → `Chunk`."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
-from proxy.metering.wire.json_reader import document_of
+from proxy.metering.wire.json_reader import compact, reader
 
 
 class Function(msgspec.Struct, gc=False):
     """Name and arguments of a tool call, or fragments of them."""
 
     name: str | None = None
-    arguments: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """What the model wrote."""
+        arguments = self.arguments
+        return (self.name or "") + (compact(arguments) if isinstance(arguments, dict) else arguments or "")
 
 
 class CustomTool(msgspec.Struct, gc=False):
@@ -53,7 +54,7 @@ class Audio(msgspec.Struct, gc=False):
 class Part(msgspec.Struct, gc=False):
     """A delta or a message: whatever a model can generate."""
 
-    content: str | None = None
+    content: str | list[Any] | dict[str, Any] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     reasoning_details: list[ReasoningDetail] | None = None
@@ -94,86 +95,18 @@ class Chunk(msgspec.Struct, gc=False):
     service_tier: str | None = None
 
 
-_ORDINARY = msgspec.json.Decoder(Chunk)
+chunk_of = reader(Chunk)
+"""The chunk in one JSON object, or None if the text is none."""
 
 
-def chunk_of(text: bytes) -> Chunk | None:
-    """The chunk in one JSON object, or None if `text` is not one."""
-    try:
-        return _ORDINARY.decode(text)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        document = document_of(text)
-        return _chunk(document) if isinstance(document, dict) else None
-
-
-def _chunk(document: dict[str, Any]) -> Chunk:
-    x_groq = _object(document.get("x_groq"))
-    return Chunk(
-        id=_str(document.get("id")),
-        choices=[_choice(choice) for choice in _objects(document.get("choices"))],
-        usage=_object(document.get("usage")),
-        x_groq=XGroq(usage=_object(x_groq.get("usage"))) if x_groq else None,
-        error=document.get("error"),
-        err_msg=_str(document.get("err_msg")),
-        full_text=document.get("full_text"),
-        service_tier=_str(document.get("service_tier")),
-    )
-
-
-def _choice(choice: dict[str, Any]) -> Choice:
-    delta, message = _object(choice.get("delta")), _object(choice.get("message"))
-    return Choice(
-        index=_index(choice.get("index")),
-        delta=None if delta is None else _part(delta),
-        message=None if message is None else _part(message),
-        text=_str(choice.get("text")),
-        finish_reason=_str(choice.get("finish_reason")),
-        err_msg=_str(choice.get("err_msg")),
-        error=choice.get("error"),
-    )
-
-
-def _part(part: dict[str, Any]) -> Part:
-    content, thinking = _content(part.get("content"))
-    call, audio = _object(part.get("function_call")), _object(part.get("audio"))
-    return Part(
-        content=content,
-        reasoning_content=_str(part.get("reasoning_content")) or thinking,
-        reasoning=_str(part.get("reasoning")),
-        reasoning_details=[
-            ReasoningDetail(text=_str(d.get("text")), summary=_str(d.get("summary")))
-            for d in _objects(part.get("reasoning_details"))
-        ],
-        refusal=_str(part.get("refusal")),
-        tool_calls=[_tool_call(call) for call in _objects(part.get("tool_calls"))],
-        function_call=None if call is None else _function(call),
-        audio=None if audio is None else Audio(transcript=_str(audio.get("transcript"))),
-    )
-
-
-def _tool_call(call: dict[str, Any]) -> ToolCall:
-    function, custom = _object(call.get("function")), _object(call.get("custom"))
-    return ToolCall(
-        index=_index(call.get("index")),
-        id=_str(call.get("id")),
-        function=None if function is None else _function(function),
-        custom=None if custom is None else CustomTool(_str(custom.get("name")), _str(custom.get("input"))),
-    )
-
-
-def _function(function: dict[str, Any]) -> Function:
-    arguments = function.get("arguments")
-    return Function(_str(function.get("name")), _str(arguments) if isinstance(arguments, str) else _compact(arguments))
-
-
-def _content(content: object) -> tuple[str | None, str | None]:
-    """Text and reasoning of a content: a string, a list of parts, or (structured output) an object."""
-    if isinstance(content, str):
-        return content, None
+def flatten(part: Part) -> None:
+    """Make the content of `part` a text: some send a list of parts, others (structured output) an object."""
+    content = part.content
     if isinstance(content, list):
-        text = "".join(part if isinstance(part, str) else _str_of(part, "text") for part in content)
-        return text, "".join(_thinking(part) for part in content)
-    return _compact(content), None
+        part.content = "".join(one if isinstance(one, str) else _str_of(one, "text") for one in content)
+        part.reasoning_content = part.reasoning_content or "".join(_thinking(one) for one in content)
+    elif isinstance(content, dict):
+        part.content = compact(content)
 
 
 def _thinking(part: object) -> str:
@@ -186,25 +119,3 @@ def _thinking(part: object) -> str:
 def _str_of(value: object, key: str) -> str:
     text = value.get(key) if isinstance(value, dict) else None
     return text if isinstance(text, str) else ""
-
-
-def _compact(value: object) -> str | None:
-    if not isinstance(value, dict):
-        return None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _str(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _index(value: object) -> int | None:
-    return value if type(value) is int else None
-
-
-def _object(value: object) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
