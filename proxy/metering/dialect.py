@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.meter import BodyMeter, JsonMeter, StreamMeter
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, with_model
@@ -33,6 +32,23 @@ class Rewrite(Protocol):
     """Makes the document that goes up from the client's."""
 
     def __call__(self, document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]: ...
+
+
+class Stripper(Protocol):
+    """Takes the injected usage event out of a stream. Holds no other event back once it is whole."""
+
+    stripped: int
+    """events taken out"""
+
+    @property
+    def idle(self) -> bool:
+        """True between two events: a whole event may go to the client without passing through here."""
+
+    def feed(self, payload: bytes) -> bytes:
+        """What of everything so far may go to the client now."""
+
+    def close(self) -> bytes:
+        """The stream is over: what was still held, unless it is the usage event."""
 
 
 class KeyHeader(StrEnum):
@@ -70,7 +86,7 @@ class Dialect:
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """of its streams; an answer's content type says which, the first if it is none of them"""
-    stripper: Callable[[], UsageStripper] | None = None
+    stripper: Callable[[], Stripper] | None = None
     """takes out what was asked for in the client's stead; None: usage is never asked for"""
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
     """where providers want their key, unless their settings say otherwise"""

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.dialects.openai.strip import UsageStripper, is_quiet
-from proxy.metering.dialects.openai.usage_event import is_usage_event
+from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
-from proxy.metering.wire.sse import EventFramer
+from proxy.metering.wire.sse import EventFramer, is_quiet
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")

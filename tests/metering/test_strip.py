@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.metering.dialects.openai.strip import HOLD_BYTES_MAX, UsageStripper, is_quiet
-from proxy.metering.dialects.openai.usage_event import is_usage_event
-from proxy.metering.wire.sse import event_of
+from proxy.metering.dialects.openai.strip import HOLD_BYTES_MAX, UsageStripper, is_usage_event
+from proxy.metering.wire.sse import event_of, is_quiet
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
 
 USAGE = json.dumps(USAGE_EVENT)
@@ -31,7 +30,7 @@ def model(body: bytes) -> bytes:
         block, blank = blocks[at], blocks[at + 1] if at + 1 < len(blocks) else b""
         lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").strip(b"\n")
         event = event_of(lines)
-        if event is not None and is_usage_event(event[0]):
+        if event is not None and is_usage_event(event[0]) and b'"choices":[{' not in block:
             two = re.match(rb"(?:\r\n|\n|\r){0,2}", blank)
             assert two is not None
             out += block[: len(block) - len(block.lstrip(b"\r\n"))] + blank[two.end() :]
@@ -82,25 +81,26 @@ def test_only_the_usage_event_goes_for_every_cut(end: str, event: str) -> None:
     assert stripped([body[at : at + 1] for at in range(len(body))]) == before + after
 
 
-def test_nothing_else_is_held_back() -> None:
+def test_an_event_with_a_choice_is_not_held_back() -> None:
     stripper = UsageStripper()
     start = b'data: {"id":"c","object":"chat.completion.chunk","choices":['
     assert stripper.feed(start) == b""
     assert stripper.feed(b"{") == start + b"{"
     assert not stripper.idle
     assert stripper.feed(b'"index":0}]}\n') == b'"index":0}]}\n'
-    assert stripper.feed(b"\ndata: [") == b"\ndata: ["
-    assert stripper.feed(b"DONE]\n\n") == b"DONE]\n\n"
+    assert stripper.feed(b"\ndata: [") == b"\n"
+    assert stripper.feed(b"DONE]\n\n") == b"data: [DONE]\n\n"
     assert stripper.idle
     assert stripper.stripped == 0
 
 
-@pytest.mark.parametrize(
-    "start", [b"data: [", b"data: 1", b'data: {"choices":{', b'data: {"usage":n', b'data: {"choices":[],"usage":n']
-)
-def test_a_proof_lets_go_at_once(start: bytes) -> None:
+@pytest.mark.parametrize("text", ["[DONE]", '{"choices":[],"usage":null}', '{"choices": [ {} ]}', USAGE])
+def test_any_other_event_is_held_until_it_is_whole(text: str) -> None:
     stripper = UsageStripper()
-    assert b"".join(stripper.feed(start[at : at + 1]) for at in range(len(start))) == start
+    event = sse(text)
+    assert b"".join(stripper.feed(event[at : at + 1]) for at in range(len(event) - 1)) == b""
+    assert stripper.feed(event[-1:]) == (b"" if text == USAGE else event)
+    assert stripper.idle
 
 
 def test_idle_only_where_a_whole_event_may_pass_by() -> None:
@@ -162,6 +162,7 @@ PARTS = st.sampled_from(
         '{"choices":[{"delta":{"content":"é\u2028"}}],"usage":null}',
         '{"choices":[],"choices":[{}],"usage":{}}',
         '{"choices":[{}],"choices":[],"usage":{}}',
+        '{"choices":[],"usage":{"a":{"choices":[{}]}}}',
         '{"choices":[],"usage":{}} {',
         "[DONE]",
         '{"a":"\\\\"}',
@@ -175,7 +176,7 @@ PARTS = st.sampled_from(
 )
 BLOCKS = st.builds(
     lambda before, text, end, ends: (before + "data: " + text + "\n" * ends).replace("\n", end),
-    st.sampled_from(["", ": c\n", "event: x\n", "\n", "data\n"]),
+    st.sampled_from(["", ": c\n", "event: x\n", "\n", "data\n", ': "choices":[{\n']),
     PARTS,
     st.sampled_from(["\n", "\r\n", "\r"]),
     st.sampled_from([1, 2, 2, 2, 3, 5]),
@@ -191,6 +192,17 @@ def test_any_stream_in_any_cut_comes_out_as_the_model_says(blocks: list[str], cu
     assert stripped([body]) == expected
     assert stripped([body[a:b] for a, b in pairwise(at)]) == expected
     assert stripped([body[i : i + 1] for i in range(len(body))]) == expected
+
+
+@given(st.lists(BLOCKS, max_size=6))
+def test_no_event_waits_for_the_next_one(blocks: list[str]) -> None:
+    body = "".join(blocks).encode()
+    stripper, out = UsageStripper(), b""
+    for at in range(len(body)):
+        out += stripper.feed(body[at : at + 1])
+        assert out == model(body[: at + 1]) or not stripper.idle
+        whole = [end.end() for end in re.finditer(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)", body[: at + 1])]
+        assert out.startswith(model(body[: whole[-1]]) if whole else b"")
 
 
 @given(st.binary(max_size=200), st.integers(1, 9))

@@ -32,8 +32,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
-from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai.strip import UsageStripper
+from proxy.metering.dialect import Dialect, Stripper
 from proxy.metering.meter import BodyMeter, Metered, OpaqueMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import SSE, Framing
@@ -164,7 +163,7 @@ class Exchange:
         return await self._relayed(answer, meter, strip, streamed=True)
 
     async def _relayed(
-        self, answer: Answer, meter: BodyMeter, strip: UsageStripper | None, *, streamed: bool
+        self, answer: Answer, meter: BodyMeter, strip: Stripper | None, *, streamed: bool
     ) -> web.StreamResponse:
         """A stream, or a body of any length: passed on as it comes."""
         relay = self._relay = Relay(

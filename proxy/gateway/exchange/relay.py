@@ -17,10 +17,11 @@ from typing import Protocol
 
 from proxy.gateway.ports import Slot
 from proxy.http.framing import EACH_A_CHUNK
-from proxy.metering.dialects.openai.strip import UsageStripper, is_quiet
+from proxy.metering.dialect import Stripper
 from proxy.metering.meter import BodyMeter
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
+from proxy.metering.wire.sse import is_quiet
 from proxy.telemetry.metrics import Gaps
 
 # What the meter knows is noted, and what it has not read yet is read, once for this many events.
@@ -82,7 +83,7 @@ class Relay:
         self,
         *,
         meter: BodyMeter,
-        strip: UsageStripper | None,
+        strip: Stripper | None,
         slot: Slot,
         loop: asyncio.AbstractEventLoop,
         gaps: Gaps,

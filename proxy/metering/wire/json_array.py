@@ -7,33 +7,23 @@ time is linear, also for one-byte pieces. What does not begin as an array has no
 
 from __future__ import annotations
 
-import re
-
+from proxy.metering.wire.brackets import OPENING, Brackets
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event
 
 _BLANK = b" \t\r\n\xef\xbb\xbf"
-
-# A string without an end takes the rest, and nothing is tried twice. The group is how it ends: with its quote, with the
-# backslash of an escape that goes on in the next piece, or not.
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-_STRING_REST = re.compile(rb'(?:[^"\\]++|\\.)*+("|\\?\Z)', re.DOTALL)
 
 
 class JsonArrayFramer:
     """Finds whole elements. One longer than `bytes_max` is skipped and counted in `too_long`."""
 
-    __slots__ = (
-        "_after_element", "_begun", "_bytes_max", "_depth", "_escaped", "_held", "_in_string", "_skipping", "too_long",
-    )  # fmt: skip
+    __slots__ = ("_after_element", "_begun", "_brackets", "_bytes_max", "_held", "_skipping", "too_long")
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._held = bytearray()  # the unfinished element
-        self._depth = 0  # open brackets, the outermost one included
+        self._brackets = Brackets()
         self._begun: bool | None = None  # as an array; None: only blanks so far
-        self._after_element = False  # and no comma since
-        self._in_string = False
-        self._escaped = False  # a backslash in a string ended the last piece
+        self._after_element = False  # and nothing but blanks since
         self._skipping = False  # inside an element that is too long
         self.too_long = 0
 
@@ -57,45 +47,23 @@ class JsonArrayFramer:
 
     def _scanned(self, piece: bytes) -> list[Event]:
         found: list[Event] = []
-        begin = 0  # of the element's part that is in this piece
-        between = self._string_end(piece) if self._in_string else 0
-        for token in _TOKEN.finditer(piece, between):
-            start = token.start()
-            if self._depth == 1 and b"," in piece[between:start]:
-                self._after_element = False
-            between = token.end()
-            if token[1] is not None:
-                self._note_string(token[1])
-            elif piece[start] in b"[{":
-                self._depth += 1
-                if self._depth == 2:
-                    begin = start
-                    self._after_element = False
-            else:
-                self._depth -= 1
-                if self._depth == 0:  # the array is over: nothing that follows is of it
-                    self._begun = self._after_element = False
-                    return found
-                if self._depth == 1:
-                    self._after_element = True
-                    self._take(piece[begin:between], found)
-                    begin = between
-        if self._depth > 1:
+        brackets = self._brackets
+        begin = 0  # of what is not looked at yet, or of the element's part that is in this piece
+        for at in brackets.feed(piece):
+            depth, opens = brackets.depth, piece[at] in OPENING
+            if depth == 0:  # the array is over: nothing that follows is of it
+                self._begun = self._after_element = False
+                return found
+            if depth == 1 and not opens:
+                self._take(piece[begin : at + 1], found)
+                self._after_element, begin = True, at + 1
+            elif depth == 2 and opens:
+                self._after_element, begin = False, at
+        if brackets.depth > 1:
             self._hold(piece[begin:])
-        elif b"," in piece[between:]:
+        elif piece[begin:].strip(_BLANK):
             self._after_element = False
         return found
-
-    def _string_end(self, piece: bytes) -> int:
-        """Where the string that the last piece left open ends in this one."""
-        rest = _STRING_REST.match(piece, 1 if self._escaped else 0)
-        assert rest is not None, "it matches nothing at least"
-        self._note_string(rest[1])
-        return rest.end()
-
-    def _note_string(self, end: bytes) -> None:
-        self._in_string = end != b'"'
-        self._escaped = end == b"\\"
 
     def _take(self, last: bytes, found: list[Event]) -> None:
         """An element is complete."""

@@ -7,6 +7,7 @@ pieces.
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 # The largest event among 2,700 recorded streams is under 128 KiB; eight times that is no chat event any more.
@@ -14,6 +15,8 @@ EVENT_BYTES_MAX = 1 << 20
 
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
+_USAGE = b'"usage"'
+_LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
 
 Event: TypeAlias = tuple[bytes, bytes]
 """The data lines joined by LF, and the event's name (empty if it has none)."""
@@ -30,6 +33,20 @@ def event_of(block: bytes) -> Event | None:
         elif field == b"event":
             name = value[1:] if value.startswith(b" ") else value
     return (b"\n".join(lines), name) if lines else None
+
+
+def is_quiet(payload: bytes) -> bool:
+    """True if `payload`, fed at an event boundary, ends at one and holds no `usage` but null; False: look closer."""
+    # A CR inside changes nothing: whatever the lines are, no usage object is in them, and LF LF ends the last.
+    if not (payload.startswith(b"data:") and payload.endswith(b"\n\n")):
+        return False
+    at = payload.find(_USAGE)
+    if at < 0:
+        return True
+    # OpenAI's `"usage":null` on every event is the common case; anything else is for the regular expression.
+    rest = at + len(_USAGE)
+    common = payload.startswith(b":null", rest) and payload.find(_USAGE, rest) < 0
+    return common or _LOUD.search(payload, at) is None
 
 
 class EventFramer:

@@ -1,54 +1,39 @@
-"""Takes the injected usage event out of a stream that did not ask for it.
+"""Takes the injected usage event out of a stream whose client did not ask for it.
 
-Law: everything else comes out byte for byte; nothing is held back but the bytes of one unfinished event that can
-still turn out to be the usage event. The same for every way of cutting the bytes, in linear time.
+Invariant: everything else comes out byte for byte, the same for every way of cutting the bytes, in linear time. An
+event is held until its blank line, where a client acts on it, and only while it can be the usage event: at most
+HOLD_BYTES_MAX bytes, and no choice in it.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
-from proxy.metering.dialects.openai.usage_event import UsageEventShape, is_usage_event
+import msgspec
+
 from proxy.metering.wire.sse import event_of
 
-# The largest recorded usage event is under 2 KiB. What grows beyond this is let go, whatever it is.
+# The largest recorded usage event is under 2 KiB. A longer event is let go, whatever it is.
 HOLD_BYTES_MAX = 64 << 10
 
 # Two line ends in a row. A CR that an LF follows is no line end of its own.
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 # The second of the two line ends may still miss its LF, the first may be all there is: two bytes to look back.
 _LOOK_BACK = 2
-_LINE_END = re.compile(rb"[\r\n]")
-_FIELD_END = re.compile(rb"[:\r\n]")
-_USAGE = b'"usage"'
-_LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
-# Longer than b"data": what is longer is another field.
-_FIELD_BYTES_MAX = 8
-
-
-def is_quiet(payload: bytes) -> bool:
-    """True if `payload`, fed at an event boundary, ends at one and holds no usage event; False: look closer."""
-    # A CR inside changes nothing: whatever the lines are, no usage object is in them, and LF LF ends the last.
-    if not (payload.startswith(b"data:") and payload.endswith(b"\n\n")):
-        return False
-    at = payload.find(_USAGE)
-    if at < 0:
-        return True
-    # OpenAI's `"usage":null` on every event is the common case; anything else is for the regular expression.
-    rest = at + len(_USAGE)
-    common = payload.startswith(b":null", rest) and payload.find(_USAGE, rest) < 0
-    return common or _LOUD.search(payload, at) is None
+# As nearly every provider begins the choices of an event that has some: such an event is not held.
+_CHOICE = b'"choices":[{'
 
 
 class UsageStripper:
     """Fed with a stream; gives what may go to the client now."""
 
-    __slots__ = ("_held", "_lf_is_stripped", "_suspect", "_tail", "stripped")
+    __slots__ = ("_held", "_let_go", "_lf_is_stripped", "stripped")
 
     def __init__(self) -> None:
-        self._held = bytearray()  # the unfinished event, while it may be the usage event
-        self._suspect: _HeldEvent | None = None  # what is known of it
-        self._tail = b""  # the last bytes of an unfinished event that was let go
+        self._held = bytearray()  # the unfinished event; once it was let go, its last bytes
+        self._let_go = False
         self._lf_is_stripped = False  # the stripped event ended with a CR: an LF now belongs to it
         self.stripped = 0
         """events taken out"""
@@ -56,7 +41,7 @@ class UsageStripper:
     @property
     def idle(self) -> bool:
         """True between two events: a whole event may go to the client without passing through here."""
-        return not self._held and not self._tail and not self._lf_is_stripped
+        return not self._held and not self._lf_is_stripped
 
     def feed(self, payload: bytes) -> bytes:
         """What of everything so far may go to the client now."""
@@ -66,55 +51,43 @@ class UsageStripper:
             if self._lf_is_stripped:
                 self._lf_is_stripped = False
                 at += payload.startswith(b"\n", at)
+            elif self._held:
+                at += self._go_on(payload[at:], out)
+            elif payload[at] in b"\r\n":
+                out.append(payload[at : at + 1])
+                at += 1
+            elif (end := _END.search(payload, at)) is not None:
+                self._decide(payload[at : end.end()], end.start() - at, out)
+                at = end.end()
             else:
-                at = self._event(payload, at, out)
+                at += self._go_on(payload[at:], out)
         return out[0] if len(out) == 1 else b"".join(out)
 
     def close(self) -> bytes:
         """The stream is over: what was still held, unless it is the usage event."""
-        held, self._held, self._suspect = bytes(self._held), bytearray(), None
-        return b"" if held and self._taken(held) else held
+        held = b"" if self._let_go else bytes(self._held)
+        self._held.clear()
+        return b"" if self._taken(held) else held
 
-    def _event(self, payload: bytes, at: int, out: list[bytes]) -> int:
-        """Deals with what `payload` holds of one event, from `at`; gives where the next begins."""
-        if self._tail:
-            return self._pass(payload, out)
-        if self._held:
-            return self._hold(payload, out)
-        if payload[at] in b"\r\n":
-            out.append(payload[at : at + 1])
-            return at + 1
-        end = _END.search(payload, at)
-        if end is None:
-            self._held += payload[at:]
-            self._doubt(0, out)
-            return len(payload)
-        self._decide(payload[at : end.end()], end.start() - at, out)
-        return end.end()
-
-    def _pass(self, payload: bytes, out: list[bytes]) -> int:
-        """The rest of an event that was let go."""
-        seen = self._tail + payload
-        end = _END.search(seen)
-        stop = len(payload) if end is None else end.end() - len(self._tail)
-        out.append(payload[:stop])
-        self._tail = seen[-_LOOK_BACK:] if end is None else b""
-        return stop
-
-    def _hold(self, payload: bytes, out: list[bytes]) -> int:
-        """More of the event that is held."""
-        held = self._held
-        before = len(held)
-        held += payload
+    def _go_on(self, more: bytes, out: list[bytes]) -> int:
+        """More of the unfinished event: how many bytes of `more` are of it."""
+        held, before = self._held, len(self._held)
+        held += more
         end = _END.search(held, max(before - _LOOK_BACK, 0))
-        if end is None:
-            self._doubt(before, out)
-            return len(payload)
-        event = bytes(held[: end.end()])
-        held.clear()
-        self._suspect = None
-        self._decide(event, end.start(), out)
-        return len(event) - before
+        size = len(more) if end is None else end.end() - before
+        if self._let_go:
+            out.append(more[:size])
+        elif end is not None:
+            self._decide(bytes(held[: end.end()]), end.start(), out)
+        elif len(held) > HOLD_BYTES_MAX + _LOOK_BACK or held.find(_CHOICE, max(before - len(_CHOICE), 0)) >= 0:
+            out.append(bytes(held))
+            self._let_go = True
+        if end is not None:
+            self._let_go = False
+            held.clear()
+        elif self._let_go:
+            del held[:-_LOOK_BACK]
+        return size
 
     def _decide(self, event: bytes, text_bytes: int, out: list[bytes]) -> None:
         """A whole event: `text_bytes` of it come before its blank line."""
@@ -123,69 +96,36 @@ class UsageStripper:
         else:
             out.append(event)
 
-    def _doubt(self, before: int, out: list[bytes]) -> None:
-        """Lets the unfinished event go if it cannot be the usage event."""
-        held = self._held
-        if self._suspect is None:
-            self._suspect = _HeldEvent()
-        self._suspect.feed(bytes(held[before:]))
-        if self._suspect.cleared or len(held) > HOLD_BYTES_MAX + _LOOK_BACK:
-            out.append(bytes(held))
-            self._tail = bytes(held[-_LOOK_BACK:])
-            self._suspect = None
-            held.clear()
-
     def _taken(self, event: bytes) -> bool:
-        if _LOUD.search(event) is None:
+        if _CHOICE in event:
             return False
-        lines = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n")
-        found = event_of(lines)
+        found = event_of(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n"))
         taken = found is not None and is_usage_event(found[0])
         self.stripped += taken
         return taken
 
 
-class _HeldEvent:
-    """An unfinished event, read as it comes: `cleared` once its data cannot be the usage event."""
+class _UsageEvent(msgspec.Struct, gc=False):
+    choices: list[Any]
+    usage: dict[str, Any]
 
-    __slots__ = ("_field", "_in_value", "_shape", "_value_begins")
 
-    def __init__(self) -> None:
-        self._shape = UsageEventShape()
-        self._field = b""
-        self._in_value = False
-        self._value_begins = False
+_usage_event = msgspec.json.Decoder(_UsageEvent).decode
 
-    @property
-    def cleared(self) -> bool:
-        return self._shape.refuted
 
-    def feed(self, part: bytes) -> None:
-        at = 0
-        while at < len(part):
-            at = self._value(part, at) if self._in_value else self._name(part, at)
+def is_usage_event(event_data: bytes) -> bool:
+    """True for a JSON object whose `choices` is an empty list and whose `usage` is an object, each key there once.
 
-    def _name(self, part: bytes, at: int) -> int:
-        stop = _FIELD_END.search(part, at)
-        end = len(part) if stop is None else stop.start()
-        self._field = (self._field + part[at : min(end, at + _FIELD_BYTES_MAX)])[:_FIELD_BYTES_MAX]
-        if stop is None:
-            return end
-        if stop.group() == b":":
-            self._in_value = self._value_begins = True
-        else:
-            self._field = b""
-        return end + 1
+    Neither key is spelled with escapes. Azure's first event (`choices` empty, no usage) and `"usage":null` are not it.
+    """
+    try:
+        if b'"usage"' not in event_data or _usage_event(event_data).choices:
+            return False
+        names: list[str] = json.loads(event_data.decode("utf-8", "replace"), object_pairs_hook=_names, parse_int=str)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return names.count("choices") == names.count("usage") == 1
 
-    def _value(self, part: bytes, at: int) -> int:
-        stop = _LINE_END.search(part, at)
-        end = len(part) if stop is None else stop.start()
-        if self._field == b"data":
-            self._shape.feed(part[at + (self._value_begins and part[at : at + 1] == b" ") : end])
-        self._value_begins = False
-        if stop is None:
-            return end
-        if self._field == b"data":
-            self._shape.feed(b"\n")
-        self._field, self._in_value = b"", False
-        return end + 1
+
+def _names(pairs: list[tuple[str, Any]]) -> list[str]:
+    return [name for name, _ in pairs]
