@@ -83,6 +83,8 @@ class Dialect:
     tally: Callable[[bool | None], Tally]
     """`cumulative`: whether each text repeats all before it; None: found out, or never"""
     errors: ErrorShape
+    operation: str = "chat"
+    """`gen_ai.operation.name` of its spans, in OpenTelemetry's words as far as it has one"""
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """of its streams; an answer's content type says which, the first if it is none of them"""

@@ -92,7 +92,8 @@ def test_every_language_has_an_operation() -> None:
         "image_generation", "speech", "transcription",
     }  # fmt: skip
     assert operation("/v1/fim/completions") == operation("/v1/completions") == "text_completion"
-    assert operation("/openai/deployments/x/chat/completions") == "chat"
+    assert operation("/openai/deployments/{model}/chat/completions") == "chat"
+    assert operation("/v1/of-an-older-version") == "of-an-older-version"
 
 
 @pytest.mark.parametrize(

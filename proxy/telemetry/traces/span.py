@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.billing.settlement import amount, incurred
+from proxy.metering.languages import DIALECTS
 from proxy.metering.usage import Usage
 
 Value = str | bool | int | float | tuple[str, ...]
@@ -23,21 +24,7 @@ CHARS_MAX = 256
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII | re.DOTALL)
 
-# The end of an endpoint → what is done there. Words of the conventions as far as they have one: the first four.
-_OPERATIONS = (
-    ("/embeddings", "embeddings"),
-    ("/completions", "text_completion"),
-    ("/generate", "text_completion"),
-    (":generateContent", "generate_content"),
-    (":streamGenerateContent", "generate_content"),
-    ("/count_tokens", "count_tokens"),
-    ("/moderations", "moderation"),
-    ("/rerank", "rerank"),
-    ("/generations", "image_generation"),
-    ("/speech", "speech"),
-    ("/transcriptions", "transcription"),
-)
-_CHAT = ("/chat/completions", "/chat", "/messages", "/responses")
+_OPERATIONS = {dialect.endpoint: dialect.operation for dialect in DIALECTS}
 
 # A client that leaves is no failure of anybody's; what the provider refuses is one for whoever asked.
 _NO_ERROR = (Outcome.SERVED, Outcome.CLIENT_LEFT)
@@ -90,11 +77,8 @@ def parent_of(traceparent: str | None) -> Parent | None:
 
 
 def operation(endpoint: str) -> str:
-    """`gen_ai.operation.name` of what is asked for there; its last word where it is none that we know."""
-    if endpoint.endswith(_CHAT):
-        return "chat"
-    known = (name for end, name in _OPERATIONS if endpoint.endswith(end))
-    return next(known, endpoint.rpartition("/")[2])
+    """`gen_ai.operation.name` of a dialect's endpoint; the last word of an endpoint that no dialect has."""
+    return _OPERATIONS.get(endpoint) or endpoint.rpartition("/")[2]
 
 
 def span_of(record: UsageRecord) -> Span:

@@ -160,6 +160,7 @@ ANTHROPIC_COUNT_TOKENS = Dialect(
     name="anthropic.count_tokens",
     paths=("/v1/messages/count_tokens",),
     upstream_path="/messages/count_tokens",
+    operation="count_tokens",
     facts=facts,
     tally=CountTally,
     errors=ANTHROPIC_ERRORS,

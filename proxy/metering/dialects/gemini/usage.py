@@ -42,10 +42,10 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 def _audio(modalities: object) -> int | None:
     """Of tokens that are listed by modality, those of audio. Raises ValueError."""
-    if not isinstance(modalities, list):
-        return None
-    found = (one for one in modalities if isinstance(one, dict) and one.get("modality") == "AUDIO")
-    return next((count(one.get("tokenCount")) for one in found), None)
+    for one in modalities if isinstance(modalities, list) else ():
+        if isinstance(one, dict) and one.get("modality") == "AUDIO":
+            return count(one.get("tokenCount"))
+    return None
 
 
 def running(usage: Usage) -> Usage:
@@ -54,6 +54,5 @@ def running(usage: Usage) -> Usage:
     return Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens, audio_prompt_tokens=heard)
 
 
-def _sum(*counts: int | None) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other

@@ -52,6 +52,7 @@ MISTRAL_FIM = Dialect(
     name="mistral.fim",
     paths=("/v1/fim/completions",),
     upstream_path="/fim/completions",
+    operation="text_completion",
     facts=facts,
     tally=ChatTally,
     errors=ErrorShape("/v1/fim/", _refused, _refused),

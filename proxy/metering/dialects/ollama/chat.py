@@ -140,5 +140,6 @@ OLLAMA_GENERATE = replace(
     name="ollama.generate",
     paths=("/api/generate",),
     upstream_path="/generate",
+    operation="text_completion",
     facts=generate_facts,
 )

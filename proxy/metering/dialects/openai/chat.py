@@ -10,7 +10,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai.usage import usage_of
-from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, chunk_of, flatten
+from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter
@@ -136,7 +136,7 @@ class ChatTally(Counting):
         if choice.finish_reason is not None:
             self._finish(choice.finish_reason)
         part = choice.delta or self._part_without_delta(choice)
-        if part is not None and type(part.content) is not str:
+        if part is not None and part.content is not None and type(part.content) is not str:
             flatten(part)
         if choice.error or (choice.err_msg and not (part and part.content)):
             self.fail("error_event" if choice.error else "err_msg")
@@ -224,7 +224,7 @@ class ChatTally(Counting):
         said = ""
         for call in part.tool_calls or ():
             said += self._read_call(index, call)
-        if (legacy := part.function_call) is not None and (text := legacy.text):
+        if (legacy := part.function_call) is not None and (text := called(legacy)):
             self._begin((index, "function_call"))
             said += text
         if not said:
@@ -243,7 +243,7 @@ class ChatTally(Counting):
             self._begin(place)
         said = ""
         if call.function is not None:
-            said = call.function.text
+            said = called(call.function)
         if call.custom is not None:
             said += (call.custom.name or "") + (call.custom.input or "")
         return said

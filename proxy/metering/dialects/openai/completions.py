@@ -54,6 +54,7 @@ OPENAI_COMPLETIONS = Dialect(
     name="openai.completions",
     paths=("/v1/completions",),
     upstream_path="/completions",
+    operation="text_completion",
     facts=facts,
     upstream_document=upstream_document,
     tally=CompletionsTally,

@@ -27,6 +27,7 @@ OPENAI_EMBEDDINGS = Dialect(
     name="openai.embeddings",
     paths=("/v1/embeddings",),
     upstream_path="/embeddings",
+    operation="embeddings",
     facts=facts,
     tally=PlainTally,
     errors=OPENAI_ERRORS,

@@ -35,6 +35,7 @@ OPENAI_MODERATIONS = Dialect(
     name="openai.moderations",
     paths=("/v1/moderations",),
     upstream_path="/moderations",
+    operation="moderation",
     facts=facts,
     tally=PlainTally,
     errors=OPENAI_ERRORS,

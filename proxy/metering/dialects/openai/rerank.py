@@ -53,6 +53,7 @@ OPENAI_RERANK = Dialect(
     name="openai.rerank",
     paths=("/v1/rerank", "/v2/rerank"),
     upstream_path="/rerank",
+    operation="rerank",
     facts=facts,
     tally=PlainTally,
     errors=OPENAI_ERRORS,

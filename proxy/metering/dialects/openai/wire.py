@@ -14,12 +14,7 @@ class Function(msgspec.Struct, gc=False):
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
-
-    @property
-    def text(self) -> str:
-        """What the model wrote."""
-        arguments = self.arguments
-        return (self.name or "") + (compact(arguments) if isinstance(arguments, dict) else arguments or "")
+    """an object from those who have parsed it"""
 
 
 class CustomTool(msgspec.Struct, gc=False):
@@ -97,6 +92,12 @@ class Chunk(msgspec.Struct, gc=False):
 
 chunk_of = reader(Chunk)
 """The chunk in one JSON object, or None if the text is none."""
+
+
+def called(function: Function) -> str:
+    """What the model wrote of a call."""
+    arguments = function.arguments
+    return (function.name or "") + (compact(arguments) if isinstance(arguments, dict) else arguments or "")
 
 
 def flatten(part: Part) -> None:

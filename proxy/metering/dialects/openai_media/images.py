@@ -110,6 +110,7 @@ OPENAI_IMAGES = Dialect(
     name="openai.images",
     paths=("/v1/images/generations",),
     upstream_path="/images/generations",
+    operation="image_generation",
     facts=facts,
     tally=ImagesTally,
     errors=OPENAI_ERRORS,

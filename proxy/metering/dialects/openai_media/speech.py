@@ -100,6 +100,7 @@ OPENAI_SPEECH = Dialect(
     name="openai.speech",
     paths=("/v1/audio/speech",),
     upstream_path="/audio/speech",
+    operation="speech",
     facts=facts,
     tally=SpeechTally,
     errors=OPENAI_ERRORS,

@@ -142,6 +142,7 @@ OPENAI_TRANSCRIPTIONS = Dialect(
     name="openai.transcriptions",
     paths=("/v1/audio/transcriptions",),
     upstream_path="/audio/transcriptions",
+    operation="transcription",
     facts=facts,
     tally=TranscriptionTally,
     errors=OPENAI_ERRORS,
