@@ -13,7 +13,7 @@ from collections.abc import Iterator
 _REST = rb'[^"\\]*+(?:\\.[^"\\]*+)*'
 _STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
 # Each match begins where the last one ended: strings and all else, then a bracket, or a string without an end, or the
-# end of the piece. One of these follows always, so that nothing is tried twice.
+# end of the piece. One of these always follows, so that no byte is looked at more than twice.
 _TOKEN = re.compile(rb'[^"\[\]{}]*+(?:"%b"[^"\[\]{}]*+)*(?:([\[\]{}])|(?:(")%b(\\?))?\Z)' % (_REST, _REST), re.DOTALL)
 OPENING = b"[{"
 
