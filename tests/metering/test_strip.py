@@ -132,6 +132,15 @@ def test_a_long_event_is_let_go_and_never_stripped() -> None:
     assert most <= HOLD_BYTES_MAX + 512
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("over", [0, 1])
+def test_the_longest_event_that_is_stripped_is_so_at_every_cut(end: str, over: int) -> None:
+    pad = HOLD_BYTES_MAX + over - len('data: ,"pad":""') - len(USAGE)
+    body = sse(USAGE[:-1] + f',"pad":"{"p" * pad}"}}', end=end)
+    for at in range(len(body) - 6, len(body) + 1):
+        assert stripped([body[:at], body[at:]]) == (body if over else b"")
+
+
 @pytest.mark.parametrize(
     ("piece", "quiet"),
     [
