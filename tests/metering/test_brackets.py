@@ -44,10 +44,17 @@ def test_the_brackets_of_any_text_at_any_cut(body: bytes, cut: list[int]) -> Non
 
 @given(TEXTS, st.integers(1, 9))
 def test_any_text_has_the_same_elements_at_any_cut(body: bytes, size: int) -> None:
+    body = b"[{}," + body
     whole, cut = JsonArrayFramer(), JsonArrayFramer()
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     assert whole.feed(body) == [element for piece in pieces for element in cut.feed(piece)]
     assert whole.at_boundary == cut.at_boundary
+
+
+def test_within_an_element_no_other_may_follow() -> None:
+    framer = JsonArrayFramer()
+    assert framer.feed(b'[{"a":1},{"b":') == [(b'{"a":1}', b"")]
+    assert not framer.at_boundary
 
 
 def test_a_string_without_an_end_is_looked_at_once() -> None:
