@@ -1,6 +1,7 @@
 """A wire language as a route sees it. Law: what cannot be metered is not a dialect, and cannot be a route.
 
-To add one: a file in `dialects/` with its `Tally` and its `Dialect`, and its line in `languages.DIALECTS`.
+To add one: its modules in `dialects/`, with a `Tally` and a `Dialect`, and one line in the list of dialects. Routes,
+providers' settings and names of spans are made from that list.
 """
 
 from __future__ import annotations

@@ -33,6 +33,11 @@ class ErrorShape:
     """that event's name, where the language names its events"""
 
 
+def message_with_field(refusal: Refusal) -> str:
+    """The message after the field that it is about: for shapes that have no place for the field."""
+    return refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"
+
+
 def _openai(refusal: Refusal) -> dict[str, Any]:
     fields = {"message": refusal.message, "type": refusal.kind, "param": refusal.param, "code": refusal.code}
     return {"error": fields}

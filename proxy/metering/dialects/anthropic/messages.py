@@ -7,6 +7,7 @@ seed, no count: until a `message_delta` says it, the completion is unreported.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -16,7 +17,7 @@ from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import oddities, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
-from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import Usage
@@ -136,9 +137,8 @@ _TYPES = {
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
-    """There is no `param`: the field is named where Anthropic names it, before the message."""
-    message = refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"
-    return {"type": "error", "error": {"type": _TYPES.get(refusal.status, "invalid_request_error"), "message": message}}
+    kind = _TYPES.get(refusal.status, "invalid_request_error")
+    return {"type": "error", "error": {"type": kind, "message": message_with_field(refusal)}}
 
 
 ANTHROPIC_ERRORS = ErrorShape("/v1/messages", _refused, _refused, "error")
@@ -156,17 +156,12 @@ ANTHROPIC_MESSAGES = Dialect(
     query=("beta",),
 )
 
-ANTHROPIC_COUNT_TOKENS = Dialect(
+ANTHROPIC_COUNT_TOKENS = replace(
+    ANTHROPIC_MESSAGES,
     name="anthropic.count_tokens",
     paths=("/v1/messages/count_tokens",),
     upstream_path="/messages/count_tokens",
     operation="count_tokens",
-    facts=facts,
     tally=CountTally,
-    errors=ANTHROPIC_ERRORS,
-    key_header=KeyHeader.X_API_KEY,
-    headers_up=("anthropic-version", "anthropic-beta"),
-    headers_down=("request-id",),
-    query=("beta",),
     free=True,
 )

@@ -14,7 +14,7 @@ import msgspec
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.cohere.usage import usage_of
 from proxy.metering.dialects.openai.request import prompt_of
-from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import TOKENS_MAX
@@ -162,12 +162,11 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
-    """There is a message and nothing else: it names the field."""
-    return {"message": refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"}
+    return {"message": message_with_field(refusal)}
 
 
 def _said_in_stream(refusal: Refusal) -> dict[str, Any]:
-    return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": _refused(refusal)["message"]}}
+    return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": message_with_field(refusal)}}
 
 
 COHERE_CHAT = Dialect(

@@ -14,6 +14,7 @@ element and closes it, where an element went before.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -22,7 +23,7 @@ from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
 from proxy.metering.dialects.gemini.usage import running, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
-from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
@@ -173,7 +174,6 @@ _STATUSES = {
 def _error(refusal: Refusal) -> dict[str, Any]:
     """A google.rpc.Status as Google's JSON has it; the field stands in the message too, where SDKs show it."""
     param = refusal.param
-    message = refusal.message if param is None else f"{param}: {refusal.message}"
     details: list[dict[str, Any]] = []
     if refusal.code is not None:
         kind = "type.googleapis.com/google.rpc.ErrorInfo"
@@ -182,7 +182,9 @@ def _error(refusal: Refusal) -> dict[str, Any]:
         kind = "type.googleapis.com/google.rpc.BadRequest"
         details.append({"@type": kind, "fieldViolations": [{"field": param, "description": refusal.message}]})
     status = _STATUSES.get(refusal.status, "UNKNOWN")
-    return {"error": {"code": refusal.status, "message": message, "status": status, "details": details}}
+    return {
+        "error": {"code": refusal.status, "message": message_with_field(refusal), "status": status, "details": details}
+    }
 
 
 GEMINI_ERRORS = ErrorShape("/v1beta/", _error, _error)
@@ -202,16 +204,12 @@ GEMINI_GENERATE = Dialect(
     key_header=KeyHeader.X_GOOG_API_KEY,
 )
 
-GEMINI_STREAM = Dialect(
+GEMINI_STREAM = replace(
+    GEMINI_GENERATE,
     name="gemini.stream",
     paths=(f"/v1beta/models/{NAME}:streamGenerateContent", f"/v1/models/{NAME}:streamGenerateContent"),
     upstream_path=f"/models/{NAME}:streamGenerateContent",
-    operation="generate_content",
     facts=stream_facts,
-    upstream_document=upstream_document,
-    tally=GeminiTally,
-    errors=GEMINI_ERRORS,
     framings=(LONG_SSE, JSON_ARRAY),
-    key_header=KeyHeader.X_GOOG_API_KEY,
     query=_ALT,
 )

@@ -18,7 +18,7 @@ import msgspec
 from proxy.metering.counts import usage_reader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
-from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.tally import Counting, word
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
@@ -120,8 +120,7 @@ class OllamaTally(Counting):
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
-    """There is a text and nothing else: it names the field."""
-    return {"error": refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"}
+    return {"error": message_with_field(refusal)}
 
 
 OLLAMA_CHAT = Dialect(
