@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from proxy.doctor.clocks import judged
 from proxy.doctor.finding import Case, Finding, fails, note, ok
 from proxy.metering.dialect import KeyHeader
+from proxy.metering.dialects import DIALECTS, speaks
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.languages import DIALECTS, speaks
 from proxy.settings import ProviderSettings, route
 
 CONNECT_S = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from proxy.metering.languages import DIALECTS
+from proxy.metering.dialects import DIALECTS
 from proxy.settings.kinds import VISIBLE, FieldPath, FieldType
 
 

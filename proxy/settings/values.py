@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
-from proxy.metering.languages import WORDS
+from proxy.metering.dialects import WORDS
 from proxy.settings.admin import AdminSettings
 from proxy.settings.kinds import (
     about,

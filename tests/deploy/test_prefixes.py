@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.metering.languages import DIALECTS
+from proxy.metering.dialects import DIALECTS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 # What the paths of clients begin with.

@@ -17,8 +17,8 @@ from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
+from proxy.metering.dialects import DIALECTS, FAMILIES, WORDS, speaks
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.languages import DIALECTS, FAMILIES, WORDS, speaks
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.metering.wire.sse import EventFramer

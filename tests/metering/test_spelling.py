@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.metering.dialect import Dialect
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.languages import DIALECTS
 from proxy.metering.meter import Metered
 from proxy.metering.tokenizer_feed import PIECE_CHARS, TextKind, TokenizerFeed
 from tests.gateway.test_languages import MESSAGES, RESPONSES, Language

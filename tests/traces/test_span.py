@@ -10,7 +10,7 @@ from msgspec import structs
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import entry
-from proxy.metering.languages import DIALECTS
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource
 from proxy.telemetry.traces.span import CHARS_MAX, Event, Parent, operation, parent_of, span_of
 

@@ -21,7 +21,7 @@ from proxy.gateway.time_limits import TimeLimits
 from proxy.gateway.upstream.connection import NotSentError, Sink, UpstreamConnection, UpstreamFailedError
 from proxy.gateway.upstream.health import Health
 from proxy.http.framing import Head
-from proxy.metering import languages
+from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.settings import ProviderSettings
 
@@ -100,7 +100,7 @@ class Provider:
 
     def speaks(self, dialect: Dialect) -> bool:
         """Whether requests in this language can go there."""
-        return languages.speaks(self.settings.dialects, dialect)
+        return dialects.speaks(self.settings.dialects, dialect)
 
     def injects(self, upstream_model: str) -> bool:
         """Whether usage is asked for in streams whose client did not."""

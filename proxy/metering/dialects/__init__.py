@@ -1,1 +1,52 @@
-"""Wire dialects, one folder per family."""
+"""Every wire language that is spoken here. Law: a closed list; what is not on it is refused."""
+
+from __future__ import annotations
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.azure.deployments import AZURE
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
+from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+
+DIALECTS: tuple[Dialect, ...] = (
+    OPENAI_CHAT,
+    OPENAI_RESPONSES,
+    OPENAI_COMPLETIONS,
+    OPENAI_EMBEDDINGS,
+    OPENAI_MODERATIONS,
+    OPENAI_RERANK,
+    OPENAI_IMAGES,
+    OPENAI_SPEECH,
+    OPENAI_TRANSCRIPTIONS,
+    ANTHROPIC_MESSAGES,
+    ANTHROPIC_COUNT_TOKENS,
+    *AZURE,
+    MISTRAL_FIM,
+    COHERE_CHAT,
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
+    GEMINI_GENERATE,
+    GEMINI_STREAM,
+)
+
+FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))
+"""What all dialects of one API are called together."""
+
+WORDS = (*FAMILIES, *(dialect.name for dialect in DIALECTS))
+"""What can be said of a provider: that it speaks a family, or one dialect."""
+
+
+def speaks(words: tuple[str, ...], dialect: Dialect) -> bool:
+    """Whether one of `words` means `dialect`."""
+    return dialect.name in words or dialect.name.partition(".")[0] in words

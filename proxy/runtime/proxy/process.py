@@ -29,8 +29,8 @@ from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.server import Routes, Server, wait_until
 from proxy.journal.log import JournalInUse
 from proxy.keys.keyring import Keyring
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.estimator.estimate import Estimator
-from proxy.metering.languages import DIALECTS
 from proxy.runtime.machine.command_store import LEDGER_THREADS, CommandStore
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Attempt, Outcome, UsageRecord
 from proxy.billing.settlement import amount, incurred
-from proxy.metering.languages import DIALECTS
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import Usage
 
 Value = str | bool | int | float | tuple[str, ...]
