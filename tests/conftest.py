@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.ledgers import kept_on_postgres, kept_on_sqlite, migrated
 from tests.support.postgres import postgres, postgres_cluster
 from tests.support.provider import ScriptedProvider, provider, provider_process
 from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
 __all__ = [
+    "kept_on_postgres",
+    "kept_on_sqlite",
+    "migrated",
     "postgres",
     "postgres_cluster",
     "prefix",

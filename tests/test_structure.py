@@ -1,4 +1,4 @@
-"""The code's own rules, kept by a machine: small files, small functions, honest names, one place for each thing."""
+"""Rules of the code and of the project around it that no linter has."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -18,39 +16,7 @@ from proxy.cli import _parser
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "proxy").rglob("*.py"))
-NAMES = [str(path.relative_to(ROOT)) for path in FILES]
-
-FILE_LINES_MAX = 400
-FUNCTION_LINES_MAX = 60
-FUNCTION_LINES_MEDIAN = 10
-# Names that say nothing of what they name.
-EMPTY_NAMES = frozenset({"data", "info", "manager", "process", "handle"})
-# What is printed is a command's answer; everything else is logged.
-PRINTERS = ("proxy/cli/", "proxy/demo/")
-# Where tasks are made: each of these holds them until they end.
-TASK_HOLDERS = frozenset({"proxy/foundation/tasks.py"})
-BARE_TASKS = frozenset({"create_task", "ensure_future"})
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@cache
-def tree(name: str) -> ast.Module:
-    """The module, parsed."""
-    return ast.parse((ROOT / name).read_text("utf-8"), name)
-
-
-def functions(name: str) -> Iterator[Function]:
-    """Every function of a module, nested ones too."""
-    return (node for node in ast.walk(tree(name)) if isinstance(node, Function))
-
-
-def lines_of(function: Function) -> int:
-    """Its length, from `def` to its last line; its docstring is not counted: a promise may be long."""
-    lines = (function.end_lineno or function.lineno) - function.lineno + 1
-    first = function.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        lines -= (first.end_lineno or first.lineno) - first.lineno + 1
-    return lines
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 
 def tracked() -> list[Path]:
@@ -64,99 +30,37 @@ def tracked() -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_can_be_read_at_a_sitting(name: str) -> None:
-    assert len((ROOT / name).read_text("utf-8").splitlines()) <= FILE_LINES_MAX
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_function_is_longer_than_a_screen(name: str) -> None:
-    long = {one.name: lines_of(one) for one in functions(name) if lines_of(one) > FUNCTION_LINES_MAX}
-    assert long == {}
-
-
-def test_most_functions_are_small() -> None:
-    lengths = [lines_of(function) for name in NAMES for function in functions(name)]
-    assert len(lengths) > 300
-    assert median(lengths) <= FUNCTION_LINES_MEDIAN
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_module_begins_with_its_law(name: str) -> None:
-    text = (ROOT / name).read_text("utf-8")
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), "the first lines say what the file promises"
-
-
-def assigned(module: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every bare name that is given a value, as a variable or an argument, and its line."""
-    for node in ast.walk(module):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id, node.lineno
-        elif isinstance(node, Function | ast.Lambda):
-            arguments = node.args
-            for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-                yield one.arg, one.lineno
-
-
-def overriding(module: ast.Module) -> set[int]:
-    """Lines of the arguments whose names a protocol of the library prescribes."""
-    prescribed = {"data_received", "eof_received", "connection_made", "connection_lost", "write_eof"}
-    return {
-        argument.lineno
-        for node in ast.walk(module)
-        if isinstance(node, Function) and node.name in prescribed
-        for argument in node.args.args
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_names_say_what_they_name(name: str) -> None:
-    module = tree(name)
-    empty = [f"{word} (line {at})" for word, at in assigned(module) if word in EMPTY_NAMES]
-    allowed = overriding(module)
-    assert [one for one in empty if int(one.split("line ")[1][:-1]) not in allowed] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_left_for_later(name: str) -> None:
-    assert re.findall(r"\b(?:TODO|FIXME|XXX|HACK)\b", (ROOT / name).read_text("utf-8")) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_only_commands_print(name: str) -> None:
-    calls = (node.func for node in ast.walk(tree(name)) if isinstance(node, ast.Call))
-    prints = [call.lineno for call in calls if isinstance(call, ast.Name) and call.id == "print"]
-    assert not prints or name.startswith(PRINTERS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_task_has_a_holder(name: str) -> None:
-    """`asyncio.create_task` is forgotten by everybody; a loop's is allowed where its result is kept."""
-    bare = [
-        node.lineno
-        for node in ast.walk(tree(name))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Call)
-        and isinstance(node.value.func, ast.Attribute)
-        and node.value.func.attr in BARE_TASKS
-    ]
-    assert bare == [], "a task that nobody holds"
-    called = [
-        node.lineno
-        for node in ast.walk(tree(name))
-        if isinstance(node, ast.Attribute)
-        and node.attr in BARE_TASKS
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "asyncio"
-    ]
-    assert not called or name in TASK_HOLDERS
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_importing_a_module_runs_nothing(name: str) -> None:
+def test_importing_a_module_runs_nothing() -> None:
     """No call for its effect at the top of a module; `if __name__ == "__main__"` is not an import."""
-    loose = [node.lineno for node in tree(name).body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    assert loose == []
+    calls = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in FILES
+        for node in ast.parse(path.read_text("utf-8"), str(path)).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    }
+    assert calls == set()
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Every module that a file imports, or imports from, and the line."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def test_no_module_of_tests_imports_from_another() -> None:
+    """What several tests need stands in a module that is no test: a fixture imported twice starts its server twice."""
+    found = {
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in TESTS
+        for line, name in imported(path)
+        if re.fullmatch(r"tests\.(?:\w+\.)*(?:conftest|test_\w+)", name)
+        and (ROOT / f"{name.replace('.', '/')}.py").exists()
+    }
+    assert found == set()
 
 
 # -- the project around it ---------------------------------------------------------------------------------------

@@ -21,9 +21,7 @@ from tests.bench.lines import Line, at_least, at_most, table
 from tests.bench.load import Rig, Target, build, compiler
 from tests.bench.records import opened, record
 from tests.bench.stores import Ledger, cpu_s
-from tests.support.postgres import own_server, postgres_cluster
-
-__all__ = ["postgres_cluster"]
+from tests.support.postgres import own_server
 
 
 @pytest.fixture

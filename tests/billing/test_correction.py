@@ -26,7 +26,7 @@ from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import content_hash, entry
 from proxy.metering.usage import Reading, Usage, UsageSource
 from tests.billing.pricing import WORDS, prices
-from tests.billing.test_settlement import COST, ESTIMATED, OPENED, PRICE, RECORD, REPORTED
+from tests.billing.records import COST, ESTIMATED, OPENED, PRICE, RECORD, REPORTED
 
 TERMINAL = entry(RECORD)
 DEARER = configured(Rates(input=200_000_000, cached_input=100_000_000, output=800_000_000))

@@ -2,133 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import io
-import itertools
-import json
-import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from proxy.billing.reservation import CounterState
-from proxy.cli import main
-from proxy.demo.script import Shape
-from proxy.runtime.machine.budgets import open_budgets
-from proxy.settings import load
-from tests.distributed.conftest import ledger_url, postgres, postgres_cluster, queue_url
-from tests.support.net import Response, ask, chat_request, connect
+from tests.budgets.limited import Limited, deployment
+from tests.distributed.apart import ledger_url, queue_url
 from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import Tokenweir, provider_section
 
-__all__ = ["ledger_url", "postgres", "postgres_cluster", "queue_url"]
+__all__ = ["ledger_url", "queue_url"]
 
-# One generated token costs a thousand nano-USD, a prompt nothing: sums can be done in one's head.
-PRICE = {"input": 0, "output": 1}
 TOKEN_USD = "0.000001"
-SOON_S = 15.0
-
-_numbers = itertools.count(1)
-
-
-class Limited:
-    """A deployment, and its keys with limits."""
-
-    def __init__(self, tokenweir: Tokenweir, provider: ScriptedProvider) -> None:
-        self.tokenweir = tokenweir
-        self.provider = provider
-
-    @property
-    def url(self) -> str:
-        return self.tokenweir.url
-
-    def key(self, *options: str) -> tuple[str, str]:
-        """A new key with these options: its id, its secret."""
-        made = self.change("keys", "create", "--alias", f"key-{next(_numbers)}", *options)
-        return made["key_id"], made["key"]
-
-    def change(self, *arguments: str) -> dict[str, Any]:
-        """A command that prints one object, run in this process: to start one for each takes a second."""
-        printed = io.StringIO()
-        with patch.dict(os.environ, self.tokenweir.environment), contextlib.redirect_stdout(printed):
-            assert main([*arguments, "--config", str(self.tokenweir.config)]) == 0, printed.getvalue()
-        answer: dict[str, Any] = json.loads(printed.getvalue())
-        return answer
-
-    def model(self, tokens: int = 100, **shape: Any) -> str:
-        """A model that answers with so many tokens."""
-        return self.provider.script(f"m{next(_numbers)}", Shape("openai", tokens=tokens, **shape))
-
-    async def post(
-        self, key: str, model: str, *, stream: bool = False, max_tokens: int | None = 100, **options: Any
-    ) -> Response:
-        """One request, read to its end. `options`: headers, and more of the body."""
-        headers = options.pop("headers", None)
-        limit = {} if max_tokens is None else {"max_tokens": max_tokens}
-        body = ask(model, stream=stream, **limit, **options)
-        async with await connect(self.url) as client:
-            await client.send(chat_request(body, key=key, headers=headers))
-            return await client.read(SOON_S)
-
-    async def many(self, key: str, model: str, count: int, **options: Any) -> list[Response]:
-        """So many at once."""
-        return await asyncio.gather(*(self.post(key, model, **options) for _ in range(count)))
-
-    def entries(self, key_id: str, count: int) -> list[dict[str, Any]]:
-        """The key's entries, once there are so many; and there are no more."""
-
-        def of_key(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            return [entry for entry in entries if entry["key_id"] == key_id]
-
-        found = of_key(self.tokenweir.until(lambda entries: len(of_key(entries)) >= count, timeout_s=SOON_S))
-        assert len(found) == count
-        return found
-
-    def gates(self) -> dict[str, dict[str, Any]]:
-        """Every gate as `tokenweir budgets show` tells it."""
-        printed = self.tokenweir.command("budgets", "show", "--json").stdout
-        return {one["gate"]: one for one in map(json.loads, printed.splitlines())}
-
-    async def gate(self, gate_id: str) -> CounterState:
-        """How it stands, asked without starting a process."""
-        store = open_budgets(load(self.tokenweir.config, self.tokenweir.environment), "test")
-        try:
-            found = await store.counter_states([gate_id])
-        finally:
-            await store.aclose()
-        return found[0] if found else CounterState(gate_id, 0.0, None, 0, 0, 0)
-
-    async def at_rest(self, gate_id: str, *, within_s: float = SOON_S) -> CounterState:
-        """The same once nothing is held there, open or on its way."""
-        until = time.monotonic() + within_s
-        while ((gate := await self.gate(gate_id)).held, gate.open, gate.closed) != (0, 0, 0):
-            assert time.monotonic() < until, gate
-            await asyncio.sleep(0.1)
-        return gate
-
-
-def code(response: Response) -> str:
-    """The code of an error."""
-    found: str = json.loads(response.body)["error"]["code"]
-    return found
-
-
-def served(responses: list[Response]) -> int:
-    """How many were served; the others must have been refused."""
-    found = [one.status for one in responses]
-    assert set(found) <= {200, 402, 429, 503}, found
-    return found.count(200)
-
-
-def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tokenweir:
-    """One machine, unless it is given more. Not started."""
-    models = {"*": {"provider": "scripted", "price": PRICE, "cost": PRICE}, "priceless/*": {"provider": "scripted"}}
-    return Tokenweir(folder, providers={"scripted": provider_section(provider.base_url)}, models=models, **settings)
 
 
 @pytest.fixture(scope="session")

@@ -11,40 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.budgets.conftest import SOON_S, Limited, code, deployment, served
-from tests.budgets.test_death import hold
-from tests.support.net import Response
+from tests.budgets.limited import SOON_S, Limited, code, hold, served
+from tests.budgets.machines import GRACE_S, LEASE_S, Machines
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey
 
-LEASE_S, GRACE_S = 3.0, 7.0
 FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
-
-
-class Machines:
-    """Proxies of one deployment, each with a data directory of its own, and a worker."""
-
-    def __init__(self, folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, count: int) -> None:
-        urls = {"ledger_url": ledger_url, "queue_url": queue_url, "lease_s": LEASE_S, "shutdown_grace_s": 1.0}
-        self.proxies = [
-            Limited(deployment(folder / f"machine-{number}", provider, **urls), provider) for number in range(count)
-        ]
-        self.worker = self.proxies[0].tokenweir.worker()
-
-    def start(self) -> None:
-        for one in self.proxies:
-            one.tokenweir.start()
-        self.worker.start()
-
-    def close(self) -> None:
-        self.worker.close()
-        for one in self.proxies:
-            one.tokenweir.close()
-
-    async def many(self, key: str, model: str, count: int, **options: object) -> list[Response]:
-        """So many at once, spread over all of them."""
-        turns = (self.proxies[number % len(self.proxies)] for number in range(count))
-        return await asyncio.gather(*(one.post(key, model, **options) for one in turns))  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.reports.reports import read_balances
 from proxy.storage.database import open_engine
-from tests.budgets.conftest import Limited, deployment
-from tests.budgets.test_apart import Machines
+from tests.budgets.limited import Limited, deployment
+from tests.budgets.machines import Machines
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 

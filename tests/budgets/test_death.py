@@ -10,23 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.budgets.conftest import SOON_S, Limited, deployment, served
-from tests.support.net import RawClient, ask, chat_request, connect
+from tests.budgets.limited import Limited, deployment, hold, served
 from tests.support.provider import ScriptedProvider
 
 STREAMS = 100
-
-
-async def hold(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:
-    """So many streams that run."""
-    model = limited.model(100, pace_ms=500)
-    clients = []
-    for _ in range(count):
-        client = await stack.enter_async_context(await connect(limited.url))
-        await client.send(chat_request(ask(model, max_tokens=100), key=key))
-        assert (await client.read_head(SOON_S)).status == 200
-        clients.append(client)
-    return clients
 
 
 async def test_a_killed_proxy_with_a_hundred_reservations(alone: Limited) -> None:

@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from proxy.demo.script import Send, Stall
-from tests.budgets.conftest import Limited, code, served
+from tests.budgets.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
 from tests.support.sse import events
 

@@ -15,7 +15,7 @@ from proxy.cli import main
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring, Refused
 from proxy.ledger.settling.store import Arrival
-from tests.cli.test_putting_right import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 
 LIMITS = (

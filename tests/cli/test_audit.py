@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.test_putting_right import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from proxy.ledger.settling.spend import ledger_time, sums
 from proxy.runtime.machine.budgets import open_budgets
 from proxy.runtime.machine.command_store import CommandStore
 from proxy.settings import load
-from tests.cli.test_putting_right import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands
 from tests.ledger.making import an_entry, arriving
 from tests.support.postgres import Server
 from tests.support.valkey import Valkey

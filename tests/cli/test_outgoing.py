@@ -21,7 +21,7 @@ from proxy.cli import main
 from proxy.ledger.settling.store import Arrival
 from proxy.settings import SettingsError, parse
 from proxy.sinks.progress import begin
-from tests.cli.test_putting_right import CONFIG, Commands
+from tests.cli.commands import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 from tests.support.net import ask, post_chat
 from tests.support.tokenweir import Tokenweir

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +17,13 @@ from proxy.ledger.schema.tables import balances, dead_letters
 from proxy.ledger.settling.settler import Arrival
 from proxy.ledger.settling.store import DeadLetter
 from proxy.runtime.machine.command_store import CommandStore
-from proxy.settings import load
 from proxy.storage.database import reading, writing
+from tests.cli.commands import CONFIG, MODEL, Commands
 from tests.ledger.making import stored
 from tests.ledger.real import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
 
-MODEL = {"provider": "tera", "price": {"input": 1, "output": 2}, "cost": {"input": 1, "output": 1}}
-CONFIG: dict[str, Any] = {
-    "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
-    "models": {"tera-large": MODEL},
-}
 NOW = configured(Rates(input=10**9, cached_input=10**9, output=2 * 10**9))
 NAME = a_real_entry().exchange_id
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Three exchanges are settled there."""
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore.open(load(file, {}))
-    store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
-    store.close()
-    return file
-
-
-class Commands:
-    """Runs them; what they print is read as JSON lines."""
-
-    def __init__(self, config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.config = config
-        self._capsys = capsys
-        self.err = ""
-        self.out = ""
-
-    def __call__(self, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-        assert main([*arguments, "--config", str(self.config)]) == code, self._capsys.readouterr().err
-        printed = self._capsys.readouterr()
-        self.out, self.err = printed.out, printed.err
-        return [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
-
-    def ledger(self, work: Callable[[CommandStore], Any]) -> Any:
-        """Something by hand."""
-        store = CommandStore.open(load(self.config, {}))
-        try:
-            return work(store)
-        finally:
-            store.close()
 
 
 @pytest.fixture

@@ -23,17 +23,10 @@ from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.runtime.machine.budgets import FollowedLedger
 from proxy.storage.redis_client import open_redis
-from tests.ledger.conftest import (
-    engine,
-    kept_on_postgres,
-    kept_on_sqlite,
-    ledger_url,
-    migrated,
-    store,
-)
 from tests.ledger.making import a_store, an_entry, arriving
+from tests.support.ledgers import engine, ledger_url, store
 
-__all__ = ["engine", "kept_on_postgres", "kept_on_sqlite", "ledger_url", "migrated", "store"]
+__all__ = ["engine", "ledger_url", "store"]
 
 _NOTHING = OwnHolds((), (), ())
 NODES = 3

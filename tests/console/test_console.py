@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,9 @@ from proxy.reports.usage import DAY_S, id_from
 from proxy.runtime.machine.command_store import CommandStore
 from proxy.runtime.proxy.console import Console
 from proxy.settings import parse
+from tests.console.entries import TODAY, YESTERDAY, entry
 from tests.console.stand import CONFIG, PEPPER, SECRET, Stand
 from tests.ledger.real import a_real_entry, settle
-
-TODAY = int(time.time()) // DAY_S * DAY_S
-YESTERDAY = float(TODAY - DAY_S)
-
-
-def entry(number: int, **differences: Any) -> Any:
-    """An exchange of yesterday."""
-    at = YESTERDAY + number
-    name = f"{id_from(at)}7{number:03x}-8000-{number:012x}"
-    return replace(a_real_entry(number, started_at=at, **differences), exchange_id=name, entry_id=f"entry-{number}")
 
 
 def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:

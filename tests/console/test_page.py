@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from proxy.console.page_routes import FOLDER
 from proxy.demo.script import Shape
 from tests.console.furnished import KEYS, furnish, running
+from tests.console.serving import opened
 from tests.console.stand import SECRET, Stand
-from tests.console.test_serve import opened
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 

@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPResponse
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from proxy.demo.script import Shape
+from tests.console.serving import SECRET, answer, opened
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
 WORKERS = 2
-SECRET = "a-secret-of-0123456789-abcdefghij"
-
-
-def opened(url: str, path: str, key: str, body: Any = None, **headers: str) -> HTTPResponse:
-    """An answer whose body is not read yet."""
-    where = urlsplit(url)
-    connection = HTTPConnection(where.hostname or "", where.port, timeout=10)
-    sent = None if body is None else json.dumps(body)
-    headers = {"Authorization": f"Bearer {key}", "Connection": "close", **headers}  # the answer closes it all
-    connection.request("GET" if body is None else "POST", path, sent, headers)
-    return connection.getresponse()
-
-
-def answer(url: str, path: str, key: str) -> tuple[int, Any]:
-    response = opened(url, path, key)
-    return response.status, json.loads(response.read())
 
 
 def event(watched: HTTPResponse) -> Any:

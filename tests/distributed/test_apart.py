@@ -12,10 +12,10 @@ import pytest
 
 from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.demo.script import Shape
-from tests.console.test_serve import SECRET, answer
+from tests.console.serving import SECRET, answer
 from tests.crash.chaos import exposition, gauges, settle
 from tests.crash.stage import Stage, until
-from tests.distributed.conftest import LEASE_S, Apart
+from tests.distributed.apart import LEASE_S, Apart
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir

@@ -14,8 +14,8 @@ import pytest
 
 from proxy.storage.database import open_engine
 from tests.crash.chaos import Chaos, Instant
+from tests.distributed.apart import Apart
 from tests.distributed.books import wrong_books
-from tests.distributed.conftest import Apart
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey

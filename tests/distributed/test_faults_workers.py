@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from proxy.storage.database import open_engine
-from tests.distributed.conftest import Apart
+from tests.distributed.apart import Apart
 from tests.distributed.mortal import POISON, Phase
 from tests.distributed.plant import Plant, heal, plant
 from tests.support.provider import ScriptedProvider

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.conftest import ledger_url, postgres, postgres_cluster, queue_url
+from tests.distributed.apart import ledger_url, queue_url
 from tests.faults.points import PROXY_FILES, WORKER_FILES, Fault, points
 from tests.faults.stage import Swept, apart, embedded, reached
 from tests.support.provider import ScriptedProvider
 
-__all__ = ["ledger_url", "postgres", "postgres_cluster", "queue_url"]
+__all__ = ["ledger_url", "queue_url"]
 
 # Part of the points only, as i/n: for machines with more time than patience, and for running parts side by side.
 PART, PARTS = (int(number) for number in os.environ.get("TOKENWEIR_SWEEP", "0/1").split("/"))

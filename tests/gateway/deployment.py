@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from proxy.demo.script import AnyStep, Script, Shape
 from tests.support.net import RawClient, Response, ask, chat_request, connect, free_port
@@ -171,3 +173,20 @@ def nusd(entry: dict[str, Any]) -> int:
     """What `entry` was billed, in nano-USD."""
     whole, _, part = entry["charge_usd"].partition(".")
     return int(whole) * 10**9 + int(part.ljust(9, "0"))
+
+
+@pytest.fixture(scope="session")
+def deployment_process(
+    tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedProvider
+) -> Iterator[Deployment]:
+    """One proxy process for the whole test session; how it ends is part of the test."""
+    deployment = Deployment(tmp_path_factory.mktemp("gateway"), provider_process)
+    yield deployment
+    deployment.close()
+
+
+@pytest.fixture
+def deployment(deployment_process: Deployment, provider: ScriptedProvider) -> Deployment:
+    """The shared deployment, its provider with no plans and an empty log."""
+    assert provider is deployment_process.provider
+    return deployment_process

@@ -12,25 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.http.framing import LINE_BYTES_MAX, BadFramingError, ChunkReader, LengthReader, read_head, whole_chunks
+from tests.gateway.frames import framed, unframed
 
 LAST = b"0\r\n\r\n"
 # What a payload is made of here: everything that framing is made of, so that one can be taken for the other.
 NASTY = [b"\r\n", b"\r", b"\n", LAST, b"5\r\nhello\r\n", b";", b"data: x\n\n", b"0", "é水".encode(), b"\0"]
-
-
-def framed(payload: bytes, extension: bytes = b"") -> bytes:
-    return b"%x%b\r\n%b\r\n" % (len(payload), extension, payload)
-
-
-def unframed(wire: bytes) -> bytes:
-    """Chunked framing taken off the simple way; the wire must be whole chunks without extensions."""
-    payload = b""
-    while wire:
-        size, _, wire = wire.partition(b"\r\n")
-        length = int(size, 16)
-        assert wire[length : length + 2] == b"\r\n"
-        payload, wire = payload + wire[:length], wire[length + 2 :]
-    return payload
 
 
 def segments(wire: bytes, rng: random.Random) -> list[bytes]:

@@ -12,8 +12,8 @@ import pytest
 
 from proxy.demo.script import Cut, Script, Send, Stall, json_script
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
+from tests.gateway.languages import ask
 from tests.gateway.streams import without_run
-from tests.gateway.test_languages import ask
 from tests.support.net import chat_request, connect
 from tests.support.sse import without_usage_event
 

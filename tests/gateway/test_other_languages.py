@@ -12,11 +12,11 @@ import pytest
 
 from proxy.demo.script import Script, Send, Stall, json_script
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
-from tests.gateway.test_languages import ask
+from tests.gateway.languages import ask
+from tests.gateway.other_languages import ASKED
 from tests.metering import fixtures
 from tests.support.net import chat_request, connect
 
-ASKED = {"messages": [{"role": "user", "content": "How much water goes over the weir?"}]}
 ANSWERED = {
     "id": "chatcmpl-8",
     "choices": [{"index": 0, "message": {"content": "Much."}, "finish_reason": "stop"}],

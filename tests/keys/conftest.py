@@ -5,92 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from proxy.budgets.redis.store import RedisBudgets
-from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
-from proxy.storage.redis_client import open_redis
-from tests.support.valkey import prefix, redis_url, shared_valkey
-
-__all__ = ["prefix", "redis_url", "shared_valkey"]
-
-NOW = 1_800_000_000.25
-
-
-class Clock:
-    """Unix time, as a test wants it."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Stores:
-    """One store; each `node` is a handle of its own."""
-
-    kind = ""
-
-    def __init__(self) -> None:
-        self.clock = Clock()
-
-    def node(self, name: str) -> BudgetStore:
-        """A new handle."""
-        raise NotImplementedError
-
-    async def lose(self) -> None:
-        """All that it has, as if it had never been told."""
-        raise NotImplementedError
-
-    async def warmed(self) -> None:
-        """Return when a loss is over."""
-        raise NotImplementedError
-
-
-class LocalStores(Stores):
-    """A file."""
-
-    kind = "local"
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.path = folder / "budgets.db"
-
-    def node(self, name: str) -> BudgetStore:
-        return SqliteBudgets(self.path, node=name, unix_time=self.clock)
-
-    async def lose(self) -> None:
-        for path in self.path.parent.glob("budgets.db*"):
-            path.unlink()
-
-    async def warmed(self) -> None:
-        pass  # by a clock that tests do not set
-
-
-class RedisStores(Stores):
-    """A server."""
-
-    kind = "redis"
-
-    def __init__(self, url: str, prefix: str) -> None:
-        super().__init__()
-        self.redis: Any = open_redis(url)
-        self._prefix = prefix
-
-    def node(self, name: str) -> BudgetStore:
-        return RedisBudgets(self.redis, node=name, prefix=self._prefix, unix_time=self.clock)
-
-    async def lose(self) -> None:
-        keys = [key async for key in self.redis.scan_iter(f"{{{self._prefix}:budgets}}*", count=10_000)]
-        if keys:
-            await self.redis.delete(*keys)
-
-    async def warmed(self) -> None:
-        self.clock.now += 2
+from tests.keys.stores import NOW, LocalStores, RedisStores, Stores
 
 
 @pytest.fixture(params=["local", "redis"])

@@ -21,7 +21,7 @@ from proxy.billing.reservation import (
     Verdict,
 )
 from proxy.budgets.store import BudgetStore, OwnHolds
-from tests.keys.conftest import NOW, LocalStores, Stores
+from tests.keys.stores import NOW, LocalStores, Stores
 
 SINCE = NOW - 1000
 KEY = LimitCounter("key_a", SINCE, nusd_max=1_000)

@@ -23,9 +23,7 @@ from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 from proxy.storage.redis_client import open_redis
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
-from tests.support.valkey import Valkey, valkey
-
-__all__ = ["valkey"]
+from tests.support.valkey import Valkey
 
 KEY = LimitCounter("key_a", nusd_max=1_000)
 Open = Callable[[str, str], RedisBudgets]

@@ -15,9 +15,6 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
 from proxy.storage.redis_client import open_redis
-from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
-
-__all__ = ["prefix", "redis_url", "shared_valkey", "valkey"]
 
 PEPPER = b"p" * 32
 REMEMBER_S = 60.0

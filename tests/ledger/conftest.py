@@ -6,22 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from proxy.ledger.schema.migrate import migrate
-from proxy.ledger.settling.store import LedgerStore
-from proxy.storage.database import open_engine, sqlite_url
-from tests.ledger.making import a_store, emptied
+from proxy.storage.database import sqlite_url
+from tests.support.ledgers import engine, ledger_url, store
 from tests.support.postgres import Server
 
-
-@pytest.fixture(scope="session")
-def migrated(postgres: Server) -> Iterator[str]:
-    """The name of a migrated database on Postgres, to be copied: that is faster than to migrate."""
-    name = postgres.new_database()
-    migrate(postgres.url(name))
-    yield name
-    postgres.drop_database(name)
+__all__ = ["engine", "ledger_url", "store"]
 
 
 @pytest.fixture
@@ -54,42 +45,3 @@ def fresh_ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(request.getfixturevalue("postgres_ledger_url"))
     migrate(url := sqlite_url(tmp_path / "ledger.db"))
     return url
-
-
-@pytest.fixture(scope="session")
-def kept_on_postgres(postgres: Server, migrated: str) -> Iterator[str]:
-    """One for many tests: to make it costs more than most of them."""
-    name = postgres.new_database(migrated)
-    yield postgres.url(name)
-    postgres.drop_database(name)
-
-
-@pytest.fixture(scope="session")
-def kept_on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One for many tests."""
-    migrate(url := sqlite_url(tmp_path_factory.mktemp("kept") / "ledger.db"))
-    return url
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest) -> str:
-    """A migrated database with nothing in it, once of each kind."""
-    url = str(request.getfixturevalue(f"kept_on_{request.param}"))
-    engine = open_engine(url)
-    emptied(engine)
-    engine.dispose()
-    return url
-
-
-@pytest.fixture
-def engine(ledger_url: str) -> Iterator[Engine]:
-    """Reaches a migrated ledger."""
-    engine = open_engine(ledger_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def store(engine: Engine) -> LedgerStore:
-    """Writes to it."""
-    return a_store(engine)

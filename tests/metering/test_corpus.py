@@ -5,10 +5,6 @@ from __future__ import annotations
 import functools
 import gzip
 import json
-import random
-from collections.abc import Iterator
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +13,8 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
-from proxy.metering.wire.sse import EventFramer, is_quiet
-
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+from proxy.metering.wire.sse import EventFramer
+from tests.metering.corpus import CORPUS, FIELDS, cuts
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 
@@ -67,16 +61,6 @@ def told(raw: dict[str, Any]) -> dict[str, int | None]:
         "audio_completion_tokens": completion.get("audio_tokens"),
         "searches": tools.get("web_search_requests", raw.get("num_sources_used")),
     }
-
-
-def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
-    rng = random.Random(seed)
-    yield [body]
-    yield body.splitlines(keepends=True)
-    at = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(40))})
-    yield [body[a:b] for a, b in pairwise(at)]
-    inside = [at for at in range(1, len(body)) if body[at] & 0xC0 == 0x80]  # inside UTF-8
-    yield [body[a:b] for a, b in zip([0, *inside], [*inside, len(body)], strict=True)]
 
 
 @pytest.mark.parametrize("name", ["open.jsonl", "more_streams.jsonl.gz"])

@@ -17,19 +17,11 @@ import pytest
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
-from tests.metering.test_corpus import CORPUS, FIELDS, cuts
-from tests.metering.test_corpus_languages import in_tokens
-
-UNFINISHED = "lmnr-ai/lmnr-ts/packages/lmnr/test/recordings/google-genai-creates-a-streaming-genai-span.json#0"
+from tests.metering.corpus import CORPUS, FIELDS, cuts
+from tests.metering.corpus_gemini import UNFINISHED
+from tests.metering.corpus_languages import in_tokens
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
-
-
-def exception(record: dict[str, Any]) -> str | None:
-    """Why the truth of a record is not what it used."""
-    if record["id"] == UNFINISHED:
-        return "unfinished"
-    return "tools" if (record["truth"] or {}).get("tool_use_prompt_tokens") else None
 
 
 @functools.cache

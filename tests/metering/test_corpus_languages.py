@@ -11,11 +11,7 @@ import functools
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -27,11 +23,9 @@ from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
+from tests.metering.corpus_languages import CORPUS, FIELDS, cuts, exception, in_tokens, metered, spoken
 
-CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
-FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
 # Mistral speaks chat at OpenAI's path; the corpus names it apart.
 MISTRAL_CHAT = replace(OPENAI_CHAT, name="mistral.chat")
 # How many records there are of each, plain and streamed, and the exceptions among them.
@@ -45,7 +39,6 @@ LANGUAGES = (
     (OLLAMA_CHAT, 31, {}),
     (OLLAMA_GENERATE, 9, {}),
 )
-SEVERAL = (b'"type":"message_start"', b'"type":"response.created"')
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 
@@ -64,50 +57,11 @@ def recorded() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def spoken(record: dict[str, Any]) -> bool:
-    """Cohere's first version of chat is another language, which is not spoken here."""
-    return record["dialect"] != "cohere.chat" or record["path"].partition("?")[0] != "/v1/chat"
-
-
-def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:
-    yield [body]
-    rng = Random(seed)
-    at = sorted({0, len(body), *(rng.randrange(len(body) + 1) for _ in range(40))})
-    yield [body[a:b] for a, b in pairwise(at)]
-    yield body.splitlines(keepends=True)
-
-
-def metered(dialect: Dialect, record: dict[str, Any], pieces: list[bytes]) -> Metered:
-    content_type = record["response_headers"].get("content-type", "").partition(";")[0]
-    framing = dialect.framing(content_type, streamed=record["streamed"])
-    meter = dialect.plain_meter() if framing is None else dialect.stream_meter(framing)
-    for piece in pieces:
-        meter.feed(piece)
-    return meter.close()
-
-
-def in_tokens(usage: Usage | None) -> Usage | None:
-    """What the truth speaks of."""
-    return usage and Usage(**{name: getattr(usage, name) for name in FIELDS})
-
-
 def expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
     if dialect.free:
         return Usage(0, None, 0, None, 0) if record["status"] == 200 else None
     truth = record["truth"]
     return truth and Usage(**{name: truth[name] for name in FIELDS})
-
-
-def exception(record: dict[str, Any]) -> str | None:
-    """Why the truth of a record is not what it used."""
-    body = record["body"].encode()
-    if any(body.count(one) > 1 for one in SEVERAL):
-        return "several"
-    raw = (record["truth"] or {}).get("usage_raw", {})
-    if record["dialect"] == "cohere.chat" and "reasoning_tokens" in raw.get("tokens", {}):
-        return "reasoning"
-    steps = raw.get("iterations", ())
-    return "compaction" if any(step["type"] == "compaction" for step in steps) else None
 
 
 @pytest.mark.parametrize(("dialect", "count", "known"), LANGUAGES, ids=[dialect.name for dialect, *_ in LANGUAGES])

@@ -15,39 +15,9 @@ from proxy.metering.meter import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
+from tests.metering.gemini import ASKED, ERROR, STORY, counts, said, sse, text
 
-
-def counts(prompt: Any = 9, candidates: Any = None, thoughts: Any = None, **more: Any) -> dict[str, Any]:
-    """A usageMetadata whose total is right."""
-    named = {"promptTokenCount": prompt, "candidatesTokenCount": candidates, "thoughtsTokenCount": thoughts}
-    given_ones = {name: value for name, value in named.items() if value is not None}
-    total = sum(value for value in (*given_ones.values(), more.get("toolUsePromptTokenCount", 0)))
-    return given_ones | {"totalTokenCount": total} | more
-
-
-def said(*parts: dict[str, Any], used: Any = None, finish: Any = None, index: int = 0) -> dict[str, Any]:
-    """An event with one candidate."""
-    candidate: dict[str, Any] = {"content": {"parts": list(parts), "role": "model"}, "index": index}
-    if finish is not None:
-        candidate["finishReason"] = finish
-    event = {"candidates": [candidate], "responseId": "resp-1", "modelVersion": "m"}
-    return event if used is None else event | {"usageMetadata": used}
-
-
-def text(*words: str, **more: Any) -> dict[str, Any]:
-    return said(*({"text": word} for word in words), **more)
-
-
-STORY = [
-    said({"text": "Weighing it.", "thought": True}, used=counts(9, None, 40)),
-    text("The water", used=counts(9, 2, 40)),
-    text(" rises.", used=counts(9, 5, 40), finish="STOP"),
-]
 FINAL = Usage(9, None, 45, 40, 54)
-
-
-def sse(*events: Any) -> bytes:
-    return b"".join(b"data: " + json.dumps(event).encode() + b"\r\n\r\n" for event in events)
 
 
 def array(*events: Any) -> bytes:
@@ -244,9 +214,6 @@ def test_a_prompt_that_was_blocked_is_over() -> None:
         assert result.evidence.empty
 
 
-ERROR = {"error": {"code": 503, "message": "the model is overloaded", "status": "UNAVAILABLE"}}
-
-
 def test_an_error_is_no_output_wherever_it_stands() -> None:
     for result in (metered(sse(*STORY[:2], ERROR)), metered(array(*STORY[:2], ERROR))):
         assert (result.failed, result.complete, result.usage) == ("error_event", False, Usage(prompt_tokens=9))
@@ -275,9 +242,6 @@ def test_nothing_a_provider_sends_raises(events: list[Any]) -> None:
         assert metered(written(*events)) == metered(written(*events), size=1)
     for event in events:
         answered(event)
-
-
-ASKED = {"contents": [{"role": "user", "parts": [{"text": "How much?"}]}]}
 
 
 def test_facts_of_a_request() -> None:

@@ -15,7 +15,7 @@ from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import Metered
 from proxy.metering.tokenizer_feed import PIECE_CHARS, TextKind, TokenizerFeed
-from tests.gateway.test_languages import MESSAGES, RESPONSES, Language
+from tests.gateway.languages import MESSAGES, RESPONSES, Language
 from tests.metering.fixtures import call, chunk, say, sse
 
 

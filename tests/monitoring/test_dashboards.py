@@ -26,7 +26,7 @@ from grafana.panels import POSTGRES, PROMETHEUS, WIDTH
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
 from tests.crash.stage import quick_key
-from tests.monitoring.test_rules import RULES
+from tests.monitoring.files import RULES
 from tests.support.net import ask, chat_request, connect, free_port, post_chat
 from tests.support.postgres import Server
 from tests.support.prometheus import Prometheus

@@ -3,15 +3,12 @@ promtool has no complaint. `python -m tests.monitoring.test_exposition` writes t
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.telemetry.metrics import Metrics
+from tests.monitoring.files import GOLDEN
 from tests.support.prometheus import promtool
-
-GOLDEN = Path(__file__).with_name("exposition.txt")
 
 
 def record(outcome: Outcome, source: UsageSource, **details: object) -> UsageRecord:

@@ -10,14 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.monitoring.test_exposition import GOLDEN
+from tests.monitoring.files import FILES, FOLDER, GOLDEN, RULES
 from tests.support.prometheus import promtool
 
-FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
-FILES = sorted(FOLDER.glob("*.rules.yml"))
-RULES: list[dict[str, Any]] = [
-    rule for file in FILES for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]
-]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 WHO = '{job="tokenweir",instance="a:1"}'
 # A minute between two samples. All is well: traffic, everything settled, nothing to be told.

@@ -1,5 +1,4 @@
-"""Servers for queues; and a folder for journals: in memory where there is one, since these tests sync thousands of
-times."""
+"""A folder for journals: in memory where there is one, since these tests sync thousands of times."""
 
 from __future__ import annotations
 
@@ -9,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
-
-__all__ = ["prefix", "redis_url", "shared_valkey", "valkey"]
-
-MEMORY = Path("/dev/shm")
+from tests.pipeline.journals import MEMORY
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 
 from proxy.journal.frames import FrameKind, encode_frame, record_payload
 from proxy.journal.journal import Journal
+from tests.pipeline.journals import crash
 from tests.pipeline.making import ROOMY, opened, record
-from tests.pipeline.test_journal import crash
 
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
 SEED = int(os.environ.get("TOKENWEIR_CHAOS_SEED", "2026"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import threading
 from pathlib import Path
@@ -12,30 +11,8 @@ import pytest
 from proxy.journal import log
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalFull, JournalInUse
+from tests.pipeline.journals import crash, numbers_of, reopen, run_through
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
-
-
-def run_through(journal: Journal, numbers: range) -> None:
-    """Begin and finish these exchanges."""
-    for number in numbers:
-        journal.begin(opened(number))
-        journal.finish(record(opened(number)))
-
-
-def numbers_of(journal: Journal) -> list[int]:
-    """The numbers of the pending exchanges."""
-    return [int(pending.record.opened.exchange_id[-6:], 16) for pending in journal.pending(10**9)]
-
-
-def crash(journal: Journal) -> None:
-    """Give everything back as a dying process does: no sync, nothing written."""
-    journal._log.close()
-    os.close(journal._lock_fd)
-
-
-def reopen(journal: Journal) -> Journal:
-    crash(journal)
-    return Journal.open(journal._directory, bytes_max=ROOMY)
 
 
 def test_a_record_waits_until_it_is_settled(folder: Path) -> None:

@@ -16,9 +16,8 @@ from proxy.journal import log
 from proxy.journal.frames import MAGIC
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalFull, JournalUnavailable
-from tests.pipeline.conftest import MEMORY
+from tests.pipeline.journals import MEMORY, crash, numbers_of
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
-from tests.pipeline.test_journal import crash, numbers_of
 
 
 class JournalModel(RuleBasedStateMachine):

@@ -1,5 +1,5 @@
 """What drives the proxy here: the deployment of the gateway's tests."""
 
-from tests.gateway.conftest import deployment, deployment_process
+from tests.gateway.deployment import deployment, deployment_process
 
 __all__ = ["deployment", "deployment_process"]

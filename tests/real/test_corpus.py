@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialect import Dialect
-from tests.gateway import test_corpus_openai as endpoints
+from tests.gateway import replay_endpoints as endpoints
 from tests.gateway.deployment import Deployment
+from tests.gateway.replay import ASKED, Replay, check, records_of, replay_all, replays
 from tests.gateway.streams import COUNTS
-from tests.gateway.test_corpus import ASKED, Replay, check, records_of, replay_all, replays
-from tests.metering.test_corpus_gemini import exception as gemini_exception
-from tests.metering.test_corpus_languages import exception, spoken
-from tests.metering.test_corpus_openai import expected
+from tests.metering.corpus_gemini import exception as gemini_exception
+from tests.metering.corpus_languages import exception, spoken
+from tests.metering.corpus_openai import expected
 from tests.support.net import connect
 
 pytestmark = pytest.mark.real

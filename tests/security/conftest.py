@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
+from tests.security.guarded import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
 from tests.support.net import free_port
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
-
-REQUEST_BYTES_MAX = 200_000
-# Few enough that a test can fill them; no other test holds more than one.
-STREAMS_MAX = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Guarded:
-    """A running proxy, a key for it, and what is behind it."""
-
-    tokenweir: Tokenweir
-    provider: ScriptedProvider
-    key: str
-    raw_port: int
-    """where a `RawProvider` answers to the model `raw`; nobody listens there unless a test does"""
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return self.tokenweir.url
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.demo.script import Send, Shape, Stall
 from proxy.demo.shapes import sse
-from tests.security.conftest import Guarded
+from tests.security.guarded import Guarded
 from tests.security.raw_provider import completion, raw_provider, whole
 from tests.support import sse as reading
 from tests.support.net import Response, ask, chat_request, connect, post_chat

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.demo.script import Script, Send
 from proxy.demo.shapes import json_bytes
-from tests.security.conftest import Guarded
+from tests.security.guarded import Guarded
 from tests.security.payloads import request
 from tests.security.raw_provider import completion, raw_provider, streamed, whole
 from tests.support.net import Response, ask, connect, post_chat

@@ -19,7 +19,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes, Server
 from proxy.keys.guesses import GUESSES_MAX
-from tests.security.conftest import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
+from tests.security.guarded import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
 from tests.security.payloads import CHUNKED, chunked, request
 from tests.support.net import RawClient, Response, ask, chat_request, connect, post_chat
 from tests.support.provider import gzipped, long_line

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import http_parser
 
 from proxy.http.server import Routes, Server
-from tests.security.conftest import Guarded
+from tests.security.guarded import Guarded
 from tests.security.payloads import CHUNKED, LINE, chunked, refused, request
 from tests.support.net import RawClient, ask, connect
 

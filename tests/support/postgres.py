@@ -6,6 +6,7 @@ tests kill are processes, and the page cache survives them.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -249,8 +250,16 @@ def own_server(cluster: Path, *, tiny_disk_mb: int = 0, **settings: str) -> Iter
 
 @pytest.fixture(scope="session")
 def postgres_cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a fresh cluster, to make servers of (`own_server`)."""
-    return new_cluster(tmp_path_factory.mktemp("postgres") / "cluster")
+    """A folder with a fresh cluster, to make servers of (`own_server`): made once for all workers of the run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    cluster = folder / "postgres-cluster"
+    with (folder / "postgres-cluster.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not cluster.exists():
+            new_cluster(folder / "postgres-cluster.new").rename(cluster)
+    return cluster
 
 
 @pytest.fixture(scope="session")
