@@ -8,9 +8,9 @@ READY := $(VENV)/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo test check bench faults real lock clean
+.PHONY: help install ready demo test test-fast check check-deploy coverage bench faults real lock clean
 help:            ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 # No build isolation: setuptools is the pinned one, and 3.12 and later put none into a new environment.
 $(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml
@@ -33,24 +33,47 @@ demo: $(RUNTIME) ## real streams through the proxy into a ledger, in under a min
 	@$(BIN)/tokenweir demo
 	@echo; echo "Next: $(BIN)/tokenweir demo --keep goes on serving, with the console; README.md has a quick start"
 
-test: $(READY) check   ## all tests
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
+# The tests start hundreds of processes: each reads what the first one compiled.
+export PYTHONDONTWRITEBYTECODE :=
+PYTEST = $(BIN)/python -m pytest -q
+TOGETHER := -n 3 --dist worksteal
+# What starts no process; all that Python and pip give; what needs a program beside them.
+FAST := not process and not external and not slow and not real
+ALL := not external and not slow and not real
+DEPLOY := external and not slow and not real
+
+test: $(READY) check   ## all tests that need nothing but Python
+	@$(PYTEST) $(TOGETHER) -m "$(ALL)"
+
+test-fast: $(READY)    ## those that start no process: seconds, while you work
+	@$(PYTEST) -n 2 -m "$(FAST)"
+
+check-deploy: $(READY) ## those that need a program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler
+	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
+
+coverage: $(READY)     ## branch coverage of make test and make check-deploy, processes counted
+	@rm -f .coverage .coverage.*
+	@$(BIN)/python -m coverage run -m pytest -q $(TOGETHER) -m "not slow and not real" --timeout 300
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report --format=total --precision=2 | sed 's/$$/ % of lines and branches/'
 
 check: $(READY)  ## types, lint, import contract
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	@$(BIN)/python -m tests.support.javascript
 
 bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compiler; nginx for the ratios)
 	@$(BIN)/python -m tests.bench.run
 	@$(BIN)/python -m tests.bench.apart
 
-faults: $(READY) ## the long runs: kills by the hundred
-	@$(BIN)/python -m pytest -m slow -n 0
+faults: $(READY) ## the long runs: kills by the hundred, and random examples
+	@$(BIN)/python -m pytest -m slow -n 0 --timeout 14400
+	@HYPOTHESIS_PROFILE=random $(PYTEST) $(TOGETHER) -m "hypothesis and $(ALL)" --timeout 600
 
 real: $(READY)   ## recorded answers of real providers at every chunking, and a real llama-server (where they are at hand)
-	@$(BIN)/python -m pytest -m real -n 0
+	@$(BIN)/python -m pytest -m real -n 0 --timeout 3600
 
 lock: $(READY)   ## renew requirements/: all that is used here; of that, what runs, and what builds the package
 	@$(LOCK) --group dev --group build pyproject.toml -o requirements/dev.txt

@@ -1,15 +1,23 @@
-"""Fixtures that many tests share."""
+"""Fixtures that many tests share, and the tiers.
+
+Invariant: a test that starts a process has the mark `process`, one that needs a program or a language's packages that
+pip does not install has the mark `external`. So `make test-fast` is what has neither, `make test` what is not
+`external`, and `make check-deploy` what is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.examples import load_profile
 from tests.support.ledgers import kept_on_postgres, kept_on_sqlite, migrated
 from tests.support.postgres import postgres, postgres_cluster
+from tests.support.processes import no_processes
 from tests.support.provider import ScriptedProvider, provider, provider_process
 from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
@@ -27,6 +35,72 @@ __all__ = [
     "shared_valkey",
     "valkey",
 ]
+
+
+# Who uses one of these fixtures, or a fixture in one of these kinds, uses a process.
+PROCESS_FIXTURES = frozenset(
+    ("postgres_cluster", "postgres", "provider_process", "redis_url", "shared_valkey", "valkey")
+)
+PROCESS_KINDS = ("cluster", "postgres", "redis")
+# Likewise: a program that pip does not install.
+EXTERNAL_FIXTURES = frozenset(("browser", "curl", "node"))
+TIERS = ("process", "external", "slow", "real")
+
+load_profile()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before those of other tiers are deselected."""
+    for item in items:
+        kinds = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        fixtures = getattr(item, "fixturenames", ())
+        if not PROCESS_FIXTURES.isdisjoint(fixtures) or any(kind in PROCESS_KINDS for kind in kinds):
+            item.add_marker(pytest.mark.process)
+        if not EXTERNAL_FIXTURES.isdisjoint(fixtures):
+            item.add_marker(pytest.mark.external)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A test without a mark that starts a process fails, whoever runs it."""
+    if any(item.get_closest_marker(name) for name in TIERS):
+        return (yield)
+    with no_processes():
+        return (yield)
+
+
+class Promised:
+    """In CI no test may be skipped: what a run promises, it does. `privileged` tests need rights that not every machine
+    gives, and may."""
+
+    def __init__(self) -> None:
+        self.skipped: dict[str, str] = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.skipped[report.nodeid] = str(report.longrepr)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail") and "privileged" not in report.keywords:
+            self.skipped[report.nodeid] = str(report.longrepr)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.skipped and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.skipped:
+            terminalreporter.section("skipped, which CI does not allow", red=True)
+            for name, why in self.skipped.items():
+                terminalreporter.line(f"{name}: {why}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers' reports come to the process that started them."""
+    if os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Promised(), "promised")
 
 
 @pytest.fixture

@@ -120,6 +120,7 @@ async def test_a_server_with_a_password(connect: Open, valkey: Valkey) -> None:
         assert "canary" not in str(caught.value)
 
 
+@pytest.mark.process
 async def test_a_server_behind_a_socket_file(connect: Open) -> None:
     with tempfile.TemporaryDirectory() as folder:  # tmp_path can be too long a name for a socket
         file = Path(folder) / "redis.sock"
@@ -137,6 +138,7 @@ async def test_a_server_that_is_not_there(connect: Open) -> None:
         await ping(connect(f"redis://u:canary@127.0.0.1:{free_port()}"))
 
 
+@pytest.mark.process
 async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
     connect: Open, redis_url: str, prefix: str
 ) -> None:
@@ -150,6 +152,7 @@ async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
     assert "canary" not in str(caught.value)
 
 
+@pytest.mark.process
 async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: str) -> None:
     """asyncio.wait_for, which the client library uses, forgets a cancellation that comes when it has just ended."""
     client = connect(redis_url)
@@ -169,6 +172,7 @@ async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: 
         assert working.cancelled()
 
 
+@pytest.mark.process
 async def test_a_cancelled_task_can_still_say_goodbye(connect: Open, redis_url: str, prefix: str) -> None:
     client = connect(redis_url)
 
@@ -311,6 +315,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched 
         several.path.__exit__()
 
 
+@pytest.mark.process
 async def test_several_servers_carry_records_lose_replies_and_fail_over(
     servers: Watched | Clustered, connect: Open
 ) -> None:
@@ -350,6 +355,7 @@ async def test_several_servers_carry_records_lose_replies_and_fail_over(
 # -- what must not carry records -----------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 async def test_a_suitable_server_is_taken(connect: Open, redis_url: str) -> None:
     await check(connect(redis_url))
 

@@ -341,9 +341,9 @@ def test_a_refused_url_shows_no_password() -> None:
     assert "s3cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("path", "value", "says"), WRONG)
-def test_nonsense_is_refused_by_the_name_of_its_field(path: str, value: object, says: str) -> None:
-    assert refusal(changed(path, value)).startswith(says)
+def test_nonsense_is_refused_by_the_name_of_its_field() -> None:
+    said = [(says, refusal(changed(path, value))) for path, value, says in WRONG]
+    assert [(says, text) for says, text in said if not text.startswith(says)] == []
 
 
 @pytest.mark.parametrize(
@@ -414,15 +414,13 @@ def test_a_secret_does_not_show_itself() -> None:
     assert pickle.loads(pickle.dumps(read)) == read  # worker processes get it whole
 
 
-ANYTHING = ("providers", "models", "data_dir", f"{M}/tokenizer")
+ANYTHING = {"providers", "models", "data_dir", f"{M}/tokenizer"}
 
 
-@pytest.mark.parametrize("path", [path for path, _, _ in WRONG if path not in ANYTHING])
-def test_no_refusal_quotes_a_value(path: str) -> None:
-    document = changed(path, "${ELECTRON_API_KEY}!")
-    with pytest.raises(SettingsError) as refused:
-        settings(document)
-    assert CANARY not in str(refused.value)
+def test_no_refusal_quotes_a_value() -> None:
+    paths = {path for path, _, _ in WRONG} - ANYTHING
+    said = {path: refusal(changed(path, "${ELECTRON_API_KEY}!")) for path in paths}
+    assert {path: text for path, text in said.items() if CANARY in text} == {}
 
 
 def test_variables_are_filled_in_anywhere_and_missing_ones_named() -> None:

@@ -34,6 +34,7 @@ def ledger(postgres_cluster: Path) -> Iterator[Ledger]:
         engine.dispose()
 
 
+@pytest.mark.external
 @pytest.mark.skipif(compiler() is None, reason="no C compiler: the bench rig cannot be built")
 def test_requests_can_be_streams_of_any_length_at_a_rate(tmp_path: Path) -> None:
     rig: Rig = build(tmp_path, max(os.sched_getaffinity(0)))

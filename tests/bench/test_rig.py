@@ -12,7 +12,10 @@ from tests.bench.load import Load, Rig, RigError, Target, build, compiler
 from tests.bench.rows import Against, Row, compared, is_met, rows, table
 from tests.bench.systems import family
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler: the bench rig cannot be built")
+pytestmark = [
+    pytest.mark.external,
+    pytest.mark.skipif(compiler() is None, reason="no C compiler: the bench rig cannot be built"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -220,6 +220,7 @@ def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -
     assert compared > 50
 
 
+@pytest.mark.process
 def test_importing_prices_does_not_load_the_book() -> None:
     code = "import sys, proxy.billing.prices; sys.exit('genai_prices' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

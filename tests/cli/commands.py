@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from proxy.cli import main
-from proxy.ledger.settling.settler import Arrival
 from proxy.runtime.machine.command_store import CommandStore
 from proxy.settings import load
-from tests.ledger.real import FIRST, NODE, a_real_entry
 
 MODEL = {"provider": "tera", "price": {"input": 1, "output": 2}, "cost": {"input": 1, "output": 1}}
 
@@ -22,17 +19,6 @@ CONFIG: dict[str, Any] = {
     "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
     "models": {"tera-large": MODEL},
 }
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """Three exchanges are settled there."""
-    file = tmp_path / "tokenweir.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore(load(file, {}))
-    store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
-    store.close()
-    return file
 
 
 class Commands:

@@ -17,6 +17,7 @@ from proxy.ledger.schema.tables import balances, dead_letters
 from proxy.ledger.settling.settler import Arrival
 from proxy.ledger.settling.store import DeadLetter
 from proxy.runtime.machine.command_store import CommandStore
+from proxy.settings import load
 from proxy.storage.database import reading, writing
 from tests.cli.commands import CONFIG, MODEL, Commands
 from tests.ledger.making import stored
@@ -24,6 +25,17 @@ from tests.ledger.real import COST, FIRST, NODE, PRICE, a_real_entry, a_real_rec
 
 NOW = configured(Rates(input=10**9, cached_input=10**9, output=2 * 10**9))
 NAME = a_real_entry().exchange_id
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Three exchanges are settled there."""
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    store = CommandStore(load(file, {}))
+    store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
+    store.close()
+    return file
 
 
 @pytest.fixture

@@ -10,7 +10,12 @@ from tests.conformance.clients import AsyncPythonClient, Client, CurlClient, Nod
 from tests.conformance.stand import Minted, Stand
 from tests.support.provider import ScriptedProvider
 
-CLIENTS = ("python", "python_async", "node", "curl")
+CLIENTS = (
+    "python",
+    "python_async",
+    pytest.param("node", marks=pytest.mark.external),
+    pytest.param("curl", marks=pytest.mark.external),
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

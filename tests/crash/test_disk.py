@@ -65,6 +65,7 @@ async def test_beyond_the_file_size_limit(running: Tokenweir, key: str, provider
     )
 
 
+@pytest.mark.privileged
 async def test_on_a_full_file_system(tiny_disk: Path, provider: ScriptedProvider) -> None:
     tokenweir = deployment(tiny_disk, provider, **SMALL)
     key = quick_key(tokenweir)

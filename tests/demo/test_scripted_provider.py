@@ -208,6 +208,7 @@ def test_the_log_waits_no_longer_than_it_is_told(provider: ScriptedProvider) -> 
         provider.ended(1, timeout_s=0.02)
 
 
+@pytest.mark.process
 async def test_it_ends_on_sigterm_with_streams_open() -> None:
     provider = ScriptedProvider(pace_ms=1000)
     async with await connect(provider.url) as client:
@@ -220,6 +221,7 @@ async def test_it_ends_on_sigterm_with_streams_open() -> None:
         os.kill(provider.pid, 0)
 
 
+@pytest.mark.process
 def test_it_ends_with_its_parent() -> None:
     program = (
         "import json, subprocess, sys, time\n"

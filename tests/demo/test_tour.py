@@ -6,10 +6,12 @@ import signal
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from proxy.demo.tour import Deployment
 
 
+@pytest.mark.process
 async def test_the_demo_has_a_console_of_its_own(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, "http://127.0.0.1:1")
     await deployment.start()

@@ -27,7 +27,7 @@ STREAMS, CONNECTIONS = 1_000, 10
 FILES_MIN = 2 * STREAMS + 256
 
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.external, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,9 @@ def settings_of(text: str, env: set[str]) -> Settings:
     return parse(text, env={name: values[name] for name in env}, folder=Path())
 
 
-def rendered(render: Callable[[dict[str, Any]], str], **values: Any) -> dict[tuple[str, str], dict[str, Any]]:
+def rendered(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """What the chart makes of these values, by kind and name; each is there once."""
-    made = [one for one in yaml.safe_load_all(render(values)) if one]
+    made = [one for one in yaml.safe_load_all(chart.rendered(values)) if one]
     by_kind = {(one["kind"], one["metadata"]["name"]): one for one in made}
     assert len(by_kind) == len(made)
     return by_kind
@@ -141,6 +140,7 @@ def test_the_configuration_in_compose_loads_and_its_variables_are_given() -> Non
         assert len(consoles) == name.startswith("tokenweir-")
 
 
+@pytest.mark.external
 @pytest.mark.parametrize("unit", ["tokenweir.service", "tokenweir-worker@.service"])
 def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
@@ -158,9 +158,9 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
     assert measured.returncode == 0, measured.stdout[-200:] + measured.stderr
 
 
-@pytest.mark.parametrize("render", chart.RENDERERS)
-def test_the_chart_makes_what_kubernetes_takes(render: Callable[[dict[str, Any]], str]) -> None:
-    by_kind = rendered(render, ingress={"enabled": True}, podMonitor={"enabled": True}, proxy={"replicas": 3})
+@pytest.mark.external
+def test_the_chart_makes_what_kubernetes_takes() -> None:
+    by_kind = rendered(ingress={"enabled": True}, podMonitor={"enabled": True}, proxy={"replicas": 3})
     assert len(by_kind) == 8
     text = by_kind["ConfigMap", "tw"]["data"]["tokenweir.yaml"]
     settings = settings_of(text, BASICS)
@@ -190,20 +190,20 @@ def test_the_chart_makes_what_kubernetes_takes(render: Callable[[dict[str, Any]]
         assert workload["spec"]["template"]["metadata"]["labels"][job] == "tokenweir"
 
 
-@pytest.mark.parametrize("render", chart.RENDERERS)
-def test_the_chart_opens_nothing_that_was_not_asked_for(render: Callable[[dict[str, Any]], str]) -> None:
-    by_kind = rendered(render)
+@pytest.mark.external
+def test_the_chart_opens_nothing_that_was_not_asked_for() -> None:
+    by_kind = rendered()
     assert sorted(by_kind) == [
         ("ConfigMap", "tw"), ("Deployment", "tw-worker"), ("PodDisruptionBudget", "tw"), ("Service", "tw"),
         ("Service", "tw-proxies"), ("StatefulSet", "tw"),
     ]  # fmt: skip
     assert settings_of(mounted(by_kind, "StatefulSet", "tw"), BASICS).admin.secret is None
-    assert "8090" not in render({})
+    assert "8090" not in chart.rendered({})
 
 
-@pytest.mark.parametrize("render", chart.RENDERERS)
-def test_the_console_in_the_chart_is_for_who_has_its_secret(render: Callable[[dict[str, Any]], str]) -> None:
-    by_kind = rendered(render, admin={"existingSecret": "mine"}, ingress={"enabled": True})
+@pytest.mark.external
+def test_the_console_in_the_chart_is_for_who_has_its_secret() -> None:
+    by_kind = rendered(admin={"existingSecret": "mine"}, ingress={"enabled": True})
     proxy = settings_of(mounted(by_kind, "StatefulSet", "tw"), BASICS | {"TOKENWEIR_ADMIN_SECRET"})
     assert proxy.admin.secret is not None
     assert settings_of(mounted(by_kind, "Deployment", "tw-worker"), BASICS).admin.secret is None
@@ -225,10 +225,10 @@ def test_what_the_chart_packs_is_what_is_tested() -> None:
     assert copies == sources, f"run: cp {' '.join(str(file.relative_to(ROOT)) for file in PACKED)} {chart.CHART}/files/"
 
 
-@pytest.mark.parametrize("render", chart.RENDERERS)
-def test_rules_and_dashboards_come_with_the_chart_as_they_are(render: Callable[[dict[str, Any]], str]) -> None:
+@pytest.mark.external
+def test_rules_and_dashboards_come_with_the_chart_as_they_are() -> None:
     labels = {"release": "prometheus"}
-    by_kind = rendered(render, rules={"enabled": True, "labels": labels}, dashboards={"enabled": True})
+    by_kind = rendered(rules={"enabled": True, "labels": labels}, dashboards={"enabled": True})
     rules = {name: one for (kind, name), one in by_kind.items() if kind == "PrometheusRule"}
     assert {name: one["spec"] for name, one in rules.items()} == {
         f"tw-{file.name.partition('.')[0]}": yaml.safe_load(file.read_text())

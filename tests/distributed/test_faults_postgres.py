@@ -226,6 +226,7 @@ async def test_each_kind_of_fault(sick: Postgres, tmp_path: Path, valkey: Valkey
     assert not wrong, f"seed {SEED}: {wrong}"
 
 
+@pytest.mark.privileged
 async def test_a_full_disk(crammed: Postgres, tmp_path: Path, valkey: Valkey) -> None:
     wrong, _ = await strike(crammed, [crammed.fill], 1, tmp_path, valkey)
     assert not wrong, f"seed {SEED}: {wrong}"

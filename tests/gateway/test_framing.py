@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.http.framing import LINE_BYTES_MAX, BadFramingError, ChunkReader, LengthReader, read_head, whole_chunks
 from tests.gateway.frames import framed, unframed
+from tests.support.examples import examples
 
 LAST = b"0\r\n\r\n"
 # What a payload is made of here: everything that framing is made of, so that one can be taken for the other.
@@ -77,7 +78,7 @@ def test_the_payload_is_the_same_at_twenty_thousand_random_cuts() -> None:
         assert read(segments(wire + behind, rng)) == Body(b"".join(chunks), behind, broken=False), wire
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.randoms(use_true_random=False))
 def test_any_bytes_go_through(chunks: list[bytes], rng: random.Random) -> None:
     wire = b"".join(map(framed, chunks)) + LAST
@@ -235,7 +236,7 @@ def test_heads_that_are_refused(head: bytes) -> None:
         read_head(head)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=80))
 def test_any_head_is_read_or_refused(noise: bytes) -> None:
     for begun in (b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nA: "):

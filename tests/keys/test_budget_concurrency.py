@@ -142,6 +142,7 @@ async def through_processes(processes: Pool, path: Path, rounds: int) -> None:
     await store.aclose()
 
 
+@pytest.mark.process
 async def test_ten_pass_through_many_processes(processes: Pool, tmp_path: Path) -> None:
     await through_processes(processes, tmp_path / "budgets.db", QUICK)
 

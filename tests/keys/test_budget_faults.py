@@ -225,6 +225,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     server.close()
 
 
+@pytest.mark.process
 async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
     one = connect(f"redis+cluster://127.0.0.1:{cluster.port}", "one")
     await one.announce(owns())

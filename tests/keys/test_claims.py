@@ -151,6 +151,7 @@ def open_all(folder: Path, turns: int, together: Any, failed: Any) -> None:
                 failed.value += 1
 
 
+@pytest.mark.process
 def test_processes_that_start_at_once_open_one_file(tmp_path: Path) -> None:
     """WAL is switched on under a lock that SQLite does not wait for: without ours, some of 200 fail."""
     fork = multiprocessing.get_context("fork")

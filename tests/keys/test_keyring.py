@@ -506,6 +506,7 @@ def _change(file: Path, orders: Connection) -> None:
         orders.send("done")
 
 
+@pytest.mark.process
 async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_within_a_second(tmp_path: Path) -> None:
     file = tmp_path / "ledger.db"
     migrate(sqlite_url(file))

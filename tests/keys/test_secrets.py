@@ -79,6 +79,7 @@ def test_an_empty_or_short_pepper_is_refused(tmp_path: Path, content: bytes) -> 
     assert path.read_bytes() == content
 
 
+@pytest.mark.process
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         peppers = pool.map(load_pepper, [tmp_path / f"pepper{i // 8}" for i in range(64)], chunksize=1)

@@ -37,6 +37,7 @@ from proxy.reports.table_text import line
 from proxy.storage.database import reading, writing
 from tests.ledger.making import balances_of, days_of, emptied, stored
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_store, settle
+from tests.support.examples import examples
 
 ENTRY = ledger_entries.c
 USD = 10**9
@@ -249,7 +250,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_balances_are_sums_of_all_entries_and_days_of_those_that_are_no_credit(
     engine: Engine, steps: list[tuple[str, str, int]]

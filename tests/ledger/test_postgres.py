@@ -304,6 +304,7 @@ def test_too_many_connections(server: PostgresServer, engine: Engine, store: Led
     assert len(store.settle(batch_of(range(5))).inserted) == 5
 
 
+@pytest.mark.privileged
 def test_the_disk_is_full(postgres_cluster: Any) -> None:
     """A file system of its own for one tablespace."""
     with own_server(postgres_cluster, tiny_disk_mb=18) as server:

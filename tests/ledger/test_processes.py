@@ -12,6 +12,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from random import Random
 
+import pytest
 from sqlalchemy import Engine
 
 from proxy.ledger.schema.migrate import check, migrate
@@ -19,6 +20,8 @@ from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.reports.reports import EntryFilter, EntryReader
 from proxy.storage.database import open_engine
 from tests.ledger.making import a_store, assert_sums, batch_of, count, stored
+
+pytestmark = pytest.mark.process
 
 # Children start clean: no thread, no connection and no event loop of the tests.
 SPAWN = multiprocessing.get_context("spawn")

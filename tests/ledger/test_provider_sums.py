@@ -24,6 +24,7 @@ from proxy.reconciliation.provider_bill.check import BillVerdict, LedgerTotals, 
 from proxy.reconciliation.provider_bill.provider_sums import read_ledger_totals
 from tests.billing.bills import MIDNIGHT, completions, costs, openai, page, read
 from tests.ledger.making import a_store, an_entry, arriving, stored
+from tests.support.examples import examples
 
 HOUR_S = 3_600
 DAYS = 3
@@ -179,7 +180,7 @@ def test_a_bill_of_the_ledgers_own_sums_is_equal_and_any_other_is_not(engine: En
     assert any(row.left for row in done.rows), "some go over midnight"
 
     @given(st.data())
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     def change(draw: st.DataObject) -> None:
         spoilt = deepcopy(said)
         results = draw.draw(st.sampled_from([bucket["results"] for one in spoilt.values() for bucket in one["data"]]))

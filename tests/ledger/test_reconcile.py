@@ -28,6 +28,7 @@ from proxy.reconciliation.reconcile import Finding, reconcile
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.making import a_ledger, emptied
 from tests.ledger.real import DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_record, a_real_store, settle
+from tests.support.examples import examples
 
 LONG_AGO = time.time() - 3_000
 ENTRY = ledger_entries.c
@@ -490,7 +491,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_whatever_is_done_in_whatever_order_all_adds_up(engine: Engine, steps: list[tuple[str, int, int]]) -> None:
     emptied(engine)

@@ -21,6 +21,7 @@ from proxy.ledger.settling.spend import changes, ledger_time, settled, sums
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_store, an_entry, arriving, emptied
+from tests.support.examples import examples
 
 DAY_S = 86_400
 MIDNIGHT = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
@@ -275,7 +276,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, since_us=st.integers(0, 3 * DAY_S * 1_000_000), limit=st.integers(1, 5))
 def test_sums_are_what_their_changes_add_up_to(
     engine: Engine, steps: list[list[tuple[str, int, int | None, str]]], since_us: int, limit: int

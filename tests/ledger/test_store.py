@@ -21,6 +21,7 @@ from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settle
 from proxy.reports.reports import read_balances
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, content_hash, count, emptied, stored
+from tests.support.examples import examples
 
 
 def letters(engine: Engine) -> Sequence[Any]:
@@ -363,7 +364,7 @@ ENTRIES = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(ENTRIES, max_size=6), max_size=6))
 def test_any_batches_in_any_order_settle_each_entry_once(
     engine: Engine, store: LedgerStore, batches: list[list[LedgerEntry]]
@@ -405,7 +406,7 @@ def sweep_of(record: LedgerEntry, events: int) -> LedgerEntry:
     )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=st.lists(st.tuples(st.integers(0, 10**6), AMOUNTS, AMOUNTS), min_size=1, max_size=6), random=st.randoms())
 def test_sweeps_and_late_records_in_any_order_doubled_and_in_any_batches_give_the_same_sums(
     engine: Engine, store: LedgerStore, drawn: list[tuple[int, int | None, int | None]], random: Random

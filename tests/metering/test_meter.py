@@ -17,6 +17,7 @@ from proxy.metering.meter import FOLD_PIECES, Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
+from tests.support.examples import examples
 
 
 def metered(pieces: list[bytes]) -> Metered:
@@ -227,7 +228,7 @@ EVENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.lists(st.one_of(EVENTS, st.binary(max_size=12)), max_size=14), st.lists(st.integers(0, 1500), max_size=12))
 def test_any_bytes_read_the_same_in_any_cut(parts: list[bytes], cut: list[int]) -> None:
     body = b"".join(parts)
@@ -270,7 +271,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.dictionaries(KEYS, JSON, max_size=6))
 def test_any_json_is_survived_streamed_and_whole(document: dict[str, object]) -> None:
     text = json.dumps(document).encode()

@@ -16,6 +16,7 @@ from proxy.metering.meter import Metered, StreamMeter
 from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, run_of
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, say, usage
+from tests.support.examples import examples
 
 
 def compact(*events: dict[str, Any] | str) -> bytes:
@@ -199,7 +200,7 @@ PARTS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(PARTS, max_size=8), st.lists(st.integers(0, 3000), max_size=8))
 def test_any_stream_read_piece_by_piece_is_what_parsing_it_says(parts: list[bytes], cut: list[int]) -> None:
     body = b"".join([BEGUN, *parts])

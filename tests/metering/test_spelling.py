@@ -17,6 +17,7 @@ from proxy.metering.meter import Metered
 from proxy.metering.tokenizer_feed import PIECE_CHARS, TextKind, TokenizerFeed
 from tests.gateway.languages import MESSAGES, RESPONSES, Language
 from tests.metering.fixtures import call, chunk, say, sse
+from tests.support.examples import examples
 
 
 class Pieces:
@@ -53,7 +54,7 @@ DELTAS = st.one_of(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(DELTAS, max_size=12), st.lists(st.integers(0, 4000), max_size=9), st.integers(1, 70))
 def test_no_cut_changes_what_is_counted(deltas: list[dict[str, object]], at: list[int], many: int) -> None:
     # Two texts that are no repetition first: what follows are fragments.

@@ -167,6 +167,7 @@ def _recorded(prometheus: Prometheus) -> bool:
     return all(prometheus.get("query", query=f"{name} == {name}")["result"] for name in names)
 
 
+@pytest.mark.external
 def test_every_panel_has_an_answer(seen: Seen) -> None:
     """All in one test: each is a few milliseconds, and what is wrong is said of all of them."""
     wrong: dict[str, str] = {}
@@ -185,6 +186,7 @@ def test_every_panel_has_an_answer(seen: Seen) -> None:
     assert wrong == {}
 
 
+@pytest.mark.external
 def test_every_choice_has_values(seen: Seen) -> None:
     for uid, variable in VARIABLES:
         if variable["datasource"] == POSTGRES:
@@ -195,6 +197,7 @@ def test_every_choice_has_values(seen: Seen) -> None:
         assert found, f"{uid}: {variable['name']}"
 
 
+@pytest.mark.external
 def test_money_on_the_dashboard_is_the_ledgers(seen: Seen) -> None:
     """Sums by key, by model, by day and of all are the same, and are what entries say."""
     (charged,) = seen.rows("SELECT sum(charge_usd) FROM ledger_entries")[0]

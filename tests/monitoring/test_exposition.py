@@ -3,6 +3,8 @@ promtool has no complaint. `python -m tests.monitoring.test_exposition` writes t
 
 from __future__ import annotations
 
+import pytest
+
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, Usage, UsageSource
@@ -52,6 +54,7 @@ def test_the_exposition_is_the_golden_one() -> None:
     assert exposition() == GOLDEN.read_text()
 
 
+@pytest.mark.external
 def test_promtool_has_no_complaint() -> None:
     assert promtool("check", "metrics", stdin=exposition()) == ""
 

@@ -143,6 +143,7 @@ def rings(alert: str) -> dict[str, Any]:
     return case(world, {alert: [expected]})
 
 
+@pytest.mark.external
 def test_every_alert_rings_when_it_should_and_none_where_all_is_well(tmp_path: Path) -> None:
     assert set(RINGS) == set(ALERTS), "each has a case"
     tests = [case({}, {alert: [] for alert in RINGS}), *map(rings, RINGS)]
@@ -152,6 +153,7 @@ def test_every_alert_rings_when_it_should_and_none_where_all_is_well(tmp_path: P
     promtool("test", "rules", str(file))
 
 
+@pytest.mark.external
 def test_prometheus_takes_the_rules() -> None:
     promtool("check", "rules", *map(str, FILES))
 

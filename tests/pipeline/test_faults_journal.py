@@ -73,6 +73,7 @@ def harmed(path: Path, parts: list[tuple[str, int, int]], timeout_s: float) -> d
     return sums
 
 
+@pytest.mark.process
 def test_a_slice_of_each(tmp_path: Path) -> None:
     path = a_journal_file(tmp_path / "journal", FILE_BYTES, Random(SEED))
     middle = Random(SEED).randrange(FILE_BYTES - 1_000)

@@ -327,6 +327,7 @@ def script(name: str, *arguments: str) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused(folder: Path) -> None:
     journal = Journal.open(folder, bytes_max=ROOMY)
     code = (
@@ -341,6 +342,7 @@ def test_a_second_process_is_refused(folder: Path) -> None:
     run_through(journal, range(1))
 
 
+@pytest.mark.process
 def test_a_real_limit_of_the_kernel_is_a_full_disk(folder: Path) -> None:
     said = script("limited_disk.py", str(folder))
     assert (said["torn"], said["damage"]) == (0, 0)
@@ -348,6 +350,7 @@ def test_a_real_limit_of_the_kernel_is_a_full_disk(folder: Path) -> None:
     assert 0 <= said["begun"] - said["held"] <= 1
 
 
+@pytest.mark.process
 def test_kill_9_at_any_instant_forgets_nothing_acknowledged(folder: Path) -> None:
     said = script("killed_writer.py", str(folder), "40")
     assert said["wrong"] == []

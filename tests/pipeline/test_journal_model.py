@@ -18,6 +18,7 @@ from proxy.journal.journal import Journal
 from proxy.journal.log import JournalFull, JournalUnavailable
 from tests.pipeline.journals import MEMORY, crash, numbers_of
 from tests.pipeline.making import ROOMY, exchange_id, opened, record
+from tests.support.examples import examples
 
 
 class JournalModel(RuleBasedStateMachine):
@@ -144,5 +145,5 @@ class JournalModel(RuleBasedStateMachine):
         assert size <= 2 * self.journal.unsettled_bytes + 3 * 4_096
 
 
-JournalModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+JournalModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestJournalModel = JournalModel.TestCase

@@ -21,6 +21,7 @@ from proxy.journal.frames import decode_opened
 from proxy.journal.progress import ProgressTable, Slot, decoded, name_of
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id, opened
+from tests.support.examples import examples
 from tests.support.valkey import Valkey
 
 # A round and a beat at every tick.
@@ -467,7 +468,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 def test_whatever_happened_two_ticks_later_the_board_says_what_runs(steps: list[tuple[str, int]]) -> None:
     asyncio.run(model(steps))
 

@@ -304,6 +304,7 @@ async def test_one_node_that_cannot_be_settled_does_not_keep_another_from_it(
     assert list(await board.nodes()) == ["a"]
 
 
+@pytest.mark.process
 async def test_an_outage_of_the_board_declares_nobody_dead(ledger: Ledger, clock: Clock, tmp_path: Path) -> None:
     """The server keeps its file: what it says after its restart is as old as the outage was long."""
     options = "--appendonly", "yes", "--appendfsync", "always"

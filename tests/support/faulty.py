@@ -73,7 +73,7 @@ class FaultyPath:
 
     def half_close(self) -> None:
         """Tell every client that the server sends no more (FIN); what clients send still passes."""
-        self._do_soon(lambda: [link.half_close() for link in self._links])
+        self._do_soon(self._half_close_all)
 
     def cut(self) -> None:
         """End every connection, and refuse new ones until `heal`."""
@@ -102,6 +102,10 @@ class FaultyPath:
             self._listener.setblocking(False)
             self.port = self._listener.getsockname()[1]
             self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    def _half_close_all(self) -> None:
+        for link in self._links:
+            link.half_close()
 
     async def _refuse(self) -> None:
         if self._listener is not None:

@@ -72,6 +72,7 @@ def test_without_the_extra_the_refusal_names_it(monkeypatch: pytest.MonkeyPatch)
         open_traces(settings({"endpoint": URL}).traces, Metrics())
 
 
+@pytest.mark.process
 def test_without_the_setting_nothing_is_imported() -> None:
     asked = (
         "import sys, proxy.runtime.machine.traces as traces; assert traces.open_traces(None, traces.Metrics()) is None;"

@@ -21,6 +21,10 @@ function address(path, query) {
   return parameters.size ? `${path}?${parameters}` : path;
 }
 
+/**
+ * @param {string} path
+ * @param {{method?: string, query?: object, body?: any, signal?: AbortSignal, accept?: string, as?: string}} [options]
+ */
 async function sent(path, { method = "GET", query, body, signal, accept, as = credential() } = {}) {
   const headers = { Authorization: `Bearer ${as}`, Accept: accept ?? "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";

@@ -80,7 +80,7 @@ async function show(moved) {
   document.title = `${title} · Tokenweir`;
   const body = el("div", { class: "view" });
   main.replaceChildren(el("h1", { tabindex: -1 }, title), body);
-  if (moved) main.firstChild.focus();
+  if (moved) /** @type {HTMLElement} */ (main.firstChild).focus();
   try {
     await view.show(body, { signal, me, id, query });
   } catch (error) {
@@ -136,7 +136,7 @@ async function enter(text) {
 async function begin() {
   theme(localStorage.getItem("tokenweir.theme") ?? "auto");
   addEventListener("hashchange", () => me && location.hash !== "#main" && show(true));
-  addEventListener("signed-out", (event) => signOut(event.detail));
+  addEventListener("signed-out", (/** @type {CustomEvent} */ event) => signOut(event.detail));
   document.getElementById("skip").addEventListener("click", (event) => (event.preventDefault(), main.focus()));
   if (!credential()) return signIn();
   try {

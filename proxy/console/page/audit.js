@@ -29,7 +29,9 @@ const columns = (names) => [
 export async function show(body, { signal }) {
   body.replaceChildren(loading());
   const [keys, accounts] = await Promise.all([everyKey(signal), everyAccount(signal)]);
-  const names = new Map([...keys.map((one) => [one.token, one.key_alias]), ...accounts.map((one) => [one.id, one.name])]);
+  /** @type {any} */
+  const named = [...keys.map((one) => [one.token, one.key_alias]), ...accounts.map((one) => [one.id, one.name])];
+  const names = new Map(named);
   const heads = columns(names);
   const more = el("div", { class: "row end" });
   let lines = null;

@@ -37,7 +37,10 @@ export const failure = (error, again) =>
     el("p", {}, error.message),
     again && el("button", { type: "button", click: again }, "Try again"));
 
-/** `columns`: {label, cell: row → node or text, number?, long?, hidden?}. On a phone, every row becomes a card. */
+/**
+ * `columns`: {label, cell: row → node or text, number?, long?, hidden?}. On a phone, every row becomes a card.
+ * @param {{caption?: string, columns: any[], rows: any[], opens?: any}} options
+ */
 export function table({ caption, columns, rows, opens }) {
   const shown = columns.filter((one) => !one.hidden);
   const heads = shown.map((one) =>
@@ -65,7 +68,7 @@ export const tile = (label, value, more) =>
 
 /** A window over the page. It takes the focus, and gives it back when it is closed, by Escape too. */
 export function overlay(title, ...children) {
-  const from = document.activeElement;
+  const from = /** @type {HTMLElement | null} */ (document.activeElement);
   const back = () => (from?.isConnected ? from : document.getElementById("main")).focus();
   const box = el("dialog", { "aria-label": title, close: () => (box.remove(), back()) },
     el("h2", {}, title), ...children);

@@ -55,7 +55,7 @@ function story(one) {
 // -- its time
 
 function timeline({ timeline: line }) {
-  const settled = Math.max(0, new Date(line.settled_at) - new Date(line.ended_at));
+  const settled = Math.max(0, Number(new Date(line.settled_at)) - Number(new Date(line.ended_at)));
   const first = line.first_token_ms ?? line.duration_ms;
   const parts = [["waiting", first, line.first_token_ms === null ? "without a token" : "until the first token"], ["streaming", line.duration_ms - first, "of output"]]
     .filter(([, ms]) => ms > 0);

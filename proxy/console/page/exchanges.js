@@ -33,7 +33,7 @@ function form(query, keys, me) {
   const go = (event) => {
     event.preventDefault();
     const given = [...new FormData(made)].filter(([, value]) => value);
-    location.hash = given.length ? `#/exchanges?${new URLSearchParams(given)}` : "#/exchanges";
+    location.hash = given.length ? `#/exchanges?${new URLSearchParams(/** @type {[string, string][]} */ (given))}` : "#/exchanges";
   };
   const time = (name, label) => el("label", {}, label, el("input", { type: "datetime-local", name, value: query.get(name) }));
   const made = el("form", { class: "filters", submit: go },

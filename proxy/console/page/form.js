@@ -29,6 +29,8 @@ function refused(form, error, trouble) {
  * Opens it. `fields`: name → {label, hint, options or type, from: what is there → its text, to: text → what is sent,
  * with: another field that is sent when this one is}. `fresh`: nothing is there yet, and whatever is not empty is sent.
  * `send` gets the body; `done` its answer.
+ * @param {{title: string, words?: any, fields: Record<string, any>, one?: any, fresh?: boolean, label: string,
+ *   send: (body: object) => Promise<any>, done: (answer: any) => void}} options
  */
 export function openForm({ title, words, fields, one, fresh, label, send, done }) {
   const lines = Object.entries(fields);

@@ -121,7 +121,7 @@ export async function show(body, { me, signal, query }) {
     names = projects.names;
     const caption = `${many(keys.length, "key")}${only ? ` of ${names[only] ?? only}` : ""}${hidden ? `, and ${count(hidden)} revoked` : ""}, newest first`;
     const lines = table({ caption, columns: columns(fill, names, projects.blocked), rows: keys });
-    const focused = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+    const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : false;
     place.replaceChildren(only ? el("p", { class: "small" }, el("a", { href: "#/keys" }, "Show the keys of all projects")) : "",
       keys.length ? lines : empty("There is no key yet.", "Make one: its secret goes where a provider's API key went, and its address is this proxy's."));
     if (focused !== false) ([...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused) ?? make).focus();

@@ -58,7 +58,7 @@ export async function show(body, { signal }) {
     const rows = organizations.flatMap((one) => [one, ...every.filter((below) => below.organization_id === one.id)]);
     const byId = new Map(every.map((one) => [one.id, one]));
     const caption = `${many(organizations.length, "organization")}, ${many(rows.length - organizations.length, "project")}`;
-    const focused = place.contains(document.activeElement) && document.activeElement.getAttribute("aria-label");
+    const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : false;
     place.replaceChildren(table({ caption, columns: columns(fill, byId), rows }));
     if (focused !== false) ([...place.querySelectorAll("button")].find((one) => one.getAttribute("aria-label") === focused) ?? first).focus();
     if (words) say(words);

@@ -29,9 +29,11 @@ async function read(days, by, { me, signal }) {
     by === "key" && operator ? everyKey(signal) : [],
     by === "project" && operator ? everyAccount(signal) : [],
   ]);
-  const aliases = new Map([
+  /** @type {any} */
+  const named = [
     ...keys.map((key) => [key.token, key.key_alias]), ...accounts.map((one) => [one.id, projectName(one, accounts)]),
-  ]);
+  ];
+  const aliases = new Map(named);
   const name = (id) => aliases.get(id) ?? (id === me.key_id ? me.key_alias : id) ?? "without a name";
   return { costs, usage, name, item, group };
 }

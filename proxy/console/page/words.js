@@ -5,6 +5,7 @@ import { el } from "./dom.js";
 
 const NUSD = 1_000_000_000n;
 const COUNT = new Intl.NumberFormat("en");
+/** @type {Intl.DateTimeFormatOptions} */
 const MOMENT_PARTS = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" };
 const MOMENT = new Intl.DateTimeFormat("en-GB", MOMENT_PARTS);
 const FAR_MOMENT = new Intl.DateTimeFormat("en-GB", { year: "numeric", ...MOMENT_PARTS });

@@ -1,0 +1,23 @@
+"""How many examples Hypothesis tries: in the gate some, the same at each run; in `make faults` all, at random."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+
+AT_RANDOM = os.environ.get("HYPOTHESIS_PROFILE") == "random"
+_FEWEST = 20
+
+
+def examples(count: int) -> int:
+    """Of a test that tries `count` in `make faults`: a third of them in the gate."""
+    return count if AT_RANDOM else max(count // 3, min(count, _FEWEST))
+
+
+def load_profile() -> None:
+    """For tests that do not say how many. No deadline for one example: a machine may be busy."""
+    hypothesis.settings.register_profile(
+        "tokenweir", max_examples=examples(150), derandomize=not AT_RANDOM, deadline=None, print_blob=True
+    )
+    hypothesis.settings.load_profile("tokenweir")

@@ -1,0 +1,22 @@
+"""Shows that work takes linear time, by itself: no clock of a machine, no limit in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import thread_time
+
+TRIES = 3
+# Four times the work takes four times as long if it is linear, sixteen times if it is quadratic.
+FACTOR, RATIO_MAX = 4, 8.0
+
+
+def assert_linear(work: Callable[[int], object], size: int) -> None:
+    """`work(n)` does n steps. Fails if 4 × `size` steps take more than 8 times as long as `size` steps."""
+    few, many = (min(_seconds(work, count) for _ in range(TRIES)) for count in (size, FACTOR * size))
+    assert many < RATIO_MAX * few, f"{size} steps took {few:.4f} s, {FACTOR * size} took {many:.4f} s"
+
+
+def _seconds(work: Callable[[int], object], count: int) -> float:
+    began = thread_time()
+    work(count)
+    return thread_time() - began
