@@ -13,7 +13,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
-from proxy.metering.wire.sse import EventFramer
+from proxy.metering.wire.sse import EventFramer, is_quiet
 from tests.metering.corpus import CORPUS, FIELDS, cuts
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
