@@ -10,7 +10,6 @@ import json
 import os
 import time
 from contextlib import AsyncExitStack
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -38,8 +37,6 @@ class Limited:
     def __init__(self, tokenweir: Tokenweir, provider: ScriptedProvider) -> None:
         self.tokenweir = tokenweir
         self.provider = provider
-        self.beside: list[Limited] = []
-        """other proxies of the same deployment"""
 
     @property
     def url(self) -> str:
@@ -48,8 +45,6 @@ class Limited:
     def key(self, *options: str) -> tuple[str, str]:
         """A new key with these options: its id, its secret."""
         made = self.change("keys", "create", "--alias", f"key-{next(_numbers)}", *options)
-        for proxy in (self, *self.beside):
-            _wait_until_known(proxy.tokenweir.port, made["key"])
         return made["key_id"], made["key"]
 
     def change(self, *arguments: str) -> dict[str, Any]:
@@ -98,7 +93,7 @@ class Limited:
         """How it stands, asked without starting a process."""
         store = open_budgets(load(self.tokenweir.config, self.tokenweir.environment), "test")
         try:
-            found = await store.standings([gate_id])
+            found = await store.counter_states([gate_id])
         finally:
             await store.aclose()
         return found[0] if found else CounterState(gate_id, 0.0, None, 0, 0, 0)
@@ -110,21 +105,6 @@ class Limited:
             assert time.monotonic() < until, gate
             await asyncio.sleep(0.1)
         return gate
-
-
-def _wait_until_known(port: int, key: str) -> None:
-    """A running proxy learns of a key within a second; whoever asks too often for what is no key is told to stop, so
-    this comes from an address of its own."""
-    until = time.monotonic() + SOON_S
-    while True:
-        connection = HTTPConnection("127.0.0.1", port, source_address=("127.0.3.1", 0))
-        connection.request("GET", "/v1/models", headers={"Authorization": f"Bearer {key}"})
-        status = connection.getresponse().status
-        connection.close()
-        if status == 200:
-            return
-        assert time.monotonic() < until, status
-        time.sleep(0.05)
 
 
 def code(response: Response) -> str:

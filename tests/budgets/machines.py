@@ -20,7 +20,6 @@ class Machines:
         self.proxies = [
             Limited(deployment(folder / f"machine-{number}", provider, **urls), provider) for number in range(count)
         ]
-        self.proxies[0].beside = self.proxies[1:]
         self.worker = self.proxies[0].tokenweir.worker()
 
     def start(self) -> None:

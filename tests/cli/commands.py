@@ -38,7 +38,7 @@ class Commands:
 
     def ledger(self, work: Callable[[CommandStore], Any]) -> Any:
         """Something by hand."""
-        store = CommandStore(load(self.config, {}))
+        store = CommandStore.open(load(self.config, {}))
         try:
             return work(store)
         finally:

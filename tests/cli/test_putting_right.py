@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> Path:
     """Three exchanges are settled there."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore(load(file, {}))
+    store = CommandStore.open(load(file, {}))
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
     store.close()
     return file

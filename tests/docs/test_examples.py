@@ -35,6 +35,7 @@ def test_a_configuration_loads(file: Path) -> None:
     assert "*" in settings.models
 
 
+@pytest.mark.external
 def test_the_javascript_client_is_javascript() -> None:
     node = shutil.which("node")
     if node is None:

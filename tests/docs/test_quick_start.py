@@ -125,6 +125,7 @@ def test_it_installs_and_uses_the_ports_that_are_the_defaults() -> None:
     assert (settings.listen.port, settings.admin.port) == (PROXY, CONSOLE)
 
 
+@pytest.mark.process
 def test_pasted_whole_it_streams_and_explains(pasted: Pasted) -> None:
     assert (pasted.folder / "called").read_text() == "install\n"
     assert "curl:" not in pasted.output, pasted.output
@@ -134,6 +135,7 @@ def test_pasted_whole_it_streams_and_explains(pasted: Pasted) -> None:
     assert explained(entry) == explained(PRINTED)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("client", [["sh", "stream.sh"], [sys.executable, "stream.py"]], ids=["sh", "py"])
 def test_the_clients_of_examples_stream(pasted: Pasted, client: list[str]) -> None:
     run = subprocess.run(
