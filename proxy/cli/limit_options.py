@@ -79,7 +79,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "project_id": key.project_id,
         "limits": limits_json(key.limits),
         "on_exhausted": key.on_exhausted.value,
-        "when_down": None if key.when_down is None else key.when_down.value,
+        "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
         **_times(key, "created_at", "expires_at", "revoked_at", "blocked_at", "old_until"),
     }

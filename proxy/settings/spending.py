@@ -68,14 +68,14 @@ class AlertSettings:
 class BudgetSettings:
     """What applies to every key that is limited."""
 
-    spent_status: int = field(
+    exceeded_status: int = field(
         default=402,
         metadata=about(
             number(402, 429), "HTTP status when a budget is spent; clients try again after a 429, in vain"
         ),
     )  # fmt: skip
-    when_down: OnStoreOutage = field(
-        default=OnStoreOutage.CLOSED,
+    on_store_outage: OnStoreOutage = field(
+        default=OnStoreOutage.FAIL_CLOSED,
         metadata=about(
             choice(OnStoreOutage),
             "what becomes of requests of keys with a budget while nobody can say what is left: 503, "

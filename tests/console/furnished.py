@@ -73,7 +73,9 @@ def organizations(stand: Stand) -> None:
 
 def acts(stand: Stand) -> None:
     """What an operator does on such a day, and what was refused."""
-    stand.post("/key/update", {"key": "key-batch", "prepaid": True, "on_exhausted": "cut", "when_down": "open"})
+    stand.post(
+        "/key/update", {"key": "key-batch", "prepaid": True, "on_exhausted": "cut", "on_store_outage": "fail_open"}
+    )
     stand.post("/credit/add", {"key": "key-batch", "usd": 25, "reason": "invoice 2026-118, by transfer"})
     stand.post("/account/update", {"account": "proj_web", "rpm_limit": 900, "budget_duration": "30d"})
     stand("POST", "/credit/add", {"account": "nobody", "usd": 3, "reason": "a card"})

@@ -251,13 +251,13 @@ def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pag
     page.get_by_role("button", name="New key").click()
     page.keyboard.type("anna")
     page.locator("[name=team_id]").select_option(label="web (acme)")
-    page.locator("[name=when_down]").select_option("open")
+    page.locator("[name=on_store_outage]").select_option("fail_open")
     press("Enter")
     page.locator("#secret").wait_for()
     press("Escape")
     page.get_by_text("goes on while nobody").wait_for()
     (key,) = stand.get("/key/list")["keys"]
-    assert (key["team_id"], key["when_down"], key["on_exhausted"]) == (web["id"], "open", "finish")
+    assert (key["team_id"], key["on_store_outage"], key["on_exhausted"]) == (web["id"], "fail_open", "finish")
     told = see(page, "audit")
     done = ("key.generate", "credit.add", "usd: 12.5", "account.create-project", "account.create-organization")
     assert [word for word in done if word not in told] == []

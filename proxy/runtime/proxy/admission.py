@@ -97,7 +97,7 @@ class AdmissionService:
         self.admission = Admission(
             self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine, in_thread).settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
-            when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
+            on_store_outage=settings.budgets.on_store_outage, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
         )  # fmt: skip
         self.claims = Claims(
             _open_claims(settings, queue), pepper=key_pepper(settings),
