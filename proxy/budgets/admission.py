@@ -101,9 +101,9 @@ class Admission:
         observer: Observer,
     ) -> None:
         """`seed`: reads from the ledger what was spent, and tells the store. `settled`: which of these exchanges the
-        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `on_store_outage`: the policy
-        of keys with a budget that have none of their own. `allowance_nusd`: what all keys together may hold and spend
-        here during one outage of the store."""
+        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `on_store_outage`: the
+        policy of keys with a budget that have none of their own. `allowance_nusd`: what all keys together may hold and
+        spend here during one outage of the store."""
         self._store = store
         self._seed = seed
         self._settled = settled
@@ -215,7 +215,7 @@ class Admission:
             return Granted(())
         # An answer may have been lost, and not the reservation: what is held for nobody is let go.
         self._tell([_nothing(hold)])
-        return Denied(DenialReason.UNKNOWN, hold.gates[0].gate_id, None, ())
+        return Denied(DenialReason.STORE_UNAVAILABLE, hold.gates[0].gate_id, None, ())
 
     # -- while it runs, and after
 

@@ -42,8 +42,8 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     async with Stage(proxy, apart.key) as stage:
         answers = [await stage.whole(name, stream=number > 0) for number, name in enumerate(names)]
     assert [answer.status for answer in answers] == [200, 200, 200]
-    await until(lambda: gauges(proxy)["tokenweir_streams_in_flight"] == 0)
-    assert gauges(proxy)["tokenweir_ledger_queue_depth"] == 3, "they wait for a worker"
+    await until(lambda: gauges(proxy)["tokenweir_exchanges_in_flight"] == 0)
+    assert gauges(proxy)["tokenweir_journal_pending_records"] == 3, "they wait for a worker"
     worker = apart.worker()
     for (entry,) in entries_of(proxy, *names):
         assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 12)

@@ -44,7 +44,7 @@ def test_what_is_not_limited_is_not_told() -> None:
         (DenialReason.REQUESTS, 2.2, 429, "rate_limit_exceeded", 3),
         (DenialReason.TOKENS, None, 429, "rate_limit_exceeded", None),
         (DenialReason.PARALLEL, None, 429, "rate_limit_exceeded", 1),
-        (DenialReason.UNKNOWN, None, 503, "budget_unknown", 1),
+        (DenialReason.STORE_UNAVAILABLE, None, 503, "budget_unknown", 1),
     ],
 )
 def test_refusals(why: DenialReason, retry_after_s: float | None, status: int, code: str, waits: int | None) -> None:

@@ -221,7 +221,7 @@ async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(pl
     plant.store.away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
-    assert refused.why is DenialReason.UNKNOWN
+    assert refused.why is DenialReason.STORE_UNAVAILABLE
     assert isinstance(await plant.admit("x2", 1, scope=RATE), Reservation)
     assert plant.seen.told == ["failed", "unknown"]
 
@@ -250,7 +250,7 @@ async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> No
     plant.ledger_away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
-    assert refused.why is DenialReason.UNKNOWN
+    assert refused.why is DenialReason.STORE_UNAVAILABLE
     plant.ledger_away = False
     assert isinstance(await plant.admit("x2", 1), Reservation)
 

@@ -13,7 +13,7 @@ from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
 REQUEST_BYTES_MAX = 200_000
 # Few enough that a test can fill them; no other test holds more than one.
-STREAMS_MAX = 6
+EXCHANGES_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def guarded_process(tmp_path_factory: pytest.TempPathFactory, provider_process: 
         },
         models={"*": {"provider": "scripted", **priced}, "raw": {"provider": "raw", **priced}},
         request_bytes_max=REQUEST_BYTES_MAX,
-        streams_max=STREAMS_MAX,
+        exchanges_max=EXCHANGES_MAX,
     )
     deployment.start()
     yield Guarded(deployment, provider_process, deployment.key(), raw_port)

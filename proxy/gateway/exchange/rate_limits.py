@@ -93,5 +93,5 @@ _REFUSALS: dict[DenialReason, Callable[[Denied, int], ApiError]] = {
     DenialReason.REQUESTS: _too_fast,
     DenialReason.TOKENS: _too_fast,
     DenialReason.PARALLEL: _too_many,
-    DenialReason.UNKNOWN: _unknown,
+    DenialReason.STORE_UNAVAILABLE: _unknown,
 }
