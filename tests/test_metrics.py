@@ -361,8 +361,8 @@ def test_refusals_are_counted_and_are_no_exchanges(watched: Watched) -> None:
 
 
 def test_at_rest_everything_is_settled(watched: Watched) -> None:
-    for name in ("unsettled_exchanges", "journal_pending_records", "journal_oldest_pending_age_seconds", "exchanges_in_flight",
-                 "journal_unwritten_records"):  # fmt: skip
+    for name in ("unsettled_exchanges", "journal_pending_records", "journal_oldest_pending_age_seconds",
+                 "exchanges_in_flight", "journal_unwritten_records"):  # fmt: skip
         assert gauge(watched.last, f"tokenweir_{name}") == 0, name
 
 

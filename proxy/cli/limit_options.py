@@ -28,7 +28,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
     option("--budget", usd_or_none, "USD", "may use so much in each window; none: as much as it wants")
     option(
-        "--budget-window", str, "W", f"30d (rolling; the default), 12h, …, {CALENDAR_MONTH}; {LIFETIME}: one for ever"
+        "--budget-window",
+        str,
+        "WINDOW",
+        f"30d (rolling; the default), 12h, …, {CALENDAR_MONTH}; {LIFETIME}: one for ever",
     )
     parser.add_argument(
         "--prepaid",

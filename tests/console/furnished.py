@@ -53,10 +53,10 @@ def furnish(stand: Stand) -> dict[str, str]:
     ]
     stand.budgets.gates += [CounterState(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
     stand.inside.streams = [running(number) for number in range(4)]
-    stand.inside.elsewhere = "part"
+    stand.inside.remote_coverage = "partial"
     stand.inside.streams += [
-        running(4, node="5b1e0c77a2d94f03", silent_s=1.5),
-        running(5, node="c0ffee", silent_s=14.0),
+        running(4, node="5b1e0c77a2d94f03", heartbeat_age_s=1.5),
+        running(5, node="c0ffee", heartbeat_age_s=14.0),
     ]
     return secrets
 

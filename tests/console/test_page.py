@@ -273,9 +273,9 @@ def test_a_streams_line_stays_while_its_numbers_grow(stand: Stand, page: Page) -
     page.get_by_text("5,000").wait_for()
     assert page.evaluate("document.activeElement.className") == "row-link"
     far = running(4, node="c0ffee", completion_tokens=6_000)
-    stand.inside.elsewhere, stand.inside.streams = "all", [two, far]
+    stand.inside.remote_coverage, stand.inside.streams = "complete", [two, far]
     page.get_by_text("6,000").wait_for()
-    stand.inside.elsewhere, stand.inside.streams = "unknown", []
+    stand.inside.remote_coverage, stand.inside.streams = "unknown", []
     page.get_by_text("Nothing runs at this moment").wait_for()
     assert page.locator(f".plain-list a[href$='{two.exchange_id}']").count() == 1
     assert page.locator(f".plain-list a[href$='{far.exchange_id}']").count() == 0, "it may only be out of sight"

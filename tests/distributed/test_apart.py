@@ -74,7 +74,7 @@ async def test_a_console_shows_what_other_machines_run(
     async with Stage(relaying, apart.key) as stage:
         _, response = await stage.begin("far")
         shown = await seen(lambda one: any(stream["completion_tokens"] for stream in one["data"]))
-        assert (shown["nodes"], shown["elsewhere"], shown["running"]) == (1, "all", 1)
+        assert (shown["remote_nodes"], shown["remote_coverage"], shown["running"]) == (1, "complete", 1)
         (first,) = shown["data"]
         assert (first["id"], first["model"]) == (dict(response.headers)["x-tokenweir-exchange"], "far")
         assert first["node"]
