@@ -64,7 +64,7 @@ PIPELINE = Board(
             queries=_one("max by (instance) (tokenweir_journal_oldest_pending_age_seconds)", "{{instance}}"),
         ),
         Panel(
-            title="Not traced",
+            title="Unaccounted exchanges",
             says="Admitted, but neither running, nor waiting, nor in the ledger, by the counters: 0 but for moments.",
             queries=_one("instance:tokenweir_unaccounted_exchanges:sum", "{{instance}}"),
         ),

@@ -223,7 +223,7 @@ async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(pl
     assert isinstance(refused, Denied)
     assert refused.why is DenialReason.STORE_UNAVAILABLE
     assert isinstance(await plant.admit("x2", 1, scope=RATE), Reservation)
-    assert plant.seen.told == ["failed", "unknown"]
+    assert plant.seen.told == ["failed", "store_unavailable"]
 
 
 async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> None:
