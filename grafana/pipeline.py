@@ -39,11 +39,11 @@ PIPELINE = Board(
         ),
         _stat(
             "Waiting", "Ended exchanges that the ledger does not have yet.",
-            "sum(tokenweir_ledger_queue_depth)", limits=[(None, GOOD), (1000, FAIR), (100_000, BAD)],
+            "sum(tokenweir_journal_pending_records)", limits=[(None, GOOD), (1000, FAIR), (100_000, BAD)],
         ),
         _stat(
             "The oldest of them", "Under a second where all is well.",
-            "max(tokenweir_ledger_queue_oldest_age_seconds)", "s", [(None, GOOD), (10, FAIR), (120, BAD)],
+            "max(tokenweir_journal_oldest_pending_age_seconds)", "s", [(None, GOOD), (10, FAIR), (120, BAD)],
         ),
         _stat(
             "Dead letters", "Records that could not be settled, and nobody has dealt with.",
@@ -56,17 +56,17 @@ PIPELINE = Board(
         Panel(
             title="Waiting, by proxy", stacked=True,
             says="Ended exchanges that the ledger does not have yet.",
-            queries=_one("sum by (instance) (tokenweir_ledger_queue_depth)", "{{instance}}"),
+            queries=_one("sum by (instance) (tokenweir_journal_pending_records)", "{{instance}}"),
         ),
         Panel(
             title="Age of the oldest", unit="s",
             says="Of what waits. It rises by a second a second while the ledger or the queue is away.",
-            queries=_one("max by (instance) (tokenweir_ledger_queue_oldest_age_seconds)", "{{instance}}"),
+            queries=_one("max by (instance) (tokenweir_journal_oldest_pending_age_seconds)", "{{instance}}"),
         ),
         Panel(
-            title="Not traced",
+            title="Unaccounted exchanges",
             says="Admitted, but neither running, nor waiting, nor in the ledger, by the counters: 0 but for moments.",
-            queries=_one("instance:tokenweir_untraced_exchanges:sum", "{{instance}}"),
+            queries=_one("instance:tokenweir_unaccounted_exchanges:sum", "{{instance}}"),
         ),
         Panel(
             title="Settled per second, by result", unit="ops", stacked=True,
@@ -97,8 +97,8 @@ PIPELINE = Board(
         ),
         Panel(
             title="Sent to the queue", unit="ops", stacked=True,
-            says="New, or again: their arrival was not certain.",
-            queries=_one("sum by (sent) (rate(tokenweir_queue_records_total[$__rate_interval]))", "{{sent}}"),
+            says="First deliveries, and repeated ones: the first was not confirmed.",
+            queries=_one("sum by (delivery) (rate(tokenweir_queue_records_total[$__rate_interval]))", "{{delivery}}"),
         ),
         Panel(
             title="Estimated, of the output tokens", unit="percentunit",
@@ -113,7 +113,7 @@ PIPELINE = Board(
         Panel(
             title="Providers that fail", unit="percentunit",
             says="Of all that each was asked, tries in vain included.",
-            queries=_one("provider:tokenweir_failed_tries:ratio_rate5m", "{{provider}}"),
+            queries=_one("provider:tokenweir_failed_attempts:ratio_rate5m", "{{provider}}"),
         ),
         Panel(
             title="Circuit breakers", stacked=True,
@@ -129,7 +129,7 @@ PIPELINE = Board(
         ),
         Panel(
             title="Refused by a limit", unit="reqps", stacked=True,
-            says="By what was at its end: money, requests, tokens, parallel; unknown: nobody could say.",
+            says="By what was at its end: money, requests, tokens, parallel; store_unavailable: no budget store.",
             queries=_one("sum by (reason) (rate(tokenweir_budget_rejections_total[$__rate_interval]))", "{{reason}}"),
         ),
         Panel(

@@ -41,7 +41,7 @@ STREAMS = Board(
         Panel(
             title="In flight", kind="stat", width=4, height=4,
             says="Exchanges that have begun and not ended, of all proxies.",
-            queries=[Query("sum(tokenweir_streams_in_flight)")],
+            queries=[Query("sum(tokenweir_exchanges_in_flight)")],
         ),
         Panel(
             title="Exchanges per second", kind="stat", width=4, height=4, unit="reqps",
@@ -114,7 +114,7 @@ STREAMS = Board(
         Panel(
             title="In flight by proxy", stacked=True,
             says="Exchanges that have begun and not ended.",
-            queries=[Query("sum by (instance) (tokenweir_streams_in_flight)", "{{instance}}")],
+            queries=[Query("sum by (instance) (tokenweir_exchanges_in_flight)", "{{instance}}")],
         ),
         Panel(
             title="How exchanges end", unit="reqps", stacked=True,
@@ -124,7 +124,7 @@ STREAMS = Board(
         Panel(
             title="Clients that leave", unit="reqps", stacked=True,
             says="Before the end, by the policy that followed: cancel closes upstream, drain reads on for the bill.",
-            queries=_rates("tokenweir_client_leaves_total", "policy", '{provider=~"$provider"}'),
+            queries=_rates("tokenweir_client_disconnects_total", "policy", '{provider=~"$provider"}'),
         ),
         Panel(
             title="Tokens per second", unit="short", stacked=True,

@@ -39,8 +39,8 @@ PROMISED = {
     "tokenweir_exchange_duration_seconds": "histogram",
     "tokenweir_relay_overhead_seconds": "histogram",
     "tokenweir_inter_event_seconds": "histogram",
-    "tokenweir_streams_in_flight": "gauge",
-    "tokenweir_client_leaves": "counter",
+    "tokenweir_exchanges_in_flight": "gauge",
+    "tokenweir_client_disconnects": "counter",
     "tokenweir_usage_missing": "counter",
     "tokenweir_estimate_error_ratio": "histogram",
     "tokenweir_provider_prefill_seconds": "histogram",
@@ -56,10 +56,10 @@ PROMISED = {
     "tokenweir_ledger_entries": "counter",
     "tokenweir_ledger_write_seconds": "histogram",
     "tokenweir_ledger_write_failures": "counter",
-    "tokenweir_ledger_queue_depth": "gauge",
-    "tokenweir_ledger_queue_oldest_age_seconds": "gauge",
-    "tokenweir_ledger_unsettled": "gauge",
-    "tokenweir_journal_held_records": "gauge",
+    "tokenweir_journal_pending_records": "gauge",
+    "tokenweir_journal_oldest_pending_age_seconds": "gauge",
+    "tokenweir_unsettled_exchanges": "gauge",
+    "tokenweir_journal_unwritten_records": "gauge",
     "tokenweir_journal_damage": "counter",
     "tokenweir_queue_records": "counter",
     "tokenweir_queue_outages": "counter",
@@ -72,7 +72,7 @@ PROMISED = {
     "tokenweir_reservation_expired": "counter",
     "tokenweir_budget_rejections": "counter",
     "tokenweir_budget_store_outages": "counter",
-    "tokenweir_budget_absorbed_entries": "counter",
+    "tokenweir_budget_applied_entries": "counter",
     "tokenweir_budget_drift_usd": "gauge",
     "tokenweir_budget_alerts": "counter",
     "tokenweir_webhook_failures": "counter",
@@ -80,8 +80,8 @@ PROMISED = {
     "tokenweir_sink_entries": "counter",
     "tokenweir_sink_failures": "counter",
     "tokenweir_sink_lag_seconds": "gauge",
-    "tokenweir_sink_waiting_entries": "gauge",
-    "tokenweir_sink_letters": "gauge",
+    "tokenweir_sink_pending_entries": "gauge",
+    "tokenweir_sink_rejected_entries": "gauge",
 }
 LABELS = {"provider", "state", "model", "outcome", "status", "code", "type", "source", "policy", "result", "le",
           "reason", "threshold", "sink", "version", "key", "project"}  # fmt: skip
@@ -151,9 +151,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory, provider_process: Scripted
     tokenweir = Tokenweir(
         tmp_path_factory.mktemp("watched"),
         providers={
-            "scripted": provider_section(provider_process.base_url, on_client_leave="cancel"),
+            "scripted": provider_section(provider_process.base_url, on_client_disconnect="cancel"),
             "draining": provider_section(
-                provider_process.base_url, on_client_leave="drain", drain={"seconds": DRAIN_S}
+                provider_process.base_url, on_client_disconnect="drain", drain={"seconds": DRAIN_S}
             ),
         },
         models={**dict.fromkeys(NAMED, priced), "*": {"provider": "scripted"}, "drain/*": {"provider": "draining"}},
@@ -197,7 +197,7 @@ async def _traffic(tokenweir: Tokenweir, key: str, provider: ScriptedProvider) -
     async with await connect(tokenweir.url) as client:
         await client.send(chat_request(ask("waits"), key=key))
         await client.read_body(await client.read_head(), until=CONTENT)
-        assert gauge(families(await asyncio.to_thread(scrape, tokenweir)), "tokenweir_streams_in_flight") == 1
+        assert gauge(families(await asyncio.to_thread(scrape, tokenweir)), "tokenweir_exchanges_in_flight") == 1
     async with await connect(tokenweir.url) as client:
         await client.send(chat_request(ask("drain/waits"), key=key))
         await client.read_body(await client.read_head(), until=CONTENT)
@@ -212,7 +212,7 @@ def _settled(tokenweir: Tokenweir) -> str:
     for _ in range(500):
         found = families(text := scrape(tokenweir))
         by_key, by_project = (total(found, f"tokenweir_{level}_tokens") for level in ("key", "project"))
-        if gauge(found, "tokenweir_ledger_unsettled") == 0 and by_key == by_project:
+        if gauge(found, "tokenweir_unsettled_exchanges") == 0 and by_key == by_project:
             return text
     raise AssertionError("something stays unsettled")
 
@@ -319,8 +319,8 @@ def test_exchanges_are_those_of_the_ledger(watched: Watched) -> None:
     assert total(watched.last, "tokenweir_exchanges") == len(watched.entries)
     assert total(watched.last, "tokenweir_ledger_entries", result="inserted") == len(watched.entries)
     assert total(watched.last, "tokenweir_exchange_duration_seconds", "_count") == len(watched.entries)
-    assert total(watched.last, "tokenweir_client_leaves") == by_outcome["client_left"] == 2
-    assert total(watched.last, "tokenweir_client_leaves", policy="drain") == 1
+    assert total(watched.last, "tokenweir_client_disconnects") == by_outcome["client_left"] == 2
+    assert total(watched.last, "tokenweir_client_disconnects", policy="drain") == 1
     assert total(watched.last, "tokenweir_provider_drain_seconds", "_count", provider="draining") == 1
     assert DRAIN_S <= total(watched.last, "tokenweir_provider_drain_seconds", "_sum") < 10
 
@@ -361,8 +361,8 @@ def test_refusals_are_counted_and_are_no_exchanges(watched: Watched) -> None:
 
 
 def test_at_rest_everything_is_settled(watched: Watched) -> None:
-    for name in ("ledger_unsettled", "ledger_queue_depth", "ledger_queue_oldest_age_seconds", "streams_in_flight",
-                 "journal_held_records"):  # fmt: skip
+    for name in ("unsettled_exchanges", "journal_pending_records", "journal_oldest_pending_age_seconds",
+                 "exchanges_in_flight", "journal_unwritten_records"):  # fmt: skip
         assert gauge(watched.last, f"tokenweir_{name}") == 0, name
 
 

@@ -49,7 +49,7 @@ queue: local
 shutdown_grace_s: 5
 write_stall_s: 2.5
 request_bytes_max: 4 MiB
-streams_max: 100
+exchanges_max: 100
 admin: {host: 0.0.0.0, port: 9009, secret: "${ADMIN}"}
 journal: {bytes_max: 2 GiB, durability: power}
 providers:
@@ -57,7 +57,7 @@ providers:
     base_url: https://${HOST}/waves/v1/
     api_key: ${ELECTRON_API_KEY}
     dialects: [openai.chat]
-    on_client_leave: drain
+    on_client_disconnect: drain
     drain: {seconds: 60, tokens: 4096}
     timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 3.5, total_s: 4}
     inject_usage: never
@@ -108,13 +108,17 @@ def test_every_field_of_the_file_arrives() -> None:
     assert (read.ledger, read.queue) == (None, None)
     assert (read.admin.host, read.admin.port, read.admin.secret) == ("0.0.0.0", 9009, Secret(ENV["ADMIN"]))
     assert (read.shutdown_grace_s, read.write_stall_s) == (5, 2.5)
-    assert (read.request_bytes_max, read.streams_max) == (4 << 20, 100)
+    assert (read.request_bytes_max, read.exchanges_max) == (4 << 20, 100)
     assert (read.journal.bytes_max, read.journal.durability) == (2 << 30, "power")
     provider = read.providers["electron"]
     assert provider.name == "electron"
     assert provider.base_url == "https://host.example/waves/v1"
     assert provider.api_key == Secret(CANARY)
-    assert (provider.dialects, provider.on_client_leave, provider.inject_usage) == (("openai.chat",), "drain", "never")
+    assert (provider.dialects, provider.on_client_disconnect, provider.inject_usage) == (
+        ("openai.chat",),
+        "drain",
+        "never",
+    )
     assert (provider.drain.seconds, provider.drain.tokens) == (60, 4096)
     assert asdict(provider.timeouts) == {"connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4}
     assert (provider.heartbeat_s, provider.cumulative) == (15, True)
@@ -146,10 +150,10 @@ def test_the_defaults() -> None:
     assert (read.worker.host, read.worker.port) == ("127.0.0.1", 8081)
     assert (read.admin.host, read.admin.port, read.admin.secret) == ("127.0.0.1", 8090, None)
     assert (read.shutdown_grace_s, read.write_stall_s) == (30, 60)
-    assert (read.request_bytes_max, read.streams_max) == (16 << 20, 16_384)
+    assert (read.request_bytes_max, read.exchanges_max) == (16 << 20, 16_384)
     assert (read.journal.bytes_max, read.journal.durability) == (1 << 30, "process")
     provider = read.providers["electron"]
-    assert (provider.on_client_leave, provider.inject_usage, provider.heartbeat_s) == ("cancel", "auto", 0)
+    assert (provider.on_client_disconnect, provider.inject_usage, provider.heartbeat_s) == ("cancel", "auto", 0)
     assert asdict(provider.drain) == {"seconds": 120, "tokens": 8192}
     assert asdict(provider.timeouts) == {"connect_s": 10, "first_byte_s": 120, "idle_s": 120, "total_s": 3600}
     assert provider.cumulative is None
@@ -164,6 +168,12 @@ WRONG: list[tuple[str, object, str]] = [
     ("listen/port", 80.5, "listen.port: must be a whole"),
     ("listen/host", "", "listen.host: must be"),
     ("listen/prot", 80, "listen.prot: unknown field; is port meant?"),
+    ("streams_max", 64, "streams_max: was renamed: write exchanges_max"),
+    ("budgets", {"when_down": "open"}, "budgets.when_down: was renamed: write on_store_outage"),
+    ("budgets", {"spent_status": 429}, "budgets.spent_status: was renamed: write exceeded_status"),
+    ("budgets", {"allowance_usd": 2}, "budgets.allowance_usd: was renamed: write outage_allowance_usd"),
+    ("idempotency", {"remember_s": 5}, "idempotency.remember_s: was renamed: write retention_s"),
+    (f"{P}/on_client_leave", "drain", "providers.electron.on_client_leave: was renamed: write on_client_disconnect"),
     ("listen", [], "listen: must be a mapping"),
     ("ledger", "postgresql://u:pw@h/d", "ledger: a password does not belong in this file"),
     ("ledger", "mysql://h/d", "ledger: must be `sqlite`, or a URL: `postgresql://…`"),
@@ -181,7 +191,7 @@ WRONG: list[tuple[str, object, str]] = [
     ("write_stall_s", 0, "write_stall_s: must be seconds, > 0"),
     ("request_bytes_max", "16 MB", "request_bytes_max: must be"),
     ("request_bytes_max", "9999 GiB", "request_bytes_max: must be"),
-    ("streams_max", 0, "streams_max: must be"),
+    ("exchanges_max", 0, "exchanges_max: must be"),
     ("journal/bytes_max", 1, "journal.bytes_max: must be"),
     ("journal/durability", "hope", "journal.durability: must be `process` or `power`"),
     ("allow_literal_secrets", "yes please", "allow_literal_secrets: must be true or false"),
@@ -200,7 +210,7 @@ WRONG: list[tuple[str, object, str]] = [
     (f"{P}/timeouts/idle_s", "long", "providers.electron.timeouts.idle_s: must be"),
     (f"{P}/timeouts/idle", 5, "providers.electron.timeouts.idle: unknown field; is idle_s meant?"),
     (f"{P}/drain/tokens", 1.5, "providers.electron.drain.tokens: must be"),
-    (f"{P}/on_client_leave", "wait", "providers.electron.on_client_leave: must be `cancel` or `drain`"),
+    (f"{P}/on_client_disconnect", "wait", "providers.electron.on_client_disconnect: must be `cancel` or `drain`"),
     (f"{P}/inject_usage", True, "providers.electron.inject_usage: must be"),
     (f"{P}/cumulative", "maybe", "providers.electron.cumulative: must be"),
     (f"{P}/dialects", ["latin"], "providers.electron.dialects: must be a list of at least one of `openai`"),
@@ -581,8 +591,8 @@ def test_of_several_providers_each_answers_to_its_own_prefix() -> None:
     read, taken = from_environment(env, folder=Path("/srv"))
     assert len(read.providers) == len(taken) == len(KNOWN)
     assert read.data_dir == Path("/srv/data")
-    assert read.providers["tensorloop"].on_client_leave == "drain"
-    assert read.providers["tera"].on_client_leave == "cancel"
+    assert read.providers["tensorloop"].on_client_disconnect == "drain"
+    assert read.providers["tera"].on_client_disconnect == "cancel"
     model, upstream_model = route(read.models, "openrouter/openai/gpt-4o") or pytest.fail("no route")
     assert (model.provider, upstream_model) == ("openrouter", "openai/gpt-4o")
     assert route(read.models, "gpt-4o") is None
@@ -613,7 +623,7 @@ def test_the_reference_names_every_setting_once() -> None:
         "crashed_empty",
     ):
         assert name in names
-    assert "| `streams_max` | a whole number from 1 to 1048576 | `16384` | exchanges at once; more get 503 |" in text
+    assert "| `exchanges_max` | a whole number from 1 to 1048576 | `16384` | exchanges at once; more get 503 |" in text
     assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
     assert "`16 MiB`" in text
     assert all(line.count("|") - line.count("\\|") in (4, 5) for line in text.splitlines() if line[:1] == "|")

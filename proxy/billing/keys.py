@@ -68,7 +68,7 @@ class ApiKey:
     """never changes: what a key has spent, its project has spent"""
     limits: Limits = UNLIMITED
     on_exhausted: OnExhausted = OnExhausted.FINISH
-    when_down: OnStoreOutage | None = None
+    on_store_outage: OnStoreOutage | None = None
     """None: where money is limited at any level, the deployment's (closed, by default); else open"""
     tags: tuple[str, ...] = ()
     blocked_at: float | None = None

@@ -38,8 +38,8 @@ class OnExhausted(StrEnum):
 class OnStoreOutage(StrEnum):
     """What becomes of requests while nobody can say what is left."""
 
-    CLOSED = "closed"
-    OPEN = "open"
+    FAIL_CLOSED = "fail_closed"
+    FAIL_OPEN = "fail_open"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

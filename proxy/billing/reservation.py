@@ -23,7 +23,7 @@ class DenialReason(StrEnum):
     REQUESTS = "requests"
     TOKENS = "tokens"
     PARALLEL = "parallel"
-    UNKNOWN = "unknown"
+    STORE_UNAVAILABLE = "store_unavailable"
     """nobody can say what is left, and this key may not go on without"""
 
 

@@ -96,20 +96,20 @@ class Admission:
         settled: Callable[[Sequence[str]], Awaitable[Collection[str]]],
         tidy: Callable[[], Awaitable[None]],
         unix_time: Callable[[], float],
-        when_down: OnStoreOutage,
+        on_store_outage: OnStoreOutage,
         allowance_nusd: int,
         observer: Observer,
     ) -> None:
         """`seed`: reads from the ledger what was spent, and tells the store. `settled`: which of these exchanges the
-        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `when_down`: the policy
-        of keys with a budget that have none of their own. `allowance_nusd`: what all keys together may hold and spend
-        here during one outage of the store."""
+        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `on_store_outage`: the
+        policy of keys with a budget that have none of their own. `allowance_nusd`: what all keys together may hold and
+        spend here during one outage of the store."""
         self._store = store
         self._seed = seed
         self._settled = settled
         self._tidy = tidy
         self._unix_time = unix_time
-        self._when_down = when_down
+        self._on_store_outage = on_store_outage
         self._allowance_nusd = allowance_nusd
         self._observer = observer
         self._passages: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
@@ -208,14 +208,14 @@ class Admission:
     def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold) -> Granted | Denied:
         """Go on by the key's policy, within the allowance."""
         spends = any(scope.limits.spends for scope in scopes)
-        policy = key.when_down or (self._when_down if spends else OnStoreOutage.OPEN)
-        if policy is OnStoreOutage.OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
+        policy = key.on_store_outage or (self._on_store_outage if spends else OnStoreOutage.FAIL_OPEN)
+        if policy is OnStoreOutage.FAIL_OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
             self._allowed_nusd += hold.nusd
             self._unannounced = True
             return Granted(())
         # An answer may have been lost, and not the reservation: what is held for nobody is let go.
         self._tell([_nothing(hold)])
-        return Denied(DenialReason.UNKNOWN, hold.gates[0].gate_id, None, ())
+        return Denied(DenialReason.STORE_UNAVAILABLE, hold.gates[0].gate_id, None, ())
 
     # -- while it runs, and after
 

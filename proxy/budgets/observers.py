@@ -38,7 +38,7 @@ class FollowerObserver(OutageLog):
 
     def absorbed(self, entries: int) -> None:
         """So many more are in the sums."""
-        self._metrics.absorbed.inc(entries)
+        self._metrics.applied.inc(entries)
 
     def drift(self, nusd: int) -> None:
         """The sums were compared with the ledger."""

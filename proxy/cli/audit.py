@@ -16,7 +16,7 @@ def add_commands(commands: Any) -> None:
     """Make them known."""
     audit = with_config(commands, "audit", "what operators have done, oldest first")
     audit.add_argument("--json", action="store_true", help="one object per line, every field")
-    audit.add_argument("--since", metavar="T", help="2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
+    audit.add_argument("--since", metavar="TIME", help="2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
     audit.set_defaults(run=_audit)
 
 
@@ -35,7 +35,10 @@ def _json(line: AuditEntry) -> str:
 
     from proxy.reports.reports import iso_utc
 
-    return json_line({**asdict(line), "at": iso_utc(line.at)})
+    fields = asdict(line)
+    # As /v1/audit names them.
+    renamed = {"id": fields.pop("act_id"), "at": iso_utc(fields.pop("at")), "message": fields.pop("words")}
+    return json_line({**renamed, **fields})
 
 
 def _text(line: AuditEntry) -> str:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from proxy.billing.reservation import CounterState
     from proxy.budgets.thresholds import Subject
 
-_HEADER = f"{'SCOPE':40}  {'WINDOW SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'OPEN':>6}  {'CLOSED':>6}"
+_HEADER = (
+    f"{'SCOPE':40}  {'WINDOW SINCE':16}  {'BUDGET':>12}  {'SPENT':>12}  {'HELD':>12}  {'RUNNING':>7}  {'UNSETTLED':>9}"
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -52,7 +54,7 @@ def _rebuild(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         drift = asyncio.run(_rebuilt(load(options.config, os.environ), store.engine))
     for gate_id, nusd in sorted(drift.items()):
-        print(json_line({"gate": gate_id, "drift_usd": usd_text(nusd)}))
+        print(json_line({"counter_id": gate_id, "drift_usd": usd_text(nusd)}))
     return 0
 
 
@@ -84,7 +86,7 @@ def _json(standing: CounterState, subject: Subject | None) -> dict[str, Any]:
     scope_id = scope_of(standing.gate_id)
     budget = None if subject is None or scope_id != standing.gate_id else subject.limits.budget_usd
     return {
-        "gate": standing.gate_id,
+        "counter_id": standing.gate_id,
         "scope_id": scope_id,
         "scope_kind": None if subject is None else subject.kind,
         "name": None if subject is None else subject.name,
@@ -92,15 +94,15 @@ def _json(standing: CounterState, subject: Subject | None) -> dict[str, Any]:
         "budget_usd": None if budget is None else usd_text(budget),
         "spent_usd": None if standing.spent is None else usd_text(standing.spent),
         "held_usd": usd_text(standing.held),
-        "open": standing.open,
-        "closed": standing.closed,
+        "running": standing.open,
+        "unsettled": standing.closed,
     }
 
 
 def _line(shown: dict[str, Any]) -> str:
     """Money that nobody limits, or has read yet: a dash."""
-    credit = " (less credit)" if shown["gate"] != shown["scope_id"] else ""
+    credit = " (less credit)" if shown["counter_id"] != shown["scope_id"] else ""
     scope = f"{shown['scope_kind'] or ''} {shown['name'] or shown['scope_id']}{credit}".strip()
     since = "–" if shown["window_start"] is None else shown["window_start"][:16].replace("T", " ")
     money = "  ".join(f"{shown[name] or '–':>12}" for name in ("budget_usd", "spent_usd", "held_usd"))
-    return f"{scope:40}  {since:16}  {money}  {shown['open']:>6}  {shown['closed']:>6}"
+    return f"{scope:40}  {since:16}  {money}  {shown['running']:>7}  {shown['unsettled']:>9}"

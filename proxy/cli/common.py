@@ -36,7 +36,7 @@ def with_config(commands: Any, name: str, help_text: str) -> argparse.ArgumentPa
 def with_commands(commands: Any, name: str, help_text: str) -> Any:
     """A command that has commands of its own."""
     parser = commands.add_parser(name, help=help_text, description=help_text)
-    return parser.add_subparsers(required=True, metavar="WHAT")
+    return parser.add_subparsers(required=True, metavar="COMMAND")
 
 
 def of_one(

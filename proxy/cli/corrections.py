@@ -45,9 +45,9 @@ def add_commands(commands: Any) -> None:
     acts_as(adjust, "adjust", _adjust)
 
     rerate = with_config(commands, "rerate", "give past exchanges of a model the money of other prices")
-    rerate.add_argument("--model", required=True, metavar="M", help="the name that clients asked for")
-    rerate.add_argument("--since", required=True, metavar="T", help="begun at or after: 2026-11-01, 24h, 7d, …")
-    rerate.add_argument("--until", metavar="T", help="begun before (default: now)")
+    rerate.add_argument("--model", required=True, metavar="MODEL", help="the name that clients asked for")
+    rerate.add_argument("--since", required=True, metavar="TIME", help="begun at or after: 2026-11-01, 24h, 7d, …")
+    rerate.add_argument("--until", metavar="TIME", help="begun before (default: now)")
     price = '{"input": 0.15, "output": 0.6}'
     rerate.add_argument("--price", type=partial(typed, json.loads), metavar="JSON", help=price)
     rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
@@ -93,7 +93,7 @@ def _rerate(options: argparse.Namespace) -> int:
     if options.verbose:
         for (key_id, alias), change in sorted(done.by_key.items()):
             print(json_line({"key_id": key_id, "key_alias": alias, **_change(change)}))
-    counts = {"exchanges": done.exchanges, "by_hand": done.by_hand, "unreadable": done.unreadable}
+    counts = {"exchanges": done.exchanges, "manually_corrected": done.by_hand, "unreadable": done.unreadable}
     print(json_line({**counts, **_change(done.total), **({"dry_run": True} if options.dry_run else {})}))
     return 0
 

@@ -51,7 +51,7 @@ def _retry(options: argparse.Namespace) -> int:
         letters = _letters(store)
         for letter in letters.open() if options.all else [letters.named(options.id)]:
             try:
-                print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "became": letters.retry(letter)}))
+                print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "result": letters.retry(letter)}))
             except DeadLetterError as refusal:
                 left += 1
                 print(f"tokenweir: {letter.id[:_ID_CHARS]}: {refusal}", file=sys.stderr)
@@ -63,7 +63,7 @@ def _drop(options: argparse.Namespace) -> int:
         letters = _letters(store)
         letter = letters.named(options.id)
         letters.drop(letter, options.reason, time.time())
-    print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "became": "dropped"}))
+    print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "result": "dropped"}))
     return 0
 
 

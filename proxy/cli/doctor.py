@@ -14,7 +14,7 @@ from proxy.settings import Settings, SettingsError, from_environment, load
 if TYPE_CHECKING:
     from proxy.doctor.finding import Finding
 
-_SIGNS = {"ok": "✓", "note": "!", "fails": "✗"}
+_SIGNS = {"ok": "✓", "warning": "!", "error": "✗"}
 
 
 def add_commands(commands: Any) -> None:
@@ -30,18 +30,18 @@ def add_commands(commands: Any) -> None:
 
 def _doctor(options: argparse.Namespace) -> int:
     from proxy.doctor.examine import checks, examine
-    from proxy.doctor.finding import Case, fails
+    from proxy.doctor.finding import Case, error
 
     try:
         case = Case(_settings(options.config), time.time(), options.call)
     except SettingsError as refusal:
-        findings = [fails("configuration", str(refusal), "mend this field: nothing starts before")]
+        findings = [error("configuration", str(refusal), "mend this field: nothing starts before")]
     else:
         findings = examine(case, checks(case))
     for finding in findings:
         for line in [json_line(_json(finding))] if options.json else _lines(finding):
             print(line)
-    failed = sum(finding.mark == "fails" for finding in findings)
+    failed = sum(finding.severity == "error" for finding in findings)
     if not options.json:
         print(f"\n{failed} of {len(findings)} fail" if failed else "\nnothing fails")
     return 1 if failed else 0
@@ -52,9 +52,9 @@ def _settings(config: Path | None) -> Settings:
 
 
 def _json(finding: Finding) -> dict[str, Any]:
-    return {"check": finding.check, "mark": finding.mark, "said": finding.said, "advice": finding.advice}
+    return {"check": finding.check, "severity": finding.severity, "message": finding.message, "advice": finding.advice}
 
 
 def _lines(finding: Finding) -> list[str]:
     advice = [f"  {'':18}  → {finding.advice}"] if finding.advice else []
-    return [f"{_SIGNS[finding.mark]} {finding.check:18}  {finding.said}", *advice]
+    return [f"{_SIGNS[finding.severity]} {finding.check:18}  {finding.message}", *advice]

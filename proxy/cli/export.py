@@ -29,9 +29,9 @@ def add_commands(commands: Any) -> None:
     export = with_config(commands, "export", "entries as a file for other programs, in the order they were settled")
     export.add_argument("--format", choices=("csv", "parquet", "focus"), default="csv", help="focus: FOCUS 1.2")
     export.add_argument(
-        "--since", metavar="T", help="begun at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+        "--since", metavar="TIME", help="begun at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
     )
-    export.add_argument("--until", metavar="T", help="begun before")
+    export.add_argument("--until", metavar="TIME", help="begun before")
     export.add_argument("--key", metavar="KEY_ID|ALIAS", help="of this key only")
     export.add_argument(
         "--output",

@@ -52,14 +52,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     """What `create` sets and `update` changes."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
     parser.add_argument(
-        "--model", action="append", metavar="M", help="may ask for it, and for no other; repeatable", **unset
+        "--model", action="append", metavar="MODEL", help="may ask for it, and for no other; repeatable", **unset
     )
     add_limits(parser)
     words = "what becomes of a stream when the money runs out: it goes on to its end (the default), or is cut off"
     parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
     words = "while nobody can say what is left: no requests, or go on (default: closed where money is limited)"
-    parser.add_argument("--when-down", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
-    parser.add_argument("--tag", action="append", metavar="T", help="for people and reports; repeatable", **unset)
+    parser.add_argument("--on-store-outage", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
+    parser.add_argument("--tag", action="append", metavar="TAG", help="for people and reports; repeatable", **unset)
 
 
 def _create(options: argparse.Namespace) -> int:
@@ -166,8 +166,10 @@ def _key_changes(options: argparse.Namespace) -> dict[str, Any]:
         changes["models"] = None if given["model"] == [NONE] else given["model"]
     if "on_exhausted" in given:
         changes["on_exhausted"] = OnExhausted(given["on_exhausted"])
-    if "when_down" in given:
-        changes["when_down"] = None if given["when_down"] == NONE else OnStoreOutage(given["when_down"])
+    if "on_store_outage" in given:
+        changes["on_store_outage"] = (
+            None if given["on_store_outage"] == NONE else OnStoreOutage(given["on_store_outage"])
+        )
     if "tag" in given:
         changes["tags"] = () if given["tag"] == [NONE] else given["tag"]
     return changes

@@ -28,7 +28,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
     option("--budget", usd_or_none, "USD", "may use so much in each window; none: as much as it wants")
     option(
-        "--budget-window", str, "W", f"30d (rolling; the default), 12h, …, {CALENDAR_MONTH}; {LIFETIME}: one for ever"
+        "--budget-window",
+        str,
+        "WINDOW",
+        f"30d (rolling; the default), 12h, …, {CALENDAR_MONTH}; {LIFETIME}: one for ever",
     )
     parser.add_argument(
         "--prepaid",
@@ -79,7 +82,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
         "project_id": key.project_id,
         "limits": limits_json(key.limits),
         "on_exhausted": key.on_exhausted.value,
-        "when_down": None if key.when_down is None else key.when_down.value,
+        "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
         **_times(key, "created_at", "expires_at", "revoked_at", "blocked_at", "old_until"),
     }

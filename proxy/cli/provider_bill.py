@@ -24,8 +24,8 @@ ALL = "all"
 """in the table, in place of a day or a model, where days or models are added up"""
 
 _FIELDS = (
-    "day", "model", "what", "provider", "ledger", "difference", "estimated", "unknown", "explained_less",
-    "explained_more", "left", "came", "verdict",
+    "day", "model", "kind", "provider", "ledger", "difference", "estimated", "unknown_exchanges", "explained_less",
+    "explained_more", "ended_later", "began_earlier", "verdict",
 )  # fmt: skip
 # A model's name may be long; the table grows with it up to here.
 _MODEL_CHARS_MAX = 40
@@ -39,7 +39,7 @@ def add_options(reconcile: argparse.ArgumentParser) -> None:
     bill.add_argument(
         "--file", type=Path, metavar="FILE", help="… with its export of usage or costs (OpenAI, Anthropic)"
     )
-    bill.add_argument("--until", metavar="T", help="only what was used before (and --since)")
+    bill.add_argument("--until", metavar="TIME", help="only what was used before (and --since)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,11 +103,12 @@ def _fields(row: Row) -> dict[str, Any]:
 
     said = {
         "provider": row.provider, "ledger": row.ledger, "difference": row.difference, "estimated": row.estimated,
-        "explained_less": ceil(row.less), "explained_more": ceil(row.more), "left": row.left, "came": row.came,
+        "explained_less": ceil(row.less), "explained_more": ceil(row.more),
+        "ended_later": row.ended_later, "began_earlier": row.began_earlier,
     }  # fmt: skip
     amounts = {name: _amount(row, value) for name, value in said.items()}
-    named = {"day": None if row.day is None else str(row.day), "model": row.model, "what": row.kind.value}
-    fields = {**named, **amounts, "unknown": row.unknown, "verdict": row.verdict.value}
+    named = {"day": None if row.day is None else str(row.day), "model": row.model, "kind": row.kind.value}
+    fields = {**named, **amounts, "unknown_exchanges": row.unknown, "verdict": row.verdict.value}
     return {name: fields[name] for name in _FIELDS}
 
 
@@ -118,7 +119,7 @@ def _amount(row: Row, value: int) -> Any:
 def _table(compared: Compared) -> Iterator[str]:
     """For people: a line for each number, and a last one that says what it comes to."""
     cells = [
-        [title.upper() for title in ("day", "model", "what", *_NUMBERS, "verdict")],
+        [title.upper() for title in ("day", "model", "kind", *_NUMBERS, "verdict")],
         *map(_cells, _every(compared)),
     ]
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
@@ -145,7 +146,7 @@ def _why(row: Row) -> str:
     """The verdict, and what helps to find the reason."""
     parts = [row.verdict.value]
     if row.difference:
-        parts += [f"{_amount(row, row.left)} ended later"] if row.left else []
-        parts += [f"{_amount(row, row.came)} began earlier"] if row.came else []
+        parts += [f"{_amount(row, row.ended_later)} ended later"] if row.ended_later else []
+        parts += [f"{_amount(row, row.began_earlier)} began earlier"] if row.began_earlier else []
         parts += [f"not known of {row.unknown} exchanges"] if row.unknown else []
     return "; ".join(parts)

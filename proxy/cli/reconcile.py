@@ -28,7 +28,7 @@ def add_commands(commands: Any) -> None:
     form.add_argument("--json", action="store_true", help="one object per check, or per number compared")
     form.add_argument("--csv", action="store_true", help="with --provider: one line per number compared")
     since = "only what was settled since: 24h, 2026-11-01, … (quicker); with --provider: used since"
-    reconcile.add_argument("--since", metavar="T", help=since)
+    reconcile.add_argument("--since", metavar="TIME", help=since)
     reconcile.add_argument(
         "--grace", default="5m", metavar="5m", help="how long a record may be on its way (default 5m)"
     )
@@ -77,7 +77,7 @@ def _json(finding: Finding) -> dict[str, Any]:
     return {
         "check": finding.name,
         "ok": finding.ok,
-        "means": finding.means,
+        "description": finding.description,
         "differences": finding.differences,
         "in_flight": finding.in_flight,
         "examples": list(finding.examples),
@@ -88,4 +88,4 @@ def _lines(finding: Finding) -> list[str]:
     said = "ok" if finding.ok else f"{finding.differences} differ"
     moving = f" ({finding.in_flight} on their way)" if finding.in_flight else ""
     examples = ("    " + ", ".join(f"{name}: {value}" for name, value in one.items()) for one in finding.examples)
-    return [f"{finding.name:12}  {said:10}  {finding.means}{moving}", *examples]
+    return [f"{finding.name:12}  {said:10}  {finding.description}{moving}", *examples]

@@ -35,19 +35,19 @@ def _stands(engine: Any, name: str) -> dict[str, Any]:
 
     found = sink_status(engine, name)
     if found is None:
-        return {"state": "has not run yet"}
+        return {"state": "never_run"}
     sink = found.sink
     times = {"last_sent_at": sink.last_sent_at, "failing_since": sink.failing_since}
     return {
-        "state": "fails" if sink.failures else "works" if not found.waiting else "is behind",
+        "state": "failing" if sink.failures else "behind" if found.waiting else "up_to_date",
         "sent": sink.sent,
-        "waiting": found.waiting,
+        "pending": found.waiting,
         "lag_s": round(found.lag_s(time.time()), 3),
         **{field: None if at is None else iso_utc(at) for field, at in times.items()},
         "failures": sink.failures,
         "last_error": sink.last_error,
-        "letters": [
-            {"entry_id": one.entry_id, "settled_at": iso_utc(one.settled_at), "why": one.why}
+        "rejected": [
+            {"entry_id": one.entry_id, "settled_at": iso_utc(one.settled_at), "reason": one.why}
             for one in letters(engine, name)
             if one.state == OPEN
         ],
@@ -60,5 +60,5 @@ def _retry(options: argparse.Namespace) -> int:
     if options.name not in load(options.config, os.environ).sinks:
         raise Failure(f"sinks: none is called {options.name!r}")
     with store_of(options) as store:
-        print(json_line({"sink": options.name, "again": retry(store.engine, options.name)}))
+        print(json_line({"sink": options.name, "retried": retry(store.engine, options.name)}))
     return 0

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 from msgspec import structs
 
-from proxy.console.api.live import SilentNodes
+from proxy.console.api.live import RemoteCoverage
 from proxy.delivery.leases import LeaseParts
 from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
 from proxy.journal.frames import decode_opened
@@ -43,7 +43,7 @@ class RemoteSnapshot(msgspec.Struct, frozen=True):
 
     running: tuple[ExchangeSnapshot, ...] = ()
     nodes: int = 0
-    known: SilentNodes = "unknown"
+    coverage: RemoteCoverage = "unknown"
 
 
 class RemoteExchanges:
@@ -73,11 +73,11 @@ class RemoteExchanges:
         self._remember(beats)
         counts = await self._board.counts(sorted(beats))
         found: list[ExchangeSnapshot] = []
-        known: SilentNodes = "all"
+        coverage: RemoteCoverage = "complete"
         for node in sorted(beats, key=lambda node: counts[node]):
             if len(found) + counts[node] > READ_MAX or (counts[node] and not await self._read(node, found)):
-                known = "part"
-        return RemoteSnapshot(tuple(found), len(beats), known)
+                coverage = "partial"
+        return RemoteSnapshot(tuple(found), len(beats), coverage)
 
     def _remember(self, beats: Mapping[str, str]) -> None:
         now, before = time.monotonic(), self._beats
@@ -88,19 +88,19 @@ class RemoteExchanges:
 
     async def _read(self, node: str, found: list[ExchangeSnapshot]) -> bool:
         """Add what the node runs. False: one of them cannot be read here."""
-        silent_s = time.monotonic() - self._beats[node][1]
+        heartbeat_age_s = time.monotonic() - self._beats[node][1]
         whole = True
         for number, parts in enumerate((await self._board.of(node)).values()):
             if number % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
             try:
-                found.append(_running(node, silent_s, parts, self._estimator))
+                found.append(_running(node, heartbeat_age_s, parts, self._estimator))
             except ValueError:  # of another version, which its own proxy shows
                 whole = False
         return whole
 
 
-def _running(node: str, silent_s: float, parts: LeaseParts, estimator: Estimator) -> ExchangeSnapshot:
+def _running(node: str, heartbeat_age_s: float, parts: LeaseParts, estimator: Estimator) -> ExchangeSnapshot:
     """What would be billed if it had ended there. Raises ValueError."""
     opened = decode_opened(parts.opened or b"")
     record = sweep(opened, decoded(parts.progress) if parts.progress else None, estimator, estimator_version=VERSION)
@@ -115,5 +115,5 @@ def _running(node: str, silent_s: float, parts: LeaseParts, estimator: Estimator
         events=record.events,
         size=record.bytes,
         node=node,
-        silent_s=silent_s,
+        heartbeat_age_s=heartbeat_age_s,
     )

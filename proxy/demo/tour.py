@@ -34,10 +34,10 @@ listen: {host: 127.0.0.1, port: 0}
 admin: {port: 0, secret: "${DEMO_ADMIN_SECRET}"}
 data_dir: ./data
 providers:
-  tera:         {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: cancel}
-  tensorloop:   {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: drain}
-  siliconstorm: {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: cancel}
-  electron:     {base_url: "UPSTREAM/waves/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_leave: drain}
+  tera:         {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_disconnect: cancel}
+  tensorloop:   {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_disconnect: drain}
+  siliconstorm: {base_url: "UPSTREAM/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_disconnect: cancel}
+  electron:     {base_url: "UPSTREAM/waves/v1", api_key: "${DEMO_PROVIDER_KEY}", on_client_disconnect: drain}
 models:
   tera:         {provider: tera,         price: {input: 0.30, output: 1.20}, cost: {input: 0.25, output: 1.00}}
   tensorloop:   {provider: tensorloop,   price: {input: 0.20, output: 0.80}, cost: {input: 0.15, output: 0.60}}

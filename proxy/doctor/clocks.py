@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.doctor.finding import Finding, fails, note, ok
+from proxy.doctor.finding import Finding, error, ok, warning
 
 # Days, windows of budgets and the order of exchange ids bear a second; a minute bills on the wrong day.
 NOTED_S, FAILS_S = 1.0, 30.0
@@ -14,7 +14,7 @@ def judged(check: str, whose: str, theirs: float, before: float, after: float, *
     late = max(before - theirs - resolution_s, theirs - after, 0.0)
     said = f"clocks differ by {late:.1f} s or more: ours and {whose}"
     if late >= FAILS_S:
-        return fails(check, said, _ADVICE)
+        return error(check, said, _ADVICE)
     if late >= NOTED_S:
-        return note(check, said, _ADVICE)
+        return warning(check, said, _ADVICE)
     return ok(check, f"our clock agrees with {whose}")

@@ -12,7 +12,7 @@ from functools import partial
 from threading import Thread
 
 from proxy.doctor import configuration, ledger, machine, providers, queue
-from proxy.doctor.finding import Case, Finding, fails
+from proxy.doctor.finding import Case, Finding, error
 
 # A server that is well answers in milliseconds; one of ours gives a lost connection 5 s.
 CHECK_S = 10.0
@@ -76,8 +76,8 @@ def _answer(check: Check, answer: Future[list[Finding]], until: float) -> list[F
     try:
         return answer.result(max(0.0, until - time.monotonic()))
     except NotInTime:
-        return [fails(check.name, f"no answer within {check.limit_s:g} s", "see whether what it asks is overloaded")]
+        return [error(check.name, f"no answer within {check.limit_s:g} s", "see whether what it asks is overloaded")]
     except (OSError, ValueError) as refused:
-        return [fails(check.name, str(refused), "see whether it runs, and whether its address is right")]
+        return [error(check.name, str(refused), "see whether it runs, and whether its address is right")]
     except Exception as bug:  # noqa: BLE001  a bug in one check hides none of the others; its words could be anything
-        return [fails(check.name, f"the check itself failed: {type(bug).__name__}", "please report this")]
+        return [error(check.name, f"the check itself failed: {type(bug).__name__}", "please report this")]

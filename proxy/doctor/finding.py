@@ -12,9 +12,9 @@ class Severity(StrEnum):
     """How much it matters."""
 
     OK = "ok"
-    NOTE = "note"
+    WARNING = "warning"
     """it serves and bills; somebody should know"""
-    FAILS = "fails"
+    ERROR = "error"
     """it does not serve, or could lose money"""
 
 
@@ -23,8 +23,8 @@ class Finding:
     """One line of the report."""
 
     check: str
-    mark: Severity
-    said: str
+    severity: Severity
+    message: str
     advice: str = ""
     """what to do; empty where all is well"""
 
@@ -40,16 +40,16 @@ class Case:
     """the model that is asked for one token"""
 
 
-def ok(check: str, said: str) -> Finding:
+def ok(check: str, message: str) -> Finding:
     """All is well."""
-    return Finding(check, Severity.OK, said)
+    return Finding(check, Severity.OK, message)
 
 
-def note(check: str, said: str, advice: str) -> Finding:
+def warning(check: str, message: str, advice: str) -> Finding:
     """Worth knowing."""
-    return Finding(check, Severity.NOTE, said, advice)
+    return Finding(check, Severity.WARNING, message, advice)
 
 
-def fails(check: str, said: str, advice: str) -> Finding:
+def error(check: str, message: str, advice: str) -> Finding:
     """To be mended before anybody relies on it."""
-    return Finding(check, Severity.FAILS, said, advice)
+    return Finding(check, Severity.ERROR, message, advice)

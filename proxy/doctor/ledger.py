@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sqlalchemy import Connection, func, or_, select
 
 from proxy.doctor.clocks import judged
-from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
 from proxy.ledger.schema.tables import api_keys, dead_letters
@@ -25,7 +25,7 @@ def look(case: Case) -> list[Finding]:
     LedgerUnavailable, UnsuitableDatabaseError, NewerDatabaseError."""
     file = case.settings.data_dir / "ledger.db"
     if case.settings.ledger is None and not file.exists():
-        return [note("ledger", f"{file} is not there yet", "nothing: `tokenweir serve` makes it")]
+        return [warning("ledger", f"{file} is not there yet", "nothing: `tokenweir serve` makes it")]
     engine = open_engine(ledger_url(case.settings))
     try:
         with reading(engine) as connection:
@@ -38,12 +38,12 @@ def _looked(connection: Connection, case: Case) -> Iterator[Finding]:
     if case.settings.ledger is not None:
         yield from _server(connection)
     if not is_newest(connection):
-        yield fails("ledger", "it is not of this version, or empty", _MIGRATE)
+        yield error("ledger", "it is not of this version, or empty", _MIGRATE)
         return
     yield ok("ledger", "it answers, and is of this version")
     if missing := missing_partitions(connection, case.now):
         months = ", ".join(f"{month:%Y-%m}" for month in missing)
-        yield note("ledger", f"no partitions for {months}", f"is no worker running? Or {_MIGRATE}")
+        yield warning("ledger", f"no partitions for {months}", f"is no worker running? Or {_MIGRATE}")
     yield _keys(connection, case.now)
     yield from _letters(connection)
 
@@ -54,10 +54,10 @@ def _server(connection: Connection) -> Iterator[Finding]:
     version = connection.exec_driver_sql("SHOW server_version").scalar_one()
     yield ok("ledger", f"PostgreSQL {str(version).split()[0]}")
     if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar_one():
-        yield fails("ledger", "this Postgres is a standby: it takes no entries", "let the URL lead to the primary")
+        yield error("ledger", "this Postgres is a standby: it takes no entries", "let the URL lead to the primary")
     off = [name for name in ("fsync", "full_page_writes") if _setting(connection, name) == "off"]
     if off:
-        yield fails("ledger", f"{', '.join(off)} off: a power cut can ruin all of it", f"set {off[0]} = on")
+        yield error("ledger", f"{', '.join(off)} off: a power cut can ruin all of it", f"set {off[0]} = on")
     before = time.time()
     theirs = float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
     yield judged("ledger", "Postgres's", theirs, before, time.time())
@@ -73,7 +73,7 @@ def _keys(connection: Connection, now: float) -> Finding:
     count = connection.execute(select(func.count()).select_from(api_keys).where(*usable)).scalar_one()
     if count:
         return ok("keys", f"{count} can be used")
-    return note("keys", "none can be used: every request gets 401", "tokenweir keys create --alias NAME")
+    return warning("keys", "none can be used: every request gets 401", "tokenweir keys create --alias NAME")
 
 
 def _letters(connection: Connection) -> Iterator[Finding]:
@@ -82,4 +82,4 @@ def _letters(connection: Connection) -> Iterator[Finding]:
     if count:
         days = max(0.0, time.time() - first) / 86_400
         said = f"{count} records could not be settled, the first {days:.1f} days ago"
-        yield fails("ledger", said, "tokenweir dead-letters list, then retry or drop each")
+        yield error("ledger", said, "tokenweir dead-letters list, then retry or drop each")

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.journal.frames import FrameKind, UndecodableError, decode_seqs, scan
 from proxy.journal.segment import SUFFIX
 from proxy.keys.secrets import load_pepper
@@ -38,8 +38,8 @@ def data_folder(case: Case) -> list[Finding]:
 def _absent(folder: Path) -> Finding:
     parent = next(above for above in folder.absolute().parents if above.is_dir())
     if not os.access(parent, os.W_OK):
-        return fails("data folder", f"{folder} is not there, and {parent} may not be written to", _OWN.format(folder))
-    return note("data folder", f"{folder} is not there yet", "nothing: `tokenweir serve` makes it")
+        return error("data folder", f"{folder} is not there, and {parent} may not be written to", _OWN.format(folder))
+    return warning("data folder", f"{folder} is not there yet", "nothing: `tokenweir serve` makes it")
 
 
 _OWN = "make {0} for the user that serves: install -d -m 700 -o tokenweir {0}"
@@ -53,22 +53,22 @@ def _writable(folder: Path) -> Finding:
             os.fsync(file.fileno())
     except OSError as refused:
         words = f"{folder} cannot be written to: {refused.strerror}"
-        return fails("data folder", words, "run this as the user that serves; else mend its owner, or the disk")
+        return error("data folder", words, "run this as the user that serves; else mend its owner, or the disk")
     return ok("data folder", f"{folder} can be written to")
 
 
 def _open_to_others(folder: Path) -> Iterator[Finding]:
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
-        yield note("data folder", f"others may look into {folder} (mode {mode:o})", f"chmod 700 {folder}")
+        yield warning("data folder", f"others may look into {folder} (mode {mode:o})", f"chmod 700 {folder}")
 
 
 def _kind(folder: Path) -> Iterator[Finding]:
     kind = file_system(folder.resolve(), Path("/proc/self/mountinfo"))
     if kind in _REMOTE:
-        yield fails("data folder", f"{folder} is on {kind}", "journals need a disk of this machine: locks, maps, fsync")
+        yield error("data folder", f"{folder} is on {kind}", "journals need a disk of this machine: locks, maps, fsync")
     if kind in _FLEETING:
-        yield note(
+        yield warning(
             "data folder",
             f"{folder} is on {kind}: it is gone with the machine or container",
             "put it on a volume, or what is on its way to the ledger goes with it",
@@ -91,8 +91,8 @@ def _room(case: Case) -> Finding:
     free = shutil.disk_usage(folder).free
     said = f"{free // _MIB} MiB are free below {folder}"
     if free < _FREE_BYTES_MIN:
-        return fails("data folder", said, "make room: a full disk stops new requests")
-    return note("data folder", said, _SMALL) if free < wanted else ok("data folder", said)
+        return error("data folder", said, "make room: a full disk stops new requests")
+    return warning("data folder", said, _SMALL) if free < wanted else ok("data folder", said)
 
 
 def _pepper(case: Case) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _pepper(case: Case) -> Iterator[Finding]:
         try:
             load_pepper(pepper)
         except (OSError, ValueError) as wrong:
-            yield fails("data folder", str(wrong), "put it back from the backup: no key is accepted without it")
+            yield error("data folder", str(wrong), "put it back from the backup: no key is accepted without it")
 
 
 def journal(case: Case) -> list[Finding]:
@@ -120,12 +120,12 @@ def _journal(place: Path, bytes_max: int) -> Iterator[Finding]:
     kept_aside = list((place / "quarantine").glob("*"))
     if gaps or kept_aside:
         said = f"{place} is damaged: {gaps} gaps, {len(kept_aside)} pieces kept aside"
-        yield fails("journal", said, "see the log; test the disk; then move `quarantine` to where you keep evidence")
+        yield error("journal", said, "see the log; test the disk; then move `quarantine` to where you keep evidence")
     said = f"{place}: {waiting} records wait for the ledger, {size_bytes / _MIB:.1f} of {bytes_max // _MIB} MiB"
     if size_bytes >= bytes_max:
-        yield fails("journal", said, "see why the ledger takes none: new requests get 503")
+        yield error("journal", said, "see why the ledger takes none: new requests get 503")
     elif size_bytes >= bytes_max // 2:
-        yield note("journal", said, "see why the ledger takes none; or it is away")
+        yield warning("journal", said, "see why the ledger takes none; or it is away")
     else:
         yield ok("journal", said)
 
@@ -162,7 +162,7 @@ def open_files(case: Case) -> list[Finding]:
     if soft == resource.RLIM_INFINITY:
         return [ok("open files", "no limit")]
     room = max(0, soft - _FILES_BESIDES) // _FILES_PER_STREAM
-    said = f"{soft} here: room for {room} streams at once, streams_max is {case.settings.streams_max}"
-    if room >= case.settings.streams_max:
+    said = f"{soft} here: room for {room} streams at once, exchanges_max is {case.settings.exchanges_max}"
+    if room >= case.settings.exchanges_max:
         return [ok("open files", said)]
-    return [note("open files", said, "raise the service's own limit: LimitNOFILE= of systemd, or `ulimit -n`")]
+    return [warning("open files", said, "raise the service's own limit: LimitNOFILE= of systemd, or `ulimit -n`")]

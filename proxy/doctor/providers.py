@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from proxy.doctor.clocks import judged
-from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS, speaks
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
@@ -34,13 +34,13 @@ def look(name: str, case: Case) -> list[Finding]:
     try:
         status, date, before = _asked(provider, "GET", "/models", None, CONNECT_S)[:3]
     except (OSError, HTTPException) as failed:
-        return [fails(check, *_why(failed, provider))]
+        return [error(check, *_why(failed, provider))]
     if status in (401, 403):
         found = [
-            fails(check, f"it does not accept the key ({status})", "see its variable: is the key whole, and alive?")
+            error(check, f"it does not accept the key ({status})", "see its variable: is the key whole, and alive?")
         ]
     elif status >= 500 or status == 429:
-        found = [note(check, f"it is reached, and says {status}", "try again later; see the provider's status page")]
+        found = [warning(check, f"it is reached, and says {status}", "try again later; see the provider's status page")]
     else:
         found = [ok(check, f"it is reached ({status} for its list of models)")]
     return [*found, *_clock(check, date, before)]
@@ -52,7 +52,7 @@ def call(case: Case) -> list[Finding]:
     check = f"call {asked}"
     found = route(case.settings.models, asked)
     if found is None:
-        return [fails(check, "no model of the configuration answers to this name", f"there are: {_names(case)}")]
+        return [error(check, "no model of the configuration answers to this name", f"there are: {_names(case)}")]
     model, passed = found
     return [
         one
@@ -63,18 +63,18 @@ def call(case: Case) -> list[Finding]:
 
 def _called(check: str, provider: ProviderSettings, upstream_model: str) -> list[Finding]:
     if not speaks(provider.dialects, OPENAI_CHAT):
-        return [note(check, f"{provider.name} does not speak {OPENAI_CHAT.name}", "try it with a client of its own")]
+        return [warning(check, f"{provider.name} does not speak {OPENAI_CHAT.name}", "try it with a client of its own")]
     try:
         status, answer = _one_token(provider, upstream_model)
     except (OSError, HTTPException) as failed:
-        return [fails(check, *_why(failed, provider))]
+        return [error(check, *_why(failed, provider))]
     usage = answer.get("usage") if isinstance(answer, dict) else None
     if status != 200:
         return [
-            fails(check, f"{provider.name} says {status}{_code(answer)}", "see whether this key may use this model")
+            error(check, f"{provider.name} says {status}{_code(answer)}", "see whether this key may use this model")
         ]
     if not isinstance(usage, dict):
-        return [note(check, "it answered, and did not say what it used", "its exchanges will be estimated")]
+        return [warning(check, "it answered, and did not say what it used", "its exchanges will be estimated")]
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return [ok(check, f"it answered: {counts[0]} prompt and {counts[1]} completion tokens")]
 
@@ -159,8 +159,8 @@ def _clock(check: str, date: str | None, before: float) -> list[Finding]:
 
 def _code(answer: Any) -> str:
     """The error's code: a word of the provider's, not its message, which may quote what was sent."""
-    error = answer.get("error") if isinstance(answer, dict) else None
-    code = error.get("code") or error.get("type") if isinstance(error, dict) else None
+    found = answer.get("error") if isinstance(answer, dict) else None
+    code = found.get("code") or found.get("type") if isinstance(found, dict) else None
     return f" ({str(code)[:64]})" if code else ""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import RedisCluster
 
 from proxy.doctor.clocks import judged
-from proxy.doctor.finding import Case, Finding, fails, note, ok
+from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.runtime.machine.queue import Queue
 from proxy.storage.redis_client import RedisClient, check, door
 
@@ -58,13 +58,15 @@ def _server(answer: Mapping[str, Any], case: Case) -> Iterator[Finding]:
     version = answer.get("valkey_version", answer.get("redis_version"))
     yield ok("queue", f"{kind} {version}, which throws no records away")
     if answer.get("role") not in (None, "master"):
-        yield fails(
+        yield error(
             "queue", "it is a replica: it takes no records", "let the URL lead to the primary, or name Sentinel"
         )
     yield from _kept(answer)
     full = int(answer.get("maxmemory") or 0)
     if full and int(answer.get("used_memory", 0)) > full * _FULL_SHARE:
-        yield note("queue", "its memory is nearly full: journals will hold what comes", "more memory, or more workers")
+        yield warning(
+            "queue", "its memory is nearly full: journals will hold what comes", "more memory, or more workers"
+        )
 
 
 def _kept(answer: Mapping[str, Any]) -> Iterator[Finding]:
@@ -75,9 +77,9 @@ def _kept(answer: Mapping[str, Any]) -> Iterator[Finding]:
         if answer.get(name, "ok") not in ("ok", b"ok")
     ]
     if broken:
-        yield fails("queue", f"it cannot write to its disk ({', '.join(broken)})", "see its log, and its disk")
+        yield error("queue", f"it cannot write to its disk ({', '.join(broken)})", "see its log, and its disk")
     if not int(answer.get("aof_enabled", 0)):
-        yield note(
+        yield warning(
             "queue",
             "it keeps no append-only file: a restart forgets what runs, claims of repeats, and what is on its way",
             "appendonly yes (records are sent again from the journals in any case)",
@@ -87,5 +89,5 @@ def _kept(answer: Mapping[str, Any]) -> Iterator[Finding]:
 def _drained(age_s: float, lease_s: float) -> Finding:
     if age_s > lease_s:
         said = f"the oldest record has waited for {age_s:.0f} s"
-        return fails("queue", said, "is a `tokenweir worker` running, and can it reach the ledger?")
+        return error("queue", said, "is a `tokenweir worker` running, and can it reach the ledger?")
     return ok("queue", "nothing waits for long")

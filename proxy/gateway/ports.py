@@ -135,7 +135,7 @@ class Reserve:
     """of one answer, where the request names no limit"""
     nusd_max: int
     """of one request"""
-    spent_status: int
+    exceeded_status: int
     """402 or 429"""
 
 

@@ -31,9 +31,9 @@ CREATE INDEX IF NOT EXISTS claims_until ON claims (until)
 class LocalClaims:
     """See ClaimStore."""
 
-    def __init__(self, path: Path, *, remember_s: float, unix_time: Callable[[], float]) -> None:
+    def __init__(self, path: Path, *, retention_s: float, unix_time: Callable[[], float]) -> None:
         """Raises ClaimsUnavailable if the file cannot be used."""
-        self._remember_s = remember_s
+        self._retention_s = retention_s
         self._unix_time = unix_time
         self._made = 0
         with _mapped(), _alone(path):  # SQLite does not wait for another process that switches WAL on, too
@@ -50,7 +50,7 @@ class LocalClaims:
             self._db.execute("DELETE FROM claims WHERE name = ? AND until <= ?", (name, now))
             made = self._db.execute(
                 "INSERT INTO claims VALUES (?, ?, ?, 0, NULL, ?) ON CONFLICT DO NOTHING",
-                (name, body, exchange_id, now + self._remember_s),
+                (name, body, exchange_id, now + self._retention_s),
             ).rowcount
             if made:
                 self._tidy(now)

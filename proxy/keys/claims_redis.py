@@ -33,16 +33,16 @@ return redis.call("DEL", KEYS[1])
 class RedisClaims:
     """See ClaimStore."""
 
-    def __init__(self, redis: RedisClient, *, remember_s: float, prefix: str = "tokenweir") -> None:
+    def __init__(self, redis: RedisClient, *, retention_s: float, prefix: str = "tokenweir") -> None:
         """`redis` stays open: others use it, too."""
         self._redis: Any = redis
-        self._remember_ms = int(remember_s * 1000)
+        self._retention_ms = int(retention_s * 1000)
         self._prefix = f"{prefix}:claim:"
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
         """See ClaimStore."""
         async with _mapped(self._redis, "claiming a request"):
-            there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._remember_ms)
+            there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._retention_ms)
         if not there or there[0].decode() == exchange_id:
             return None
         return IdempotencyRecord(there[0].decode(), there[1].decode() == body, there[2] == b"1", there[3])

@@ -31,7 +31,7 @@ class Finding:
     """One invariant, and what differs from it."""
 
     name: str
-    means: str
+    description: str
     """the invariant, in words"""
     differences: int
     examples: tuple[Mapping[str, Any], ...]
@@ -61,8 +61,8 @@ def reconcile(
     with snapshot(engine) as connection:
         scope = CheckScope(_now(connection, clock), since, grace_s)
         return [
-            Finding(name, means, found.differences, tuple(found.examples), found.in_flight)
-            for name, means, found in _findings(connection, scope, outside or RecordsInFlight())
+            Finding(name, description, found.differences, tuple(found.examples), found.in_flight)
+            for name, description, found in _findings(connection, scope, outside or RecordsInFlight())
         ]
 
 
@@ -70,7 +70,7 @@ def _findings(
     connection: Connection, scope: CheckScope, outside: RecordsInFlight
 ) -> Iterator[tuple[str, str, CheckResult]]:
     """Name, meaning, and what was found."""
-    for name, means, check in (
+    for name, description, check in (
         ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),
         ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
         ("adjustments", "each refers to its exchange and comes to what it says", check_entries.adjustments),
@@ -83,7 +83,7 @@ def _findings(
         ("prices", "charge and cost follow from tokens and the pinned price", check_entries.prices),
         ("clock", "no entry is later than the ledger's clock", check_receipts.clock_is_ahead),
     ):
-        yield name, means, check(connection, scope)
+        yield name, description, check(connection, scope)
     journals = Journals(connection, scope, outside.queued).find()
     yield "journals", "every record that a journal closed has arrived, once", journals
     yield "conflicts", "no two contents under one name", check_receipts.open_letters(connection, conflicts=True)

@@ -39,7 +39,7 @@ def sum_text(entry: LedgerEntry) -> str:
 
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
     """As `--json` has them: price by its name, USD for as many units as it is for."""
-    return [{"price": one.name, "units": one.units, "usd": usd_text(one.rate)} for one in addends_of(entry)]
+    return [{"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate)} for one in addends_of(entry)]
 
 
 def _text(one: Addend) -> str:

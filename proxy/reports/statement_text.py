@@ -165,7 +165,7 @@ def statement_csv(statement: Statement) -> str:
     """A line for each line; no totals: a column can be added up. Balance = opening − charges + credits."""
     text = amounts(statement)
     names = [
-        "line", "day", "model", "key", "exchange_id", "why", "requests", *COUNTS, "charge_usd", "credit_usd",
+        "line", "day", "model", "key", "exchange_id", "reason", "requests", *COUNTS, "charge_usd", "credit_usd",
         "estimated_requests", "estimated_usd", "unpriced_requests", "balance_usd",
     ]  # fmt: skip
     written = io.StringIO()
@@ -201,7 +201,7 @@ def _csv_booking(word: str, one: Booking, column: str, text: Callable[[int], str
         "model": plain(one.model),
         "key": plain(one.key_alias),
         "exchange_id": one.exchange_id,
-        "why": plain(one.why),
+        "reason": plain(one.why),
         **one.counts,
         column: text(one.usd),
     }
@@ -226,7 +226,7 @@ def _booking_json(one: Booking, column: str) -> dict[str, Any]:
         "day": str(one.day),
         "key": one.key_alias,
         "model": one.model,
-        "why": one.why,
+        "reason": one.why,
         "counts": dict(one.counts),
         column: usd_text(one.usd),
     }

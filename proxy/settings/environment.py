@@ -11,7 +11,7 @@ from pathlib import Path
 
 from proxy.settings.kinds import SettingsError
 from proxy.settings.reading import settings_from
-from proxy.settings.values import OnClientLeave, Settings
+from proxy.settings.values import OnClientDisconnect, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Known:
     prefix: str
     base_url: str | None
     """where it is, unless `<PREFIX>_BASE_URL` says so; None: that variable must say so"""
-    on_client_leave: OnClientLeave = OnClientLeave.CANCEL
+    on_client_disconnect: OnClientDisconnect = OnClientDisconnect.CANCEL
 
     @property
     def key_variable(self) -> str:
@@ -48,7 +48,7 @@ KNOWN: tuple[Known, ...] = (
     Known("tera", "TERA", "https://api.tera.gw/v1"),
     Known("smallest", "SMALLEST", "https://api.smallest.ai/waves/v1"),
     # Its caller pays for what was generated, not for what was read; so the reported usage is waited for.
-    Known("tensorloop", "TENSORLOOP", None, OnClientLeave.DRAIN),
+    Known("tensorloop", "TENSORLOOP", None, OnClientDisconnect.DRAIN),
 )
 
 
@@ -78,7 +78,7 @@ def _provider(known: Known, env: Mapping[str, str]) -> dict[str, str]:
     return {
         "base_url": elsewhere or known.base_url or "",
         "api_key": f"${{{known.key_variable}}}",
-        "on_client_leave": known.on_client_leave.value,
+        "on_client_disconnect": known.on_client_disconnect.value,
     }
 
 

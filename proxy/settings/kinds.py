@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
@@ -82,9 +82,10 @@ class FieldType:
     """what the reference writes behind the name of a section that is repeated: `.<name>` or `[]`"""
 
 
-def about(kind: FieldType, meaning: str, *, default: str | None = None) -> Mapping[str, Any]:
-    """The metadata of a setting's dataclass field. `default`: its words, where its value does not speak."""
-    return {"kind": kind, "meaning": meaning, "default": default}
+def about(kind: FieldType, meaning: str, *, default: str | None = None, formerly: str = "") -> Mapping[str, Any]:
+    """The metadata of a setting's dataclass field. `default`: its words, where its value does not speak. `formerly`:
+    its name in 0.1, which is refused with a pointer to the new one."""
+    return {"kind": kind, "meaning": meaning, "default": default, "formerly": formerly}
 
 
 def read_section(made: type[Any], raw: object, at: FieldPath, **given: object) -> Any:
@@ -94,8 +95,7 @@ def read_section(made: type[Any], raw: object, at: FieldPath, **given: object) -
     known = {field.name: field for field in fields(made) if field.metadata}
     for name in raw:
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            raise at.under(str(name)).wrong(f"unknown field{f'; is {near[0]} meant?' if near else ''}")
+            raise at.under(str(name)).wrong(_unknown(str(name), known))
     values = dict(given)
     for name, field in known.items():
         if raw.get(name) is not None:
@@ -103,6 +103,15 @@ def read_section(made: type[Any], raw: object, at: FieldPath, **given: object) -
         elif field.default is MISSING and field.default_factory is MISSING:
             raise at.under(name).wrong("is missing")
     return made(**values)
+
+
+def _unknown(name: str, known: Mapping[str, Field[Any]]) -> str:
+    """Why a field is refused, with the name that it has now or that was probably meant."""
+    renamed = {field.metadata["formerly"]: new for new, field in known.items()}
+    if name in renamed:
+        return f"was renamed: write {renamed[name]}"
+    near = get_close_matches(name, known, n=1)
+    return f"unknown field{f'; is {near[0]} meant?' if near else ''}"
 
 
 def section(made: type[Any]) -> FieldType:

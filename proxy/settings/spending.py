@@ -15,7 +15,7 @@ COMPLETION_TOKENS_MAX = 1_000_000
 REQUEST_USD_MAX = 10_000
 ALLOWANCE_USD_MAX = 1_000_000
 # Beyond a month a client does not try again.
-REMEMBER_S_MAX = 31 * 86_400.0
+RETENTION_S_MAX = 31 * 86_400.0
 REPLAY_BYTES_MAX = 1 << 20
 
 
@@ -40,8 +40,9 @@ class ReserveSettings:
 class IdempotencySettings:
     """What is remembered of requests that come with an `Idempotency-Key`."""
 
-    remember_s: float = field(
-        default=86_400.0, metadata=about(seconds(REMEMBER_S_MAX), "how long the same key is the same request")
+    retention_s: float = field(
+        default=86_400.0,
+        metadata=about(seconds(RETENTION_S_MAX), "how long the same key is the same request", formerly="remember_s"),
     )
     replay_bytes_max: int = field(
         default=0,
@@ -68,24 +69,26 @@ class AlertSettings:
 class BudgetSettings:
     """What applies to every key that is limited."""
 
-    spent_status: int = field(
+    exceeded_status: int = field(
         default=402,
         metadata=about(
-            number(402, 429), "HTTP status when a budget is spent; clients try again after a 429, in vain"
+            number(402, 429), "HTTP status when a budget is spent; clients try again after a 429, in vain",
+            formerly="spent_status",
         ),
     )  # fmt: skip
-    when_down: OnStoreOutage = field(
-        default=OnStoreOutage.CLOSED,
+    on_store_outage: OnStoreOutage = field(
+        default=OnStoreOutage.FAIL_CLOSED,
         metadata=about(
             choice(OnStoreOutage),
             "what becomes of requests of keys with a budget while nobody can say what is left: 503, "
             "or they go on; a key can have its own",
+            formerly="when_down",
         ),
     )
-    allowance_usd: int = field(
+    outage_allowance_usd: int = field(
         default=NUSD_PER_USD,
         metadata=about(
             usd(ALLOWANCE_USD_MAX), "what keys that may go on meanwhile may use, all together, in each process during "
-            "one outage", default="`1`",
+            "one outage", default="`1`", formerly="allowance_usd",
         ),
     )  # fmt: skip

@@ -62,14 +62,14 @@ DRAIN_TOKENS_MAX = 1_000_000
 # A request is held in memory as a whole, several times over while it is read.
 REQUEST_BYTES_MAX = 256 << 20
 # A slot is a few hundred bytes of the progress table: a million of them is still a small file.
-STREAMS_MAX = 1 << 20
+EXCHANGES_MAX = 1 << 20
 # Six series for each, in each process: more than this belongs into SQL.
 METRIC_KEYS_MAX = METRIC_PROJECTS_MAX = 1_000
 # Below 16 MiB a short outage of the ledger would already stop the work; 1 TiB is a unit mistaken for another.
 JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
 
 
-class OnClientLeave(StrEnum):
+class OnClientDisconnect(StrEnum):
     """What becomes of the provider's stream when the client is gone."""
 
     CANCEL = "cancel"
@@ -168,11 +168,12 @@ class ProviderSettings:
         default=None,
         metadata=about(choice(KeyHeader), "the header that takes the key", default="as the language has it"),
     )
-    on_client_leave: OnClientLeave = field(
-        default=OnClientLeave.CANCEL,
+    on_client_disconnect: OnClientDisconnect = field(
+        default=OnClientDisconnect.CANCEL,
         metadata=about(
-            choice(OnClientLeave),
+            choice(OnClientDisconnect),
             "`cancel` closes upstream at once and estimates; `drain` reads on for the reported usage, bounded",
+            formerly="on_client_leave",
         ),
     )
     drain: Drain = field(default=Drain(), metadata=about(section(Drain), "bounds of `drain`"))
@@ -306,7 +307,10 @@ class Settings:
     request_bytes_max: int = field(
         default=16 << 20, metadata=about(size(1024, REQUEST_BYTES_MAX), "longest request body; a longer one gets 413")
     )
-    streams_max: int = field(default=16_384, metadata=about(whole(1, STREAMS_MAX), "exchanges at once; more get 503"))
+    exchanges_max: int = field(
+        default=16_384,
+        metadata=about(whole(1, EXCHANGES_MAX), "exchanges at once; more get 503", formerly="streams_max"),
+    )
     allow_literal_secrets: bool = field(
         default=False, metadata=about(flag(), "let an `api_key` stand in the file itself")
     )

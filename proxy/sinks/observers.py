@@ -43,7 +43,7 @@ class SinkObserver(OutageLog):
 
     def refused(self, name: str, entry_id: str, why: str) -> None:
         """It is put aside."""
-        self._metrics.entries.labels(name, "refused").inc()
+        self._metrics.entries.labels(name, "rejected").inc()
         _log.error("sink %s: entry %s is refused and put aside: %s", name, entry_id, why)
 
     def unsent(self, name: str, why: str, wait_s: float) -> None:
@@ -54,5 +54,5 @@ class SinkObserver(OutageLog):
     def stands(self, name: str, standing: SinkStatus, lag_s: float) -> None:
         """How it stands."""
         self._metrics.lag.labels(name).set(lag_s)
-        self._metrics.waiting.labels(name).set(standing.waiting)
-        self._metrics.letters.labels(name).set(standing.letters)
+        self._metrics.pending.labels(name).set(standing.waiting)
+        self._metrics.rejected.labels(name).set(standing.letters)

@@ -20,8 +20,8 @@ class BudgetMetrics:
         r = self._registry = registry
         self.rejections = Counter(
             "tokenweir_budget_rejections",
-            "Requests refused by a limit: money, requests, tokens, parallel, or unknown (the store of budgets is "
-            "down, and the key may not go on without).",
+            "Requests refused by a limit: money, requests, tokens, parallel, or store_unavailable (the store of "
+            "budgets is down, and the key may not go on without).",
             ("reason",), registry=r,
         )  # fmt: skip
         for reason in DenialReason:  # a counter that appears with its first refusal would hide that one from `increase`
@@ -34,8 +34,8 @@ class BudgetMetrics:
             "Reservations of proxies that died, let go by a worker.",
             registry=r,
         )
-        self.absorbed = Counter(
-            "tokenweir_budget_absorbed_entries", "Ledger entries that sums of budgets have taken in.", registry=r
+        self.applied = Counter(
+            "tokenweir_budget_applied_entries", "Ledger entries that sums of budgets have taken in.", registry=r
         )
         self.drift = Gauge(
             "tokenweir_budget_drift_usd",

@@ -105,8 +105,9 @@ class LedgerMetrics:
         """What goes between machines; all of it stays 0 where there is no queue."""
         self.records_sent = Counter(
             "tokenweir_queue_records",
-            "Records sent to the queue: new, or again (their arrival was not certain, or the queue lost them).",
-            ("sent",), registry=r,
+            "Records sent to the queue, by delivery: first, or repeated (the first one was not confirmed, or the queue "
+            "lost it).",
+            ("delivery",), registry=r,
         )  # fmt: skip
         self.outages = Counter(
             "tokenweir_queue_outages", "Times that the queue or the ledger behind it stopped answering.", registry=r
@@ -152,9 +153,9 @@ class LedgerMetrics:
 
     def sent(self, records: int, *, again: int) -> None:
         """So many records are in the queue; `again` of them were sent before."""
-        self.records_sent.labels("new").inc(records - again)
+        self.records_sent.labels("first").inc(records - again)
         if again:
-            self.records_sent.labels("again").inc(again)
+            self.records_sent.labels("repeated").inc(again)
 
     def _add(
         self, entry: LedgerEntry, tokens: Counts[tuple[str, ...]], money: Counts[tuple[Counter, str, str]]

@@ -130,7 +130,7 @@ class Metrics:
             registry=r,
         )
         self.leaves = Counter(
-            "tokenweir_client_leaves",
+            "tokenweir_client_disconnects",
             "Clients that left before the end, by the policy that followed.",
             ("provider", "policy"),
             registry=r,
@@ -144,7 +144,7 @@ class Metrics:
 
         self.spans = Counter(
             "tokenweir_trace_spans",
-            "Spans of exchanges for the OTLP collector, by result: sent, or lost because it is away or slow.",
+            "Spans of exchanges for the OTLP collector, by result: sent, or dropped because it is away or slow.",
             ("result",),
             registry=r,
         )
@@ -206,24 +206,24 @@ class Metrics:
     ) -> None:
         """The gauges that are read when scraped."""
         r = self.registry
-        Gauge("tokenweir_streams_in_flight", "Exchanges that have begun and not ended.", registry=r).set_function(
+        Gauge("tokenweir_exchanges_in_flight", "Exchanges that have begun and not ended.", registry=r).set_function(
             in_flight
         )
         Gauge(
-            "tokenweir_ledger_queue_depth",
+            "tokenweir_journal_pending_records",
             "Ended exchanges in the journal that the ledger does not have yet.",
             registry=r,
         ).set_function(depth)
-        Gauge("tokenweir_ledger_queue_oldest_age_seconds", "Age of the oldest of them.", registry=r).set_function(
+        Gauge("tokenweir_journal_oldest_pending_age_seconds", "Age of the oldest of them.", registry=r).set_function(
             oldest_age_s
         )
         Gauge(
-            "tokenweir_journal_held_records",
+            "tokenweir_journal_unwritten_records",
             "Ended exchanges held in memory because the disk refused them.",
             registry=r,
         ).set_function(held)
         Gauge(
-            "tokenweir_ledger_unsettled",
+            "tokenweir_unsettled_exchanges",
             "Exchanges admitted minus terminal ledger entries, since the start: at rest 0.",
             registry=r,
         ).set_function(lambda: self._admitted - self._terminal)

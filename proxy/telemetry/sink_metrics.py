@@ -15,7 +15,7 @@ class SinkMetrics:
         r = registry
         self.entries = Counter(
             "tokenweir_sink_entries",
-            "Ledger entries that this process has pushed, by sink and result: sent, or refused (put aside as a letter: "
+            "Ledger entries that this process has pushed, by sink and result: sent, or rejected (put aside: "
             "tokenweir sinks status).",
             ("sink", "result"), registry=r,
         )  # fmt: skip
@@ -26,12 +26,15 @@ class SinkMetrics:
             "tokenweir_sink_lag_seconds",
             "How long the oldest entry has waited that a sink has not got; 0: it has all.", _SINK, registry=r,
         )  # fmt: skip
-        self.waiting = Gauge(
-            "tokenweir_sink_waiting_entries",
+        self.pending = Gauge(
+            "tokenweir_sink_pending_entries",
             "Ledger entries that a sink has not got; at most 100,000.",
             _SINK,
             registry=r,
         )
-        self.letters = Gauge(
-            "tokenweir_sink_letters", "Entries that a sink's server refuses: somebody should look.", _SINK, registry=r
+        self.rejected = Gauge(
+            "tokenweir_sink_rejected_entries",
+            "Entries that a sink's server has rejected, and nobody has dealt with.",
+            _SINK,
+            registry=r,
         )

@@ -121,7 +121,7 @@ def deployment(
     folder: Path, ledger_url: str, queue_url: str, *, provider_port: int = 9, options: tuple[str, ...] = ()
 ) -> Tokenweir:
     """Proxies and workers as anybody would run them. Port 9: nobody is asked."""
-    section = provider_section(f"http://127.0.0.1:{provider_port}/v1", on_client_leave="cancel")
+    section = provider_section(f"http://127.0.0.1:{provider_port}/v1", on_client_disconnect="cancel")
     return Tokenweir(folder, providers={"bench": section}, ledger_url=ledger_url, queue_url=queue_url, options=options)
 
 

@@ -37,7 +37,7 @@ providers:
   bench:
     base_url: http://127.0.0.1:{provider_port}/v1
     api_key: ${{BENCH_PROVIDER_KEY}}
-    on_client_leave: cancel
+    on_client_disconnect: cancel
     timeouts: {{connect_s: 10, first_byte_s: 120, idle_s: 300, total_s: 3600}}
 models:
   "*":

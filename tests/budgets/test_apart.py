@@ -75,7 +75,7 @@ async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machine
     first, second = machines.proxies
     await a_repeat_at_another_proxy(first, second)
     (_, budget), (_, rate) = first.key(*FITS_TEN), first.key("--rpm", "100")
-    open_id, open_ = first.key(*FITS_TEN, "--when-down", "open")
+    open_id, open_ = first.key(*FITS_TEN, "--on-store-outage", "fail_open")
     _, free = first.key()
     model = first.model(100)
     for key in (budget, rate, open_, free):

@@ -56,7 +56,18 @@ async def asked(run: Commands, secret: str) -> ApiKey | Refused:
 async def test_a_key_with_everything(run: Commands) -> None:
     (acme,) = run("accounts", "create-organization", "acme")
     (web,) = run("accounts", "create-project", "web", "--organization", "acme", "--rpm", "9")
-    options = ("--on-exhausted", "cut", "--when-down", "open", "--tag", "team:a", "--tag", "b", "--model", "m")
+    options = (
+        "--on-exhausted",
+        "cut",
+        "--on-store-outage",
+        "fail_open",
+        "--tag",
+        "team:a",
+        "--tag",
+        "b",
+        "--model",
+        "m",
+    )
     (made,) = run("keys", "create", "--alias", "anna", "--project", "web", *LIMITS, *options)
     secret = made.pop("key")
     lifetime_s = _unix(made["expires_at"]) - _unix(made["created_at"])
@@ -68,7 +79,7 @@ async def test_a_key_with_everything(run: Commands) -> None:
         "project_id": web["account_id"],
         "limits": SHOWN,
         "on_exhausted": "cut",
-        "when_down": "open",
+        "on_store_outage": "fail_open",
         "tags": ["team:a", "b"],
         "revoked_at": None,
         "blocked_at": None,
@@ -94,7 +105,7 @@ def _unix(text: str) -> float:
 def test_a_key_without_anything(run: Commands) -> None:
     (made,) = run("keys", "create", "--alias", "anna", "--expires", "never")
     assert (made["project_id"], made["limits"], made["tags"]) == ("proj_default", {}, [])
-    assert (made["on_exhausted"], made["when_down"], made["expires_at"]) == ("finish", None, None)
+    assert (made["on_exhausted"], made["on_store_outage"], made["expires_at"]) == ("finish", None, None)
     assert run("keys", "info", "anna")[0]["organization"]["account_id"] == "org_default"
 
 
@@ -108,7 +119,9 @@ def test_a_deployment_can_limit_how_long_keys_live(run: Commands) -> None:
 
 
 def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> None:
-    (made,) = run("keys", "create", "--alias", "anna", *LIMITS, "--model", "m", "--tag", "t", "--when-down", "open")
+    (made,) = run(
+        "keys", "create", "--alias", "anna", *LIMITS, "--model", "m", "--tag", "t", "--on-store-outage", "fail_open"
+    )
     made.pop("key")
     assert run("keys", "update", "anna") == [made]
     (changed,) = run(
@@ -121,8 +134,8 @@ def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> No
         **made, "alias": "bert", "limits": limits, "models": ["a", "b"], "expires_at": None, "on_exhausted": "cut",
     }  # fmt: skip
     cleared = ("--budget", "none", "--no-prepaid", "--tpm", "none", "--parallel", "none")
-    (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--when-down", "none")
-    assert plain == {**changed, "limits": {}, "models": None, "tags": [], "when_down": None}
+    (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--on-store-outage", "none")
+    assert plain == {**changed, "limits": {}, "models": None, "tags": [], "on_store_outage": None}
     assert run("keys", "list") == [plain]
 
 

@@ -80,34 +80,34 @@ def changed(config: Path, change: Callable[[BudgetStore], Awaitable[object]]) ->
 def test_show_says_how_every_gate_stands(commands: Commands) -> None:
     assert commands("budgets", "show", "--json") == [
         {
-            "gate": "key-1", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
+            "counter_id": "key-1", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
             "window_start": "2026-09-21T14:13:20.000000Z", "budget_usd": "10", "spent_usd": "1.5", "held_usd": "2",
-            "open": 1, "closed": 0,
+            "running": 1, "unsettled": 0,
         },
         {
-            "gate": "key-1/credit", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
-            "window_start": None, "budget_usd": None, "spent_usd": "1.5", "held_usd": "2", "open": 1, "closed": 0,
+            "counter_id": "key-1/credit", "scope_id": "key-1", "scope_kind": "key", "name": "anna",
+            "window_start": None, "budget_usd": None, "spent_usd": "1.5", "held_usd": "2", "running": 1, "unsettled": 0,
         },
     ]  # fmt: skip
     commands("budgets", "show")
     lines = commands.out.splitlines()
-    assert lines[0].split() == ["SCOPE", "WINDOW", "SINCE", "BUDGET", "SPENT", "HELD", "OPEN", "CLOSED"]
+    assert lines[0].split() == ["SCOPE", "WINDOW", "SINCE", "BUDGET", "SPENT", "HELD", "RUNNING", "UNSETTLED"]
     assert lines[1].split() == ["key", "anna", "2026-09-21", "14:13", "10", "1.5", "2", "1", "0"]
     assert lines[2].split() == ["key", "anna", "(less", "credit)", "–", "–", "1.5", "2", "1", "0"]
 
 
 def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: Path) -> None:
     assert commands("budgets", "rebuild") == [
-        {"gate": "key-1", "drift_usd": "0"}, {"gate": "key-1/credit", "drift_usd": "0"},
+        {"counter_id": "key-1", "drift_usd": "0"}, {"counter_id": "key-1/credit", "drift_usd": "0"},
     ]  # fmt: skip
     (shown, _) = commands("budgets", "show", "--json")
     assert (shown["spent_usd"], shown["held_usd"], shown["window_start"]) == (None, "2", None)
     store = CommandStore.open(load(config, {}))
     wrong = SpendTotal("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
     changed(config, lambda budgets: budgets.seed([wrong]))
-    assert commands("budgets", "rebuild") == [{"gate": "key-1", "drift_usd": "0.000000001"}]
+    assert commands("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0.000000001"}]
     changed(config, lambda budgets: budgets.seed(sums(store.engine, [("key-1", WINDOW)])))
-    assert commands("budgets", "rebuild") == [{"gate": "key-1", "drift_usd": "0"}]
+    assert commands("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0"}]
     assert commands("budgets", "rebuild") == []
     store.close()
 

@@ -85,13 +85,13 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
 
 
 def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "has not run yet"}]
+    assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "never_run"}]
     run.config.write_text(yaml.safe_dump(CONFIG))
     run.ledger(lambda store: begin(store.engine, "lago", 0.0))
     run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
     (shown,) = run("sinks", "status")
-    assert (shown["state"], shown["waiting"], shown["sent"], shown["letters"]) == ("is behind", 2, 0, [])
-    assert run("sinks", "retry", "lago") == [{"sink": "lago", "again": 0}]
+    assert (shown["state"], shown["pending"], shown["sent"], shown["rejected"]) == ("behind", 2, 0, [])
+    assert run("sinks", "retry", "lago") == [{"sink": "lago", "retried": 0}]
     assert main(["sinks", "retry", "stripe", "--config", str(run.config)]) == 1
     assert "none is called 'stripe'" in capsys.readouterr().err
 

@@ -62,7 +62,7 @@ def test_a_table_for_people(run: Run) -> None:
     code, out, err = run(usage())
     assert (code, err) == (0, "")
     lines = [line.split() for line in out.splitlines()]
-    assert lines[0] == ["DAY", "MODEL", "WHAT", "PROVIDER", "LEDGER", "DIFFERENCE", "ESTIMATED", "VERDICT"]
+    assert lines[0] == ["DAY", "MODEL", "KIND", "PROVIDER", "LEDGER", "DIFFERENCE", "ESTIMATED", "VERDICT"]
     assert lines[1] == ["2026-11-01", "tera-large-0901", "requests", "2", "2", "0", "1", "equal"]
     assert lines[4] == [
         *("2026-11-01", "tera-large-0901", "completion", "tokens", "590", "550", "40", "500", "estimates")
@@ -84,12 +84,12 @@ def test_lines_for_programs(run: Run) -> None:
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 1
     assert rows[3] == {
-        "day": "2026-11-01", "model": "tera-large-0901", "what": "completion_tokens",
-        "provider": 590, "ledger": 550, "difference": 40, "estimated": 500, "unknown": 0,
-        "explained_less": 120, "explained_more": 120, "left": 0, "came": 0, "verdict": "estimates",
+        "day": "2026-11-01", "model": "tera-large-0901", "kind": "completion_tokens",
+        "provider": 590, "ledger": 550, "difference": 40, "estimated": 500, "unknown_exchanges": 0,
+        "explained_less": 120, "explained_more": 120, "ended_later": 0, "began_earlier": 0, "verdict": "estimates",
     }  # fmt: skip
     money = rows[4]
-    assert (money["what"], money["provider"], money["verdict"]) == ("cost_usd", "0.5", "differs")
+    assert (money["kind"], money["provider"], money["verdict"]) == ("cost_usd", "0.5", "differs")
     assert [(row["day"], row["model"]) for row in rows[5:]] == [(None, "tera-large-0901")] * 5 + [(None, None)] * 5
     code, out, _ = run(document, "--csv")
     table = list(csv.DictReader(io.StringIO(out)))

@@ -92,7 +92,7 @@ def test_rerate_to_the_prices_of_the_configuration_and_to_given_ones(run: Comman
     (planned,) = run(*whole, "--dry-run")
     *by_key, total = run(*whole, "--verbose")
     assert planned == {**total, "dry_run": True}
-    assert (total["exchanges"], total["adjusted"], total["by_hand"], total["unreadable"]) == (3, 3, 0, 0)
+    assert (total["exchanges"], total["adjusted"], total["manually_corrected"], total["unreadable"]) == (3, 3, 0, 0)
     assert by_key == [
         {"key_id": "key-1", "key_alias": "anna"} | {name: total[name] for name in by_key[0] if name in total}
     ]
@@ -150,9 +150,9 @@ def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:
     assert [line.split()[0] for line in run.out.splitlines()] == [one["id"][:12] for one in listed]
 
     (retried,) = run("dead-letters", "retry", ids[payloads[0]][:8])
-    assert retried == {"id": ids[payloads[0]], "exchange_id": None, "became": "inserted"}
+    assert retried == {"id": ids[payloads[0]], "exchange_id": None, "result": "inserted"}
     (dropped,) = run("dead-letters", "drop", ids["[]"], "--reason", "noise")
-    assert (dropped["id"], dropped["became"]) == (ids["[]"], "dropped")
+    assert (dropped["id"], dropped["result"]) == (ids["[]"], "dropped")
     assert [one["id"] for one in run("dead-letters", "retry", "--all", code=1)] == [ids[payloads[1]]]
     assert run.err.startswith(f"tokenweir: {ids['{}'][:12]}: still cannot be read")
     assert [one["id"] for one in run("dead-letters", "list", "--json")] == [ids["{}"]]

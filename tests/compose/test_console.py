@@ -38,7 +38,7 @@ async def test_whoever_has_it_says_whose_it_is() -> None:
         assert found == ["key-2", opened.key_id, None, None]
         await board.renew("process-1", "1.1", {opened.exchange_id: LeaseParts(opened_payload(opened), b"")}, [])
         seen = await asked.running()
-        assert (seen.processes, seen.nodes, seen.elsewhere) == (2, 1, "all")
+        assert (seen.processes, seen.remote_nodes, seen.remote_coverage) == (2, 1, "complete")
         assert [(one.exchange_id, one.node) for one in seen.running] == [(opened.exchange_id, "elsewhere")]
         server.close()
         await server.wait_closed()

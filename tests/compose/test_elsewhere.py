@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from proxy.console import remote_exchanges as elsewhere
+from proxy.console import remote_exchanges
 from proxy.console.remote_exchanges import RemoteExchanges
 from proxy.delivery.leases import LeaseParts, LocalLeases
 from proxy.foundation.ids import exchange_id
@@ -31,7 +31,7 @@ def lease(number: int, progress: bytes = b"") -> tuple[str, LeaseParts]:
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> tuple[RemoteExchanges, LocalLeases]:
     """Looking anew at each look."""
-    monkeypatch.setattr(elsewhere, "LOOK_S", 0.0)
+    monkeypatch.setattr(remote_exchanges, "LOOK_S", 0.0)
     board = LocalLeases()
     return RemoteExchanges(board, Estimator()), board
 
@@ -47,7 +47,7 @@ async def test_a_lease_says_what_its_stream_has_come_to(
     await board.renew("near", "1.1", dict([lease(1)]), [])
     found = await asked.look({"near"})
     (one,) = found.running
-    assert (found.nodes, found.known, one.node, one.state) == (1, "all", "far", "waiting")
+    assert (found.nodes, found.coverage, one.node, one.state) == (1, "complete", "far", "waiting")
     assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (90, 0, "estimated")
     assert one.charge_usd == 90 * 130
     slot.note(Evidence(text_events=40, chars_latin=800, blanks=130), None, 40)
@@ -69,27 +69,27 @@ async def test_who_says_nothing_is_known_to_be_silent(
 ) -> None:
     asked, board = others
     now = 100.0
-    monkeypatch.setattr(elsewhere.time, "monotonic", lambda: now)
-    for at, beat, silent_s in ((100.0, "1.1", 0.0), (104.0, "1.1", 4.0), (109.0, "1.2", 0.0), (112.0, "1.2", 3.0)):
+    monkeypatch.setattr(remote_exchanges.time, "monotonic", lambda: now)
+    for at, beat, age_s in ((100.0, "1.1", 0.0), (104.0, "1.1", 4.0), (109.0, "1.2", 0.0), (112.0, "1.2", 3.0)):
         now = at
         await board.renew("far", beat, dict([lease(1)]), [])
-        assert [one.silent_s for one in (await asked.look(())).running] == [silent_s]
+        assert [one.heartbeat_age_s for one in (await asked.look(())).running] == [age_s]
 
 
 async def test_too_many_are_counted_only_and_what_cannot_be_read_is_left_out(
     others: tuple[RemoteExchanges, LocalLeases], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, board = others
-    monkeypatch.setattr(elsewhere, "READ_MAX", 12)
+    monkeypatch.setattr(remote_exchanges, "READ_MAX", 12)
     await board.renew("busy", "1.1", dict(lease(number) for number in range(20, 33)), [])
     await board.renew("calm", "1.1", dict(lease(number) for number in range(12)), [])
     found = await asked.look(())
-    assert (found.nodes, found.known, {one.node for one in found.running}) == (2, "part", {"calm"})
+    assert (found.nodes, found.coverage, {one.node for one in found.running}) == (2, "partial", {"calm"})
     await board.dismiss("busy", "1.1")
-    assert (await asked.look(())).known == "all"
+    assert (await asked.look(())).coverage == "complete"
     await board.renew("calm", "1.2", dict([lease(1, b"of another layout")]), [lease(2)[0]])
     found = await asked.look(())
-    assert (len(found.running), found.known) == (10, "part")
+    assert (len(found.running), found.coverage) == (10, "partial")
 
 
 async def test_a_board_that_is_away_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,5 +104,5 @@ async def test_a_board_that_is_away_is_not_asked_again_at_once(monkeypatch: pyte
     others = RemoteExchanges(board, Estimator())
     for _ in range(3):
         found = await others.look(())
-        assert (found.running, found.nodes, found.known) == ((), 0, "unknown")
+        assert (found.running, found.nodes, found.coverage) == ((), 0, "unknown")
     assert board.asked == 1

@@ -41,8 +41,8 @@ def test_counts_add_up_and_of_ages_the_highest_counts() -> None:
     read = samples(merged(parts))
     labels = (("model", "m"), ("outcome", "served"), ("provider", "tera"))
     assert read["tokenweir_exchanges_total", labels] == 8
-    assert read["tokenweir_streams_in_flight", ()] == 5
-    assert read["tokenweir_ledger_queue_oldest_age_seconds", ()] == 9.0
+    assert read["tokenweir_exchanges_in_flight", ()] == 5
+    assert read["tokenweir_journal_oldest_pending_age_seconds", ()] == 9.0
     assert read["tokenweir_relay_overhead_seconds_count", ()] == 2
     assert read["tokenweir_inter_event_seconds_bucket", (("le", "0.04"),)] == 2
     assert read["tokenweir_processes", ()] == 2
@@ -65,7 +65,7 @@ async def test_whoever_is_asked_answers_for_all(folder: Path) -> None:
         await member.exposition(an_exposition(exchanges=1 + member.mine, age_s=0, in_flight=1)) for member in members
     ]
     for answer in answers:
-        assert samples(answer)["tokenweir_streams_in_flight", ()] == 3
+        assert samples(answer)["tokenweir_exchanges_in_flight", ()] == 3
         assert samples(answer)["tokenweir_processes", ()] == 3
     for server in servers:
         server.close()

@@ -49,23 +49,23 @@ def systems(url: str) -> dict[str, dict[str, Any]]:
     scaled = {"connect_s": 5, "first_byte_s": 30, "idle_s": IDLE_S, "total_s": 60}
     drain = {"seconds": 60, "tokens": 8192}
     return {
-        "tera": provider_section(v1, on_client_leave="cancel"),
-        "tera-scaled": provider_section(v1, on_client_leave="cancel", timeouts=scaled),
-        "tera-beating": provider_section(v1, on_client_leave="cancel", heartbeat_s=BEAT_S),
-        "tensorloop": provider_section(v1, on_client_leave="drain", drain=drain),
+        "tera": provider_section(v1, on_client_disconnect="cancel"),
+        "tera-scaled": provider_section(v1, on_client_disconnect="cancel", timeouts=scaled),
+        "tera-beating": provider_section(v1, on_client_disconnect="cancel", heartbeat_s=BEAT_S),
+        "tensorloop": provider_section(v1, on_client_disconnect="drain", drain=drain),
         "tensorloop-short": provider_section(
-            v1, on_client_leave="drain", drain={"seconds": DRAIN_S_SHORT, "tokens": 8192}
+            v1, on_client_disconnect="drain", drain={"seconds": DRAIN_S_SHORT, "tokens": 8192}
         ),
         "tensorloop-few": provider_section(
-            v1, on_client_leave="drain", drain={"seconds": 60, "tokens": DRAIN_TOKENS_FEW}
+            v1, on_client_disconnect="drain", drain={"seconds": 60, "tokens": DRAIN_TOKENS_FEW}
         ),
-        "siliconstorm": provider_section(v1, on_client_leave="cancel"),
-        "siliconstorm-fulltext": provider_section(v1, on_client_leave="cancel", cumulative=True),
-        "siliconstorm-fragments": provider_section(v1, on_client_leave="cancel", cumulative=False),
-        "electron": provider_section(waves, on_client_leave="drain", drain=drain),
-        "electron-cancel": provider_section(waves, on_client_leave="cancel"),
-        "anthropic": provider_section(v1, on_client_leave="cancel", dialects=["anthropic"]),
-        "gemini": provider_section(v1, on_client_leave="cancel", dialects=["gemini"]),
+        "siliconstorm": provider_section(v1, on_client_disconnect="cancel"),
+        "siliconstorm-fulltext": provider_section(v1, on_client_disconnect="cancel", cumulative=True),
+        "siliconstorm-fragments": provider_section(v1, on_client_disconnect="cancel", cumulative=False),
+        "electron": provider_section(waves, on_client_disconnect="drain", drain=drain),
+        "electron-cancel": provider_section(waves, on_client_disconnect="cancel"),
+        "anthropic": provider_section(v1, on_client_disconnect="cancel", dialects=["anthropic"]),
+        "gemini": provider_section(v1, on_client_disconnect="cancel", dialects=["gemini"]),
     }
 
 

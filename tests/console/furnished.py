@@ -53,10 +53,10 @@ def furnish(stand: Stand) -> dict[str, str]:
     ]
     stand.budgets.gates += [CounterState(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
     stand.inside.streams = [running(number) for number in range(4)]
-    stand.inside.elsewhere = "part"
+    stand.inside.remote_coverage = "partial"
     stand.inside.streams += [
-        running(4, node="5b1e0c77a2d94f03", silent_s=1.5),
-        running(5, node="c0ffee", silent_s=14.0),
+        running(4, node="5b1e0c77a2d94f03", heartbeat_age_s=1.5),
+        running(5, node="c0ffee", heartbeat_age_s=14.0),
     ]
     return secrets
 
@@ -73,7 +73,9 @@ def organizations(stand: Stand) -> None:
 
 def acts(stand: Stand) -> None:
     """What an operator does on such a day, and what was refused."""
-    stand.post("/key/update", {"key": "key-batch", "prepaid": True, "on_exhausted": "cut", "when_down": "open"})
+    stand.post(
+        "/key/update", {"key": "key-batch", "prepaid": True, "on_exhausted": "cut", "on_store_outage": "fail_open"}
+    )
     stand.post("/credit/add", {"key": "key-batch", "usd": 25, "reason": "invoice 2026-118, by transfer"})
     stand.post("/account/update", {"account": "proj_web", "rpm_limit": 900, "budget_duration": "30d"})
     stand("POST", "/credit/add", {"account": "nobody", "usd": 3, "reason": "a card"})

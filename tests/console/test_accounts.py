@@ -17,7 +17,7 @@ USD = 10**9
 
 def did(stand: Stand) -> list[tuple[str, str, str]]:
     """What was done, oldest first."""
-    return [(one["action"], one["target"], one["result"]) for one in reversed(stand.get("/v1/acts")["data"])]
+    return [(one["action"], one["target"], one["result"]) for one in reversed(stand.get("/v1/audit")["data"])]
 
 
 def test_the_life_of_a_project(stand: Stand) -> None:
@@ -69,7 +69,7 @@ def test_what_is_paid_in_counts_once_however_often_it_is_asked_for(stand: Stand)
     assert [one[1:] for one in did(stand)] == [
         ("key-1", "done"), ("key-1", "done"), ("key-1", "refused"), ("key-1", "done"), ("proj_default", "done"),
     ]  # fmt: skip
-    (act,) = [one for one in stand.get("/v1/acts")["data"] if one["result"] == "refused"]
+    (act,) = [one for one in stand.get("/v1/audit")["data"] if one["result"] == "refused"]
     assert (act["details"]["usd"], act["details"]["reason"]) == (26.0, "invoice 7")
 
 
@@ -81,7 +81,7 @@ def test_prepaid_stands_among_the_budgets(stand: Stand) -> None:
     stand.budgets.gates = [*gates, CounterState(credit_gate("gone"), 0.0, None, 0, 0, 0)]
     for key in ({}, {"key": secret}):
         (shown,) = stand.get("/v1/budgets", **key)["data"]
-        assert (shown["window"], shown["budget_usd"], shown["spent_usd"], shown["held_usd"], shown["used"]) == (
+        assert (shown["window"], shown["budget_usd"], shown["spent_usd"], shown["held_usd"], shown["used_ratio"]) == (
             "credit", "10", "6", "1", 0.6,
         )  # fmt: skip
         assert (shown["name"], shown["window_end"]) == ("key-1", None)
@@ -91,11 +91,11 @@ def test_acts_are_paged_without_a_gap(stand: Stand) -> None:
     for number in range(5):
         stand.post("/account/update", {"account": "proj_default", "rpm_limit": number + 1})
     found: list[Any] = []
-    page = stand.get("/v1/acts?limit=2")
+    page = stand.get("/v1/audit?limit=2")
     while True:
         found += page["data"]
         if not page["has_more"]:
             break
-        page = stand.get(f"/v1/acts?limit=2&after={page['next_after']}")
+        page = stand.get(f"/v1/audit?limit=2&after={page['next_after']}")
     assert [one["details"]["rpm_limit"] for one in found] == [5, 4, 3, 2, 1]
     assert page["next_after"] is None

@@ -33,7 +33,7 @@ def running(number: int = 0, key_id: str = "key-1") -> ExchangeSnapshot:
 # -- who may -----------------------------------------------------------------------------------------------------
 
 OPERATORS = [
-    ("GET", "/v1/acts"),
+    ("GET", "/v1/audit"),
     ("GET", "/account/list"),
     ("POST", "/account/new"),
     ("POST", "/account/update"),
@@ -62,7 +62,7 @@ def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand)
         refused = stand(method, path, None if method == "GET" else {}, key=secret)
         assert (refused.status, refused.body["error"]["code"]) == (403, "operator_only"), path
     assert [stand("GET", path, key=secret).status for path in EVERYBODYS] == [200] * 5
-    assert stand.get("/v1/acts")["data"] == []
+    assert stand.get("/v1/audit")["data"] == []
 
 
 async def test_without_a_secret_of_its_own_it_does_not_listen(stand: Stand, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_key_sees_only_what_is_its_own(stand: Stand) -> None:
     assert seen("/v1/exchanges", "key_id") == (["key-2", "key-1"], ["key-1"])
     assert stand.get("/v1/exchanges?key_id=key-2", key=secret)["data"] == []
     assert seen("/v1/live", "key_id") == (["key-2", "key-1"], ["key-1"])
-    assert seen("/v1/budgets", "used") == ([0.25, 1.0], [0.25])
+    assert seen("/v1/budgets", "used_ratio") == ([0.25, 1.0], [0.25])
     assert seen("/key/list", "token") == (["key-2", "key-1"], ["key-1"])
     assert stand.get("/key/info", key=secret)["key"] == "key-1"
     for path in (
@@ -144,12 +144,12 @@ def test_an_exchange_explains_its_number(stand: Stand) -> None:
     made = sum(float(one["amount_usd"]) for one in shown["charge"]["addends"])
     assert made == pytest.approx(float(shown["charge"]["usd"]), abs=5e-10)
     assert shown["charge"]["price"]["version"] == shown["price_version"]
-    assert shown["charge"]["sum"].startswith(f"{shown['charge']['usd']} = ")
+    assert shown["charge"]["formula"].startswith(f"{shown['charge']['usd']} = ")
     assert (shown["charge_usd"], shown["status"], shown["usage"]["source"]) == ("0.000005", "settled", "reported")
     assert shown["usage"]["counts"]["completion_tokens"] == first.completion_tokens
     assert shown["attempts"] == [vain]
     (adjustment,) = shown["adjustments"]
-    assert (adjustment["why"], adjustment["by"]) == ("goodwill", "operator")
+    assert (adjustment["reason"], adjustment["actor"]) == ("goodwill", "operator")
     assert float(adjustment["charge_usd"]) == pytest.approx(5e-6 - float(shown["charge"]["usd"]), abs=1e-15)
     assert shown["cost"]["price"]["output"] == "0.37"
     (line,) = stand.get("/v1/exchanges")["data"]
@@ -225,7 +225,7 @@ WRONG: list[tuple[str, str, Any, str]] = [
     ("POST", "/key/update", {"key": "key-1", "key_alias": None}, "key_alias"),
     ("POST", "/key/delete", {}, "keys"),
     ("POST", "/key/key-1/regenerate", {"grace_period": "a while"}, "grace_period"),
-    ("GET", "/v1/acts?after=yesterday", None, "after"),
+    ("GET", "/v1/audit?after=yesterday", None, "after"),
     ("POST", "/account/new", {"kind": "project", "name": "web"}, "organization"),
     ("POST", "/account/new", {"kind": "organization", "name": "acme", "organization": "default"}, "organization"),
     ("POST", "/account/new", {"kind": "project", "name": "web", "organization": "nobody"}, "organization"),
@@ -253,7 +253,7 @@ def test_what_cannot_be_is_refused_by_its_name_and_changes_nothing(stand: Stand)
         assert refused.body["error"]["type"] == "invalid_request_error"
     assert (stand.keys.every(), stand.get("/account/list")) == before
     assert stand("POST", "/key/block", {"key": "tw-" + "a" * 40}).status == 404
-    assert {one["result"] for one in stand.get("/v1/acts")["data"]} == {"refused"}
+    assert {one["result"] for one in stand.get("/v1/audit")["data"]} == {"refused"}
 
 
 # -- the life of a key -------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     assert stand("GET", "/v1/me", key=again["key"]).status == 401
     assert stand.get("/key/list")["keys"] == []
     assert [one["revoked"] for one in stand.get("/key/list?include_revoked=true")["keys"]] == [True]
-    acts = stand.get("/v1/acts")["data"]
+    acts = stand.get("/v1/audit")["data"]
     did = [(one["action"], one["target"], one["result"]) for one in reversed(acts)]
     assert did == [
         ("key.generate", key_id, "done"),

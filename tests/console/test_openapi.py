@@ -31,7 +31,7 @@ ROUTES = {
     "/key/unblock": ["post"],
     "/key/update": ["post"],
     "/key/{key}/regenerate": ["post"],
-    "/v1/acts": ["get"],
+    "/v1/audit": ["get"],
     "/v1/budgets": ["get"],
     "/v1/exchanges": ["get"],
     "/v1/exchanges/{exchange_id}": ["get"],

@@ -251,13 +251,13 @@ def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pag
     page.get_by_role("button", name="New key").click()
     page.keyboard.type("anna")
     page.locator("[name=team_id]").select_option(label="web (acme)")
-    page.locator("[name=when_down]").select_option("open")
+    page.locator("[name=on_store_outage]").select_option("fail_open")
     press("Enter")
     page.locator("#secret").wait_for()
     press("Escape")
     page.get_by_text("goes on while nobody").wait_for()
     (key,) = stand.get("/key/list")["keys"]
-    assert (key["team_id"], key["when_down"], key["on_exhausted"]) == (web["id"], "open", "finish")
+    assert (key["team_id"], key["on_store_outage"], key["on_exhausted"]) == (web["id"], "fail_open", "finish")
     told = see(page, "audit")
     done = ("key.generate", "credit.add", "usd: 12.5", "account.create-project", "account.create-organization")
     assert [word for word in done if word not in told] == []
@@ -273,9 +273,9 @@ def test_a_streams_line_stays_while_its_numbers_grow(stand: Stand, page: Page) -
     page.get_by_text("5,000").wait_for()
     assert page.evaluate("document.activeElement.className") == "row-link"
     far = running(4, node="c0ffee", completion_tokens=6_000)
-    stand.inside.elsewhere, stand.inside.streams = "all", [two, far]
+    stand.inside.remote_coverage, stand.inside.streams = "complete", [two, far]
     page.get_by_text("6,000").wait_for()
-    stand.inside.elsewhere, stand.inside.streams = "unknown", []
+    stand.inside.remote_coverage, stand.inside.streams = "unknown", []
     page.get_by_text("Nothing runs at this moment").wait_for()
     assert page.locator(f".plain-list a[href$='{two.exchange_id}']").count() == 1
     assert page.locator(f".plain-list a[href$='{far.exchange_id}']").count() == 0, "it may only be out of sight"

@@ -87,7 +87,7 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
         folder,
         providers={
             "scripted": provider_section(provider.base_url),
-            "draining": provider_section(provider.base_url, on_client_leave="drain"),
+            "draining": provider_section(provider.base_url, on_client_disconnect="drain"),
         },
         models={"*": {"provider": "scripted", **rates}, "drain/*": {"provider": "draining", **rates}},
         **settings,
@@ -330,7 +330,11 @@ def exposition(listening: Listening) -> str:
 def settle(tokenweir: Tokenweir) -> None:
     """Wait until nothing runs and nothing is pending. Raises AssertionError."""
     deadline = time.monotonic() + PATIENCE_S
-    waiting = ("tokenweir_streams_in_flight", "tokenweir_ledger_queue_depth", "tokenweir_journal_held_records")
+    waiting = (
+        "tokenweir_exchanges_in_flight",
+        "tokenweir_journal_pending_records",
+        "tokenweir_journal_unwritten_records",
+    )
     while any((now := gauges(tokenweir))[name] for name in waiting):
         assert time.monotonic() < deadline, f"still pending: {[(name, now[name]) for name in waiting]}"
         time.sleep(0.02)

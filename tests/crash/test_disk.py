@@ -29,7 +29,7 @@ from tests.support.tokenweir import Tokenweir
 STREAM = Shape("openai", tokens=25, pace_ms=20)
 PLAIN = Shape("openai", tokens=3)
 # Small enough for a file system of 1 MiB.
-SMALL = {"streams_max": 64}
+SMALL = {"exchanges_max": 64}
 # The last page of a file that has begun has room for a few frames on a full disk.
 REFUSED_AT_LAST = 50
 UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -98,7 +98,7 @@ async def _streams_finish_on_a_full_disk(
             refusal = await _refused_at_last(stage)
             for client, response in streams:
                 await client.read_body(response)
-            await until(lambda: gauges(tokenweir)["tokenweir_journal_held_records"] > 0)
+            await until(lambda: gauges(tokenweir)["tokenweir_journal_unwritten_records"] > 0)
             still = await stage.whole("plain", stream=False)
         finally:
             clear()
@@ -107,7 +107,7 @@ async def _streams_finish_on_a_full_disk(
         assert b"journal" in refusal.body
         assert refusal.header("retry-after") is not None
         assert all(response.ended == "complete" and sse.done(response.body) for _, response in streams)
-        await until(lambda: gauges(tokenweir)["tokenweir_journal_held_records"] == 0)
+        await until(lambda: gauges(tokenweir)["tokenweir_journal_unwritten_records"] == 0)
         provider.script("again", PLAIN)
         assert (await stage.whole("again", stream=False)).status == 200
     served = entries_of(tokenweir, *names, "again")
@@ -161,7 +161,7 @@ async def test_streams_do_not_notice_that_the_ledger_is_locked(
         other.execute("BEGIN IMMEDIATE")
         async with Stage(running, key) as stage:
             bodies = [await stage.whole(name) for name in names]
-        await until(lambda: gauges(running)["tokenweir_ledger_queue_depth"] == len(names))
+        await until(lambda: gauges(running)["tokenweir_journal_pending_records"] == len(names))
         before = running.read_ledger()
         other.execute("ROLLBACK")
     assert all(body.ended == "complete" and sse.done(body.body) for body in bodies)

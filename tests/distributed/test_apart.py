@@ -42,8 +42,8 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     async with Stage(proxy, apart.key) as stage:
         answers = [await stage.whole(name, stream=number > 0) for number, name in enumerate(names)]
     assert [answer.status for answer in answers] == [200, 200, 200]
-    await until(lambda: gauges(proxy)["tokenweir_streams_in_flight"] == 0)
-    assert gauges(proxy)["tokenweir_ledger_queue_depth"] == 3, "they wait for a worker"
+    await until(lambda: gauges(proxy)["tokenweir_exchanges_in_flight"] == 0)
+    assert gauges(proxy)["tokenweir_journal_pending_records"] == 3, "they wait for a worker"
     worker = apart.worker()
     for (entry,) in entries_of(proxy, *names):
         assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 12)
@@ -74,7 +74,7 @@ async def test_a_console_shows_what_other_machines_run(
     async with Stage(relaying, apart.key) as stage:
         _, response = await stage.begin("far")
         shown = await seen(lambda one: any(stream["completion_tokens"] for stream in one["data"]))
-        assert (shown["nodes"], shown["elsewhere"], shown["running"]) == (1, "all", 1)
+        assert (shown["remote_nodes"], shown["remote_coverage"], shown["running"]) == (1, "complete", 1)
         (first,) = shown["data"]
         assert (first["id"], first["model"]) == (dict(response.headers)["x-tokenweir-exchange"], "far")
         assert first["node"]

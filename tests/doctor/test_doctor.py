@@ -66,14 +66,14 @@ def looked(case: Case, *names: str) -> list[Finding]:
 def marks(found: list[Finding]) -> dict[str, str]:
     """The worst mark of each check."""
     worst: dict[str, str] = {}
-    for one in sorted(found, key=lambda finding: list(Severity).index(finding.mark)):
-        worst[one.check] = one.mark.value
+    for one in sorted(found, key=lambda finding: list(Severity).index(finding.severity)):
+        worst[one.check] = one.severity.value
     return worst
 
 
 def said(found: list[Finding]) -> str:
     """All that is said of what is not well, with the advice."""
-    return "\n".join(f"{one.said} → {one.advice}" for one in found if one.mark != Severity.OK)
+    return "\n".join(f"{one.message} → {one.advice}" for one in found if one.severity != Severity.OK)
 
 
 class Upstream:
@@ -118,7 +118,7 @@ def test_a_deployment_that_is_well(
     file = tmp_path / "tokenweir.yaml"
     section = {"base_url": upstream.base_url, "api_key": "${DOCTOR_TEST_KEY}"}
     models = {"m": {"provider": "own", "price": PRICE}}
-    file.write_text(yaml.safe_dump({"providers": {"own": section}, "models": models, "streams_max": 1}))
+    file.write_text(yaml.safe_dump({"providers": {"own": section}, "models": models, "exchanges_max": 1}))
     monkeypatch.setenv("DOCTOR_TEST_KEY", SECRET)
     assert main(["keys", "create", "--config", str(file), "--alias", "a"]) == 0
     capsys.readouterr()
@@ -149,7 +149,7 @@ def test_it_makes_nothing(tmp_path: Path) -> None:
     folder.mkdir()
     case = case_of(folder)
     found = looked(case, "data folder", "journal", "ledger")
-    assert marks(found) == {"data folder": "note", "journal": "ok", "ledger": "note"}
+    assert marks(found) == {"data folder": "warning", "journal": "ok", "ledger": "warning"}
     assert list(folder.iterdir()) == []
 
 
@@ -164,7 +164,7 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
             "scripted": provider_section("http://10.9.8.7/v1"),
             "unused": provider_section("https://unused.test/v1"),
             "openai": provider_section("https://api.openai.com/v1"),
-            "drained": provider_section("https://api.openai.com/v1", on_client_leave="drain"),
+            "drained": provider_section("https://api.openai.com/v1", on_client_disconnect="drain"),
         },
         models={
             "*": {"provider": "openai"},
@@ -202,7 +202,7 @@ def test_who_reaches_what_is_not_for_clients(tmp_path: Path) -> None:
 def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = case_of(tmp_path, streams_max=1_000_000)
+    case = case_of(tmp_path, exchanges_max=1_000_000)
     case.settings.data_dir.mkdir(mode=0o755)
     (case.settings.data_dir / "pepper").write_bytes(b"short")
     monkeypatch.setattr(
@@ -212,7 +212,7 @@ def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
     words = said(found)
     assert [word for word in ("mode 755", "5 bytes, a pepper", "1 MiB are free") if word not in words] == []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert marks(machine.open_files(case)) == {"open files": "note"}, (soft, hard)
+    assert marks(machine.open_files(case)) == {"open files": "warning"}, (soft, hard)
 
 
 def test_where_a_folder_is(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_journals_are_read_while_they_are_written(tmp_path: Path) -> None:
     file.write_bytes(image)
     found = machine.journal(case)
     assert "1 gaps" in said(found)
-    assert marks(found) == {"journal": "fails"}
+    assert marks(found) == {"journal": "error"}
     assert file.read_bytes() == image, "it is looked at, not mended"
 
 
@@ -255,10 +255,10 @@ def test_journals_are_read_while_they_are_written(tmp_path: Path) -> None:
     [
         (200, 0, "ok", ""),
         (404, 0, "ok", ""),
-        (401, 0, "fails", "does not accept the key"),
-        (503, 0, "note", "says 503"),
-        (200, 5, "note", "clocks differ"),
-        (200, -3600, "fails", "clocks differ"),
+        (401, 0, "error", "does not accept the key"),
+        (503, 0, "warning", "says 503"),
+        (200, 5, "warning", "clocks differ"),
+        (200, -3600, "error", "clocks differ"),
     ],
 )
 def test_what_a_provider_says(
@@ -281,7 +281,7 @@ def test_a_provider_that_is_not_there(tmp_path: Path) -> None:
         for base_url, words in addresses.items():
             found = providers.look("scripted", case_of(tmp_path, base_url))
             assert words in said(found)
-            assert marks(found) == {"provider scripted": "fails"}
+            assert marks(found) == {"provider scripted": "error"}
 
 
 def test_one_token_is_bought_only_where_a_model_is_named(tmp_path: Path, provider: ScriptedProvider) -> None:
@@ -299,7 +299,7 @@ def test_one_token_is_bought_only_where_a_model_is_named(tmp_path: Path, provide
     assert provider.log() == []
     assert calling("m") == [ok("call m", "it answered: 8 prompt and 1 completion tokens")]
     assert provider.log("m")[0]["body"]["max_tokens"] == 1
-    assert marks(calling("mute")) == {"call mute": "note"}
+    assert marks(calling("mute")) == {"call mute": "warning"}
     refused = calling("no")
     assert "says 400 (bad_model)" in said(refused)
     assert [sorted(one["body"])[0] for one in provider.log("no")] == ["max_tokens", "max_completion_tokens"]
@@ -319,7 +319,7 @@ def test_a_key_goes_where_the_provider_wants_it(tmp_path: Path, provider: Script
     for more, header in (({"dialects": ["gemini", "openai"]}, "authorization"), ({"key_header": "api-key"}, "api-key")):
         assert marked(**more) == {"call m": "ok"}
         assert SECRET in {name.lower(): value for name, value in provider.log("m")[-1]["headers"]}[header]
-    assert marked(dialects=["anthropic"]) == {"call m": "note"}
+    assert marked(dialects=["anthropic"]) == {"call m": "warning"}
 
 
 def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> None:
@@ -341,16 +341,16 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
         assert [
             word for word in ("fsync off", "no partitions for", "none can be used", "append-only") if word not in words
         ] == []
-        assert marks(found) == {"ledger": "fails", "keys": "note", "queue": "note"}
+        assert marks(found) == {"ledger": "error", "keys": "warning", "queue": "warning"}
         valkey.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         assert "maxmemory-policy allkeys-lru" in said(looked(case, "queue"))
         valkey.kill()
-        assert marks(looked(case, "queue")) == {"queue": "fails"}
+        assert marks(looked(case, "queue")) == {"queue": "error"}
     finally:
         store.close()
         postgres.drop_database(name)
     gone = looked(case, "ledger")
-    assert marks(gone) == {"ledger": "fails"}
+    assert marks(gone) == {"ledger": "error"}
     assert PEPPER not in said(gone)
 
 
@@ -367,13 +367,13 @@ def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:
     listed = [Check("hangs", hangs, 0.05), Check("breaks", breaks), Check("well", lambda _: [ok("well", "it is")])]
     found = examine(case_of(tmp_path), listed)
     never.set()
-    assert marks(found) == {"hangs": "fails", "breaks": "fails", "well": "ok"}
+    assert marks(found) == {"hangs": "error", "breaks": "error", "well": "ok"}
     assert "no answer within 0.05 s" in said(found)
     assert SECRET not in said(found)
 
 
 def test_a_slow_answer_is_no_difference_between_clocks() -> None:
-    assert judged("c", "theirs", 101.0, 100.0, 109.0).mark == Severity.OK
-    assert judged("c", "theirs", 98.0, 100.0, 109.0).mark == Severity.NOTE
-    assert judged("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).mark == Severity.OK
-    assert judged("c", "theirs", 150.0, 100.0, 109.0).mark == Severity.FAILS
+    assert judged("c", "theirs", 101.0, 100.0, 109.0).severity == Severity.OK
+    assert judged("c", "theirs", 98.0, 100.0, 109.0).severity == Severity.WARNING
+    assert judged("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).severity == Severity.OK
+    assert judged("c", "theirs", 150.0, 100.0, 109.0).severity == Severity.ERROR

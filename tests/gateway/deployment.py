@@ -44,16 +44,16 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
     spoken = ["openai", "anthropic", "azure", "mistral", "cohere", "ollama", "gemini"]
     closed = f"http://127.0.0.1:{free_port()}/v1"
     return {
-        "cancel": section(on_client_leave="cancel"),
-        "drain": section(on_client_leave="drain", drain={"seconds": 60, "tokens": 100_000}),
-        "drain-briefly": section(on_client_leave="drain", drain={"seconds": 0.4, "tokens": 100_000}),
-        "drain-little": section(on_client_leave="drain", drain={"seconds": 60, "tokens": 20}),
+        "cancel": section(on_client_disconnect="cancel"),
+        "drain": section(on_client_disconnect="drain", drain={"seconds": 60, "tokens": 100_000}),
+        "drain-briefly": section(on_client_disconnect="drain", drain={"seconds": 0.4, "tokens": 100_000}),
+        "drain-little": section(on_client_disconnect="drain", drain={"seconds": 60, "tokens": 20}),
         "impatient": section(timeouts={"connect_s": 0.3, "first_byte_s": 0.4, "idle_s": 0.7, "total_s": 60}),
         "short": section(timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 1.0}),
         "beating": section(heartbeat_s=0.08),
         "never": section(inject_usage="never"),
         "always": section(inject_usage="always"),
-        "many": section(dialects=spoken, on_client_leave="cancel"),
+        "many": section(dialects=spoken, on_client_disconnect="cancel"),
         "many-briefly": section(
             dialects=spoken,
             timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 0.3, "total_s": 60},

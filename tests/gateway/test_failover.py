@@ -70,7 +70,7 @@ def section(base_url: str, case: str) -> Entry:
     """Of a provider of this case."""
     patience = {"timeouts": {"connect_s": 0.5, "first_byte_s": 0.5, "idle_s": 20, "total_s": 60}}
     options: Entry = patience if case in ("mute", "late") else {}
-    return provider_section(base_url, on_client_leave="drain" if case == "gone-drain" else "cancel", **options)
+    return provider_section(base_url, on_client_disconnect="drain" if case == "gone-drain" else "cancel", **options)
 
 
 @pytest.fixture(scope="module")

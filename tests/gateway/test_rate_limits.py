@@ -44,16 +44,16 @@ def test_what_is_not_limited_is_not_told() -> None:
         (DenialReason.REQUESTS, 2.2, 429, "rate_limit_exceeded", 3),
         (DenialReason.TOKENS, None, 429, "rate_limit_exceeded", None),
         (DenialReason.PARALLEL, None, 429, "rate_limit_exceeded", 1),
-        (DenialReason.UNKNOWN, None, 503, "budget_unknown", 1),
+        (DenialReason.STORE_UNAVAILABLE, None, 503, "budget_unknown", 1),
     ],
 )
 def test_refusals(why: DenialReason, retry_after_s: float | None, status: int, code: str, waits: int | None) -> None:
-    made = refusal(Denied(why, "key_a", retry_after_s, ()), [KEY], spent_status=402)
+    made = refusal(Denied(why, "key_a", retry_after_s, ()), [KEY], exceeded_status=402)
     assert (made.status, made.code, made.retry_after_s) == (status, code, waits)
     assert (("x-should-retry", "false") in made.headers) == (waits is None)
     assert b"key_a" not in made.body()
 
 
 def test_a_spent_budget_can_be_a_429() -> None:
-    made = refusal(Denied(DenialReason.MONEY, "key_a", None, ()), [KEY], spent_status=429)
+    made = refusal(Denied(DenialReason.MONEY, "key_a", None, ()), [KEY], exceeded_status=429)
     assert (made.status, made.code) == (429, "insufficient_quota")

@@ -217,10 +217,10 @@ async def claim_store(
     """With what 0.1 left."""
     if request.param == "local":
         load_sqlite("claims.sql", tmp_path / "claims.db")
-        store: Any = LocalClaims(tmp_path / "claims.db", remember_s=86_400, unix_time=lambda: NOW + 1)
+        store: Any = LocalClaims(tmp_path / "claims.db", retention_s=86_400, unix_time=lambda: NOW + 1)
     else:
         await load_redis(plain, "claims.json")
-        store = RedisClaims(client, remember_s=3_600)
+        store = RedisClaims(client, retention_s=3_600)
     yield store
     await store.aclose()
 
@@ -266,12 +266,12 @@ def without_answers(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_claims_in_redis_are_written_the_same(plain: Any, client: Any) -> None:
-    await claim_again(RedisClaims(client, remember_s=3_600))
+    await claim_again(RedisClaims(client, retention_s=3_600))
     assert without_answers(await dump(plain)) == without_answers(golden_json("redis/claims.json"))
 
 
 async def test_claims_in_a_file_are_written_the_same(tmp_path: Path) -> None:
     path = tmp_path / "claims.db"
-    await claim_again(LocalClaims(path, remember_s=86_400, unix_time=lambda: NOW))
+    await claim_again(LocalClaims(path, retention_s=86_400, unix_time=lambda: NOW))
     golden = (HERE / "claims.sql").read_text().splitlines()
     assert [line for line in sqlite_lines(path) if ",X'" not in line] == [line for line in golden if ",X'" not in line]

@@ -175,9 +175,12 @@ def test_keys(engine: Engine) -> None:
     assert one.limits == Limits(
         budget_usd=5_000_000_000, budget_window="calendar_month", rpm=60, tpm=90_000, parallel=3
     )
-    assert (one.on_exhausted, one.when_down) == (OnExhausted.CUT, OnStoreOutage.OPEN)
+    assert (one.on_exhausted, one.on_store_outage) == (OnExhausted.CUT, OnStoreOutage.FAIL_OPEN)
     assert (one.created_at, one.revision) == (BEGAN + 105, 7)
-    assert (keys["key_other"].on_exhausted, keys["key_other"].when_down) == (OnExhausted.FINISH, OnStoreOutage.CLOSED)
+    assert (keys["key_other"].on_exhausted, keys["key_other"].on_store_outage) == (
+        OnExhausted.FINISH,
+        OnStoreOutage.FAIL_CLOSED,
+    )
     rotated = keys["key_rotated"]
     assert (rotated.digest, rotated.old_digest, rotated.old_until) == (b"2" * 32, b"1" * 32, BEGAN + 500_000)
     assert (rotated.expires_at, rotated.limits) == (BEGAN + 1_000_000, Limits(prepaid=True))

@@ -77,7 +77,7 @@ class Seen:
 class Plant:
     """Admission with all that it needs."""
 
-    def __init__(self, folder: Path, when_down: OnStoreOutage = OnStoreOutage.CLOSED) -> None:
+    def __init__(self, folder: Path, on_store_outage: OnStoreOutage = OnStoreOutage.FAIL_CLOSED) -> None:
         self.local = SqliteBudgets(folder / "budgets.db", node="n", unix_time=lambda: NOW)
         self.store = Flaky(self.local)
         self.seen = Seen()
@@ -87,7 +87,7 @@ class Plant:
         self.ledger_away = False
         self.admission = Admission(
             self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: self.now,
-            when_down=when_down, allowance_nusd=ALLOWANCE, observer=self.seen,
+            on_store_outage=on_store_outage, allowance_nusd=ALLOWANCE, observer=self.seen,
         )  # fmt: skip
 
     async def admit(self, name: str, nusd: int, *, scope: Scope = BUDGET, key: ApiKey = KEY) -> Reservation | Denied:
@@ -221,13 +221,13 @@ async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(pl
     plant.store.away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
-    assert refused.why is DenialReason.UNKNOWN
+    assert refused.why is DenialReason.STORE_UNAVAILABLE
     assert isinstance(await plant.admit("x2", 1, scope=RATE), Reservation)
-    assert plant.seen.told == ["failed", "unknown"]
+    assert plant.seen.told == ["failed", "store_unavailable"]
 
 
 async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.OPEN)
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
     admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), Reservation) for n in range(5)]
     assert admitted == [True, True, True, False, False]
@@ -239,10 +239,10 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> No
 
 
 async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:
-    plant = Plant(tmp_path, OnStoreOutage.OPEN)
+    plant = Plant(tmp_path, OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 300), Reservation)
-    closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.CLOSED)
+    closed = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_CLOSED)
     assert isinstance(await plant.admit("x2", 300, key=closed), Denied)
 
 
@@ -250,7 +250,7 @@ async def test_a_ledger_that_is_away_is_a_store_that_is_away(plant: Plant) -> No
     plant.ledger_away = True
     refused = await plant.admit("x1", 1)
     assert isinstance(refused, Denied)
-    assert refused.why is DenialReason.UNKNOWN
+    assert refused.why is DenialReason.STORE_UNAVAILABLE
     plant.ledger_away = False
     assert isinstance(await plant.admit("x2", 1), Reservation)
 
@@ -285,7 +285,7 @@ async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> 
 
 async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
     """What was admitted without the store is announced, and counts."""
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.OPEN)
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)
     plant.store.away, plant.store.lost = False, True
@@ -295,7 +295,7 @@ async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
 
 
 async def test_after_an_outage_with_a_store_that_forgot_nothing(plant: Plant) -> None:
-    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, when_down=OnStoreOutage.OPEN)
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     assert isinstance(await plant.admit("x0", 0), Reservation)
     plant.store.away = True
     assert isinstance(await plant.admit("x1", 700, key=open_), Reservation)

@@ -17,7 +17,7 @@ from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
 from proxy.storage.redis_client import open_redis
 
 PEPPER = b"p" * 32
-REMEMBER_S = 60.0
+RETENTION_S = 60.0
 
 
 class Clock:
@@ -35,12 +35,12 @@ def clock() -> Clock:
 @pytest.fixture(params=["local", "redis"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> AsyncIterator[ClaimStore]:
     if request.param == "local":
-        local = LocalClaims(tmp_path / "claims.db", remember_s=REMEMBER_S, unix_time=clock)
+        local = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock)
         yield local
         await local.aclose()
     else:
         redis = open_redis(request.getfixturevalue("redis_url"))
-        yield RedisClaims(redis, remember_s=REMEMBER_S, prefix=f"test-{secrets.token_hex(6)}")
+        yield RedisClaims(redis, retention_s=RETENTION_S, prefix=f"test-{secrets.token_hex(6)}")
         await redis.aclose()
 
 
@@ -93,9 +93,9 @@ async def test_of_many_at_once_one_has_it(claims: Claims) -> None:
 
 
 async def test_it_is_forgotten_in_time(tmp_path: Path, clock: Clock) -> None:
-    store = LocalClaims(tmp_path / "claims.db", remember_s=REMEMBER_S, unix_time=clock)
+    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock)
     assert await store.claim("n", "b", "x1") is None
-    clock.now += REMEMBER_S - 1
+    clock.now += RETENTION_S - 1
     assert await store.claim("n", "b", "x2") is not None
     clock.now += 1
     assert await store.claim("n", "b", "x2") is None
@@ -104,7 +104,7 @@ async def test_it_is_forgotten_in_time(tmp_path: Path, clock: Clock) -> None:
 
 async def test_redis_forgets_by_itself(redis_url: str) -> None:
     redis = open_redis(redis_url)
-    store = RedisClaims(redis, remember_s=0.05, prefix=f"test-{secrets.token_hex(6)}")
+    store = RedisClaims(redis, retention_s=0.05, prefix=f"test-{secrets.token_hex(6)}")
     assert await store.claim("n", "b", "x1") is None
     async with asyncio.timeout(5):
         while await store.claim("n", "b", "x2") is not None:
@@ -113,7 +113,7 @@ async def test_redis_forgets_by_itself(redis_url: str) -> None:
 
 
 async def test_neither_token_nor_answer_is_readable_where_it_is_kept(tmp_path: Path, clock: Clock) -> None:
-    store = LocalClaims(tmp_path / "claims.db", remember_s=REMEMBER_S, unix_time=clock)
+    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock)
     claims = Claims(store, pepper=PEPPER, answer_bytes_max=1000, on_failure=lambda _: None)
     await claims.claim("key_a", "canary-token", b"canary-body", "x1")
     await claims.end("key_a", "canary-token", "x1", billed=True, answer=b"canary-answer")
@@ -137,7 +137,7 @@ def test_a_sealed_answer_opens_only_in_its_place() -> None:
 async def test_a_server_that_is_gone_is_said(tmp_path: Path) -> None:
     redis = open_redis("redis://127.0.0.1:1")
     with pytest.raises(ClaimsUnavailable):
-        await RedisClaims(redis, remember_s=1).claim("n", "b", "x")
+        await RedisClaims(redis, retention_s=1).claim("n", "b", "x")
     await redis.aclose()
 
 
@@ -145,7 +145,7 @@ def open_all(folder: Path, turns: int, together: Any, failed: Any) -> None:
     for turn in range(turns):
         together.wait(30)
         try:
-            LocalClaims(folder / f"{turn}.db", remember_s=60.0, unix_time=lambda: 1.0)
+            LocalClaims(folder / f"{turn}.db", retention_s=60.0, unix_time=lambda: 1.0)
         except ClaimsUnavailable:
             with failed.get_lock():
                 failed.value += 1

@@ -68,7 +68,7 @@ def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
             "d",
             limits=limits,
             on_exhausted=OnExhausted.CUT,
-            when_down=OnStoreOutage.OPEN,
+            on_store_outage=OnStoreOutage.FAIL_OPEN,
             tags=["x", "ü y", "x"],
         ),
     ]
@@ -198,14 +198,14 @@ def test_nonsense_is_refused_and_its_field_named(keys: KeyStore, words: str, cha
 def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock: Clock) -> None:
     made = make(keys, 1, "anna", models=["a"], expires_at=clock.now + 5, limits=Limits(rpm=3, budget_usd=7))
     changed = keys.update(
-        "anna", alias="bert", rpm=None, tpm=9, tags=["t"], when_down=OnStoreOutage.CLOSED, models=None
+        "anna", alias="bert", rpm=None, tpm=9, tags=["t"], on_store_outage=OnStoreOutage.FAIL_CLOSED, models=None
     )
     assert changed == replace(
         made,
         alias="bert",
         limits=Limits(budget_usd=7, tpm=9),
         tags=("t",),
-        when_down=OnStoreOutage.CLOSED,
+        on_store_outage=OnStoreOutage.FAIL_CLOSED,
         models=None,
         revision=4,
     )

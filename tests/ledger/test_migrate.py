@@ -163,7 +163,7 @@ def test_a_ledger_of_0001_comes_along_with_its_rows(database_url: str) -> None:
 # -- from 0002 ---------------------------------------------------------------------------------------------------
 
 KEY_COLUMNS_OF_0003 = {
-    *("project_id", "limits", "on_exhausted", "when_down", "tags", "blocked_at", "old_digest", "old_until"),
+    *("project_id", "limits", "on_exhausted", "on_store_outage", "tags", "blocked_at", "old_digest", "old_until"),
 }  # fmt: skip
 
 

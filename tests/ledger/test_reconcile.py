@@ -128,7 +128,7 @@ def test_nothing_is_wrong_with_a_ledger_that_is_right(ledger: Engine) -> None:
         findings = reconcile(ledger, clock=time.time, since=since)
         assert [one.name for one in findings] == NAMES
         assert [one for one in findings if not one.ok or one.examples or one.in_flight] == []
-        assert all(one.means for one in findings)
+        assert all(one.description for one in findings)
 
 
 def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: Engine) -> None:

@@ -166,7 +166,7 @@ def test_what_is_printed_adds_up(engine: Engine) -> None:
     amounts = [row[name] for row in rows for name in ("charge_usd", "credit_usd", "balance_usd") if row[name]]
     assert {len(amount.partition(".")[2]) for amount in amounts} == {9}
     assert rows[1]["model"] == f"'{HOSTILE}"
-    assert rows[3]["why"] == "'@sum, a refund"
+    assert rows[3]["reason"] == "'@sum, a refund"
 
     shown = json.loads(json.dumps(statement_json(found)))
     sums = [nusd_from_usd(shown[f"{name}_usd"]) for name in ("opening_balance", "usage", "adjustments", "credits")]

@@ -112,8 +112,8 @@ def deployment(
     return Tokenweir(
         folder,
         providers={
-            "scripted": provider_section(provider.base_url, on_client_leave="cancel"),
-            "draining": provider_section(provider.base_url, on_client_leave="drain", drain={"seconds": 0.1}),
+            "scripted": provider_section(provider.base_url, on_client_disconnect="cancel"),
+            "draining": provider_section(provider.base_url, on_client_disconnect="drain", drain={"seconds": 0.1}),
         },
         models={
             "tera": {"provider": "scripted", **priced},

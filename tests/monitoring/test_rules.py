@@ -19,12 +19,12 @@ WHO = '{job="tokenweir",instance="a:1"}'
 WELL = {
     f"up{WHO}": "1x120",
     'tokenweir_build_info{version="1"}': "1x120",
-    f"tokenweir_ledger_unsettled{WHO}": "3x120",
-    f"tokenweir_streams_in_flight{WHO}": "2x120",
-    f"tokenweir_ledger_queue_depth{WHO}": "1x120",
-    f"tokenweir_ledger_queue_oldest_age_seconds{WHO}": "0.5x120",
+    f"tokenweir_unsettled_exchanges{WHO}": "3x120",
+    f"tokenweir_exchanges_in_flight{WHO}": "2x120",
+    f"tokenweir_journal_pending_records{WHO}": "1x120",
+    f"tokenweir_journal_oldest_pending_age_seconds{WHO}": "0.5x120",
     f"tokenweir_relay_overhead_seconds_count{WHO}": "0+60x120",
-    f"tokenweir_journal_held_records{WHO}": "0x120",
+    f"tokenweir_journal_unwritten_records{WHO}": "0x120",
     f"tokenweir_journal_damage_total{WHO}": "0x120",
     "tokenweir_dead_letters": "0x120",
     "tokenweir_nodes": "2x120",
@@ -32,7 +32,7 @@ WELL = {
     'tokenweir_reconcile_differences{check="balances"}': "0x120",
     "tokenweir_budget_drift_usd": "0x120",
     'tokenweir_budget_rejections_total{reason="money"}': "0+1x120",
-    'tokenweir_budget_rejections_total{reason="unknown"}': "0x120",
+    'tokenweir_budget_rejections_total{reason="store_unavailable"}': "0x120",
     "tokenweir_leases_damaged_total": "0x120",
     "tokenweir_swept_exchanges_total": "0x120",
     'tokenweir_exchanges_total{provider="p",model="m",outcome="served"}': "0+60x120",
@@ -52,15 +52,15 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
         "Prometheus has no Tokenweir at all: all other alerts are blind.",
     ),
     "TokenweirUnsettled": (
-        {f"tokenweir_ledger_unsettled{WHO}": "402x120", f"tokenweir_ledger_queue_depth{WHO}": "400x120"}, AT_A,
+        {f"tokenweir_unsettled_exchanges{WHO}": "402x120", f"tokenweir_journal_pending_records{WHO}": "400x120"}, AT_A,
         "400 exchanges of a:1 have ended and are not in the ledger: more than five minutes of traffic.",
     ),
-    "TokenweirQueueOld": (
-        {f"tokenweir_ledger_queue_oldest_age_seconds{WHO}": "130x120"}, AT_A,
+    "TokenweirJournalOld": (
+        {f"tokenweir_journal_oldest_pending_age_seconds{WHO}": "130x120"}, AT_A,
         "An exchange of a:1 has waited 2m 10s for the ledger.",
     ),
-    "TokenweirJournalHeld": (
-        {f"tokenweir_journal_held_records{WHO}": "4x120"}, AT_A,
+    "TokenweirJournalUnwritten": (
+        {f"tokenweir_journal_unwritten_records{WHO}": "4x120"}, AT_A,
         "The disk of a:1 refuses 4 records; they are in memory only.",
     ),
     "TokenweirJournalDamaged": (
@@ -93,12 +93,12 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
         {'tokenweir_budget_rejections_total{reason="money"}': "0+60x120"}, {},
         "50% of all good requests are refused by a limit.",
     ),
-    "TokenweirBudgetsUnknown": (
-        {'tokenweir_budget_rejections_total{reason="unknown"}': "0+1x120"}, {},
+    "TokenweirBudgetStoreUnavailable": (
+        {'tokenweir_budget_rejections_total{reason="store_unavailable"}': "0+1x120"}, {},
         "Requests are refused because nobody can say what is left of their budgets.",
     ),
-    "TokenweirUntraced": (
-        {f"tokenweir_ledger_unsettled{WHO}": "4x120"}, AT_A,
+    "TokenweirUnaccounted": (
+        {f"tokenweir_unsettled_exchanges{WHO}": "4x120"}, AT_A,
         "By its counters, 1 exchanges of a:1 are neither running, nor waiting, nor in the ledger.",
     ),
     "TokenweirLedgerDiffers": (

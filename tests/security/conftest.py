@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.security.guarded import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
+from tests.security.guarded import EXCHANGES_MAX, REQUEST_BYTES_MAX, Guarded
 from tests.support.net import free_port
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
@@ -25,7 +25,7 @@ def guarded_process(tmp_path_factory: pytest.TempPathFactory, provider_process: 
         },
         models={"*": {"provider": "scripted", **priced}, "raw": {"provider": "raw", **priced}},
         request_bytes_max=REQUEST_BYTES_MAX,
-        streams_max=STREAMS_MAX,
+        exchanges_max=EXCHANGES_MAX,
     )
     deployment.start()
     yield Guarded(deployment, provider_process, deployment.key(), raw_port)

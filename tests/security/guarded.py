@@ -10,7 +10,7 @@ from tests.support.tokenweir import Tokenweir
 REQUEST_BYTES_MAX = 200_000
 
 # Few enough that a test can fill them; no other test holds more than one.
-STREAMS_MAX = 6
+EXCHANGES_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)

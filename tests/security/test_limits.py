@@ -19,7 +19,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes, Server
 from proxy.keys.guesses import GUESSES_MAX
-from tests.security.guarded import REQUEST_BYTES_MAX, STREAMS_MAX, Guarded
+from tests.security.guarded import EXCHANGES_MAX, REQUEST_BYTES_MAX, Guarded
 from tests.security.payloads import CHUNKED, chunked, request
 from tests.support.net import RawClient, Response, ask, chat_request, connect, post_chat
 from tests.support.provider import gzipped, long_line
@@ -94,7 +94,7 @@ async def test_DS1_who_has_sent_a_request_is_not_hurried(monkeypatch: pytest.Mon
 
 async def test_DS1_half_a_body_holds_nothing(guarded: Guarded) -> None:
     """Neither a stream's place nor the provider: nothing is admitted before the body is whole."""
-    clients = [await connect(guarded.url) for _ in range(STREAMS_MAX * 2)]
+    clients = [await connect(guarded.url) for _ in range(EXCHANGES_MAX * 2)]
     wire = chat_request(ask("tera"), key=guarded.key)
     for client in clients:
         await client.send(wire[:-5])
@@ -221,7 +221,7 @@ async def test_DS9_keys_that_nobody_has_are_refused_by_the_hundred(guarded: Guar
 async def test_DS11_more_streams_than_there_are_places_are_refused_and_harm_none(guarded: Guarded) -> None:
     """The ones that run go on; the one too many learns when to come back; a place that is let go is taken again."""
     model = guarded.provider.script("waits", (Send(CONTENT), Stall()))
-    clients = [await connect(guarded.url) for _ in range(STREAMS_MAX)]
+    clients = [await connect(guarded.url) for _ in range(EXCHANGES_MAX)]
     running: list[Response] = []
     for client in clients:
         await client.send(chat_request(ask(model), key=guarded.key))
@@ -229,7 +229,7 @@ async def test_DS11_more_streams_than_there_are_places_are_refused_and_harm_none
     refused = await post_chat(guarded.url, ask(model), key=guarded.key)
     assert (refused.status, json.loads(refused.body)["error"]["code"]) == (503, "not_accepting")
     assert refused.header("retry-after") is not None
-    assert len(guarded.provider.log(model)) == STREAMS_MAX
+    assert len(guarded.provider.log(model)) == EXCHANGES_MAX
     assert {one.ended for one in running} == {"open"}
     for client in clients:
         client.close()

@@ -28,7 +28,7 @@ pytest.importorskip(
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from proxy.telemetry.traces import export
-from proxy.telemetry.traces.export import EXPORT_S, LOST, SENT, Traces
+from proxy.telemetry.traces.export import DROPPED, EXPORT_S, SENT, Traces
 
 TOKEN = "canary-of-the-collector"
 
@@ -179,7 +179,7 @@ class Counts:
     """What becomes of spans."""
 
     def __init__(self, endpoint: str, sample: float = 1.0) -> None:
-        self.of = {SENT: 0, LOST: 0}
+        self.of = {SENT: 0, DROPPED: 0}
         self.traces = Traces(
             endpoint=endpoint, headers={}, service_name="tokenweir", sample=sample, counted=self._counted
         )
@@ -194,7 +194,7 @@ def test_what_does_not_fit_into_the_queue_is_lost_and_counted(mute: str, monkeyp
     counts = Counts(mute)
     for _ in range(50):
         counts.traces.ended(RECORD, None)
-    assert counts.of == {SENT: 0, LOST: 42}
+    assert counts.of == {SENT: 0, DROPPED: 42}
     counts.traces.close(0.05)
 
 
@@ -205,7 +205,7 @@ def test_a_collector_that_refuses_costs_the_batch_and_is_said_once(caplog: pytes
         for _ in range(3 * export.BATCH_MAX):
             counts.traces.ended(RECORD, None)
         counts.traces.close(PATIENCE_S)
-    assert counts.of == {SENT: 0, LOST: 3 * export.BATCH_MAX}
+    assert counts.of == {SENT: 0, DROPPED: 3 * export.BATCH_MAX}
     assert len(collector.requests) >= 3
     assert len([one for one in caplog.records if one.name.startswith("opentelemetry")]) <= 1
 

@@ -251,10 +251,10 @@ def _charge(one: LedgerEntry) -> MoneyShown:
         price=one.details.get("price"),
         billed=one.details.get("billed"),
         addends=[
-            {"price": part.name, "units": part.units, "usd": usd_text(part.rate), "amount_usd": _exact(part)}
+            {"price": part.name, "units": part.units, "rate_usd": usd_text(part.rate), "amount_usd": _exact(part)}
             for part in addends_of(one)
         ],
-        sum=sum_text(one),
+        formula=sum_text(one),
     )
 
 
@@ -266,15 +266,15 @@ def _exact(part: Addend) -> str:
 
 def _cost(one: LedgerEntry) -> MoneyShown:
     usd = None if one.cost_usd is None else usd_text(one.cost_usd)
-    return MoneyShown(usd=usd, price=one.details.get("cost"), billed=None, addends=[], sum="")
+    return MoneyShown(usd=usd, price=one.details.get("cost"), billed=None, addends=[], formula="")
 
 
 def _adjustment(entry: LedgerEntry, settled_at: float, operator: bool) -> Adjustment:
     return Adjustment(
         entry_id=entry.entry_id,
         settled_at=iso_utc(settled_at),
-        why=str(entry.details.get("why", "")),
-        by=entry.details.get("by"),
+        reason=str(entry.details.get("why", "")),
+        actor=entry.details.get("by"),
         charge_usd=_money([entry], "charge_usd"),
         cost_usd=_money([entry], "cost_usd") if operator else UNSET,
         counts=_known(entry),

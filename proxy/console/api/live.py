@@ -54,11 +54,11 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: str | UnsetType | None = UNSET
     node: str | None
     """the proxy that said so, if it is on another machine; then the numbers are a few seconds old"""
-    silent_s: float | None
+    heartbeat_age_s: float | None
     """how long that one has said nothing since"""
 
 
-SilentNodes = Literal["none", "all", "part", "unknown"]
+RemoteCoverage = Literal["none", "complete", "partial", "unknown"]
 """how much is known of other machines: there are none; all; some run too much, or in another version; nobody can say"""
 
 
@@ -69,9 +69,9 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     processes: int
     """of this machine that it covers"""
-    nodes: int
+    remote_nodes: int
     """proxies of other machines that it covers"""
-    elsewhere: SilentNodes
+    remote_coverage: RemoteCoverage
     running: int
     charge_usd: str
     """of all that run"""
@@ -86,8 +86,8 @@ class RunningSnapshot:
 
     running: Sequence[ExchangeSnapshot]
     processes: int
-    nodes: int = 0
-    elsewhere: SilentNodes = "none"
+    remote_nodes: int = 0
+    remote_coverage: RemoteCoverage = "none"
 
 
 class Source(Protocol):
@@ -151,8 +151,8 @@ class LiveApi:
         return Live(
             at=iso_utc(now),
             processes=last.processes,
-            nodes=last.nodes,
-            elsewhere=last.elsewhere,
+            remote_nodes=last.remote_nodes,
+            remote_coverage=last.remote_coverage,
             running=len(seen),
             charge_usd=usd_text(sum(one.charge_usd or 0 for one in seen)),
             completion_tokens=sum(one.completion_tokens for one in seen),
@@ -180,7 +180,7 @@ def _stream(one: ExchangeSnapshot, now: float, *, operator: bool) -> Stream:
         charge_usd=_usd(one.charge_usd),
         cost_usd=_usd(one.cost_usd) if operator else UNSET,
         node=one.node,
-        silent_s=None if one.node is None else round(one.silent_s, 1),
+        heartbeat_age_s=None if one.node is None else round(one.heartbeat_age_s, 1),
     )
 
 

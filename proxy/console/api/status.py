@@ -43,7 +43,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     spent_usd: str
     held_usd: str
     """kept by what runs"""
-    used: float
+    used_ratio: float
     """spent, as a part of the budget: 0.5 is half of it"""
     running: int
 
@@ -75,7 +75,7 @@ class AuditEntryShown(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, Any] | None
     result: str
     """begun, done, refused or failed; begun and no more: nobody knows what became of it"""
-    words: str | None
+    message: str | None
 
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class StatusApi:
             serve=self.budgets, answers={200: Budgets},
         )  # fmt: skip
         yield Endpoint(
-            method="GET", path="/v1/acts", summary="What operators have done, newest first.",
+            method="GET", path="/v1/audit", summary="What operators have done, newest first.",
             serve=self.acts, query=AuditQuery, answers={200: AuditPage}, operator=True,
         )  # fmt: skip
 
@@ -171,7 +171,7 @@ def _budget(one: CounterState, subject: Subject) -> Budget | None:
         budget_usd=usd_text(limit),
         spent_usd=usd_text(spent),
         held_usd=usd_text(one.held),
-        used=round(spent / limit, 6) if limit else 1.0,
+        used_ratio=round(spent / limit, 6) if limit else 1.0,
         running=one.open,
     )
 
@@ -192,7 +192,7 @@ def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCred
         budget_usd=usd_text(credit),
         spent_usd=usd_text(spent),
         held_usd=usd_text(one.held),
-        used=round(spent / credit, 6) if credit > 0 else 1.0,
+        used_ratio=round(spent / credit, 6) if credit > 0 else 1.0,
         running=one.open,
     )
 
@@ -208,5 +208,5 @@ def _act(line: AuditEntry) -> AuditEntryShown:
         target=line.target,
         details=None if line.details is None else dict(line.details),
         result=line.result,
-        words=line.words,
+        message=line.words,
     )

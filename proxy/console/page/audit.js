@@ -22,7 +22,7 @@ const columns = (names) => [
   { label: "What", cell: (one) => el("code", {}, one.action) },
   { label: "On", long: true, cell: (one) => (names.has(one.target) ? [names.get(one.target), el("div", { class: "quiet small" }, one.target)] : one.target ?? "–") },
   { label: "Details", long: true, cell: details },
-  { label: "Result", long: true, cell: (one) => [mark(RESULTS, one.result), one.words && el("div", { class: "small" }, one.words)] },
+  { label: "Result", long: true, cell: (one) => [mark(RESULTS, one.result), one.message && el("div", { class: "small" }, one.message)] },
 ];
 
 /** The newest; older ones when they are asked for. */
@@ -38,7 +38,7 @@ export async function show(body, { signal }) {
   async function add(after) {
     more.replaceChildren();
     try {
-      const page = await ask("v1/acts", { query: { after }, signal });
+      const page = await ask("v1/audit", { query: { after }, signal });
       if (!lines) {
         lines = table({ caption: "What operators have done here or by command, newest first", columns: heads, rows: [] });
         body.replaceChildren(page.data.length ? lines : empty("Nothing was done yet.", "Every change of a key, a project, a budget, a price or an entry is put down here, with who made it and from where."), more);

@@ -57,7 +57,7 @@ export async function show(body, { me, signal }) {
   body.replaceChildren(loading());
   while (!signal.aborted) {
     try {
-      const every = (await ask("v1/budgets", { signal })).data.sort((one, other) => other.used - one.used);
+      const every = (await ask("v1/budgets", { signal })).data.sort((one, other) => other.used_ratio - one.used_ratio);
       const none = empty("No budget has been met yet.", me.role === "operator"
         ? ["A budget is here from the first request that it counts for. Give a key one under ", el("a", { href: "#/keys" }, "Keys"), "."]
         : "Your key has no budget, or has not been used yet.");

@@ -89,7 +89,7 @@ function usage({ usage: used }) {
 
 // -- its money
 
-const per = (part) => `${exact(nusd(part.usd))} ${PER[part.price] ?? "a million"}`;
+const per = (part) => `${exact(nusd(part.rate_usd))} ${PER[part.price] ?? "a million"}`;
 
 function sums(one) {
   const { charge } = one;
@@ -121,7 +121,7 @@ function corrections({ adjustments, charge_usd }) {
   if (!adjustments.length) return null;
   const counts = (one) => Object.entries(one.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+" : "−"}${count(Math.abs(number))}`).join(", ") || "–";
   return wide(section("Corrections", table({ caption: "Later entries; every number is a difference", rows: adjustments, columns: [
-    { label: "When", cell: (one) => moment(one.settled_at) }, { label: "Why", long: true, cell: (one) => one.why || "–" }, { label: "By", long: true, cell: (one) => one.by ?? "–" },
+    { label: "When", cell: (one) => moment(one.settled_at) }, { label: "Why", long: true, cell: (one) => one.reason || "–" }, { label: "By", long: true, cell: (one) => one.actor ?? "–" },
     { label: "Counts", cell: counts }, { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
   ] }), el("p", {}, "Together with these it comes to ", money(charge_usd), ".")));
 }

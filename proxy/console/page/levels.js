@@ -9,7 +9,7 @@ const WINDOWS = { "": "its whole life", "1d": "each day (rolling)", "7d": "each 
 const LIFETIMES = { "30d": "30 days", "90d": "90 days", "365d": "a year", never: "for ever" };
 const PREPAID = { false: "no, billed afterwards", true: "yes" };
 const ENDS = { finish: "let it finish", cut: "cut it" };
-const DOWN = { "": "as the settings say", closed: "refuse its requests", open: "let them through" };
+const ON_OUTAGE = { "": "as the settings say", fail_closed: "refuse its requests", fail_open: "let them through" };
 
 const list = (text) => text.split(",").map((one) => one.trim()).filter(Boolean);
 const number = (text) => (text.trim() === "" ? null : Number(text));
@@ -33,10 +33,10 @@ const keyFields = (key, projects) => ({
   ...LIMITS,
   duration: { label: "The key lives", options: key ? { "": "as long as now", ...LIFETIMES } : LIFETIMES, from: () => (key ? "" : "90d"), to: same },
   on_exhausted: { label: "When the money ends in mid-stream", options: ENDS, from: (one) => one.on_exhausted, to: same },
-  when_down: { label: "While nobody can say what is left", hint: "the settings' own default: refuse them where money is limited", options: DOWN, from: (one) => one.when_down ?? "", to: (text) => text || null },
+  on_store_outage: { label: "While nobody can say what is left", hint: "the settings' own default: refuse them where money is limited", options: ON_OUTAGE, from: (one) => one.on_store_outage ?? "", to: (text) => text || null },
   tags: { label: "Tags", hint: "separated by commas", from: (one) => one.tags.join(", "), to: list },
 });
-const NEW_KEY = { key_alias: "", team_id: "proj_default", models: [], ...NONE, on_exhausted: "finish", when_down: null, tags: [] };
+const NEW_KEY = { key_alias: "", team_id: "proj_default", models: [], ...NONE, on_exhausted: "finish", on_store_outage: null, tags: [] };
 
 /** `key` null: a new one, of one of these projects (id → name). `done` gets the answer. */
 export const keyForm = (key, projects, done) => openForm({
@@ -94,7 +94,7 @@ export function limits(one) {
     one.max_budget !== null && ["$", String(one.max_budget), one.budget_duration ? ` per ${one.budget_duration.replaceAll("_", " ")}` : " in all"],
     one.prepaid && ["prepaid, ", money(left(one)), " left"],
     one.on_exhausted === "cut" && "cut when the money ends",
-    one.when_down && `${one.when_down === "open" ? "goes on" : "refused"} while nobody can say what is left`,
+    one.on_store_outage && `${one.on_store_outage === "fail_open" ? "goes on" : "refused"} while nobody can say what is left`,
     one.rpm_limit && `${count(one.rpm_limit)} requests a minute`,
     one.tpm_limit && `${count(one.tpm_limit)} tokens a minute`,
     one.max_parallel_requests && `${count(one.max_parallel_requests)} at once`,

@@ -14,15 +14,15 @@ const STATES = { waiting: "waiting for the provider", streaming: "streaming", dr
 const SILENT_S = 10;
 
 /** How much is known of other machines, where it is less than all. */
-const ELSEWHERE = {
-  part: "Other machines run more than can be shown here; each shows its own at its own console, and all is in the ledger once it ends.",
+const COVERAGE = {
+  partial: "Other machines run more than can be shown here; each shows its own at its own console, and all is in the ledger once it ends.",
   unknown: "What other machines run cannot be asked now: the queue does not answer. It is in the ledger once it ends.",
 };
 
 function where(one) {
   if (one.node === null) return "this machine";
-  const age = one.silent_s > SILENT_S
-    ? el("span", { class: "mark careful", title: "It has not said anything for so long. If it is dead, its streams are settled from what was known." }, `silent for ${span(one.silent_s * 1000)}`)
+  const age = one.heartbeat_age_s > SILENT_S
+    ? el("span", { class: "mark careful", title: "It has not said anything for so long. If it is dead, its streams are settled from what was known." }, `silent for ${span(one.heartbeat_age_s * 1000)}`)
     : el("span", { class: "quiet small" }, "a few seconds old");
   return [el("div", { title: `proxy ${one.node}` }, one.node.slice(0, 8)), age];
 }
@@ -54,15 +54,15 @@ class Board {
   }
 
   draw(seen) {
-    const less = ELSEWHERE[seen.elsewhere];
+    const less = COVERAGE[seen.remote_coverage];
     this.trouble.replaceChildren(less ? el("p", { class: "notice small" }, less) : "");
     this.tiles.replaceChildren(
-      tile("Running", count(seen.running), seen.nodes ? `on this machine and by ${many(seen.nodes, "other proxy", "other proxies")}`
+      tile("Running", count(seen.running), seen.remote_nodes ? `on this machine and by ${many(seen.remote_nodes, "other proxy", "other proxies")}`
         : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
       tile("Output tokens so far", count(seen.completion_tokens)),
       tile("Charge so far", money(seen.charge_usd), "if all ended now"));
     const present = new Set(seen.data.map((one) => one.id));
-    for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line, seen.elsewhere);
+    for (const [id, line] of this.lines) if (!present.has(id)) this.leave(id, line, seen.remote_coverage);
     for (const one of [...seen.data].reverse()) this.put(one);
     this.running.hidden = present.size === 0;
     this.none.hidden = present.size > 0;
@@ -80,11 +80,11 @@ class Board {
     return undefined;
   }
 
-  leave(id, { one, row }, elsewhere) {
+  leave(id, { one, row }, coverage) {
     if (row.contains(document.activeElement)) document.getElementById("main").focus();
     row.remove();
     this.lines.delete(id);
-    if (one.node !== null && elsewhere !== "all") return;  // it may only be out of sight
+    if (one.node !== null && coverage !== "complete") return;  // it may only be out of sight
     this.ended = [one, ...this.ended].slice(0, ENDED_MAX);
     this.past.hidden = false;
     this.past.replaceChildren(el("h2", {}, "Ended while you looked"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
@@ -103,7 +103,7 @@ export async function show(body, { me, signal }) {
   while (!signal.aborted) {
     try {
       for await (const seen of events("v1/live", signal)) {
-        board ??= new Board(body, me, seen.elsewhere === "none");
+        board ??= new Board(body, me, seen.remote_coverage === "none");
         board.draw(seen);
       }
     } catch (error) {

@@ -276,7 +276,7 @@ class Exchange:
         if self._left_at is not None or self._closing.closed:
             return
         relay = self._relay
-        drains = self._asking.route.provider.settings.on_client_leave == "drain" and not self._stopping
+        drains = self._asking.route.provider.settings.on_client_disconnect == "drain" and not self._stopping
         if relay is not None and self._got_everything(relay):
             relay.finish(RelayEnd.COMPLETE)
             return

@@ -203,7 +203,7 @@ class ProxyHandler:
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
         if isinstance(found, Denied):
             limits = tuple(gate for scope in scopes for gate in limit_counters(scope, terms.at))
-            raise refusal(found, limits, spent_status=self._reserve.spent_status)
+            raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
         return found
 
     def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:

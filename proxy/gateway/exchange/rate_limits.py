@@ -53,9 +53,9 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60}m{rest}s"
 
 
-def refusal(denied: Denied, gates: Sequence[LimitCounter], *, spent_status: int) -> ApiError:
-    """The answer to a request that does not pass. `spent_status`: of a spent budget, 402 or 429."""
-    made = _REFUSALS[denied.why](denied, spent_status)
+def refusal(denied: Denied, gates: Sequence[LimitCounter], *, exceeded_status: int) -> ApiError:
+    """The answer to a request that does not pass. `exceeded_status`: of a spent budget, 402 or 429."""
+    made = _REFUSALS[denied.why](denied, exceeded_status)
     in_vain = (
         denied.why in (DenialReason.REQUESTS, DenialReason.TOKENS, DenialReason.MONEY) and denied.retry_after_s is None
     )
@@ -93,5 +93,5 @@ _REFUSALS: dict[DenialReason, Callable[[Denied, int], ApiError]] = {
     DenialReason.REQUESTS: _too_fast,
     DenialReason.TOKENS: _too_fast,
     DenialReason.PARALLEL: _too_many,
-    DenialReason.UNKNOWN: _unknown,
+    DenialReason.STORE_UNAVAILABLE: _unknown,
 }

@@ -44,7 +44,7 @@ class ExchangeSnapshot(msgspec.Struct, frozen=True):
     cost_usd: int | None
     node: str | None = None
     """the proxy that says so, if it is on another machine"""
-    silent_s: float = 0.0
+    heartbeat_age_s: float = 0.0
     """how long that one has said nothing; before that, its numbers were at most a few seconds old"""
 
 
@@ -71,7 +71,7 @@ def snapshot(
     events: int,
     size: int,
     node: str | None = None,
-    silent_s: float = 0.0,
+    heartbeat_age_s: float = 0.0,
 ) -> ExchangeSnapshot:
     """What would be billed if it ended with this usage."""
     return ExchangeSnapshot(
@@ -92,7 +92,7 @@ def snapshot(
         charge_usd=amount(opened.price, usage, BillableParts.EVERYTHING),
         cost_usd=amount(opened.cost, usage, BillableParts.EVERYTHING),
         node=node,
-        silent_s=silent_s,
+        heartbeat_age_s=heartbeat_age_s,
     )
 
 

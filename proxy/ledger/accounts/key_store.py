@@ -32,7 +32,7 @@ ALIAS_CHARS_MAX = NAME_CHARS_MAX
 TAGS_MAX, TAG_CHARS_MAX = 20, 64
 
 _COLUMNS = api_keys.c
-_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "when_down", "tags"})
+_PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags"})
 CHANGES = _PLAIN | {"limits"} | LIMITS
 """what `update` may be given"""
 
@@ -72,7 +72,7 @@ class KeyStore:
         project_id: str = DEFAULT_PROJECT,
         limits: Limits = UNLIMITED,
         on_exhausted: OnExhausted = OnExhausted.FINISH,
-        when_down: OnStoreOutage | None = None,
+        on_store_outage: OnStoreOutage | None = None,
         tags: Iterable[str] = (),
     ) -> ApiKey:
         """Put a new key down. `models` None: all.
@@ -94,7 +94,7 @@ class KeyStore:
                 project_id=project_id,
                 limits=checked_limits(limits),
                 on_exhausted=on_exhausted,
-                when_down=when_down,
+                on_store_outage=on_store_outage,
                 tags=_checked_tags(tags),
             )
             _require_project(connection, project_id)
@@ -236,7 +236,7 @@ def _key_of(row: Row[Any]) -> ApiKey:
         project_id=row.project_id,
         limits=limits_of(row.limits),
         on_exhausted=OnExhausted(row.on_exhausted),
-        when_down=None if row.when_down is None else OnStoreOutage(row.when_down),
+        on_store_outage=None if row.on_store_outage is None else OnStoreOutage(row.on_store_outage),
         tags=tuple(row.tags or ()),
         blocked_at=row.blocked_at,
         old_digest=row.old_digest,
@@ -251,6 +251,6 @@ def _row_of(key: ApiKey) -> dict[str, Any]:
         "models": None if key.models is None else sorted(key.models),
         "limits": limits_row(key.limits),
         "on_exhausted": key.on_exhausted.value,
-        "when_down": None if key.when_down is None else key.when_down.value,
+        "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags) or None,
     }

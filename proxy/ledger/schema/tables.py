@@ -282,7 +282,7 @@ api_keys = Table(
     Column("project_id", _text(), nullable=False, server_default=DEFAULT_PROJECT),
     Column("limits", _json()),
     Column("on_exhausted", _text(), nullable=False, server_default=OnExhausted.FINISH.value),
-    Column("when_down", _text()),
+    Column("on_store_outage", _text()),
     Column("tags", _json()),
     Column("blocked_at", UtcTime),
     # Of the secret before the last rotation, which counts until then.

@@ -102,9 +102,9 @@ class Row:
     """how much more"""
     rounding: int = 0
     """how much it may be to either side because both have rounded"""
-    left: int = 0
+    ended_later: int = 0
     """the part of `ledger` that ended on a later day: it may be on the provider's later day"""
-    came: int = 0
+    began_earlier: int = 0
     """what ended on this day and is in `ledger` on an earlier one"""
 
     @property
@@ -122,7 +122,11 @@ class Row:
         less, more = ceil(self.less) + self.rounding, ceil(self.more) + self.rounding
         if -less <= self.difference <= more:
             return BillVerdict.ESTIMATES
-        return BillVerdict.MIDNIGHT if -less - self.left <= self.difference <= more + self.came else BillVerdict.DIFFERS
+        return (
+            BillVerdict.MIDNIGHT
+            if -less - self.ended_later <= self.difference <= more + self.began_earlier
+            else BillVerdict.DIFFERS
+        )
 
     def add(self, other: Row) -> None:
         """Make it the sum of both; but what goes over midnight between two of them stays within the sum."""
@@ -214,9 +218,9 @@ class _Table:
             if one.began is not None:
                 self._add(one.began, one, kind)
             if one.ended is not None and one.ended != one.began:
-                self._row(one.ended, one.model, kind).came += one.amounts[kind]
+                self._row(one.ended, one.model, kind).began_earlier += one.amounts[kind]
             if one.ended is not None and one.began is None:
-                self._row(None, one.model, kind).came += one.amounts[kind]
+                self._row(None, one.model, kind).began_earlier += one.amounts[kind]
 
     def _add(self, began: date, one: LedgerTotals, kind: BillKind) -> None:
         row, amount = self._row(began, one.model, kind), one.amounts[kind]
@@ -227,9 +231,9 @@ class _Table:
         row.more += one.unknown[kind] if kind is BillKind.REQUESTS else _less(one, kind)
         row.rounding += _OUR_ROUNDING_NUSD * one.amounts[BillKind.REQUESTS] if kind is BillKind.COST else 0
         if one.ended != one.began:
-            row.left += amount
+            row.ended_later += amount
         if one.ended is None:
-            self._row(None, one.model, kind).left += amount
+            self._row(None, one.model, kind).ended_later += amount
 
     def close(self, done: Compared) -> None:
         """Add up the days of each model, and the models."""
@@ -242,7 +246,10 @@ class _Table:
             for row in models:
                 if row.kind is kind:
                     total.add(row)
-                    total.left, total.came = total.left + row.left, total.came + row.came
+                    total.ended_later, total.began_earlier = (
+                        total.ended_later + row.ended_later,
+                        total.began_earlier + row.began_earlier,
+                    )
             done.totals.append(total)
         done.rows += filter(_says_something, days)
         done.models += filter(_says_something, models)

@@ -59,5 +59,7 @@ def _say(findings: list[Finding], metrics: Metrics) -> None:
     for finding in findings:
         metrics.ledger.differences.labels(finding.name).set(finding.differences)
         if not finding.ok:
-            _log.error("audit: %d differ: %s; first: %s", finding.differences, finding.means, finding.examples[:1])
+            _log.error(
+                "audit: %d differ: %s; first: %s", finding.differences, finding.description, finding.examples[:1]
+            )
     metrics.ledger.audited_at.set_to_current_time()

@@ -97,7 +97,8 @@ class AdmissionService:
         self.admission = Admission(
             self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine, in_thread).settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
-            when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
+            on_store_outage=settings.budgets.on_store_outage,
+            allowance_nusd=settings.budgets.outage_allowance_usd, observer=seen,
         )  # fmt: skip
         self.claims = Claims(
             _open_claims(settings, queue), pepper=key_pepper(settings),
@@ -154,7 +155,7 @@ def _records(journal: Journal) -> Iterator[UsageRecord]:
 
 
 def _open_claims(settings: Settings, queue: Queue | None) -> ClaimStore:
-    remember_s = settings.idempotency.remember_s
+    retention_s = settings.idempotency.retention_s
     if queue is not None:
-        return RedisClaims(queue.redis, remember_s=remember_s)
-    return LocalClaims(settings.data_dir / "claims.db", remember_s=remember_s, unix_time=time.time)
+        return RedisClaims(queue.redis, retention_s=retention_s)
+    return LocalClaims(settings.data_dir / "claims.db", retention_s=retention_s, unix_time=time.time)

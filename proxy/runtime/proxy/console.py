@@ -96,7 +96,7 @@ class RunningExchanges:
         if self._others is None:
             return RunningSnapshot(running, len(here))
         found = await self._others.look({one.node for one in here})
-        return RunningSnapshot([*running, *found.running], len(here), found.nodes, found.known)
+        return RunningSnapshot([*running, *found.running], len(here), found.nodes, found.coverage)
 
     async def key_of(self, exchange_id: str) -> str | None:
         """The key of one that runs here or elsewhere, or has just ended here; None: nobody knows it. Raises OSError."""

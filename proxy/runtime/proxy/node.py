@@ -57,7 +57,7 @@ class Node:
         self.journal = Journal.open(
             folder.journal, bytes_max=settings.journal.bytes_max, durability=settings.journal.durability.value
         )
-        self.table = ProgressTable.open(folder.progress, slots=settings.streams_max, unix_time=time.time)
+        self.table = ProgressTable.open(folder.progress, slots=settings.exchanges_max, unix_time=time.time)
         self._backlog_to = self.journal.node.epoch << COUNT_BITS
         """the last seq of what earlier runs left, recovered records included"""
         self._lease_s = settings.lease_s

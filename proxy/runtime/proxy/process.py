@@ -244,7 +244,7 @@ class Proxy:
             reserve=Reserve(
                 self.settings.reserve.completion_tokens,
                 self.settings.reserve.usd_max,
-                self.settings.budgets.spent_status,
+                self.settings.budgets.exceeded_status,
             ),
             request_bytes_max=self.settings.request_bytes_max,
             closed=lambda: self._refusing,

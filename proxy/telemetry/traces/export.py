@@ -37,11 +37,11 @@ EXPORT_S = 10.0
 # How often it is said why spans do not arrive.
 SAY_S = 60.0
 
-SENT, LOST = "sent", "lost"
+SENT, DROPPED = "sent", "dropped"
 _SDK_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
 Counted = Callable[[str, int], None]
-"""SENT or LOST, how many spans more. Called from two threads"""
+"""SENT or DROPPED, how many spans more. Called from two threads"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Traces:
         if not (random() < self._sample if parent is None else parent.sampled):  # noqa: S311  nobody gains by guessing it
             return
         if self._put - self._sender.taken >= QUEUE_MAX:
-            self._counted(LOST, 1)
+            self._counted(DROPPED, 1)
             return
         self._put += 1
         trace_id = getrandbits(128) or 1 if parent is None else parent.trace_id
@@ -113,7 +113,7 @@ class _Sender:
                 result = self._otlp.export([_span(ended, self._resource) for ended in batch])
         finally:
             self.taken += len(batch)
-            self._counted(SENT if result is SpanExportResult.SUCCESS else LOST, len(batch))
+            self._counted(SENT if result is SpanExportResult.SUCCESS else DROPPED, len(batch))
         return result
 
     def shutdown(self) -> None:

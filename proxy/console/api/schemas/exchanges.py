@@ -102,7 +102,7 @@ class MoneyShown(msgspec.Struct, frozen=True, kw_only=True):
     """which tokens were"""
     addends: list[dict[str, Any]]
     """add up to `usd`, once rounded"""
-    sum: str
+    formula: str
     """the same in words"""
 
 
@@ -111,8 +111,8 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 
     entry_id: str
     settled_at: str
-    why: str
-    by: str | None
+    reason: str
+    actor: str | None
     charge_usd: str | None
     cost_usd: str | UnsetType | None = UNSET
     counts: dict[str, int]

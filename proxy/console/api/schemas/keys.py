@@ -59,7 +59,7 @@ class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """how long from now the key lives: `90d` (the default), …, `never`"""
     tags: Tags | UnsetType | None = UNSET
     on_exhausted: Literal["finish", "cut"] | UnsetType = UNSET
-    when_down: Literal["closed", "open"] | UnsetType | None = UNSET
+    on_store_outage: Literal["fail_closed", "fail_open"] | UnsetType | None = UNSET
 
 
 class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,7 +124,7 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
     models: list[str]
     """none: all"""
     on_exhausted: Literal["finish", "cut"]
-    when_down: Literal["closed", "open"] | None
+    on_store_outage: Literal["fail_closed", "fail_open"] | None
     tags: list[str]
     expires: str | None
     created_at: str
@@ -169,7 +169,7 @@ def shown(key: ApiKey, paid: SpendAndCredit) -> dict[str, Any]:
         "team_id": key.project_id,
         "models": sorted(key.models or ()),
         "on_exhausted": key.on_exhausted.value,
-        "when_down": None if key.when_down is None else key.when_down.value,
+        "on_store_outage": None if key.on_store_outage is None else key.on_store_outage.value,
         "tags": list(key.tags),
         "expires": None if key.expires_at is None else iso_utc(key.expires_at),
         "created_at": iso_utc(key.created_at),
@@ -210,8 +210,8 @@ def changes(fields: LimitFields) -> dict[str, Any]:
         found["budget_window"] = given["budget_duration"] or LIFETIME
     if "on_exhausted" in given:
         found["on_exhausted"] = OnExhausted(given["on_exhausted"])
-    if "when_down" in given:
-        found["when_down"] = None if given["when_down"] is None else OnStoreOutage(given["when_down"])
+    if "on_store_outage" in given:
+        found["on_store_outage"] = None if given["on_store_outage"] is None else OnStoreOutage(given["on_store_outage"])
     return found
 
 
