@@ -65,16 +65,16 @@ async def ping(client: RedisClient) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        (f"http://u:{QUOTED}@h", "http:// is no address"),
-        (f"redis+other://u:{QUOTED}@h", r"redis\+other:// is no address"),
+        (f"http://u:{QUOTED}@h", "http:// is not a scheme"),
+        (f"redis+other://u:{QUOTED}@h", r"redis\+other:// is not a scheme"),
         (f"redis://u:{QUOTED}@h:port", "port is not a number"),
         (f"redis://u:{QUOTED}@h:99999", "port is not a number"),
-        (f"redis://u:{QUOTED}@a:1,b:2", "several hosts need"),
+        (f"redis://u:{QUOTED}@a:1,b:2", "has several hosts"),
         (f"redis://u:{QUOTED}@h/one", "database is not a number"),
         (f"redis://u:{QUOTED}@h?socket_timeout=0.1", "unknown options: socket_timeout"),
         (f"redis+sentinel://u:{QUOTED}@h", "must end in /service"),
         (f"redis+sentinel://u:{QUOTED}@h/main/x", "database is not a number"),
-        (f"redis://u:{QUOTED}@[::1", "is not a URL"),
+        (f"redis://u:{QUOTED}@[::1", "URL is invalid"),
     ],
 )
 def test_an_address_that_is_none_is_refused_without_a_word_of_it(url: str, words: str) -> None:

@@ -1,7 +1,7 @@
-"""Statements compiled once. Law: nothing here knows what a statement means.
+"""INSERT statements compiled once, for any table.
 
-SQLAlchemy looks the compiled form up again at every execution and then works out every parameter of every row
-by name; settling would spend more there than in the database. Types, quoting and dialects stay SQLAlchemy's.
+SQLAlchemy looks up the compiled form at every execution and then computes every parameter of every row by name;
+settling would spend more time there than in the database. SQLAlchemy still provides types, quoting and SQL dialects.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from sqlalchemy import Column, Connection, Dialect, String, Table, TypeDecorator
 from sqlalchemy.dialects import postgresql, sqlite
 
 OnConflict = Callable[[Any], Any]
-"""INSERT → the same with ON CONFLICT, which SQLAlchemy keeps per dialect though both write the same words"""
+"""INSERT → the same with ON CONFLICT; SQLAlchemy has it per SQL dialect, though the syntax is the same"""
 
 
 class PreparedInsert(Protocol):
     """An insert of whole rows: every column of its table that is not computed, in the table's order."""
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> Any:
-        """`rows` (not none) as `execute` takes them: most of the work, and it needs no transaction.
+        """At least one row → the parameters for `execute`. Most of the work; it needs no transaction.
 
-        A bad row raises what its type raises.
+        A bad row raises its column type's error.
         """
 
     def execute(self, connection: Connection, bound: Any) -> int:
-        """Insert them → how many went in. A bad row raises what its driver raises."""
+        """Insert them → the number of inserted rows. A bad row raises the driver's error."""
 
 
 def prepared_insert(
     table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any] = MappingProxyType({})
 ) -> PreparedInsert:
-    """The fastest way there is into this database. `computed`: columns that the database works out, and how."""
+    """The fastest insert for this database. `computed`: column name → SQL expression that computes it."""
     if dialect.name == "postgresql":
         return _JsonInsert(table, on_conflict, dialect, computed)
     return _ManyInserts(table, on_conflict, dialect, computed)
 
 
 class _ManyInserts:
-    """SQLite, which runs in this process: one short statement, many times."""
+    """SQLite, in this process: one short statement, executed many times."""
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
         values = {c.name: computed.get(c.name, bindparam(c.name, type_=c.type)) for c in table.columns}
@@ -65,9 +65,9 @@ class _ManyInserts:
 
 
 class _JsonInsert:
-    """Postgres, which is far away: one statement with all rows in one parameter, as JSON.
+    """Postgres, over the network: one statement with all rows in one JSON parameter.
 
-    A quarter of what a parameter for each value costs this process, and one round trip.
+    One round trip, and a quarter of the CPU time that a parameter for each value takes in this process.
     """
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
@@ -83,13 +83,13 @@ class _JsonInsert:
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> str:
         """As the protocol says."""
-        return msgspec.json.encode([self._made(row) for row in rows]).decode()
+        return msgspec.json.encode([self._json_row(row) for row in rows]).decode()
 
     def execute(self, connection: Connection, bound: str) -> int:
         """As the protocol says."""
         return connection.exec_driver_sql(self._sql, {"batch": bound}).rowcount
 
-    def _made(self, row: Sequence[Any]) -> msgspec.Struct:
+    def _json_row(self, row: Sequence[Any]) -> msgspec.Struct:
         values = list(row)
         for index, binder in self._binders:
             values[index] = binder(values[index])
@@ -97,11 +97,11 @@ class _JsonInsert:
 
 
 def _given(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
-    """The columns that a row has a value for."""
+    """The columns that each row has a value for."""
     return [c for c in table.columns if c.name not in computed]
 
 
 def _binder(one: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """What makes of a value something that JSON can carry; a JSON column's is carried as it is."""
+    """Converts a value to a JSON type; None if the column needs no conversion."""
     kind = one.type
     return (lambda value: kind.process_bind_param(value, dialect)) if isinstance(kind, TypeDecorator) else None
