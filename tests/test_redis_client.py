@@ -22,7 +22,7 @@ from proxy.storage.redis_client import (
     QueueUnsuitable,
     RedisClient,
     check,
-    door,
+    map_errors,
     open_redis,
     pipelined,
 )
@@ -51,7 +51,7 @@ async def connect() -> AsyncIterator[Open]:
 
 
 async def ask(client: RedisClient, *words: str) -> Any:
-    async with door(client, "asking"):
+    async with map_errors(client, "asking"):
         return await client.execute_command(*words)
 
 
@@ -142,7 +142,7 @@ async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
 ) -> None:
     client = connect(redis_url)
     with pytest.raises(QueueUnavailable, match="trying: ResponseError: WRONGTYPE") as caught:
-        async with door(client, "trying"):
+        async with map_errors(client, "trying"):
             await pipelined(client, [("SET", prefix, "canary"), ("LPUSH", prefix, "canary"), ("NONSENSE", "canary")])
     assert "canary" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="unknown command") as caught:
@@ -156,7 +156,7 @@ async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: 
 
     async def work() -> None:
         while True:
-            async with door(client, "working"):
+            async with map_errors(client, "working"):
                 await pipelined(client, [("INCR", prefix)])
 
     for turns in range(60):
@@ -393,8 +393,8 @@ async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_i
     async with ScriptedRedis({}) as server:
         client = connect(server.url)
         with pytest.raises(QueueUnavailable, match="connection was lost"):
-            async with door(client, "writing"):
+            async with map_errors(client, "writing"):
                 writelines(Lost())
         with pytest.raises(AttributeError):
-            async with door(client, "writing"):
+            async with map_errors(client, "writing"):
                 ours(Lost())

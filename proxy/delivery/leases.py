@@ -145,9 +145,9 @@ class LeaseKeeper:
         """announced, or their announcement failed"""
         self._unsure: dict[str, None] = {}
         """those of `_held` to announce again: a write failed, or the registry lost data"""
-        self._over: set[str] = set()
+        self._ended: set[str] = set()
         """to be removed from the registry"""
-        self._strangers: set[str] = set()
+        self._stale: set[str] = set()
         """in the registry, but of an earlier run, or ended while the removal failed"""
         self._round: list[str] = []
         """exchanges whose progress is still to be checked in this round, which takes `renew_s`"""
@@ -158,7 +158,7 @@ class LeaseKeeper:
         """the last beat that the registry has confirmed; None: none"""
         self._lost = True
         """the registry may lack leases: compare with it, and announce all again"""
-        self._due_at = self._round_at = self._stock_at = 0.0
+        self._due_at = self._round_at = self._resync_at = 0.0
 
     def opened(self, opened: Opened) -> None:
         """An exchange began, or moved to another provider: then it is announced again. Hot path."""
@@ -172,7 +172,7 @@ class LeaseKeeper:
     def ended(self, exchange_id: str) -> None:
         """The exchange's record is in the queue. Hot path; also for exchanges of an earlier run."""
         if self._new.pop(exchange_id, None) is None:
-            self._over.add(exchange_id)
+            self._ended.add(exchange_id)
 
     @property
     def held(self) -> int:
@@ -212,13 +212,13 @@ class LeaseKeeper:
 
     async def _tick(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self._lost and now >= self._stock_at:
-            self._stock_at = now + self._renew_s  # bounds the work if the registry's counts never match
-            await self._take_stock()
-        if self._strangers and self._caught_up():
-            self._over |= self._strangers
+        if self._lost and now >= self._resync_at:
+            self._resync_at = now + self._renew_s  # bounds the work if the registry's counts never match
+            await self._resync()
+        if self._stale and self._caught_up():
+            self._ended |= self._stale
         to_check = self._to_check(now)
-        while self._over or self._new or self._unsure or to_check or now >= self._due_at:
+        while self._ended or self._new or self._unsure or to_check or now >= self._due_at:
             await self._write(to_check[:SLICE])
             del to_check[:SLICE]
             self._due_at = now + self._renew_s
@@ -233,29 +233,29 @@ class LeaseKeeper:
         del self._round[-self._share :]
         return to_check
 
-    async def _take_stock(self) -> None:
+    async def _resync(self) -> None:
         """Read the node's lease ids from the registry, and announce all leases again."""
         there = await self._registry.ids(self._node)
-        self._strangers = there - self._held.keys()
+        self._stale = there - self._held.keys()
         self._unsure = dict.fromkeys(self._held)
         self._known = None
         self._lost = False
 
     async def _write(self, to_check: list[str]) -> None:
         """Write one slice: up to SLICE ended leases, SLICE announcements, and the changed ones of `to_check`."""
-        over = list(islice(self._over, SLICE))
-        for exchange_id in over:
+        ended = list(islice(self._ended, SLICE))
+        for exchange_id in ended:
             self._held.pop(exchange_id, None)
             self._unsure.pop(exchange_id, None)
-            self._strangers.discard(exchange_id)
+            self._stale.discard(exchange_id)
         changed = {**self._renewed(to_check), **self._announced()}
         self._beats += 1
         try:
-            count = await self._registry.renew(self._node, self._beat, changed, over)
+            count = await self._registry.renew(self._node, self._beat, changed, ended)
         except BaseException:  # cancelled too: the registry may have applied all, part or nothing
             self._unsure.update(dict.fromkeys(changed))
             raise
-        self._over.difference_update(over)
+        self._ended.difference_update(ended)
         for exchange_id in changed:
             self._unsure.pop(exchange_id, None)
         self._compare(count)
@@ -283,7 +283,7 @@ class LeaseKeeper:
     def _compare(self, count: LeaseCount) -> None:
         """Detect lost data: a failover may undo the last writes, and FLUSHALL all of them."""
         undone = self._known is not None and not self._is_ours(count.beat)
-        uneven = not self._unsure and count.leases != len(self._held) + len(self._strangers)
+        uneven = not self._unsure and count.leases != len(self._held) + len(self._stale)
         self._lost = self._lost or undone or uneven
         self._known = self._beats
 

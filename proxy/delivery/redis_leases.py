@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from proxy.delivery.leases import LeaseCount, LeaseParts
-from proxy.storage.redis_client import RedisClient, Word, door, pipelined
+from proxy.storage.redis_client import RedisClient, Word, map_errors, pipelined
 
 _BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
 # A field in the hash of all nodes, written at each read of them. No node has this name.
@@ -58,7 +58,7 @@ class RedisLeases:
         ]
         if ended:  # before the beat is written
             commands.insert(1, ("HDEL", key, *_fields_of(ended)))
-        async with door(self._redis, "renewing leases"):
+        async with map_errors(self._redis, "renewing leases"):
             before, *_, fields_there, _ = await pipelined(self._redis, commands)
         leases, half = divmod(fields_there - 1, 2)
         return LeaseCount(-1 if half else leases, None if before is None else _text(before))
@@ -69,13 +69,13 @@ class RedisLeases:
         A server that is full or read-only still answers reads, but no beat changes: the write here fails then, so that
         no node is taken for dead.
         """
-        async with door(self._redis, "reading nodes"):
+        async with map_errors(self._redis, "reading nodes"):
             _, answer = await pipelined(self._redis, [("HSET", self._nodes, _CHECKED, b""), ("HGETALL", self._nodes)])
         return {_text(node): _text(beat) for node, beat in _pairs(answer).items() if node != _CHECKED}
 
     async def ids(self, node: str) -> set[str]:
         """See LeaseRegistry."""
-        async with door(self._redis, "reading lease ids"):
+        async with map_errors(self._redis, "reading lease ids"):
             [names] = await pipelined(self._redis, [("HKEYS", self._key(node))])
         ids: set[str] = set()
         for at in range(0, len(names), _NAMES_AT_ONCE):
@@ -87,13 +87,13 @@ class RedisLeases:
         """See LeaseRegistry."""
         if not nodes:
             return {}
-        async with door(self._redis, "counting leases"):
+        async with map_errors(self._redis, "counting leases"):
             lengths = await pipelined(self._redis, [("HLEN", self._key(node)) for node in nodes])
         return {node: fields // 2 for node, fields in zip(nodes, lengths, strict=True)}  # two of each, and the beat
 
     async def of(self, node: str) -> Mapping[str, LeaseParts]:
         """See LeaseRegistry."""
-        async with door(self._redis, "reading leases"):
+        async with map_errors(self._redis, "reading leases"):
             [answer] = await pipelined(self._redis, [("HGETALL", self._key(node))])
         fields = _pairs(answer)
         return {
@@ -105,7 +105,7 @@ class RedisLeases:
     async def opened(self, exchange_id: str) -> bytes | None:
         """See LeaseRegistry."""
         name = _OPENED + _bytes(exchange_id)
-        async with door(self._redis, "reading a lease"):
+        async with map_errors(self._redis, "reading a lease"):
             [nodes] = await pipelined(self._redis, [("HKEYS", self._nodes)])
             commands = [("HGET", self._prefix + b":" + node + b":leases", name) for node in nodes if node != _CHECKED]
             answers = await pipelined(self._redis, commands) if commands else []
@@ -115,7 +115,7 @@ class RedisLeases:
         """See LeaseRegistry."""
         fields = _fields_of(exchange_ids)
         slices = [fields[at : at + 2 * _AT_ONCE] for at in range(0, len(fields), 2 * _AT_ONCE)]
-        async with door(self._redis, "removing leases"):
+        async with map_errors(self._redis, "removing leases"):
             await pipelined(self._redis, [("HDEL", self._key(node), *names) for names in slices])
 
     async def dismiss(self, node: str, beat: str) -> None:
@@ -124,7 +124,7 @@ class RedisLeases:
         The leases are removed first, so that none is left without its node. A node that resumes in between detects the
         loss at its next renewal and announces its leases again.
         """
-        async with door(self._redis, "removing a node"):
+        async with map_errors(self._redis, "removing a node"):
             [last] = await pipelined(self._redis, [("HGET", self._nodes, _bytes(node))])
             if last == _bytes(beat):
                 await pipelined(self._redis, [("UNLINK", self._key(node))])

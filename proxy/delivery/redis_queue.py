@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.journal import Pending
-from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, door, pipelined
+from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, map_errors, pipelined
 
 GROUP = "settlers"
 
@@ -106,7 +106,7 @@ class RedisQueue:
         The group is created with the stream: a full server would refuse a group later, and nothing could be read.
         """
         message_ids: dict[int, bytes] = {}
-        async with door(self._redis, "sending records"):
+        async with map_errors(self._redis, "sending records"):
             while left := [one for one in records if one.seq not in message_ids]:
                 answers = await pipelined(self._redis, [self._message(one, node) for one in left])
                 message_ids.update((one.seq, answer) for one, answer in zip(left, answers, strict=True) if answer)
@@ -116,18 +116,18 @@ class RedisQueue:
 
     async def missing(self, message_ids: Sequence[bytes]) -> list[bytes]:
         """Those that are no longer in the stream. Raises QueueUnavailable."""
-        async with door(self._redis, "checking records"):
+        async with map_errors(self._redis, "checking records"):
             return await self._missing(message_ids)
 
     async def depth(self) -> int:
         """The number of unsettled messages. Raises QueueUnavailable."""
-        async with door(self._redis, "counting records"):
+        async with map_errors(self._redis, "counting records"):
             length: int = await self._redis.xlen(self._key)
         return length
 
     async def oldest_age_s(self) -> float:
         """Age of the oldest message: from the server's clock to the local one. Raises QueueUnavailable."""
-        async with door(self._redis, "reading the oldest record"):
+        async with map_errors(self._redis, "reading the oldest record"):
             oldest: list[_Entry] = await self._redis.xrange(self._key, count=1)
         if not oldest:
             return 0.0
@@ -139,7 +139,7 @@ class RedisQueue:
         receipts: list[tuple[str, int]] = []
         after = "-"
         while True:
-            async with door(self._redis, "reading the queue"):
+            async with map_errors(self._redis, "reading the queue"):
                 entries: list[_Entry] = await self._redis.xrange(self._key, min=after, count=_READ_AT_ONCE)
             receipts += [(one.node, one.seq) for one in (_delivery(*entry, 1) for entry in entries) if one.node]
             if len(entries) < _READ_AT_ONCE:
@@ -158,7 +158,7 @@ class RedisQueue:
         Waits up to about a second for the first one. Raises QueueUnavailable. Can be cancelled.
         """
         try:
-            async with door(self._redis, "taking records"):
+            async with map_errors(self._redis, "taking records"):
                 taken = await self._take_in_group(limit)
         except BaseException:
             self._unsure = True
@@ -174,13 +174,13 @@ class RedisQueue:
         self._unacknowledged += message_ids
         self._end_reclaim()
         with suppress(QueueUnavailable):
-            async with door(self._redis, "acknowledging records"):
+            async with map_errors(self._redis, "acknowledging records"):
                 await self._acknowledge()
 
     async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
         """Renew the claim on these. Never raises."""
         with suppress(QueueUnavailable):
-            async with door(self._redis, "renewing the claim on records"):
+            async with map_errors(self._redis, "renewing the claim on records"):
                 await self._claim([one.message_id for one in taken])
 
     def _message(self, one: Pending, node: str) -> tuple[Word, ...]:

@@ -78,7 +78,7 @@ def unknown_model(model: str) -> ApiError:
     return ApiError(404, f"The model '{model}' does not exist.", param="model", code="model_not_found")
 
 
-def other_language(model: str, endpoint: str) -> ApiError:
+def unsupported_dialect(model: str, endpoint: str) -> ApiError:
     """400: the model exists, but its provider does not support the request's dialect."""
     message = f"The model '{model}' is not served at {endpoint}: its provider does not support this API."
     return bad_request(message, param="model", code="endpoint_not_supported")

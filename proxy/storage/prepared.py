@@ -46,15 +46,15 @@ class _ManyInserts:
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
         values = {c.name: computed.get(c.name, bindparam(c.name, type_=c.type)) for c in table.columns}
         self._sql = str(on_conflict(sqlite.insert(table).values(values)).compile(dialect=dialect))
-        binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in _given(table, computed)]
+        binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in _input_columns(table, computed)]
         self._binders = [(i, binder) for i, binder in enumerate(binders) if binder is not None]
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return [self._parameters(row) for row in rows]
 
     def execute(self, connection: Connection, bound: list[tuple[Any, ...]]) -> int:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return connection.exec_driver_sql(self._sql, bound).rowcount
 
     def _parameters(self, row: Sequence[Any]) -> tuple[Any, ...]:
@@ -71,22 +71,22 @@ class _JsonInsert:
     """
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
-        given = _given(table, computed)
-        names = [str(c.name) for c in given]
+        columns = _input_columns(table, computed)
+        names = [str(c.name) for c in columns]
         batch = cast(bindparam("batch", type_=String), postgresql.JSON)
-        rows = func.json_to_recordset(batch).table_valued(*(column(c.name, c.type) for c in given), name="batch")
+        rows = func.json_to_recordset(batch).table_valued(*(column(c.name, c.type) for c in columns), name="batch")
         source = select(*rows.render_derived(with_types=True).c, *computed.values())
         insert = postgresql.insert(table).from_select([*names, *computed], source)
         self._sql = str(on_conflict(insert).compile(dialect=dialect))
         self._row = msgspec.defstruct("Row", names)
-        self._binders = [(i, binder) for i, c in enumerate(given) if (binder := _binder(c, dialect))]
+        self._binders = [(i, binder) for i, c in enumerate(columns) if (binder := _binder(c, dialect))]
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> str:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return msgspec.json.encode([self._json_row(row) for row in rows]).decode()
 
     def execute(self, connection: Connection, bound: str) -> int:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return connection.exec_driver_sql(self._sql, {"batch": bound}).rowcount
 
     def _json_row(self, row: Sequence[Any]) -> msgspec.Struct:
@@ -96,7 +96,7 @@ class _JsonInsert:
         return self._row(*values)
 
 
-def _given(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
+def _input_columns(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
     """The columns that each row has a value for."""
     return [c for c in table.columns if c.name not in computed]
 

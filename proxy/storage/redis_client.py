@@ -74,7 +74,7 @@ def open_redis(url: str) -> RedisClient:
 
 async def check(redis: RedisClient) -> None:
     """Raises QueueUnsuitable if the server must not hold records; QueueUnavailable if it does not answer."""
-    async with door(redis, "reading the queue server's INFO"):
+    async with map_errors(redis, "reading the queue server's INFO"):
         if isinstance(redis, RedisCluster):
             await redis.initialize()
             answers = [await redis.info(target_nodes=node) for node in redis.get_primaries()]
@@ -85,7 +85,7 @@ async def check(redis: RedisClient) -> None:
 
 
 @asynccontextmanager
-async def door(redis: RedisClient, doing: str) -> AsyncIterator[None]:
+async def map_errors(redis: RedisClient, doing: str) -> AsyncIterator[None]:
     """Map every error of Redis within to QueueUnavailable, and drop connections that would fail again.
 
     `doing`: the operation, for the message. A task that is cancelled within ends.
