@@ -22,7 +22,7 @@ from proxy.storage.redis_client import (
     QueueUnsuitable,
     RedisClient,
     check,
-    door,
+    map_errors,
     open_redis,
     pipelined,
 )
@@ -51,7 +51,7 @@ async def connect() -> AsyncIterator[Open]:
 
 
 async def ask(client: RedisClient, *words: str) -> Any:
-    async with door(client, "asking"):
+    async with map_errors(client, "asking"):
         return await client.execute_command(*words)
 
 
@@ -65,16 +65,16 @@ async def ping(client: RedisClient) -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        (f"http://u:{QUOTED}@h", "http:// is no address"),
-        (f"redis+other://u:{QUOTED}@h", r"redis\+other:// is no address"),
+        (f"http://u:{QUOTED}@h", "http:// is not a scheme"),
+        (f"redis+other://u:{QUOTED}@h", r"redis\+other:// is not a scheme"),
         (f"redis://u:{QUOTED}@h:port", "port is not a number"),
         (f"redis://u:{QUOTED}@h:99999", "port is not a number"),
-        (f"redis://u:{QUOTED}@a:1,b:2", "several hosts need"),
+        (f"redis://u:{QUOTED}@a:1,b:2", "has several hosts"),
         (f"redis://u:{QUOTED}@h/one", "database is not a number"),
         (f"redis://u:{QUOTED}@h?socket_timeout=0.1", "unknown options: socket_timeout"),
         (f"redis+sentinel://u:{QUOTED}@h", "must end in /service"),
         (f"redis+sentinel://u:{QUOTED}@h/main/x", "database is not a number"),
-        (f"redis://u:{QUOTED}@[::1", "is not a URL"),
+        (f"redis://u:{QUOTED}@[::1", "URL is invalid"),
     ],
 )
 def test_an_address_that_is_none_is_refused_without_a_word_of_it(url: str, words: str) -> None:
@@ -144,7 +144,7 @@ async def test_an_error_is_the_first_of_a_pipeline_and_quotes_nothing(
 ) -> None:
     client = connect(redis_url)
     with pytest.raises(QueueUnavailable, match="trying: ResponseError: WRONGTYPE") as caught:
-        async with door(client, "trying"):
+        async with map_errors(client, "trying"):
             await pipelined(client, [("SET", prefix, "canary"), ("LPUSH", prefix, "canary"), ("NONSENSE", "canary")])
     assert "canary" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="unknown command") as caught:
@@ -159,7 +159,7 @@ async def test_whoever_is_cancelled_ends(connect: Open, redis_url: str, prefix: 
 
     async def work() -> None:
         while True:
-            async with door(client, "working"):
+            async with map_errors(client, "working"):
                 await pipelined(client, [("INCR", prefix)])
 
     for turns in range(60):
@@ -399,8 +399,8 @@ async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_i
     async with ScriptedRedis({}) as server:
         client = connect(server.url)
         with pytest.raises(QueueUnavailable, match="connection was lost"):
-            async with door(client, "writing"):
+            async with map_errors(client, "writing"):
                 writelines(Lost())
         with pytest.raises(AttributeError):
-            async with door(client, "writing"):
+            async with map_errors(client, "writing"):
                 ours(Lost())

@@ -1,1 +1,1 @@
-"""Records on their way from a journal to the ledger: queues, shipper, leases, sweeper."""
+"""Delivers records from journals to the ledger: queues, shipper, leases, sweeper."""

@@ -1,7 +1,7 @@
-"""A record on its way from a journal to the ledger, as whoever settles it sees it.
+"""A record that a settler takes from a queue.
 
-Law: a delivery names where its record comes from (node and journal seq: the ledger's receipt) and is never the only
-copy: the journal has the record until the ledger says that it has it.
+Invariants: it carries the origin of the record (node and journal seq: the key of the ledger's receipt) and is never
+the only copy: the journal keeps the record until the ledger confirms it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class DeliveredRecord(msgspec.Struct, frozen=True, gc=False):
     """One record, taken from a queue."""
 
     node: str
-    """node_id of the journal it comes from; empty: nobody's that we know"""
+    """node_id of the record's journal; empty: unknown"""
     seq: int
-    """its seq in that journal"""
+    """the record's seq in that journal"""
     payload: bytes
     """the record as JSON"""
     deliveries: int = 1
-    """how often somebody has tried to settle it, this time included"""
+    """number of attempts to settle it, this one included"""
     message_id: bytes = b""
-    """its name towards the queue; empty where the seq is the name"""
+    """its id in the queue; empty where the seq is the id"""
 
     @property
     def record(self) -> UsageRecord:

@@ -1,6 +1,6 @@
-"""The queue of one machine: the journal itself, read by a settler in the same process.
+"""The queue of a single machine: the journal itself, read by a settler in the same process.
 
-Law: what was taken comes again until it is settled. Nothing here waits for a disk longer than the journal does.
+Invariant: `take` returns a record again until it is settled.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import suppress
 from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.journal import Journal
 
-# A transaction costs as much as a dozen entries: wait this long for others to share it. An entry of a proxy at rest
-# is in the ledger after this and a few milliseconds.
+# A transaction costs as much as a dozen entries: wait this long for more records to share it. A single record is in the
+# ledger after this and a few milliseconds.
 LINGER_S = 0.04
 
-# How often to look at the journal by itself, should a wake-up ever be missing.
-LOOK_S = 1.0
+# Polling interval of the journal, in case a wake-up is lost.
+POLL_S = 1.0
 
 
 class LocalQueue:
@@ -29,21 +29,23 @@ class LocalQueue:
         self._linger_s = linger_s
         self._woken = asyncio.Event()
         self._more = True
-        """there was more than the last take could carry; at the start, what the last run left"""
+        """the last take was full; at the start: the last run may have left records"""
         self._draining = False
 
     def wake(self) -> None:
-        """Something is pending. Cheap; only on the event loop's thread."""
+        """A record is pending. Cheap; only on the event loop's thread."""
         self._woken.set()
 
     def drain(self) -> None:
-        """From now on `take` waits for nothing: the end is near."""
+        """From now on `take` returns without waiting: the process is stopping."""
         self._draining = True
         self._woken.set()
 
     async def take(self, limit: int) -> Sequence[DeliveredRecord]:
-        """The oldest records that are not settled, at most `limit`. Waits up to a second for the first one, and then
-        for others to share its transaction; may be empty. It can be cancelled at any time."""
+        """The oldest unsettled records, at most `limit`; may be empty.
+
+        Waits up to POLL_S for the first one, then `linger_s` for more to share its transaction. Can be cancelled.
+        """
         if not (self._more or self._draining):
             await self._gather()
         self._woken.clear()
@@ -52,15 +54,15 @@ class LocalQueue:
         return [DeliveredRecord(self._node, one.seq, one.payload) for one in pending]
 
     async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
-        """The ledger has these for good."""
+        """The ledger has committed these."""
         self._journal.settled([one.seq for one in taken])
 
     async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
-        """These take their time. Nobody else could take them: there is nothing to do."""
+        """Keep the claim on these. Nothing to do: there is no other worker."""
 
     async def _gather(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(POLL_S):
                 await self._woken.wait()
         if not self._draining:
             await asyncio.sleep(self._linger_s)

@@ -1,4 +1,4 @@
-"""What settlers, shippers and sweepers do, in metrics and in the log."""
+"""Reports the work of settlers, shippers and sweepers to metrics and the log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _log = logging.getLogger(__name__)
 
 
 class SettlerObserver:
-    """A settler's transactions."""
+    """Observes a settler's transactions."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._outage = Outage(OutageLog("settling"))
 
     def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
-        """One transaction."""
+        """One transaction was committed."""
         results = {
             "inserted": len(settled.inserted),
             "repeated": settled.repeated,
@@ -35,44 +35,44 @@ class SettlerObserver:
             _log.error("ledger: records became dead letters: %s", results)
 
     def failed(self, error: Exception) -> None:
-        """One try failed; there will be others."""
+        """One attempt failed; it is retried."""
         self._metrics.ledger.write_failures.inc()
         self._outage.began(error)
 
 
 class ShipperObserver(OutageLog):
-    """What a shipper sends, and what the ledger confirms."""
+    """Observes the records that a shipper sends and the ledger confirms."""
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__("shipping", metrics.ledger.outages.inc)
         self._metrics = metrics
 
     def sent(self, records: int, *, again: int) -> None:
-        """So many are in the queue now."""
+        """Records were added to the queue."""
         self._metrics.ledger.sent(records, again=again)
 
     def confirmed(self, records: int) -> None:
-        """The ledger has so many more."""
+        """The ledger has confirmed records."""
         self._metrics.confirmed(records)
 
 
 class SweeperObserver(OutageLog):
-    """What a sweeper finds."""
+    """Observes a sweeper."""
 
     def __init__(self, metrics: Metrics) -> None:
         super().__init__("sweeping", metrics.ledger.outages.inc)
         self._metrics = metrics
 
-    def looked(self, nodes: int) -> None:
-        """The board was read."""
+    def checked(self, nodes: int) -> None:
+        """The lease registry was read."""
         self._metrics.ledger.nodes.set(nodes)
 
     def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
         """A node is dead, and its exchanges are settled."""
         self._metrics.ledger.swept.inc(len(records))
-        _log.warning("node %s is silent: %d exchanges were settled from its leases", node, len(records))
+        _log.warning("node %s is dead: %d of its exchanges were settled from their leases", node, len(records))
 
     def damaged(self, node: str, exchange_id: str, why: str) -> None:
-        """A lease that cannot be read: an alarm."""
+        """A lease cannot be read: an alarm."""
         self._metrics.ledger.leases_damaged.inc()
         _log.error("lease of exchange %s on node %s cannot be read: %s", exchange_id, node, why)

@@ -1,10 +1,10 @@
-"""The board of leases on Redis: what every node runs, in one hash for each node, and who is alive in one hash for all.
+"""The lease registry on Redis: one hash of leases for each node, and one hash with the beats of all nodes.
 
-Law: whatever a reader sees of a lease is whole: its two parts are written, and removed, by one command on one key.
-All of it may be lost at any time: the nodes find that out from the beat before and the count, and announce it again.
+Invariants: a reader sees both parts of a lease or neither: one command on one key writes and removes them. All data may
+be lost at any time: nodes detect that from the previous beat and the count, and announce their leases again.
 
-A node's hash has three kinds of fields: `o<exchange>` JSON of the Opened, `p<exchange>` its raw progress slot, and `@`
-the beat that it was last written with: what is not in the hash although the beat is was never written.
+A node's hash has three kinds of fields: `o<exchange>` (JSON of the Opened), `p<exchange>` (its raw progress slot) and
+`@` (the beat of the last write): a lease that is missing beside a beat was not written up to that beat.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from proxy.delivery.leases import LeaseCount, LeaseParts
-from proxy.storage.redis_client import RedisClient, Word, door, pipelined
+from proxy.storage.redis_client import RedisClient, Word, map_errors, pipelined
 
 _BEAT, _OPENED, _PROGRESS = b"@", b"o", b"p"
-# In the hash of all nodes: written at each look at them. No node is named so.
-_LOOKED = b"@"
+# A field in the hash of all nodes, written at each read of them. No node has this name.
+_CHECKED = b"@"
 
-# Leases of one command: it holds up the server for about 0.1 ms.
+# Leases of one command: it blocks the server for about 0.1 ms.
 _AT_ONCE = 250
-# Names read without a pause: 0.3 ms.
+# Names decoded without a pause: 0.3 ms.
 _NAMES_AT_ONCE = 2_000
 
 _DISMISS = """
@@ -32,7 +32,7 @@ return 0
 
 
 class RedisLeases:
-    """See LeaseBoard. Every method raises QueueUnavailable."""
+    """See LeaseRegistry. Every method raises QueueUnavailable."""
 
     def __init__(self, redis: RedisClient, *, prefix: str = "tokenweir") -> None:
         self._redis: Any = redis  # the library types its answers for all protocols at once
@@ -42,7 +42,7 @@ class RedisLeases:
     async def renew(
         self, node: str, beat: str, changed: Mapping[str, LeaseParts], ended: Collection[str]
     ) -> LeaseCount:
-        """See LeaseBoard."""
+        """See LeaseRegistry."""
         key = self._key(node)
         fields: list[Word] = [_BEAT, _bytes(beat)]
         for exchange_id, parts in changed.items():
@@ -56,46 +56,46 @@ class RedisLeases:
             ("HLEN", key),
             ("HSET", self._nodes, _bytes(node), _bytes(beat)),
         ]
-        if ended:  # before the beat is there
+        if ended:  # before the beat is written
             commands.insert(1, ("HDEL", key, *_fields_of(ended)))
-        async with door(self._redis, "renewing leases"):
+        async with map_errors(self._redis, "renewing leases"):
             before, *_, fields_there, _ = await pipelined(self._redis, commands)
         leases, half = divmod(fields_there - 1, 2)
         return LeaseCount(-1 if half else leases, None if before is None else _text(before))
 
     async def nodes(self) -> Mapping[str, str]:
-        """See LeaseBoard.
+        """See LeaseRegistry.
 
-        A server that is full, or read-only, still answers, and its beats stand still: where we could not write, nobody
-        could, and that is no death.
+        A server that is full or read-only still answers reads, but no beat changes: the write here fails then, so that
+        no node is taken for dead.
         """
-        async with door(self._redis, "looking for nodes"):
-            _, found = await pipelined(self._redis, [("HSET", self._nodes, _LOOKED, b""), ("HGETALL", self._nodes)])
-        return {_text(node): _text(beat) for node, beat in _pairs(found).items() if node != _LOOKED}
+        async with map_errors(self._redis, "reading nodes"):
+            _, answer = await pipelined(self._redis, [("HSET", self._nodes, _CHECKED, b""), ("HGETALL", self._nodes)])
+        return {_text(node): _text(beat) for node, beat in _pairs(answer).items() if node != _CHECKED}
 
     async def ids(self, node: str) -> set[str]:
-        """See LeaseBoard."""
-        async with door(self._redis, "looking for leases"):
+        """See LeaseRegistry."""
+        async with map_errors(self._redis, "reading lease ids"):
             [names] = await pipelined(self._redis, [("HKEYS", self._key(node))])
-        found: set[str] = set()
+        ids: set[str] = set()
         for at in range(0, len(names), _NAMES_AT_ONCE):
-            found.update(_text(name[1:]) for name in names[at : at + _NAMES_AT_ONCE] if name != _BEAT)
-            await asyncio.sleep(0)  # a proxy asks, and its streams must not wait for 20,000 names
-        return found
+            ids.update(_text(name[1:]) for name in names[at : at + _NAMES_AT_ONCE] if name != _BEAT)
+            await asyncio.sleep(0)  # runs in a proxy, whose streams must not wait for 20,000 names
+        return ids
 
     async def counts(self, nodes: Collection[str]) -> Mapping[str, int]:
-        """See LeaseBoard."""
+        """See LeaseRegistry."""
         if not nodes:
             return {}
-        async with door(self._redis, "counting leases"):
-            found = await pipelined(self._redis, [("HLEN", self._key(node)) for node in nodes])
-        return {node: fields // 2 for node, fields in zip(nodes, found, strict=True)}  # two of each, and the beat
+        async with map_errors(self._redis, "counting leases"):
+            lengths = await pipelined(self._redis, [("HLEN", self._key(node)) for node in nodes])
+        return {node: fields // 2 for node, fields in zip(nodes, lengths, strict=True)}  # two of each, and the beat
 
     async def of(self, node: str) -> Mapping[str, LeaseParts]:
-        """See LeaseBoard."""
-        async with door(self._redis, "reading leases"):
-            [found] = await pipelined(self._redis, [("HGETALL", self._key(node))])
-        fields = _pairs(found)
+        """See LeaseRegistry."""
+        async with map_errors(self._redis, "reading leases"):
+            [answer] = await pipelined(self._redis, [("HGETALL", self._key(node))])
+        fields = _pairs(answer)
         return {
             _text(name[1:]): LeaseParts(opened, fields.get(_PROGRESS + name[1:], b""))
             for name, opened in fields.items()
@@ -103,28 +103,28 @@ class RedisLeases:
         }
 
     async def opened(self, exchange_id: str) -> bytes | None:
-        """See LeaseBoard."""
+        """See LeaseRegistry."""
         name = _OPENED + _bytes(exchange_id)
-        async with door(self._redis, "looking for a lease"):
+        async with map_errors(self._redis, "reading a lease"):
             [nodes] = await pipelined(self._redis, [("HKEYS", self._nodes)])
-            asked = [("HGET", self._prefix + b":" + node + b":leases", name) for node in nodes if node != _LOOKED]
-            found = await pipelined(self._redis, asked) if asked else []
-        return next((one for one in found if one is not None), None)
+            commands = [("HGET", self._prefix + b":" + node + b":leases", name) for node in nodes if node != _CHECKED]
+            answers = await pipelined(self._redis, commands) if commands else []
+        return next((one for one in answers if one is not None), None)
 
     async def drop(self, node: str, exchange_ids: Collection[str]) -> None:
-        """See LeaseBoard."""
+        """See LeaseRegistry."""
         fields = _fields_of(exchange_ids)
         slices = [fields[at : at + 2 * _AT_ONCE] for at in range(0, len(fields), 2 * _AT_ONCE)]
-        async with door(self._redis, "dropping leases"):
+        async with map_errors(self._redis, "removing leases"):
             await pipelined(self._redis, [("HDEL", self._key(node), *names) for names in slices])
 
     async def dismiss(self, node: str, beat: str) -> None:
-        """See LeaseBoard.
+        """See LeaseRegistry.
 
-        The leases go first, so that none is ever left that no node leads to. A node that comes back in between finds
-        them gone at its next renewal, and announces them again.
+        The leases are removed first, so that none is left without its node. A node that resumes in between detects the
+        loss at its next renewal and announces its leases again.
         """
-        async with door(self._redis, "dismissing a node"):
+        async with map_errors(self._redis, "removing a node"):
             [last] = await pipelined(self._redis, [("HGET", self._nodes, _bytes(node))])
             if last == _bytes(beat):
                 await pipelined(self._redis, [("UNLINK", self._key(node))])
@@ -139,11 +139,11 @@ def _fields_of(exchange_ids: Collection[str]) -> list[bytes]:
 
 
 def _pairs(answer: Any) -> dict[bytes, bytes]:
-    """A hash, as the protocol or the library gives it."""
+    """HGETALL's answer: a list of fields and values, or a dict, depending on the protocol."""
     return answer if isinstance(answer, dict) else dict(zip(answer[::2], answer[1::2], strict=True))
 
 
-# A name that is not UTF-8 is none of ours; it must be found again all the same, to be dropped.
+# A name that is not UTF-8 is foreign; surrogateescape keeps its bytes, so that it can be removed.
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 

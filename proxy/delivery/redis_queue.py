@@ -1,8 +1,8 @@
-"""The queue between machines: one Redis stream per shard, read by one group of settlers.
+"""The queue between machines: one Redis stream per shard, read by one consumer group of settlers.
 
-Law: Redis may lose everything at any time, and only time is lost: the journals have it all. A message goes away only
-when the ledger has its record. How often a message was delivered says how often it was tried, so that one that kills
-its worker ends up alone: five tries later it is laid aside, and its neighbours never were in danger.
+Invariants: if Redis loses all data, only time is lost: the journals have every record. A message is deleted only when
+the ledger has its record. The delivery count of a message is its number of attempts: a message that kills its worker is
+retried alone and becomes a dead letter after five attempts; the other messages of its batch do not.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from redis.exceptions import ResponseError
 
 from proxy.delivery.delivery import DeliveredRecord
 from proxy.journal.journal import Pending
-from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, door, pipelined
+from proxy.storage.redis_client import BLOCK_MS, QueueUnavailable, RedisClient, Word, map_errors, pipelined
 
 GROUP = "settlers"
 
-# A worker that has not said for this long that it still holds a message is dead. One that lives says so every few
-# seconds (`hold`).
+# A worker that has not renewed its claim on a message for this long is dead; a living one renews every few seconds
+# (`hold`).
 CLAIM_AFTER_MS = 30_000
-# The dead's messages are looked for this often, in parts of that time.
-_LOOKS_PER_CLAIM = 3
-# Nobody who is silent for so many times that time comes back under the same name.
+# Checks for messages of dead workers within that time.
+_CHECKS_PER_CLAIM = 3
+# A consumer that was idle for so many times that time is dead.
 _GONE_AFTER_CLAIMS = 20
-# Strays and the names of dead workers are the traces of rare accidents.
+# Interval of the clean-up of orphaned messages and dead consumers; both are rare.
 TIDY_S = 60.0
 _STRAYS_AT_ONCE = 100
-# A record is one or two KiB.
+# A record has one or two KiB.
 _READ_AT_ONCE = 1_000
-# Messages that are looked for come whole: this many hold a proxy's loop for a millisecond.
-_LOOKS_AT_ONCE = 100
-# While records keep coming, others share the transaction; the first after a pause does not wait.
+# XRANGE returns whole messages: this many block a proxy's event loop for a millisecond.
+_CHECKED_AT_ONCE = 100
+# Under load, wait this long for more records to share a transaction; the first one after a pause does not wait.
 LINGER_S = 0.02
 
-# Its shape on the wire: `n` and `s` keep their meaning in every version, so that the ledger's receipt is right.
+# Version of a message: `n` and `s` keep their meaning in every version, so that the ledger's receipt is right.
 _VERSION = b"1"
 _SEQ_MAX = 2**63
 
 _NO_GROUP = ("NOGROUP", "UNBLOCKED", "no such key")
-"""how errors begin that a new group mends"""
+"""how errors begin that creating the group resolves"""
 
 _Entry: TypeAlias = tuple[bytes, dict[bytes, bytes]]
-"""a message as Redis gives it: its ticket, its fields"""
+"""a message as Redis returns it: its id, its fields"""
 
 
 class ReclaimLock:
-    """Whose turn it is, among the queues of one process, to try again what dead workers held.
+    """Lets one queue of a process at a time retry messages of dead workers.
 
-    One at a time: what dies does so with all of its process, and whatever stood beside a record that kills, each time,
-    would be laid aside with it.
+    A fatal record kills its whole process: records that another queue reclaims at the same time would count the same
+    failed attempts and become dead letters with it.
     """
 
     holder: RedisQueue | None = None
 
 
 class RedisQueue:
-    """One stream, as both its ends see it. Used by one task for each end."""
+    """Both ends of one stream. Each end is used by one task."""
 
     def __init__(
         self,
@@ -73,112 +73,114 @@ class RedisQueue:
         claim_after_ms: int = CLAIM_AFTER_MS,
         block_ms: int = BLOCK_MS,
         linger_s: float = LINGER_S,
-        turn: ReclaimLock | None = None,
+        reclaim: ReclaimLock | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """`consumer`: this worker's name, no other's. `turn`: the same for all queues of a process that takes."""
+        """`consumer`: unique name of this worker. `reclaim`: shared by all queues of a worker process."""
         self._redis: Any = redis  # the library types its answers for all protocols at once
         self._key = f"{{{prefix}:{shard}}}:records".encode()
         self._consumer = consumer
         self._claim_after_ms = claim_after_ms
         self._block_ms = block_ms
         self._linger_s = linger_s
-        self._turn = turn or ReclaimLock()
+        self._reclaim = reclaim or ReclaimLock()
         self._monotonic = monotonic
         self._unix_time = unix_time
         self._full = True
-        """the last take was: there is more, at once"""
+        """the last take was full: more messages wait"""
         self._held: set[bytes] = set()
-        self._owed: list[bytes] = []
-        """tickets of settled records that the server has not been told of"""
+        self._unacknowledged: list[bytes] = []
+        """ids of settled messages that are not acknowledged yet"""
         self._unsure = True
-        """an answer was lost: messages may be ours that we never saw"""
+        """an answer was lost: messages may have been delivered to this consumer without reaching it"""
         self._draining = False
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._tidy_at = monotonic() + TIDY_S
 
     # -- the proxy's end -----------------------------------------------------------------------------------------
 
     async def add(self, records: Sequence[Pending], node: str) -> list[bytes]:
-        """Send; the tickets, in order. Raises QueueUnavailable: then none, some or all of them were added.
+        """Send records; return their message ids, in order. Raises QueueUnavailable: none, some or all were added.
 
-        A stream is made with its group: once a server is full, it takes no group either, and nobody could empty it.
+        The group is created with the stream: a full server would refuse a group later, and nothing could be read.
         """
-        tickets: dict[int, bytes] = {}
-        async with door(self._redis, "sending records"):
-            while left := [one for one in records if one.seq not in tickets]:
+        message_ids: dict[int, bytes] = {}
+        async with map_errors(self._redis, "sending records"):
+            while left := [one for one in records if one.seq not in message_ids]:
                 answers = await pipelined(self._redis, [self._message(one, node) for one in left])
-                tickets.update((one.seq, ticket) for one, ticket in zip(left, answers, strict=True) if ticket)
+                message_ids.update((one.seq, answer) for one, answer in zip(left, answers, strict=True) if answer)
                 if None in answers:  # no such stream
                     await self._make_group()
-        return [tickets[one.seq] for one in records]
+        return [message_ids[one.seq] for one in records]
 
-    async def missing(self, tickets: Sequence[bytes]) -> list[bytes]:
-        """Those of them that are not in the stream any more. Raises QueueUnavailable."""
-        async with door(self._redis, "looking for records"):
-            return await self._missing(tickets)
+    async def missing(self, message_ids: Sequence[bytes]) -> list[bytes]:
+        """Those that are no longer in the stream. Raises QueueUnavailable."""
+        async with map_errors(self._redis, "checking records"):
+            return await self._missing(message_ids)
 
     async def depth(self) -> int:
-        """Messages that are not settled. Raises QueueUnavailable."""
-        async with door(self._redis, "counting records"):
+        """The number of unsettled messages. Raises QueueUnavailable."""
+        async with map_errors(self._redis, "counting records"):
             length: int = await self._redis.xlen(self._key)
         return length
 
     async def oldest_age_s(self) -> float:
-        """Seconds since the oldest of them came, by the server's clock and ours. Raises QueueUnavailable."""
-        async with door(self._redis, "looking at the oldest record"):
+        """Age of the oldest message: from the server's clock to the local one. Raises QueueUnavailable."""
+        async with map_errors(self._redis, "reading the oldest record"):
             oldest: list[_Entry] = await self._redis.xrange(self._key, count=1)
         if not oldest:
             return 0.0
-        came_ms = int(oldest[0][0].partition(b"-")[0])
-        return max(0.0, self._unix_time() - came_ms / 1000)
+        added_ms = int(oldest[0][0].partition(b"-")[0])
+        return max(0.0, self._unix_time() - added_ms / 1000)
 
     async def receipts(self) -> list[tuple[str, int]]:
-        """(node, journal seq) of every message that says whose it is; reads them all. Raises QueueUnavailable."""
-        found: list[tuple[str, int]] = []
+        """(node, journal seq) of every readable message; reads the whole stream. Raises QueueUnavailable."""
+        receipts: list[tuple[str, int]] = []
         after = "-"
         while True:
-            async with door(self._redis, "reading what is in the queue"):
+            async with map_errors(self._redis, "reading the queue"):
                 entries: list[_Entry] = await self._redis.xrange(self._key, min=after, count=_READ_AT_ONCE)
-            found += [(one.node, one.seq) for one in (_delivery(*entry, 1) for entry in entries) if one.node]
+            receipts += [(one.node, one.seq) for one in (_delivery(*entry, 1) for entry in entries) if one.node]
             if len(entries) < _READ_AT_ONCE:
-                return found
+                return receipts
             after = f"({entries[-1][0].decode()}"
 
     # -- the worker's end ----------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """From now on `take` gives nothing: other workers go on. A take that waits already ends within a second."""
+        """From now on `take` returns nothing; other workers continue. A waiting `take` returns within a second."""
         self._draining = True
 
     async def take(self, limit: int) -> Sequence[DeliveredRecord]:
-        """The next records to settle: first what a dead worker held, else new ones, oldest first. Waits up to about a
-        second for the first one; may be empty. Raises QueueUnavailable; it can be cancelled at any time."""
+        """The next records to settle: those of dead workers, else new ones, oldest first; may be empty.
+
+        Waits up to about a second for the first one. Raises QueueUnavailable. Can be cancelled.
+        """
         try:
-            async with door(self._redis, "taking records"):
+            async with map_errors(self._redis, "taking records"):
                 taken = await self._take_in_group(limit)
         except BaseException:
             self._unsure = True
-            self._end_turn()
+            self._end_reclaim()
             raise
         self._held.update(one.message_id for one in taken)
         return taken
 
     async def settled(self, taken: Sequence[DeliveredRecord]) -> None:
-        """The ledger has these for good. Never raises: what could not be said is said with the next."""
-        tickets = [one.message_id for one in taken]
-        self._held.difference_update(tickets)
-        self._owed += tickets
-        self._end_turn()
+        """The ledger has committed these: acknowledge them. Never raises: a failure is retried with the next take."""
+        message_ids = [one.message_id for one in taken]
+        self._held.difference_update(message_ids)
+        self._unacknowledged += message_ids
+        self._end_reclaim()
         with suppress(QueueUnavailable):
-            async with door(self._redis, "acknowledging records"):
+            async with map_errors(self._redis, "acknowledging records"):
                 await self._acknowledge()
 
     async def hold(self, taken: Sequence[DeliveredRecord]) -> None:
-        """These take their time, and their worker lives. Never raises."""
+        """Renew the claim on these. Never raises."""
         with suppress(QueueUnavailable):
-            async with door(self._redis, "holding records"):
+            async with map_errors(self._redis, "renewing the claim on records"):
                 await self._claim([one.message_id for one in taken])
 
     def _message(self, one: Pending, node: str) -> tuple[Word, ...]:
@@ -191,7 +193,7 @@ class RedisQueue:
             except ResponseError as error:
                 if not str(error).startswith(_NO_GROUP):
                     raise
-            await self._make_group()  # the stream is new, or its server has lost it
+            await self._make_group()  # the stream is new, or the server has lost it
 
     async def _take(self, limit: int) -> list[DeliveredRecord]:
         await self._acknowledge()
@@ -204,7 +206,7 @@ class RedisQueue:
         return await self._unseen(limit) or await self._orphaned(limit) or await self._new(limit)
 
     async def _new(self, limit: int) -> list[DeliveredRecord]:
-        """What nobody was given yet."""
+        """Messages that were never delivered."""
         if not self._full:
             await sleep(self._linger_s)
         answer = await self._redis.xreadgroup(
@@ -212,126 +214,128 @@ class RedisQueue:
         )
         entries: list[_Entry] = answer[0][1] if answer else []
         self._full = len(entries) >= limit
-        return [_delivery(ticket, fields, 1) for ticket, fields in entries]
+        return [_delivery(message_id, fields, 1) for message_id, fields in entries]
 
     async def _unseen(self, limit: int) -> list[DeliveredRecord]:
-        """What was given to us in an answer that was lost."""
+        """Messages that were delivered to this consumer in a lost answer."""
         if not self._unsure:
             return []
-        found = await self._pending(limit, consumername=self._consumer)
-        self._unsure = bool(found)
-        return await self._take_over(found, min_idle_ms=0)
+        pending = await self._pending(limit, consumername=self._consumer)
+        self._unsure = bool(pending)
+        return await self._claim_batch(pending, min_idle_ms=0)
 
     async def _orphaned(self, limit: int) -> list[DeliveredRecord]:
-        """What a dead worker held."""
-        if self._monotonic() < self._look_at or self._turn.holder is not None:
+        """Messages of dead workers."""
+        if self._monotonic() < self._check_at or self._reclaim.holder is not None:
             return []
-        self._turn.holder = self
+        self._reclaim.holder = self
         idle_ms = self._claim_after_ms
-        found = await self._pending(limit, idle=idle_ms)
-        if not found:
-            self._look_at = self._monotonic() + idle_ms / 1000 / _LOOKS_PER_CLAIM
-        taken = await self._take_over(found, min_idle_ms=idle_ms)
+        pending = await self._pending(limit, idle=idle_ms)
+        if not pending:
+            self._check_at = self._monotonic() + idle_ms / 1000 / _CHECKS_PER_CLAIM
+        taken = await self._claim_batch(pending, min_idle_ms=idle_ms)
         if not taken:
-            self._end_turn()
+            self._end_reclaim()
         return taken
 
-    def _end_turn(self) -> None:
-        if self._turn.holder is self:
-            self._turn.holder = None
+    def _end_reclaim(self) -> None:
+        if self._reclaim.holder is self:
+            self._reclaim.holder = None
 
-    async def _pending(self, limit: int, **whose: object) -> list[dict[str, Any]]:
-        """What is pending, without what we know that we hold."""
-        found = await self._redis.xpending_range(self._key, GROUP, "-", "+", limit + len(self._held), **whose)
-        return [one for one in found if one["message_id"] not in self._held]
+    async def _pending(self, limit: int, **filters: object) -> list[dict[str, Any]]:
+        """Pending messages that this queue has not taken."""
+        pending = await self._redis.xpending_range(self._key, GROUP, "-", "+", limit + len(self._held), **filters)
+        return [one for one in pending if one["message_id"] not in self._held]
 
-    async def _take_over(self, found: Sequence[Mapping[str, Any]], *, min_idle_ms: int) -> list[DeliveredRecord]:
-        """Claim those that were tried once, together; if there are none, one of the others, alone.
+    async def _claim_batch(self, pending: Sequence[Mapping[str, Any]], *, min_idle_ms: int) -> list[DeliveredRecord]:
+        """Claim together all messages that were delivered once; if there are none, one of the others, alone.
 
-        By hand, not by XAUTOCLAIM: that raises the count of all it passes over, and a worker that dies five times
-        would bury its neighbours with it. The count is raised last, when the messages are here: an answer that is lost
-        on the way is no try. `min_idle_ms` decides between two workers that want the same.
+        Not by XAUTOCLAIM, which raises the delivery count of every message that it scans: after five deaths of a worker
+        all of them would become dead letters. The count is raised last, when the messages have arrived: a lost answer
+        is not an attempt. `min_idle_ms` lets one of several competing workers win.
         """
-        chosen = [one for one in found if one["times_delivered"] < 2] or found[:1]
+        chosen = [one for one in pending if one["times_delivered"] < 2] or pending[:1]
         if not chosen:
             return []
-        tickets: list[bytes] = [one["message_id"] for one in chosen]
+        message_ids: list[bytes] = [one["message_id"] for one in chosen]
         tries = max(one["times_delivered"] for one in chosen)
-        answer = await self._redis.xclaim(self._key, GROUP, self._consumer, min_idle_ms, tickets, retrycount=tries)
-        claimed: dict[bytes, dict[bytes, bytes]] = {ticket: fields for ticket, fields in answer if ticket is not None}
-        await self._forget_deleted([ticket for ticket in tickets if ticket not in claimed])
+        answer = await self._redis.xclaim(self._key, GROUP, self._consumer, min_idle_ms, message_ids, retrycount=tries)
+        claimed: dict[bytes, dict[bytes, bytes]] = {name: fields for name, fields in answer if name is not None}
+        await self._forget_deleted([one for one in message_ids if one not in claimed])
         await self._claim(list(claimed), tries=tries + 1)
-        return [_delivery(ticket, fields, tries + 1) for ticket, fields in claimed.items()]
+        return [_delivery(message_id, fields, tries + 1) for message_id, fields in claimed.items()]
 
-    async def _claim(self, tickets: list[bytes], *, tries: int | None = None) -> None:
-        """Be their holder from now on, and say how often they were tried, if that has changed."""
-        if tickets:
-            await self._redis.xclaim(self._key, GROUP, self._consumer, 0, tickets, retrycount=tries, justid=True)
+    async def _claim(self, message_ids: list[bytes], *, tries: int | None = None) -> None:
+        """Claim them for this consumer and reset their idle time; `tries`: their new delivery count, if it changes."""
+        if message_ids:
+            await self._redis.xclaim(self._key, GROUP, self._consumer, 0, message_ids, retrycount=tries, justid=True)
 
     async def _acknowledge(self) -> None:
-        """Delete what is settled, then say that it is: if only the first half arrives, its claim finds nothing. The
-        other way round it would stay in the stream, nobody's, for ever."""
-        owed, self._owed = self._owed, []
-        if not owed:
+        """Delete settled messages, then acknowledge them.
+
+        If only the deletion succeeds, a later claim finds no message. In the other order, a message could stay in the
+        stream for ever, pending for no consumer.
+        """
+        settled, self._unacknowledged = self._unacknowledged, []
+        if not settled:
             return
         try:
-            await pipelined(self._redis, [("XDEL", self._key, *owed), ("XACK", self._key, GROUP, *owed)])
+            await pipelined(self._redis, [("XDEL", self._key, *settled), ("XACK", self._key, GROUP, *settled)])
         except BaseException:
-            self._owed += owed
+            self._unacknowledged += settled
             raise
 
-    async def _forget_deleted(self, tickets: Sequence[bytes]) -> None:
-        """Of those that could not be claimed, some are in no stream any more: they are pending for nothing. (Redis 7
-        and Valkey forget them by themselves.)"""
-        if gone := await self._missing(tickets):
+    async def _forget_deleted(self, message_ids: Sequence[bytes]) -> None:
+        """Acknowledge those that are no longer in the stream. (Redis 7 and Valkey do so by themselves.)"""
+        if gone := await self._missing(message_ids):
             await self._redis.xack(self._key, GROUP, *gone)
 
-    async def _missing(self, tickets: Sequence[bytes]) -> list[bytes]:
+    async def _missing(self, message_ids: Sequence[bytes]) -> list[bytes]:
         missing: list[bytes] = []
-        for start in range(0, len(tickets), _LOOKS_AT_ONCE):
-            part = tickets[start : start + _LOOKS_AT_ONCE]
-            found = await pipelined(self._redis, [("XRANGE", self._key, one, one) for one in part])
-            missing += [ticket for ticket, entries in zip(part, found, strict=True) if not entries]
+        for start in range(0, len(message_ids), _CHECKED_AT_ONCE):
+            part = message_ids[start : start + _CHECKED_AT_ONCE]
+            answers = await pipelined(self._redis, [("XRANGE", self._key, one, one) for one in part])
+            missing += [message_id for message_id, entries in zip(part, answers, strict=True) if not entries]
         return missing
 
     async def _make_group(self) -> None:
-        """From the first message on: whatever is in the stream is not settled."""
+        """Create the group, from the first message on: every message in the stream is unsettled."""
         try:
             await self._redis.xgroup_create(self._key, GROUP, id="0", mkstream=True)
         except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):  # another worker was faster
+            if not str(error).startswith("BUSYGROUP"):  # another worker has created it
                 raise
 
     async def _find_strays(self) -> None:
-        """Take on what was delivered and is pending with nobody: its holder's name was removed from the group."""
+        """Claim orphaned messages: delivered, but pending for no consumer, since theirs was removed from the group."""
         groups = await self._redis.xinfo_groups(self._key)
         last = next((one["last-delivered-id"] for one in groups if one["name"] == GROUP.encode()), b"0-0")
         entries: list[_Entry] = await self._redis.xrange(self._key, max=last, count=_STRAYS_AT_ONCE)
-        tickets = [ticket for ticket, _ in entries]
-        if not tickets:
+        delivered = [message_id for message_id, _ in entries]
+        if not delivered:
             return
-        pending = await self._redis.xpending_range(self._key, GROUP, tickets[0], tickets[-1], 2 * _STRAYS_AT_ONCE)
+        pending = await self._redis.xpending_range(self._key, GROUP, delivered[0], delivered[-1], 2 * _STRAYS_AT_ONCE)
         held = {one["message_id"] for one in pending}
-        if strays := [ticket for ticket in tickets if ticket not in held]:
+        if strays := [one for one in delivered if one not in held]:
             await self._redis.xclaim(
                 self._key, GROUP, self._consumer, self._claim_after_ms, strays, retrycount=1, force=True, justid=True
             )
             self._unsure = True
 
     async def _remove_dead_consumers(self) -> None:
-        """Each start of a worker is a new name; those of long ago that hold nothing are removed."""
+        """Each start of a worker adds a consumer; remove old ones without pending messages."""
         for one in await self._redis.xinfo_consumers(self._key, GROUP):
             if one["pending"] == 0 and one["idle"] > _GONE_AFTER_CLAIMS * self._claim_after_ms:
                 await self._redis.xgroup_delconsumer(self._key, GROUP, one["name"])
 
 
-def _delivery(ticket: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> DeliveredRecord:
-    """A message, whatever is in it: one that we cannot read goes on as it is, to be laid aside with its receipt."""
+def _delivery(message_id: bytes, fields: Mapping[bytes, bytes], deliveries: int) -> DeliveredRecord:
+    """A message as a record; an unreadable one keeps its fields, and the settler makes it a dead letter."""
     seq = fields.get(b"s", b"")
     known = seq.isdigit() and len(seq) < 20 and int(seq) < _SEQ_MAX
     payload = fields.get(b"r") if fields.get(b"v") == _VERSION and known else None
     if payload is None:
-        words = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in fields.items()}
-        payload = msgspec.json.encode(words)
+        texts = {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in fields.items()}
+        payload = msgspec.json.encode(texts)
     node = fields.get(b"n", b"").decode("ascii", "replace") if known else ""
-    return DeliveredRecord(node, int(seq) if known else 0, payload, deliveries, ticket)
+    return DeliveredRecord(node, int(seq) if known else 0, payload, deliveries, message_id)

@@ -1,9 +1,9 @@
-"""Settles what nobody closed: the exchanges of a machine that does not come back.
+"""Settles the open exchanges of dead nodes from their leases.
 
-Law: a node is dead when its beat has not changed for `lease_s` of this sweeper's own clock, and the board was seen
-without a pause in that time: an outage of the board, or of the sweeper, declares nobody dead. A lease leaves the board
-only when the ledger has its record; any number of sweepers, dying anywhere in between, settle it once. What cannot be
-read here stays on the board, is said, and holds up nothing.
+Invariants: a node is dead when its beat has not changed for `lease_s` of this sweeper's clock and the registry was read
+without a pause in that time: an outage of the registry or of the sweeper declares no node dead. A lease is removed only
+when the ledger has its record; any number of sweepers, whenever they crash, settle it once. An unreadable lease stays
+in the registry, is reported, and delays no other.
 """
 
 from __future__ import annotations
@@ -22,167 +22,167 @@ from proxy.journal.recovery import Estimator, sweep
 
 LEASE_S = 30.0
 
-# So many looks in the time of a lease; and not less often than this, so that a long lease shows who lives.
-_LOOKS_PER_LEASE = 10
-LOOK_S_MAX = 3.0
+# Checks within the time of a lease, and their longest interval: with a long lease, the metric of nodes stays current.
+_CHECKS_PER_LEASE = 10
+CHECK_S_MAX = 3.0
 
-# Records of one transaction, as the settler's.
+# Records of one transaction, as in the settler.
 RECORDS_MAX = 250
 
 
-async def _nothing_held(_node: str, _spared: Collection[str]) -> None:
-    """Where there are no budgets."""
+async def _no_reservations(_node: str, _settled: Collection[str]) -> None:
+    """The default without budgets."""
 
 
 class FixedEstimator(Estimator, Protocol):
-    """An estimator that has learned nothing, and never will: every sweeper must say the same of the same lease."""
+    """An estimator that does not learn: every sweeper must make the same record from the same lease."""
 
     @property
     def VERSION(self) -> str: ...  # noqa: N802  as proxy.metering.estimator.estimate names it
 
 
 class Observer(Listener, Protocol):
-    """Who wants to know how it goes: metrics, and the log. Of outages of the board and of the ledger, too."""
+    """Receives progress, and outages of the registry and of the ledger."""
 
-    def looked(self, nodes: int) -> None:
-        """The board was read; so many nodes are on it."""
+    def checked(self, nodes: int) -> None:
+        """The registry was read and has this many nodes."""
 
     def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
-        """The node is dead, and the ledger has these. (Some of them it may have had before.)"""
+        """The node is dead, and the ledger has these records (some possibly from before)."""
 
     def damaged(self, node: str, exchange_id: str, why: str) -> None:
-        """A lease of a dead node that cannot be read here: an alarm. It stays on the board, for a version that can."""
+        """A lease of a dead node cannot be read: an alarm. It stays in the registry, for a version that can read it."""
 
 
 @dataclass(slots=True)
-class _Watch:
-    """One node, as it was seen."""
+class _NodeState:
+    """The last observed state of one node."""
 
     beat: str
     since: float
-    """when this beat was first seen"""
+    """when this beat was first observed"""
     parked: bool = False
-    """it is dead and swept; what is left could not be read"""
+    """dead and swept; only unreadable leases are left"""
 
 
 class Sweeper:
-    """`run` it in every worker; `look` is one step of it."""
+    """`run` it in every worker; `check` is one step of it."""
 
     def __init__(
         self,
-        board: LeaseRegistry,
+        registry: LeaseRegistry,
         settle: Callable[[Sequence[UsageRecord]], Awaitable[None]],
         estimator: FixedEstimator,
         *,
         lease_s: float = LEASE_S,
         monotonic: Callable[[], float],
         observer: Observer,
-        release: Callable[[str, Collection[str]], Awaitable[None]] = _nothing_held,
+        release: Callable[[str, Collection[str]], Awaitable[None]] = _no_reservations,
     ) -> None:
-        """`settle`: returns when the ledger has them for good, at most RECORDS_MAX at a time. `release`: lets go of
-        what a dead node holds of budgets, but for these exchanges, which the ledger has now. Both raise OSError."""
-        self._board = board
+        """`settle`: returns when the ledger has committed the records, at most RECORDS_MAX a call. `release`: releases
+        the budget reservations of a dead node, except for these exchanges, which are settled. Both raise OSError."""
+        self._registry = registry
         self._settle = settle
         self._estimator = estimator
         self._lease_s = lease_s
         self._monotonic = monotonic
         self._observer = observer
         self._release = release
-        self._watches: dict[str, _Watch] = {}
-        self._seen_at = monotonic()
-        self._looking, self._sweeping = Outage(observer), Outage(observer)
+        self._states: dict[str, _NodeState] = {}
+        self._checked_at = monotonic()
+        self._checking, self._sweeping = Outage(observer), Outage(observer)
 
     async def run(self) -> None:
-        """Until it is cancelled; nothing else stops it."""
+        """Check periodically until cancelled; nothing else stops it."""
         while True:
-            await self.look()
-            await asyncio.sleep(min(self._lease_s / _LOOKS_PER_LEASE, LOOK_S_MAX))
+            await self.check()
+            await asyncio.sleep(min(self._lease_s / _CHECKS_PER_LEASE, CHECK_S_MAX))
 
-    async def look(self) -> None:
-        """See who lives, and sweep after the dead. Never raises."""
-        asked_at = self._monotonic()
+    async def check(self) -> None:
+        """Read the beats of all nodes, and sweep dead nodes. Never raises."""
+        started_at = self._monotonic()
         try:
-            nodes = await self._board.nodes()
-        except Exception as error:  # noqa: BLE001  whatever is wrong with the board, there will be another look
-            self._watches.clear()
-            self._looking.began(error)
+            nodes = await self._registry.nodes()
+        except Exception as error:  # noqa: BLE001  whatever the error is, the next check tries again
+            self._states.clear()
+            self._checking.began(error)
             return
-        self._looking.over()
-        self._watch(nodes)
-        self._observer.looked(len(nodes))
-        dead = sorted(node for node, watch in self._watches.items() if self._is_dead(watch, asked_at))
-        if all([await self._swept(node, self._watches[node]) for node in dead]):
+        self._checking.over()
+        self._observe(nodes)
+        self._observer.checked(len(nodes))
+        dead = sorted(node for node, state in self._states.items() if self._is_dead(state, started_at))
+        if all([await self._swept(node, self._states[node]) for node in dead]):
             self._sweeping.over()
 
-    def _watch(self, nodes: Mapping[str, str]) -> None:
-        """Remember who was seen, and since when with this beat."""
+    def _observe(self, nodes: Mapping[str, str]) -> None:
+        """Record each node's beat, and since when it is unchanged."""
         now = self._monotonic()
-        if now - self._seen_at > self._lease_s / 2:  # we were away, or the board answered late: so may the nodes be
-            self._watches.clear()
-        self._seen_at = now
-        for node in self._watches.keys() - nodes.keys():
-            del self._watches[node]
+        if now - self._checked_at > self._lease_s / 2:  # this sweeper or the registry paused: beats may be outdated
+            self._states.clear()
+        self._checked_at = now
+        for node in self._states.keys() - nodes.keys():
+            del self._states[node]
         for node, beat in nodes.items():
-            watch = self._watches.get(node)
-            if watch is None or watch.beat != beat:
-                self._watches[node] = _Watch(beat, now)
+            state = self._states.get(node)
+            if state is None or state.beat != beat:
+                self._states[node] = _NodeState(beat, now)
 
-    def _is_dead(self, watch: _Watch, asked_at: float) -> bool:
-        return not watch.parked and asked_at - watch.since >= self._lease_s
+    def _is_dead(self, state: _NodeState, checked_at: float) -> bool:
+        return not state.parked and checked_at - state.since >= self._lease_s
 
-    async def _swept(self, node: str, watch: _Watch) -> bool:
-        """Sweep after it. False: it must be tried again; that keeps no other from being swept."""
+    async def _swept(self, node: str, state: _NodeState) -> bool:
+        """Sweep a node. False: it failed and is retried; other nodes are still swept."""
         try:
-            await self._sweep(node, watch)
-        except Exception as error:  # noqa: BLE001  the board or the ledger is away, or a bug
+            await self._sweep(node, state)
+        except Exception as error:  # noqa: BLE001  the registry or the ledger is down, or a bug
             self._sweeping.began(error)
             return False
         return True
 
-    async def _sweep(self, node: str, watch: _Watch) -> None:
+    async def _sweep(self, node: str, state: _NodeState) -> None:
         records: dict[str, UsageRecord] = {}
         damaged: dict[str, str] = {}
-        for exchange_id, parts in sorted((await self._board.of(node)).items()):
+        for exchange_id, parts in sorted((await self._registry.of(node)).items()):
             try:
                 records[exchange_id] = self._record(exchange_id, parts)
-            except Exception as error:  # noqa: BLE001  a lease that trips a bug must not lose the others
-                damaged[exchange_id] = _words(error)
+            except Exception as error:  # noqa: BLE001  a lease that triggers a bug must not block the others
+                damaged[exchange_id] = _message(error)
         names = list(records)
         for at in range(0, len(names), RECORDS_MAX):
             damaged |= await self._settle_batch([records[name] for name in names[at : at + RECORDS_MAX]])
         settled = [name for name in names if name not in damaged]
         await self._release(node, settled)
         if damaged:
-            await self._board.drop(node, settled)
-            watch.parked = True
+            await self._registry.drop(node, settled)
+            state.parked = True
         else:
-            await self._board.dismiss(node, watch.beat)
+            await self._registry.dismiss(node, state.beat)
         if settled:
             self._observer.swept(node, [records[name] for name in settled])
         for exchange_id, why in damaged.items():
             self._observer.damaged(node, exchange_id, why)
 
     async def _settle_batch(self, records: Sequence[UsageRecord]) -> dict[str, str]:
-        """Those that cannot be settled, and why. Raises OSError: the ledger is away."""
+        """Exchange id → reason, for records that cannot be settled. Raises OSError: the ledger is unavailable."""
         try:
             await self._settle(records)
         except OSError:
             raise
-        except Exception as error:  # noqa: BLE001  one of them trips a bug: the others go without it
+        except Exception as error:  # noqa: BLE001  one of them triggers a bug: settle the others without it
             if len(records) == 1:
-                return {records[0].opened.exchange_id: _words(error)}
+                return {records[0].opened.exchange_id: _message(error)}
             alone = [await self._settle_batch([record]) for record in records]
             return {exchange_id: why for one in alone for exchange_id, why in one.items()}
         return {}
 
     def _record(self, exchange_id: str, parts: LeaseParts) -> UsageRecord:
-        """What a lease comes to. Raises ValueError, or what a bug raises."""
+        """The record of a lease. Raises ValueError, or any error of a bug."""
         opened = decode_opened(parts.opened or b"")
         progress = decoded(parts.progress) if parts.progress else None
         if opened.exchange_id != exchange_id or (progress is not None and progress.exchange_id != exchange_id):
-            raise ValueError("it is another exchange's")
+            raise ValueError("the lease belongs to another exchange")
         return sweep(opened, progress, self._estimator, estimator_version=self._estimator.VERSION)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from redis.asyncio import RedisCluster
 from proxy.doctor.clocks import judged
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.runtime.machine.queue import Queue
-from proxy.storage.redis_client import RedisClient, check, door
+from proxy.storage.redis_client import RedisClient, check, map_errors
 
 # Beyond this share of its memory an outage of the ledger soon stops the queue (the journals then hold what comes).
 _FULL_SHARE = 0.8
@@ -37,14 +37,14 @@ async def _look(case: Case) -> list[Finding]:
 
 
 async def _answers(redis: RedisClient) -> list[Mapping[str, Any]]:
-    async with door(redis, "asking the queue's server how it is"):
+    async with map_errors(redis, "asking the queue's server how it is"):
         if isinstance(redis, RedisCluster):
             return [await redis.info(target_nodes=node) for node in redis.get_primaries()]
         return [await redis.info()]
 
 
 async def _clock(redis: RedisClient) -> Finding:
-    async with door(redis, "asking the queue's server for the time"):
+    async with map_errors(redis, "asking the queue's server for the time"):
         before = time.time()
         if isinstance(redis, RedisCluster):
             seconds, micros = await redis.time(target_nodes=redis.get_primaries()[0])

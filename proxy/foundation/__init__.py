@@ -1,1 +1,1 @@
-"""What every package may use: tasks, ids, secrets, durations, outages."""
+"""Helpers that every package may import: tasks, ids, secrets, durations, outages."""

@@ -1,4 +1,4 @@
-"""Durations as people type them: "45s", "90m", "24h", "7d", "2w"."""
+"""Parses durations: "45s", "90m", "24h", "7d", "2w"."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 _DURATION = re.compile(r"([1-9][0-9]{0,9})([smhdw])", re.ASCII)
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-# Ten years. Nobody means more; a longer one is a typing error and would leave the calendar.
+# Ten years. A longer one is a typing error, and adding it to a date could overflow.
 DURATION_S_MAX = 3650 * 86_400
 
 
 def seconds_from(text: str) -> int:
-    """ "90m" → 5400. Raises ValueError, saying what was expected, also above ten years."""
+    """ "90m" → 5400. Raises ValueError for another format, or more than ten years."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"not a duration: {text!r} (a whole number and one of s, m, h, d, w: 90d)")
+        raise ValueError(f"not a duration: {text!r} (write a whole number and one of s, m, h, d, w: 90d)")
     seconds = int(match[1]) * _UNIT_S[match[2]]
     if seconds > DURATION_S_MAX:
         raise ValueError(f"longer than ten years: {text!r}")

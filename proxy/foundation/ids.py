@@ -1,4 +1,7 @@
-"""Ids of exchanges: made here, before the act, never taken from a client. UUIDv7, so that they sort by time."""
+"""Makes exchange ids: UUIDv7, so that they sort by time.
+
+Invariant: an id exists before its exchange begins and never comes from a client.
+"""
 
 from __future__ import annotations
 

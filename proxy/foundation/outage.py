@@ -1,4 +1,4 @@
-"""An outage, reported once. Invariant: `failed` when it begins, `healed` when it ends, nothing in between."""
+"""Reports each outage once. Invariant: `failed` at its start, `healed` at its end, nothing in between."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Is told of an outage: metrics and the log."""
+    """Receives the start and the end of an outage, for metrics and the log."""
 
     def failed(self, error: Exception) -> None:
-        """It began: something does not answer, or there is a bug."""
+        """The outage started: a service does not answer, or there is a bug."""
 
     def healed(self, error: Exception) -> None:
-        """What began with `error` is over."""
+        """The outage that started with `error` has ended."""
 
 
 class Outage:
@@ -28,36 +28,36 @@ class Outage:
 
     @property
     def lasts(self) -> bool:
-        """It began, and is not over."""
+        """True from `began` to `over`."""
         return self._error is not None
 
     def began(self, error: Exception) -> None:
-        """It failed."""
+        """Record a failure; only the first is reported."""
         if self._error is None:
             self._error = error
             self._listener.failed(error)
 
     def over(self) -> None:
-        """It worked."""
+        """Record a success; it is reported if an outage lasts."""
         if self._error is not None:
             error, self._error = self._error, None
             self._listener.healed(error)
 
 
 class OutageLog:
-    """A listener that writes to the log."""
+    """Writes outages to the log."""
 
     def __init__(self, what: str, count: Callable[[], None] | None = None) -> None:
-        """`what` fails; `count` is called at the beginning of each outage."""
+        """`what`: the operation that fails. `count`: called at the start of each outage."""
         self._what = what
         self._count = count
 
     def failed(self, error: Exception) -> None:
-        """An outage begins. With a traceback only if it is a bug: an OSError is the outside world's."""
+        """Log the start; with a traceback only for a bug: an OSError comes from outside this process."""
         if self._count is not None:
             self._count()
         _log.error("%s: %s", self._what, error, exc_info=None if isinstance(error, OSError) else error)
 
     def healed(self, _error: Exception) -> None:
-        """It is over."""
+        """Log the end."""
         _log.warning("%s: works again", self._what)

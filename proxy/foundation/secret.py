@@ -1,23 +1,23 @@
-"""Texts that must not be seen: keys of ours and of providers. Law: only who asks by name gets the text."""
+"""Secret texts: proxy keys and provider keys. Invariant: only `reveal` returns the text."""
 
 from __future__ import annotations
 
 import hmac
 import re
 
-# Keys as we and the providers make them; most of one, too, where somebody has lost a part of it.
-_LIKE_ONE = re.compile(r"\b(tw-|sk-)[A-Za-z0-9_-]{24,}", re.ASCII)
+# Keys of this proxy and of providers, truncated ones too.
+_KEY = re.compile(r"\b(tw-|sk-)[A-Za-z0-9_-]{24,}", re.ASCII)
 
 
 def masked(text: str) -> str:
-    """`text` without whatever looks like a key in it."""
-    return _LIKE_ONE.sub(r"\1…", text)
+    """`text` with everything that looks like a key shortened to its prefix."""
+    return _KEY.sub(r"\1…", text)
 
 
 class Secret:
-    """A text that does not show itself: not in a repr, a log line or a traceback. Ask `reveal`.
+    """A text that no repr, log line or traceback shows.
 
-    It can be pickled, because worker processes get their settings whole. No dataclass: `asdict` would copy it out.
+    It can be pickled, because settings are passed to worker processes. Not a dataclass: `asdict` would expose the text.
     """
 
     __slots__ = ("_text",)
@@ -37,4 +37,4 @@ class Secret:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and hmac.compare_digest(self._text.encode(), other.reveal().encode())
 
-    __hash__ = None  # type: ignore[assignment]  # a set of secrets would compare their hashes first
+    __hash__ = None  # type: ignore[assignment]  # a set would compare hashes first, which is not constant time

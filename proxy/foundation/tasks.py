@@ -1,4 +1,4 @@
-"""Tasks that are held until they end, and awaited when we stop. The one place that starts any."""
+"""Background tasks: referenced until they end, awaited at shutdown. Invariant: all tasks start here."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """A set of running tasks: none is lost to the garbage collector, none fails unseen."""
+    """A set of running tasks: none is garbage-collected early, and every failure is logged."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
-        """Run `work`; an exception it lets out is our bug and is logged with its traceback."""
+        """Run `work`; an exception from it is a bug and is logged with its traceback."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -29,7 +29,7 @@ class Tasks:
             _log.error("task %s failed", task.get_name(), exc_info=bug)
 
     async def stop(self) -> None:
-        """Cancel what still runs and wait for it."""
+        """Cancel the running tasks and wait for them."""
         running = list(self._running)
         for task in running:
             task.cancel()

@@ -1,1 +1,1 @@
-"""HTTP for both listeners: connections, heads, bodies, framing, errors, the closed table of routes."""
+"""HTTP for both listeners: connections, headers, bodies, framing, errors, the route table."""

@@ -1,7 +1,7 @@
-"""A client's connection: aiohttp's, plus what a relay must hear at once.
+"""A client's connection: aiohttp's, with immediate notifications for the running exchange.
 
-aiohttp tells a handler that its client left only by cancelling it, which would also cancel what must go on (a drain,
-a settlement). So the exchange is told by a call, and its task goes on by itself.
+On a disconnect aiohttp can only cancel the handler, which would also cancel work that must continue (a drain, a
+settlement). Here the exchange gets a callback instead, and its task continues.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import SERVER
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
-# A new connection must bring its first request head within this time: sockets that say nothing cost nothing.
+# A new connection must send its first request head within this time, so that idle sockets are freed.
 FIRST_HEAD_S = 10.0
 
 _log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Who is told. Calls come from the event loop, are synchronous and must not raise."""
+    """Receives a connection's events. Calls run on the event loop, are synchronous and must not raise."""
 
     def client_left(self) -> None: ...
     def client_full(self) -> None: ...
@@ -34,7 +34,7 @@ class Listener(Protocol):
 
 
 class ClientConnection(RequestHandler):
-    """One client's connection; `listener` is the exchange it is busy with, if any."""
+    """One client's connection; `listener`: its running exchange, if any."""
 
     __slots__ = ("_first_head", "listener")
 
@@ -44,7 +44,7 @@ class ClientConnection(RequestHandler):
         self._first_head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has been accepted."""
+        """A client has connected."""
         super().connection_made(transport)
         self._first_head = self._loop.call_later(FIRST_HEAD_S, self._first_head_due)
 
@@ -53,7 +53,7 @@ class ClientConnection(RequestHandler):
             self.force_close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         super().connection_lost(exc)
         if self._first_head is not None:
             self._first_head.cancel()
@@ -61,13 +61,13 @@ class ClientConnection(RequestHandler):
             self.listener.client_left()
 
     def pause_writing(self) -> None:
-        """The client's write buffer passed its mark."""
+        """The write buffer has passed its high-water mark."""
         super().pause_writing()
         if self.listener is not None:
             self.listener.client_full()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """The write buffer has drained."""
         super().resume_writing()
         if self.listener is not None:
             self.listener.client_drained()
@@ -79,17 +79,17 @@ class ClientConnection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is not HTTP, or what our own bug broke. aiohttp's way would show and log keys and prompts."""
+        """Answer a malformed request or a bug. aiohttp's own handler would show and log keys and prompts."""
         if status >= 500 and exc is not None:
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun already")
+            raise ConnectionError("the response has already begun")
         response = refused_response(errors.internal() if status >= 500 else errors.malformed())
         response.force_close()
         return response
 
     def log_exception(self, *_args: Any, **named: Any) -> None:
-        """Our bug: where it is, not what it says, for its words can be the client's."""
+        """Log a bug's traceback without its message, which may quote the client."""
         bug = named.get("exc_info")
         if isinstance(bug, BaseException):
             where = "".join(traceback.format_tb(bug.__traceback__))
@@ -97,15 +97,15 @@ class ClientConnection(RequestHandler):
 
 
 class ClientServer(web.Server):
-    """aiohttp's low-level server, making such connections."""
+    """aiohttp's low-level server with `ClientConnection`s."""
 
     def __call__(self) -> RequestHandler:
-        """A connection for a client that has just been accepted."""
+        """A connection for a newly accepted client."""
         return ClientConnection(self, loop=self._loop, **self._kwargs)
 
 
 def refused_response(refusal: ApiError, shape: ErrorShape = OPENAI_ERRORS) -> web.Response:
-    """An ApiError as HTTP."""
+    """The HTTP response for an ApiError."""
     headers = dict((SERVER,))
     headers.update(refusal.headers)
     if refusal.retry_after_s is not None:

@@ -1,6 +1,7 @@
-"""Where a client's key stands: in the header that its SDK puts it in.
+"""Reads a client's API key from the header that its SDK uses.
 
-Law: never in the URL, which others log; and one key: where two headers disagree, nobody can say who pays.
+Invariants: a key in the URL is refused, because URLs are logged; two headers with different keys are refused, because
+it is ambiguous which key pays.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from multidict import istr
 from proxy.http import errors
 from proxy.metering.dialect import KeyHeader
 
-# An `istr` is made lower case once, not whenever it is looked for.
+# An `istr` is lower-cased once, not at each look-up.
 _HEADERS = tuple((header, istr(header)) for header in KeyHeader)
 
 
 def presented(request: web.BaseRequest) -> str | None:
-    """The key as it came; None if there is none. Raises ApiError: two different ones, or one in the URL."""
+    """The unverified key; None if there is none. Raises ApiError for two different keys, or one in the URL."""
     headers = request.headers
-    found: str | None = None
+    key: str | None = None
     for header, name in _HEADERS:
         value = headers.get(name)
         if value is not None:
             credential = _credential(header, value)
-            if found is not None and found != credential:
+            if key is not None and key != credential:
                 raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
-            found = credential
-    if found is not None:
-        return found
+            key = credential
+    if key is not None:
+        return key
     query = request.raw_path.partition("?")[2]
     if any(part.partition("=")[0] == "key" for part in query.split("&")):
         raise errors.key_refused("in_url")
@@ -35,7 +36,7 @@ def presented(request: web.BaseRequest) -> str | None:
 
 
 def _credential(header: KeyHeader, value: str) -> str:
-    """A bare key in Authorization is accepted as some clients send it."""
+    """The key in a header's value. Authorization may hold a bare key, as some clients send it."""
     if header is not KeyHeader.AUTHORIZATION:
         return value.strip()
     scheme, _, credential = value.partition(" ")

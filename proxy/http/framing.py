@@ -1,8 +1,8 @@
-"""How HTTP/1.1 frames what a provider sends: a head, then a body of one of three kinds. Sans-IO.
+"""Parses the HTTP/1.1 framing of a provider's response: a head, then a body of one of three kinds. Sans-IO.
 
-Law: a provider is not trusted for its framing. What two parsers could read differently is refused; a connection whose
-answer did not end exactly where its framing says is never used again. What is read of a body does not depend on how
-its bytes were cut into pieces, up to the first byte that breaks its framing.
+Invariants: the provider's framing is untrusted. Ambiguous framing is refused; a connection is reused only if the
+response ended exactly where its framing says. The payload does not depend on how the bytes are split into pieces, up to
+the first framing error.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import msgspec
 
 from proxy.metering.wire.event_template import Wrap
 
-# As large as common servers allow their own answers' heads to be.
+# The limit of common servers for response heads.
 HEAD_BYTES_MAX = 64 * 1024
-# The same bound for one chunk-size line with its extensions, and for all trailers together.
+# The limit for one chunk-size line with its extensions, and for all trailers together.
 LINE_BYTES_MAX = 8 * 1024
 
-# Each event in a chunk of its own: the way most providers send them.
+# Each event in its own chunk, as most providers send them.
 EACH_A_CHUNK = Wrap(lambda size: b"%x\r\n" % size, rb"[0-9a-f]{1,8}\r\n", b"\r\n")
 
-# Size lines of ordinary events, ready made: others are read by ChunkReader.
+# Size lines of ordinary events; ChunkReader parses all others.
 _PLAIN_SIZES = {b"%x" % size: size for size in range(1, 4096)}
-_CRLF = re.compile(rb"\r\n")  # half the time of bytes.split for two bytes
+_CRLF = re.compile(rb"\r\n")  # twice as fast as bytes.split
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(;[^\r\n]*)?")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\x00-\x08\x0a-\x1f\x7f]*)?")
 _FIELDS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
@@ -35,13 +35,13 @@ class BadFramingError(Exception):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The head of an answer. Header names are lower case; of repeated ones all are there, in order."""
+    """The head of a response. Header names are lower case; repeated headers are all kept, in order."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     chunked: bool
     length: int | None
-    """of the body; None: chunked, or until the connection closes"""
+    """bytes of the body; None: chunked, or until the connection closes"""
     keep_alive: bool
 
     def header(self, name: str) -> str:
@@ -53,11 +53,11 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def read_head(head: bytes) -> Head:
-    """`head`: from the status line up to and without the blank line, its last CRLF included. Raises BadFramingError."""
+    """`head`: the status line and the headers, each with its CRLF, without the blank line. Raises BadFramingError."""
     line_end = head.find(b"\r\n")
     status_line = _STATUS_LINE.fullmatch(head, 0, line_end)
     if status_line is None or _FIELDS.fullmatch(head, line_end + 2) is None:
-        raise BadFramingError("not the head of an HTTP/1 answer")
+        raise BadFramingError("not the head of an HTTP/1 response")
     headers = []
     lengths: set[str] = set()
     codings: list[str] = []
@@ -85,25 +85,25 @@ def _body(status: int, lengths: set[str], codings: list[str]) -> tuple[bool, int
         return False, 0
     if codings:
         if codings != ["chunked"] or lengths:
-            raise BadFramingError("more than one framing")
+            raise BadFramingError("conflicting Transfer-Encoding and Content-Length")
         return True, None
     if not lengths:
         return False, None
     length = lengths.pop()
     if lengths or _LENGTH.fullmatch(length) is None:
-        raise BadFramingError("not one content length")
+        raise BadFramingError("conflicting or invalid Content-Length")
     return False, int(length)
 
 
 def whole_chunks(piece: bytes) -> bytes | None:
-    """The payload of a piece that is one or more whole, plain chunks and nothing else; None if it takes a closer look.
+    """The payload of a piece of complete, plain chunks only; None for any other piece, which ChunkReader parses.
 
-    The hot path: what is done per chunk is done by the interpreter's own loops.
+    Hot path: the work per chunk is done by built-in functions.
     """
     end = piece.find(b"\r\n", 0, 6)
     if _PLAIN_SIZES.get(piece[:end]) == len(piece) - end - 4 and piece.endswith(b"\r\n"):
         return piece[end + 2 : -2]
-    # Several chunks: size, payload, size, payload, …, and nothing after the last CRLF.
+    # Several chunks: size, payload, size, payload, …, then nothing after the last CRLF.
     parts = _CRLF.split(piece)
     payloads = parts[1::2]
     if parts.pop() or len(parts) % 2 or list(map(_PLAIN_SIZES.get, parts[::2])) != list(map(len, payloads)):
@@ -112,32 +112,32 @@ def whole_chunks(piece: bytes) -> bytes | None:
 
 
 class ChunkReader:
-    """Takes chunked framing apart, at any cut.
+    """Decodes chunked framing, however the bytes are split.
 
-    `feed` returns the payload of the piece and whether the piece was whole chunks and nothing else. `rest` is None
-    until the body has ended, trailers included; then it is what followed (nothing, if the provider behaves). `broken`
-    says why nothing after the payload that was returned can be read.
+    `feed` returns the payload of the piece, and whether the piece consists of complete chunks only. `rest` is None
+    until the body and its trailers have ended; then it holds the bytes that followed (normally none). `broken` is the
+    error that ended the parsing, after the returned payload.
     """
 
     __slots__ = ("_left", "_line", "_trailers", "broken", "rest", "within_chunk")
 
     def __init__(self) -> None:
-        self._left = 0  # bytes to come of the current chunk, its CRLF included
-        self._line = b""  # an unfinished size line
-        self._trailers: bytes | None = None  # what came after the final chunk's size line
+        self._left = 0  # missing bytes of the current chunk, its CRLF included
+        self._line = b""  # an incomplete size line
+        self._trailers: bytes | None = None  # the bytes after the final chunk's size line
         self.rest: bytes | None = None
         self.broken: BadFramingError | None = None
         self.within_chunk = False
         """the piece ended within a chunk or a size line, or within the trailers"""
 
     def feed(self, piece: bytes) -> tuple[bytes, bool]:
-        """More of the body, as long as it is not `broken`."""
-        assert self.broken is None, "nothing can be read after a break"
+        """Parse the next piece of the body. Not to be called once `broken` is set."""
+        assert self.broken is None, "nothing can be parsed after a framing error"
         parts: list[bytes] = []
         whole = False
         try:
             whole = self._feed(piece, parts)
-        except BadFramingError as error:  # what came before it is good, wherever the reads were cut
+        except BadFramingError as error:  # the payload before it is valid, however the bytes were split
             self.broken = error
         return (parts[0] if len(parts) == 1 else b"".join(parts)), whole
 
@@ -170,7 +170,7 @@ class ChunkReader:
         return whole and not self.within_chunk
 
     def _take(self, piece: bytes, at: int, parts: list[bytes]) -> int:
-        """The next bytes of the current chunk, then its CRLF, wherever the cut falls."""
+        """Take the next bytes of the current chunk and of its CRLF; return the new position."""
         taken = piece[at : at + self._left]
         payload_left = self._left - 2
         if payload_left > 0:
@@ -183,38 +183,38 @@ class ChunkReader:
 
     def _read_trailers(self, more: bytes) -> None:
         assert self._trailers is not None
-        seen = b"\r\n" + self._trailers + more  # the final chunk's own line end may be the first of the two
-        end = seen.find(b"\r\n\r\n")
-        if (len(seen) - 3 if end < 0 else end) > LINE_BYTES_MAX:  # the last three may begin the end
+        trailers = b"\r\n" + self._trailers + more  # the size line's CRLF may be the first of the final two
+        end = trailers.find(b"\r\n\r\n")
+        if (len(trailers) - 3 if end < 0 else end) > LINE_BYTES_MAX:  # the last three bytes may begin the end
             raise BadFramingError("the trailers are too long")
         if end >= 0:
-            if _FIELDS.fullmatch(seen, 2, end + 2) is None:
-                raise BadFramingError("not trailers")
-            self.rest = seen[end + 4 :]
-        self._trailers = seen[2:]
+            if _FIELDS.fullmatch(trailers, 2, end + 2) is None:
+                raise BadFramingError("invalid trailers")
+            self.rest = trailers[end + 4 :]
+        self._trailers = trailers[2:]
 
 
 def _size(line: bytes) -> tuple[int, bool]:
     match = _SIZE_LINE.fullmatch(line)
     if match is None:
-        raise BadFramingError("not a chunk-size line")
+        raise BadFramingError("invalid chunk-size line")
     return int(match[1], 16), match[2] is None
 
 
 class LengthReader:
-    """A body of a known length, or (None) one that ends with the connection: no framing to keep."""
+    """Reads a body of known length, or (None) one that ends with the connection."""
 
     __slots__ = ("_left", "rest")
 
     broken = None
-    """it never is"""
+    """always None: no framing can be violated"""
 
     def __init__(self, length: int | None) -> None:
         self._left = length
         self.rest: bytes | None = b"" if length == 0 else None
 
     def feed(self, piece: bytes) -> tuple[bytes, bool]:
-        """More of the body."""
+        """Take the next piece of the body."""
         if self._left is None:
             return piece, False
         payload = piece[: self._left]
@@ -225,5 +225,5 @@ class LengthReader:
 
     @property
     def ends_with_connection(self) -> bool:
-        """True if a close is the proper end."""
+        """True if closing the connection ends the body."""
         return self._left is None

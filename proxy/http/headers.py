@@ -1,6 +1,6 @@
-"""Which headers cross, each way.
+"""Selects the headers that are forwarded in each direction, and validates request heads.
 
-Law: an allow-list. The client's key never goes up, the provider's key never comes down.
+Invariant: allow-lists only. The client's key is never sent upstream, nor the provider's key to the client.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ SERVER = ("Server", "tokenweir")
 
 TRACEPARENT = istr("traceparent")
 
-# Up: what a provider may use of a request, in every language. Everything that names the client stays here.
+# Upstream, in every dialect: headers that a provider uses. None identifies the client.
 _UP = (istr("OpenAI-Beta"), istr("X-Stainless-Retry-Count"), TRACEPARENT, istr("tracestate"))
-# Down: what an SDK reads. Rate limits of the provider describe our account there, not the client's key: not passed.
+# Downstream: headers that SDKs read. The provider's rate limits are dropped: they describe the operator's account.
 _DOWN = {
     name.lower(): name
     for name in (
@@ -33,11 +33,11 @@ _STREAM = (("Cache-Control", "no-cache, no-transform"), ("X-Accel-Buffering", "n
 
 
 def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = ()) -> str:
-    """The header lines that a client adds to a request, each with its CRLF. `more`: names that its language has."""
+    """The client's headers for the upstream request, as lines with CRLF. `more`: names that the dialect adds."""
     lines = ""
     for name in (*_UP, *more):
         value = client.get(name)
-        if value is not None and name in more:  # a list may come in several lines
+        if value is not None and name in more:  # a list may be split into several headers
             value = ", ".join(client.getall(name))
         if value is not None and _plain(value):
             lines += f"{name}: {value}\r\n"
@@ -45,7 +45,7 @@ def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = ()) -> str:
 
 
 def downward(upstream: Head, exchange_id: str, *, streamed: bool, more: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Headers of the response to the client. `more`: names that its language has, in lower case."""
+    """Headers of the response to the client. `more`: names that the dialect adds, in lower case."""
     headers = [
         (_DOWN.get(name, name), value)
         for name, value in upstream.headers
@@ -59,11 +59,11 @@ def downward(upstream: Head, exchange_id: str, *, streamed: bool, more: tuple[st
 
 
 def _plain(value: str) -> bool:
-    """Visible ASCII and spaces only: nothing that could end a header or mean something else to another parser."""
+    """True for visible ASCII and spaces only: no other parser can end the header there or read it differently."""
     return value.isascii() and value.isprintable()
 
 
-# A second one of these could be read by the next parser instead of the first.
+# Of two such headers, the next parser could use the other one.
 _ONCE = (
     "Authorization", "Host", "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Expect",
     "Upgrade", "Idempotency-Key", "x-api-key", "x-goog-api-key", "api-key",
@@ -73,52 +73,52 @@ _VERSIONS = (HttpVersion11, HttpVersion10)
 
 
 def validate_head(request: web.BaseRequest) -> bool:
-    """Raise ApiError for a request that two parsers could read differently.
+    """Raise ApiError for an ambiguous request head.
 
-    True: it is answered, but the connection is closed after it (it offered another protocol).
+    Returns True if the connection must be closed after the response: the client offered another protocol.
     """
     headers = request.headers
     names = set(map(str.lower, headers))
     if len(names) < len(headers):
         _refuse_repeated(headers)
     if request.version not in _VERSIONS:
-        raise ApiError(505, "HTTP/1.1 is spoken here.", code="http_version")
+        raise ApiError(505, "Only HTTP/1.1 is supported.", code="http_version")
     host = headers.get("Host")
     if host is not None and _HOST.fullmatch(host) is None:
-        raise bad_request("The Host header is not a host.", param="Host", code="invalid_header")
+        raise bad_request("The Host header is not a valid host.", param="Host", code="invalid_header")
     if not request.raw_path.startswith("/"):
         raise bad_request("The request target must be a path.", code="invalid_target")
     coded = "transfer-encoding" in names
     if coded:
         _refuse_coding(request, headers["Transfer-Encoding"])
     if request.method in ("GET", "HEAD") and (coded or headers.get("Content-Length", "0") != "0"):
-        raise bad_request(f"A {request.method} request has no body.", code="unexpected_body")
-    if not names.isdisjoint(_ASKING):
-        _refuse_unmet(headers)
+        raise bad_request(f"A {request.method} request must not have a body.", code="unexpected_body")
+    if not names.isdisjoint(_DEMANDS):
+        _refuse_demands(headers)
     return "upgrade" in names
 
 
 def _refuse_repeated(headers: CIMultiDictProxy[str]) -> None:
     for name in _ONCE:
         if len(headers.getall(name, ())) > 1:
-            raise bad_request(f"More than one {name} header.", param=name, code="duplicate_header")
+            raise bad_request(f"The request has more than one {name} header.", param=name, code="duplicate_header")
 
 
 def _refuse_coding(request: web.BaseRequest, coding: str) -> None:
-    """Chunked, and nothing but chunked, in HTTP/1.1 only."""
+    """Accept `chunked` alone, in HTTP/1.1, without Content-Length."""
     if coding.lower() != "chunked" or request.version < HttpVersion11 or "Content-Length" in request.headers:
         raise bad_request("The request's length is ambiguous.", param="Transfer-Encoding", code="invalid_header")
 
 
-_ASKING = ("expect", "trailer", "upgrade")
+_DEMANDS = ("expect", "trailer", "upgrade")
 
 
-def _refuse_unmet(headers: CIMultiDictProxy[str]) -> None:
-    """What a client asks of us beyond an answer, and does not get."""
+def _refuse_demands(headers: CIMultiDictProxy[str]) -> None:
+    """Refuse expectations, trailers and upgrades that the proxy does not support."""
     if headers.get("Expect", "100-continue").lower() != "100-continue":
-        raise ApiError(417, "Only 100-continue can be expected.", param="Expect", code="expectation_failed")
+        raise ApiError(417, "Only 100-continue is supported.", param="Expect", code="expectation_failed")
     if "Trailer" in headers:
         raise bad_request("Trailers are not accepted.", param="Trailer", code="invalid_header")
-    # Java's client offers h2c with its first request: an HTTP/1.1 answer declines it. Nothing else is offered by any.
+    # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. No SDK offers anything else.
     if headers.get("Upgrade", "h2c").lower() != "h2c":
-        raise bad_request("There is nothing to upgrade to.", param="Upgrade", code="invalid_header")
+        raise bad_request("Protocol upgrades are not supported.", param="Upgrade", code="invalid_header")

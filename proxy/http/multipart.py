@@ -1,8 +1,7 @@
-"""A client's multipart/form-data body: fields are strings, files are `Upload`s, and what goes up is written anew.
+"""Parses and writes multipart/form-data: fields are strings, files are `Upload`s; the upstream body is written anew.
 
-Law: as strict as what is said of JSON. One spelling of each thing is understood, nothing stands before the first part
-or after the last, a name comes once, and our own boundary is one that no client can have known. A file's bytes are
-never touched.
+Invariants: as strict as the parsing of JSON. Each element has one accepted form, no bytes precede the first part or
+follow the last, a name occurs once, and clients cannot predict the upstream boundary. A file's bytes are never changed.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from urllib.parse import unquote
 from proxy.http.errors import ApiError, bad_request
 from proxy.metering.request import Upload
 
-# OpenAI's longest form has 15 fields; lists come as one part for each value.
+# OpenAI's longest form has 15 fields; a list has one part for each value.
 PARTS_MAX = 100
 PART_HEAD_BYTES_MAX = 4096
-# Longer than any value that a model reads; what is longer is a file without a filename.
+# Longer than any field for a model; a longer one is a file without a filename.
 FIELD_BYTES_MAX = 1 << 20
 
 _TYPE = re.compile(
@@ -28,13 +27,13 @@ _TYPE = re.compile(
     re.IGNORECASE | re.ASCII | re.VERBOSE,
 )
 _PARAMETER = re.compile(r';[ \t]*([A-Za-z]+\*?)=(?:"((?:[^"\\\r\n]|\\.)*)"|([^\s";]+))[ \t]*')
-# Every field of the SDKs; what two parsers could read differently is none.
+# Matches every field of the SDKs, and no ambiguous name.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}(?:\[[A-Za-z0-9_.-]{0,100}\]){0,3}", re.ASCII)
 _PLAIN_CODINGS = ("binary", "8bit", "7bit")
 
 
 def parse(body: bytes, content_type: str) -> dict[str, Any]:
-    """Name → string or Upload, in their order; a list of them where the name ends with []. Raises ApiError."""
+    """Name → string or Upload, in order; a list of them if the name ends with []. Raises ApiError."""
     document: dict[str, Any] = {}
     for name, value in _parts(body, _boundary(content_type)):
         if name.endswith("[]"):
@@ -47,7 +46,7 @@ def parse(body: bytes, content_type: str) -> dict[str, Any]:
 
 
 def serialise(document: Mapping[str, Any]) -> tuple[str, bytes]:
-    """The content type, and the body. What `parse` gives."""
+    """The result of `parse` → the content type and the body."""
     boundary = secrets.token_hex(24)
     pieces: list[bytes] = []
     for name, values in document.items():
@@ -58,16 +57,16 @@ def serialise(document: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def without_boundary(body: bytes, content_type: str) -> bytes:
-    """The body as it is in every repetition: SDKs make a boundary for each."""
+    """The body without its boundary, equal in every retry: SDKs make a new boundary for each."""
     return body.replace(_boundary(content_type), b"")
 
 
 def _boundary(content_type: str) -> bytes:
-    found = _TYPE.fullmatch(content_type.strip())
-    if found is None:
+    match = _TYPE.fullmatch(content_type.strip())
+    if match is None:
         message = "The request must be multipart/form-data, with a boundary."
         raise ApiError(415, message, param="Content-Type", code="unsupported_media_type")
-    return b"--" + (found[1] or found[2]).encode()
+    return b"--" + (match[1] or match[2]).encode()
 
 
 def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[str, str | Upload]]:
@@ -75,11 +74,11 @@ def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[str, str | Upload]]:
     if len(rest) > PARTS_MAX + 1:
         raise bad_request(f"The form has more than {PARTS_MAX} parts.", code="invalid_multipart")
     if first or not rest or rest.pop() not in (b"--", b"--\r\n"):
-        raise _broken("it does not begin and end with its boundary")
+        raise _invalid("it does not begin and end with its boundary")
     for part in rest:
         head, found, content = part.partition(b"\r\n\r\n")
         if not head.startswith(b"\r\n") or not found or len(head) > PART_HEAD_BYTES_MAX:
-            raise _broken("a part has no head, or one that is too long")
+            raise _invalid("a part has no head, or its head is too long")
         yield _part(head[2:], content)
 
 
@@ -87,7 +86,8 @@ def _part(head: bytes, content: bytes) -> tuple[str, str | Upload]:
     headers = _headers(head)
     name, filename = _disposition(headers.get("content-disposition", ""))
     if headers.get("content-transfer-encoding", "binary").lower() not in _PLAIN_CODINGS:
-        raise bad_request("A part of the form is encoded.", param=name, code="invalid_multipart")
+        message = "A part of the form has an unsupported Content-Transfer-Encoding."
+        raise bad_request(message, param=name, code="invalid_multipart")
     if filename is not None:
         return name, Upload(filename, headers.get("content-type", ""), content)
     if len(content) > FIELD_BYTES_MAX:
@@ -105,29 +105,29 @@ def _headers(head: bytes) -> dict[str, str]:
         try:
             key, text = name.decode("ascii").lower(), value.decode().strip(" \t")
         except UnicodeDecodeError:
-            raise _broken("the head of a part is not UTF-8") from None
+            raise _invalid("the head of a part is not UTF-8") from None
         if not found or not key or key != key.strip() or key in headers or not text.isprintable():
-            raise _broken("the head of a part cannot be read")
+            raise _invalid("the head of a part is malformed")
         headers[key] = text
     return headers
 
 
 def _disposition(text: str) -> tuple[str, str | None]:
-    """Name, and filename if it has one."""
+    """The name, and the filename if there is one."""
     kind, at = text.partition(";")[0].strip(), text.find(";")
-    given: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     while 0 <= at < len(text):
-        found = _PARAMETER.match(text, at)
-        if found is None or found[1].lower() in given:
-            raise _broken("the head of a part cannot be read")
-        given[found[1].lower()] = re.sub(r"\\(.)", r"\1", found[2]) if found[2] is not None else found[3]
-        at = found.end()
-    if kind.lower() != "form-data" or not _NAME.fullmatch(given.get("name", "")):
-        raise _broken("a part has no name, or none that a field can have")
-    extended = given.get("filename*", "")
+        match = _PARAMETER.match(text, at)
+        if match is None or match[1].lower() in parameters:
+            raise _invalid("the head of a part is malformed")
+        parameters[match[1].lower()] = re.sub(r"\\(.)", r"\1", match[2]) if match[2] is not None else match[3]
+        at = match.end()
+    if kind.lower() != "form-data" or not _NAME.fullmatch(parameters.get("name", "")):
+        raise _invalid("a part has no name, or an invalid one")
+    extended = parameters.get("filename*", "")
     if extended.lower().startswith("utf-8''"):
-        return given["name"], unquote(extended[7:])
-    return given["name"], given.get("filename")
+        return parameters["name"], unquote(extended[7:])
+    return parameters["name"], parameters.get("filename")
 
 
 def _written(name: str, value: str | Upload) -> Iterator[bytes]:
@@ -144,9 +144,9 @@ def _written(name: str, value: str | Upload) -> Iterator[bytes]:
 
 
 def _quoted(text: str) -> str:
-    """A filename as it cannot be misread: a quote as browsers write it, and no sign that means something else."""
+    """A filename as a quoted string: `"` as browsers escape it; backslashes and unprintable characters become `_`."""
     return "".join(one if one.isprintable() and one != "\\" else "_" for one in text.replace('"', "%22"))
 
 
-def _broken(reason: str) -> ApiError:
+def _invalid(reason: str) -> ApiError:
     return bad_request(f"The form cannot be read: {reason}.", code="invalid_multipart")

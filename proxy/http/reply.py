@@ -1,7 +1,7 @@
-"""The answer to a client, written straight to its connection.
+"""A response to a client, written directly to its connection.
 
-Law: the head is made of checked values only; a body has a known length, or is chunked, or (HTTP/1.0) ends with the
-connection. When aiohttp takes the connection back it finds nothing left to do.
+Invariants: the head contains validated values only; a body has a known length, is chunked, or (HTTP/1.0) ends with the
+connection. When aiohttp gets the connection back, nothing is left to write.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 class Reply(web.StreamResponse):
-    """One answer. `begin`, then the body by whoever has the transport, then `end`, or close the transport instead."""
+    """One response: `begin`, then write the body to the transport, then `end`, or close the transport instead."""
 
-    def __init__(self, request: web.BaseRequest) -> None:  # aiohttp's own set-up is for what it would write itself
+    def __init__(self, request: web.BaseRequest) -> None:  # not super().__init__: it prepares what aiohttp would write
         self._request = request
         self._kept = bool(request.keep_alive)
         self.chunked_body = False
-        """the body is to be framed in chunks"""
+        """the body must be framed in chunks"""
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]], *, length: int | None, body: bytes = b"") -> bool:
-        """Write the head, and with it the body if it is at hand. False if the client has gone."""
+        """Write the head, and the body if it is complete. False if the client has disconnected."""
         transport = self._request.transport
         if transport is None or transport.is_closing():
             return False
@@ -36,7 +36,7 @@ class Reply(web.StreamResponse):
         date, framing = _date(int(time.time())), self._framing(length)
         head = f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{fields}Date: {date}\r\n{framing}\r\n\r\n"
         written = head.encode("latin-1") + body
-        self._request.writer.output_size += len(written)  # aiohttp must not answer once more if a bug of ours shows
+        self._request.writer.output_size += len(written)  # so that aiohttp does not send an error after it
         transport.write(written)
         return True
 
@@ -53,31 +53,31 @@ class Reply(web.StreamResponse):
         return f"{framing}\r\nConnection: close" if framing else "Connection: close"
 
     def end(self) -> None:
-        """The body is whole."""
+        """The body is complete."""
         transport = self._request.transport
         if self.chunked_body and transport is not None:
             transport.write(b"0\r\n\r\n")
 
     async def drained(self) -> None:
-        """Wait until the client has taken enough. Raises ConnectionError if it leaves."""
+        """Wait until the write buffer has drained. Raises ConnectionError if the client disconnects."""
         await self._request.writer.drain()
 
-    # -- what aiohttp asks when the handler has returned
+    # -- called by aiohttp when the handler has returned
 
     @property
     def keep_alive(self) -> bool:
-        """Whether the connection may serve another request."""
+        """True if the connection may serve another request."""
         return self._kept
 
     def force_close(self) -> None:
-        """It may not."""
+        """Close the connection after this response."""
         self._kept = False
 
     async def prepare(self, request: web.BaseRequest) -> Any:
-        """Nothing is left to do."""
+        """Nothing to do: `begin` has written the head."""
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing is left to do."""
+        """Nothing to do: `end` has ended the body."""
 
 
 @lru_cache(maxsize=2)

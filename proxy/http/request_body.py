@@ -1,7 +1,7 @@
-"""A client's body: read within limits, parsed so that what was checked is what goes up.
+"""Reads a client's body within limits, and parses it strictly.
 
-Law: what is forwarded is the parsed object re-serialised, never the bytes that were inspected, because parsers
-disagree about duplicate keys and odd numbers, and whoever is billed must not choose between two readings.
+Invariant: the upstream body is the parsed object serialised again, never the client's bytes: parsers disagree about
+duplicate keys and unusual numbers, and a client must not be able to send one request for checks and another upstream.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from proxy.http import multipart
 from proxy.http.errors import JSON_TYPE, ApiError, bad_request
 from proxy.metering.dialect import RequestBody
 
-# Deeper than any request of the known SDKs (tool schemas nest about 20), far below the parser's own recursion limit.
+# Deeper than any request of the known SDKs (tool schemas nest about 20 levels), far below the parser's recursion limit.
 DEPTH_MAX = 64
-# Ten times what the longest conversation with the largest set of tools has; reading more would hold up every stream.
+# Ten times the longest conversation with the largest set of tools; parsing more would delay every stream.
 CONTAINERS_MAX = 50_000
-# A body must arrive within this many seconds, plus the time that what has come so far takes at the slowest rate.
+# A body must arrive within this many seconds, plus the time that the received bytes take at the lowest rate.
 BODY_S = 30.0
 BODY_BYTES_PER_S_MIN = 16 * 1024
 
-# A string without an end takes the rest, and nothing is tried twice: any body is read in linear time.
+# An unterminated string matches the rest, and the possessive quantifiers never backtrack: linear time for any body.
 _STRUCTURE = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 
 async def read_body(request: web.BaseRequest, *, bytes_max: int) -> bytes:
-    """The whole body. Raises ApiError 413, 415 or 408; a client that leaves raises ConnectionError."""
+    """The complete body. Raises ApiError 413, 415 or 408, and ConnectionError if the client disconnects."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise ApiError(415, "A compressed request body is not accepted.", param="Content-Encoding")
     if (request.content_length or 0) > bytes_max:
@@ -45,7 +45,7 @@ async def read_body(request: web.BaseRequest, *, bytes_max: int) -> bytes:
     content = request.content
     if content.is_eof():
         body = content.read_nowait()
-        if len(body) > bytes_max:  # chunked, and all here already
+        if len(body) > bytes_max:  # chunked, and fully received
             raise _too_large(bytes_max)
         return body
     try:
@@ -79,11 +79,11 @@ def _too_large(bytes_max: int) -> ApiError:
 
 
 class _DuplicateKeyError(ValueError):
-    """The name that stands twice in one object."""
+    """A name occurs twice in one object; the message is the name."""
 
 
 class _BadNumberError(ValueError):
-    """A number JSON does not have, or one that no double can hold."""
+    """Not a JSON number, or out of the range of a double."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ _DECODER = json.JSONDecoder(
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """A JSON object, strictly. Raises ApiError 400 that says what is wrong and, where it can, names the field."""
+    """Parse a JSON object strictly. Raises ApiError 400, which names the field if it is known."""
     if body.count(b"[") + body.count(b"{") > DEPTH_MAX:
         _check_structure(body)
     try:
@@ -127,7 +127,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
         raise bad_request(message, param=name, code="duplicate_key") from None
     except _BadNumberError as refusal:
         raise bad_request(
-            f"The request body has a bad number: {refusal}.",
+            f"The request body has an invalid number: {refusal}.",
             param=_field_of_bad_number(body),
             code="invalid_json",
         ) from None
@@ -139,20 +139,20 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
 
 def _field_of_bad_number(body: bytes) -> str | None:
-    """The name under which the first bad number stands, found by a second, tolerant reading."""
-    found: list[str] = []
+    """The name of the member with the first invalid number, from a second, tolerant parse."""
+    names: list[str] = []
 
     def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found.extend(name for name, value in pairs if isinstance(value, float) and not isfinite(value))
+        names.extend(name for name, value in pairs if isinstance(value, float) and not isfinite(value))
         return {}
 
-    with suppress(ValueError):  # what follows the bad number need not be JSON at all
+    with suppress(ValueError):  # the bytes after the invalid number may not be JSON
         json.loads(body, object_pairs_hook=note)
-    return _shown(found[0]) if found else None
+    return _shown(names[0]) if names else None
 
 
 def _shown(name: str) -> str:
-    """A member's name as an error can carry it: not endless, and nothing that UTF-8 or a terminal cannot take."""
+    """A member's name for an error message: cut to 64 characters; "…" if it is not printable."""
     return name[:64] if name.isprintable() else "…"
 
 
@@ -163,7 +163,7 @@ def _reason(refusal: Exception) -> str:
 
 
 def _check_structure(body: bytes) -> None:
-    """Raise ApiError 400 for too deep or too many arrays and objects. Linear; stops as soon as a limit is passed."""
+    """Raise ApiError 400 for too deep or too many arrays and objects. Linear time; stops at the first limit passed."""
     depth = containers = 0
     for token in _STRUCTURE.finditer(body):
         first = body[token.start()]
@@ -180,28 +180,28 @@ def _check_structure(body: bytes) -> None:
 
 
 def serialise(document: dict[str, Any]) -> bytes:
-    """The object as it goes to the provider: same names, same values, numbers of any size exact."""
+    """The object as JSON for the provider: the same names and values; integers of any size are exact."""
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
-        # A lone surrogate, legal as an escape in JSON: keep it an escape.
+        # JSON allows a lone surrogate as an escape: keep the escape.
         return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
 class BodyCodec:
-    """One way to write a document."""
+    """Reads and writes bodies of one content type."""
 
     parse: Callable[[bytes, str], dict[str, Any]]
-    """the body and its Content-Type as the client sent it → the document. Raises ApiError"""
+    """the client's body and Content-Type → the document. Raises ApiError"""
     write: Callable[[dict[str, Any]], tuple[str, bytes]]
-    """the document → the Content-Type and the body that go up"""
+    """the document → the upstream Content-Type and body"""
     idempotency_bytes: Callable[[bytes, str], bytes] = lambda body, _content_type: body
-    """the body and its Content-Type → what is the same in every repetition of a request, and in no other"""
+    """the client's body and Content-Type → bytes that are equal for retries of one request only"""
 
 
 def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
-    return parse_object(body)  # whatever it is called: some clients say nothing, or text/plain
+    return parse_object(body)  # whatever the Content-Type: some clients send none, or text/plain
 
 
 def _write_json(document: dict[str, Any]) -> tuple[str, bytes]:

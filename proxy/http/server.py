@@ -1,8 +1,8 @@
-"""What can be asked of the proxy: a closed table of routes. Everything else is a 404.
+"""The HTTP server and its closed route table. Every other path returns 404.
 
-Law: a path is matched exactly as it came, undecoded, so that route, meter and upstream can never read it differently;
-where a model's name stands in it, that is all that varies. A refusal has the shape of the language it was asked in.
-A route to a provider cannot be registered without the dialect that meters its answers.
+Invariants: a path is matched exactly and undecoded, so that route, meter and upstream interpret it alike; its only
+variable part is a model's name. An error has the format of the path's dialect. A route to a provider cannot be
+registered without the dialect that meters its responses.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from proxy.http.headers import validate_head
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
-# How long an idle connection is kept; a later request's head must be whole by then, too.
+# How long an idle connection is kept; also the limit for the complete head of its next request.
 KEEP_ALIVE_S = 75.0
-# Connections waiting to be accepted while the loop is busy.
+# Connections that wait to be accepted while the event loop is busy.
 BACKLOG = 4096
 
 Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
 ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None], Awaitable[web.StreamResponse]]
 
-# A model's name in a path: as settings spell names, and nothing that another parser could take for a way up or out.
+# A model's name in a path: the characters of names in settings, without segments that another parser could normalise.
 _NAMED = re.compile(r"(?![^?]*(?://|/\.{0,2}/|/\.{0,2}$))[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,255}", re.ASCII)
 
 
 class Routes:
-    """Method and path → who serves it."""
+    """Method and path → handler."""
 
     def __init__(self) -> None:
         self._table: dict[tuple[str, str], Serve] = {}
         self._paths: set[str] = set()
-        # By what stands around the name, then by method.
+        # (text before, text after the name) → method → handler of the name
         self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
-        self._shapes: dict[tuple[str, str], ErrorShape] = {}  # by how a path begins and ends
+        self._shapes: dict[tuple[str, str], ErrorShape] = {}  # (prefix, suffix) of a path → its error format
 
     def local(self, method: str, path: str, serve: Serve) -> None:
-        """A route that this proxy answers by itself: nothing goes to a provider."""
+        """A route that the proxy itself answers."""
         self._add(method, path, serve)
 
     def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
-        """The same for every path that has a name between `before` and `after`; `of` that name."""
+        """The same for every path with a name between `before` and `after`; `of`: name → handler."""
         methods = self._templates.setdefault((before, after), {})
         if method in methods:
             raise ValueError(f"{method} {before}…{after} is registered twice")
         methods[method] = of
 
     def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
-        """A route to providers. Raises TypeError for a dialect that could not meter what comes back."""
+        """Routes to providers, for all paths of `dialect`. Raises TypeError for a dialect without a meter."""
         if not isinstance(dialect, Dialect) or not callable(dialect.tally) or not dialect.framings:
             raise TypeError("a route to a provider needs a dialect with a meter")
 
@@ -81,7 +81,7 @@ class Routes:
         self._paths.add(path)
 
     def find(self, method: str, raw_path: str) -> Serve:
-        """Raises ApiError 404 or 405."""
+        """The handler. Raises ApiError 404 or 405."""
         path = raw_path.partition("?")[0]
         serve = self._table.get((method, path))
         if serve is not None:
@@ -90,11 +90,11 @@ class Routes:
         if method in methods:
             return methods[method](name)
         if methods or path in self._paths:
-            raise ApiError(405, f"{method} is not allowed here.", code="method_not_allowed")
+            raise ApiError(405, f"The method {method} is not allowed for this URL.", code="method_not_allowed")
         raise errors.unknown_route(method, path)
 
     def _named(self, path: str) -> tuple[Mapping[str, Callable[[str], Serve]], str]:
-        """What the template that `path` fits leads to, and the name in it."""
+        """The matching template's handlers by method, and the name in `path`."""
         for (before, after), methods in self._templates.items():
             name = path[len(before) : len(path) - len(after)]
             if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
@@ -102,20 +102,19 @@ class Routes:
         return {}, ""
 
     def shape(self, raw_path: str) -> ErrorShape:
-        """How a refusal of `raw_path` looks: as its dialect says it; of a path that leads nowhere, the longest prefix
-        tells."""
+        """The error format of a path: its dialect's; for an unknown path, that of the longest match."""
         path = raw_path.partition("?")[0]
-        fitting = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
-        return self._shapes[max(fitting, key=lambda both: len("".join(both)))] if fitting else OPENAI_ERRORS
+        matches = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
+        return self._shapes[max(matches, key=lambda both: len("".join(both)))] if matches else OPENAI_ERRORS
 
 
 class Server:
-    """Listens, and hands every request to its route."""
+    """Listens, and dispatches requests to their routes."""
 
     def __init__(
         self, routes: Routes, *, refused: Callable[[int, str | None], None], headers: Mapping[str, str] | None = None
     ) -> None:
-        """`headers`: of every answer, where its route has not said otherwise, or begun it."""
+        """`headers`: defaults for every response, unless the route has set or sent its own."""
         self._routes = routes
         self._headers = headers or {}
         self._refused = refused
@@ -130,9 +129,9 @@ class Server:
         self._sites: list[web.BaseSite] = []
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
-        """Listen; the port in use (for port 0: the one the system chose). Raises OSError."""
-        if HttpRequestParser is HttpRequestParserPy:  # it reads some malformed requests that others read differently
-            raise OSError("aiohttp runs here without its C parser: install a build that has it")
+        """Listen; return the port (for port 0: the one that the system chose). Raises OSError."""
+        if HttpRequestParser is HttpRequestParserPy:  # it accepts some ambiguous requests
+            raise OSError("aiohttp has no C parser here: install a build with its C extensions")
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_port=reuse_port or None)
         await site.start()
@@ -141,14 +140,14 @@ class Server:
         return int(addresses[0][1]) if addresses else port
 
     async def stop_listening(self) -> None:
-        """Take no new connection; those that are open go on, idle ones are closed."""
+        """Accept no new connections and close idle ones; running requests continue."""
         for site in self._sites:
             await site.stop()
         self._sites.clear()
         self._server.pre_shutdown()
 
     async def close(self) -> None:
-        """Close what is left."""
+        """Close all connections."""
         await self._server.shutdown(timeout=1.0)
         await self._runner.cleanup()
 
@@ -156,26 +155,26 @@ class Server:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
         try:
-            closes = validate_head(request)
+            must_close = validate_head(request)
         except ApiError as refusal:
-            return self._refuse(refusal, request, closes=True)
+            return self._refuse(refusal, request, must_close=True)
         try:
             serve = self._routes.find(request.method, request.raw_path)
             response = await serve(request, connection)
         except ApiError as refusal:
-            return self._refuse(refusal, request, closes=closes)
+            return self._refuse(refusal, request, must_close=must_close)
         if not response.prepared:
             for name, value in self._headers.items():
                 response.headers.setdefault(name, value)
-        if closes:
+        if must_close:
             response.force_close()
         return response
 
-    def _refuse(self, refusal: ApiError, request: web.BaseRequest, *, closes: bool) -> web.Response:
+    def _refuse(self, refusal: ApiError, request: web.BaseRequest, *, must_close: bool) -> web.Response:
         self._refused(refusal.status, refusal.code)
         response = refused_response(refusal, self._routes.shape(request.raw_path))
         response.headers.update(self._headers)
-        if closes:
+        if must_close:
             response.force_close()
         return response
 

@@ -1,1 +1,1 @@
-"""The local durable outbox: an append-only log of records and a table of progress."""
+"""The local durable outbox: an append-only log of exchange records, and a table of their progress."""

@@ -1,10 +1,10 @@
-"""The journal's wire format: frames, and how to find them again in a damaged file. Pure: bytes in, values out.
+"""Encodes and decodes the journal's frames, and finds them in a damaged file. Pure: bytes in, values out.
 
 A frame is `magic · length · ~length · crc32 · kind · seq · payload`, little-endian. The payload is JSON, hence UTF-8,
-and the magic holds bytes that UTF-8 never uses: no model or key name can forge a frame. The length is written twice,
-once inverted, so that a flipped bit in it is told from a torn tail. The CRC covers kind, seq and payload.
+and the magic contains bytes that UTF-8 never uses: no model or key name can forge a frame. The length is written
+twice, once inverted, which distinguishes a flipped bit in it from a torn tail. The CRC covers kind, seq and payload.
 
-Law: for any bytes at all, `scan` ends, raises nothing, and gives out no frame that was not written.
+Invariant: for any bytes, `scan` terminates, raises nothing, and returns no frame that was not written.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _HEAD = Struct("<4sIII")
 _TAIL = Struct("<BQ")
 HEADER_BYTES = _HEAD.size + _TAIL.size
 
-# The largest record of the recorded provider exchanges is below 4 KiB; 1 MiB is far above, and its length fits 20 bits.
+# The largest record of all recorded provider exchanges is below 4 KiB; a length below 1 MiB fits 20 bits.
 PAYLOAD_BYTES_MAX = (1 << 20) - 1 - HEADER_BYTES
 
-# Newest shape of UsageRecord that this code can read; a higher one is kept aside, never guessed at.
+# Newest version of UsageRecord that this code can read; a higher one is quarantined, never guessed at.
 RECORD_VERSION = 1
 
 _LENGTH_MASK = 0xFFFFFFFF
@@ -37,18 +37,18 @@ _T = TypeVar("_T")
 
 
 class FrameKind(IntEnum):
-    """What a frame says."""
+    """The type of a frame's payload."""
 
     OPEN = 1
     """An exchange was admitted; payload: `Opened`."""
     CLOSE = 2
-    """It ended; payload: `UsageRecord`."""
+    """An exchange ended; payload: `UsageRecord`."""
     SETTLED = 3
-    """The ledger has the records of these CLOSE frames; payload: list of their seqs."""
+    """The ledger has recorded these CLOSE frames; payload: list of their seqs."""
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One good frame of a segment; `offset` and `length` (header included) in bytes; `kind` may be of the future."""
+    """One valid frame of a segment; `offset` and `length` (header included) in bytes; `kind` may be unknown here."""
 
     offset: int
     length: int
@@ -59,20 +59,20 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """All that one segment holds."""
+    """The content of one segment."""
 
     frames: list[Frame]
     gaps: list[tuple[int, int]]
-    """(offset, length) of bytes that are no frame"""
+    """(offset, length) of bytes that are not a frame"""
     torn_bytes: int
-    """length of the unfinished frame at the end: the ordinary trace of a crash"""
+    """length of the incomplete frame at the end: normal after a crash"""
 
 
 class Envelope(msgspec.Struct):
-    """The least that must be readable of a record to know what it closes."""
+    """The part of a record that is readable in every version: the exchange that it closes."""
 
     class Of(msgspec.Struct):
-        """The half that was opened."""
+        """The record's `Opened`."""
 
         exchange_id: str
 
@@ -88,11 +88,11 @@ _SEQS = msgspec.json.Decoder(list[int])
 
 
 class UndecodableError(ValueError):
-    """A payload that this version cannot read: it is kept aside for one that can."""
+    """A payload that this version cannot read: it is quarantined for a version that can."""
 
 
 def encode_frame(kind: int, seq: int, payload: bytes) -> bytes:
-    """One frame, ready to be appended."""
+    """The bytes of one frame."""
     assert len(payload) <= PAYLOAD_BYTES_MAX, "payload too long for a frame"
     tail = _TAIL.pack(kind, seq)
     length = len(payload)
@@ -100,7 +100,7 @@ def encode_frame(kind: int, seq: int, payload: bytes) -> bytes:
 
 
 def frame_at(image: bytes, offset: int) -> Frame | None:
-    """The frame that begins at `offset`, or None if the bytes there are not a whole good frame."""
+    """The frame that begins at `offset`, or None if there is no complete, valid frame."""
     start = offset + HEADER_BYTES
     if len(image) < start:
         return None
@@ -115,7 +115,7 @@ def frame_at(image: bytes, offset: int) -> Frame | None:
 
 
 def scan(image: bytes) -> Scan:
-    """Every good frame in order; after bad bytes the reading goes on at the next good frame."""
+    """All valid frames in order; after damaged bytes the scan continues at the next valid frame."""
     frames: list[Frame] = []
     gaps: list[tuple[int, int]] = []
     offset = 0
@@ -134,7 +134,7 @@ def scan(image: bytes) -> Scan:
 
 
 def _next_frame(image: bytes, offset: int) -> Frame | None:
-    """The first good frame at or after `offset`."""
+    """The first valid frame at or after `offset`."""
     while (offset := image.find(MAGIC, offset)) >= 0:
         if frame := frame_at(image, offset):
             return frame
@@ -143,7 +143,7 @@ def _next_frame(image: bytes, offset: int) -> Frame | None:
 
 
 def _is_torn(image: bytes, offset: int) -> bool:
-    """True if the rest of the image is the beginning of one frame whose end was never written."""
+    """True if the rest of the image is the beginning of one incomplete frame."""
     rest = len(image) - offset
     if rest < _HEAD.size:
         return image.startswith(MAGIC[:rest], offset) if rest < len(MAGIC) else image.startswith(MAGIC, offset)
@@ -153,28 +153,30 @@ def _is_torn(image: bytes, offset: int) -> bool:
 
 
 def opened_payload(opened: Opened) -> bytes:
-    """`Opened` → JSON. Raises ValueError if a name in it cannot be written as UTF-8: nothing was opened then."""
+    """`Opened` → JSON. Raises ValueError if it is too long, or a name in it cannot be encoded as UTF-8."""
     payload = _ENCODER.encode(opened)
-    if len(payload) > PAYLOAD_BYTES_MAX // 2:  # its record repeats it, and must fit as well
-        raise ValueError(f"an exchange described in {len(payload)} bytes cannot be journaled")
+    if len(payload) > PAYLOAD_BYTES_MAX // 2:  # the record repeats it and must fit too
+        raise ValueError(
+            f"the exchange's description has {len(payload)} bytes; the journal takes {PAYLOAD_BYTES_MAX // 2}"
+        )
     return payload
 
 
 def record_payload(record: UsageRecord) -> bytes:
-    """`UsageRecord` → JSON, always: what cannot be written of a provider's words or of the details is replaced.
+    """`UsageRecord` → JSON. Never fails: provider texts and details that cannot be encoded are replaced.
 
-    Every number survives. (A provider may send lone surrogates, which JSON allows and UTF-8 does not.)
+    Every count is kept. (A provider may send lone surrogates, which JSON allows and UTF-8 does not.)
     """
     try:
         payload = _ENCODER.encode(record)
     except (UnicodeEncodeError, TypeError, RecursionError):
-        payload = _ENCODER.encode(_writable(record))
+        payload = _ENCODER.encode(_encodable(record))
     if len(payload) > PAYLOAD_BYTES_MAX:
-        payload = _ENCODER.encode(structs.replace(_writable(record), details={"details_dropped": len(payload)}))
+        payload = _ENCODER.encode(structs.replace(_encodable(record), details={"details_dropped": len(payload)}))
     return payload
 
 
-def _writable(record: UsageRecord) -> UsageRecord:
+def _encodable(record: UsageRecord) -> UsageRecord:
     return structs.replace(
         record,
         finish_reason=_text(record.finish_reason),
@@ -183,7 +185,7 @@ def _writable(record: UsageRecord) -> UsageRecord:
     )
 
 
-# Longer words than any known finish reason or response id (36 to 64 characters); the rest would be noise.
+# Known finish reasons and response ids have up to 64 characters; longer texts are cut.
 _TEXT_CHARS_MAX = 256
 
 
@@ -192,7 +194,7 @@ def _text(text: str | None) -> str | None:
 
 
 def _details(details: Mapping[str, Any]) -> dict[str, Any]:
-    """The details that can be written; the names of the others under `details_dropped`."""
+    """The details that can be encoded; the names of the others under `details_dropped`."""
     kept: dict[str, Any] = {}
     dropped: list[str] = []
     for name, value in details.items():
@@ -219,12 +221,12 @@ def decode_record(payload: bytes) -> UsageRecord:
     """JSON → `UsageRecord`. Raises UndecodableError, also for a version above RECORD_VERSION."""
     record = _decoded(_RECORD, payload)
     if record.version > RECORD_VERSION:
-        raise UndecodableError(f"record version {record.version}, this code reads up to {RECORD_VERSION}")
+        raise UndecodableError(f"record version {record.version} is too new: this code reads up to {RECORD_VERSION}")
     return record
 
 
 def decode_envelope(payload: bytes) -> Envelope:
-    """JSON of a record of any version → what it closes. Raises UndecodableError."""
+    """JSON of a record of any version → `Envelope`. Raises UndecodableError."""
     return _decoded(_ENVELOPE, payload)
 
 

@@ -1,12 +1,13 @@
 """The local durable outbox: every exchange is opened here before its first response byte, and closed by its record.
 
-Law: what `begin` and `finish` wrote survives `kill -9` when they return (the page cache does), and a power cut after
-the next `sync`. A record stays until the ledger has it. Nothing is dropped in silence: not by a full disk (records wait
-in memory), not by a failed fsync (what is alive is written anew, elsewhere), not by damage (kept aside and said).
+Invariants: frames that `begin` and `finish` wrote survive `kill -9` once they return (the page cache does), and a
+power cut after the next `sync`. A record stays until the ledger has it. No data is dropped silently: on a full disk,
+records wait in memory; after a failed fsync, live frames are rewritten to a new file; damaged bytes are quarantined and
+reported.
 
-What is alive is known in memory by its place in the log (about 150 bytes each). The oldest segment goes when nothing in
-it is alive; when less than half of the log is alive, what is alive in the oldest is copied to the end. So the disk
-holds less than twice what is unsettled plus two segments, a byte is copied about once, and an outage copies nothing.
+The lsn of each live frame is in memory (about 150 bytes each). The oldest segment is deleted when it has no live frame;
+when less than half of the log is live, the live frames of the oldest are copied to the end. The disk therefore holds
+less than twice the unsettled bytes plus two segments, a byte is copied about once, and an outage copies nothing.
 
 All methods run on one thread, except `sync`, which may run in another.
 """
@@ -44,9 +45,9 @@ from proxy.journal.replay import COUNT_BITS, Damage, Replay, replay
 from proxy.journal.segment import Node, Segment, keep_aside, last_node, lock, next_node, segments
 
 Durability = Literal["process", "power"]
-"""What an exchange must survive before its first response byte: `kill -9`, or a power cut (the owner awaits `sync`)."""
+"""Before its first response byte an exchange survives: `kill -9`, or a power cut (the owner awaits `sync`)."""
 
-# A copied frame costs about 8 µs: running streams wait 2 ms at most for the tidying of one call.
+# Copying a frame takes about 8 µs: one call's compaction delays running streams by 2 ms at most.
 _MOVED_AT_ONCE = 250
 
 # One SETTLED frame stays far below the longest payload: 15 bytes a seq.
@@ -59,7 +60,7 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
     """A record that the ledger may not have yet."""
 
     seq: int
-    """rises over the node's whole life: epoch × 2^40 + count, without gaps within an epoch"""
+    """epoch × 2^40 + count: rises over all runs of the node, without gaps within an epoch"""
     payload: bytes
     """the record as JSON"""
 
@@ -70,36 +71,36 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 
 
 class Journal:
-    """See the law above. Made by `Journal.open`; every call costs microseconds."""
+    """See the invariants above. Created by `Journal.open`; every call takes microseconds."""
 
     def __init__(self, directory: Path, lock_fd: int, *, bytes_max: int, durability: Durability) -> None:
         last = last_node(directory)
-        found = segments(directory)
-        state = replay(directory, found)
+        existing = segments(directory)
+        state = replay(directory, existing)
         self._directory = directory
         self._lock_fd = lock_fd
         self._bytes_max = bytes_max
-        self._log = Log(directory, found)
+        self._log = Log(directory, existing)
         self._open = state.open
         self._pending = state.pending
-        self._owed: dict[int, tuple[str, bytes]] = {}
+        self._unwritten: dict[int, tuple[str, bytes]] = {}
         """seq → (exchange_id, payload) of records that could not be written yet; their OPEN stays in `_open`"""
-        self._owed_bytes = 0
-        self._owed_settled: list[int] = []
+        self._unwritten_bytes = 0
+        self._unwritten_settled: list[int] = []
         self.durability = durability
         self.wakeup: Callable[[], None] = lambda: None
         """called when a record becomes pending; the owner sets it"""
         self.torn_bytes = state.torn_bytes
-        """length of the half-written frame that the last run left: the ordinary trace of a crash"""
-        self.damage = [*state.damage, *_losses(last, state, found)]
-        """what is not as it was written: an alarm if it is not empty"""
+        """length of the incomplete frame that the last run left: normal after a crash"""
+        self.damage = [*state.damage, *_losses(last, state, existing)]
+        """damaged or missing data: an alarm if not empty"""
         self._begin_run()
         self.node = next_node(directory, last, state.epoch_seen)
         self._seq = self.node.epoch << COUNT_BITS
 
     @classmethod
     def open(cls, directory: Path, *, bytes_max: int, durability: Durability = "process") -> Journal:
-        """Read what is there and take the journal over. `bytes_max`: unsettled bytes beyond which `begin` says no.
+        """Lock and read the journal. `bytes_max`: from so many unsettled bytes on, `begin` raises JournalFull.
 
         Raises JournalInUse; JournalFull or JournalBroken if the folder cannot be written.
         """
@@ -119,33 +120,31 @@ class Journal:
     def begin(self, opened: Opened) -> None:
         """Open an exchange durably.
 
-        Raises JournalFull or JournalBroken: it was not opened, and must not be served.
+        Raises JournalFull or JournalBroken: the exchange is not open and must not be served.
         """
         assert opened.exchange_id not in self._open, "an exchange begins once"
         self._open[opened.exchange_id] = self._write_opened(opened)
 
     def reassign(self, opened: Opened) -> None:
-        """An exchange that was begun goes on as this; what it was is forgotten once this is written.
+        """Replace the `Opened` of an open exchange, durably.
 
-        Raises JournalFull or JournalBroken: it is still what it was.
+        Raises JournalFull or JournalBroken: the old one remains.
         """
-        assert opened.exchange_id in self._open, "what goes on was begun"
-        place = self._write_opened(opened)
-        self._log.mark_dead(
-            self._open[opened.exchange_id]
-        )  # where it is only now: what is alive moves as others are written
-        self._open[opened.exchange_id] = place
+        assert opened.exchange_id in self._open, "only an open exchange is reassigned"
+        lsn = self._write_opened(opened)
+        self._log.mark_dead(self._open[opened.exchange_id])  # read after the write, which may move live frames
+        self._open[opened.exchange_id] = lsn
 
     def _write_opened(self, opened: Opened) -> int:
-        """→ its place. Raises JournalFull, JournalBroken."""
+        """Write an OPEN frame; return its lsn. Raises JournalFull, JournalBroken."""
         if self.unsettled_bytes >= self._bytes_max:
             raise JournalFull(f"{self.unsettled_bytes} bytes are unsettled, {self._bytes_max} are allowed")
-        if self._owed and not self.retry():
-            raise JournalFull("ended exchanges are waiting for room on the disk")
+        if self._unwritten and not self.retry():
+            raise JournalFull("the disk is full: records of ended exchanges wait in memory")
         return self._write(FrameKind.OPEN, 0, opened_payload(opened))
 
     def finish(self, record: UsageRecord) -> bool:
-        """Close an exchange that was begun. Never fails for the disk.
+        """Close an open exchange. A failing disk raises nothing.
 
         False: the record is in memory only, until `retry` succeeds; keep its progress slot until then.
         """
@@ -153,62 +152,62 @@ class Journal:
         assert exchange_id in self._open, "an exchange ends once, after it began"
         payload = record_payload(record)
         self._seq += 1
-        self._owed[self._seq] = exchange_id, payload
-        self._owed_bytes += len(payload)
+        self._unwritten[self._seq] = exchange_id, payload
+        self._unwritten_bytes += len(payload)
         self._pending[self._seq] = NOWHERE
         written = self.retry()
         self.wakeup()
         return written
 
     def pending(self, limit: int, after: int = 0) -> list[Pending]:
-        """The first `limit` records with a seq above `after`, in order; the same ones until they are settled."""
-        found: list[Pending] = []
+        """The first `limit` unsettled records with a seq above `after`, in order."""
+        records: list[Pending] = []
         for seq in self._pending_after(after):
             if (payload := self._payload(seq, self._pending[seq])) is not None:
-                found.append(Pending(seq, payload))
-                if len(found) >= limit:
+                records.append(Pending(seq, payload))
+                if len(records) >= limit:
                     break
-        return found
+        return records
 
     def _pending_after(self, seq: int) -> Iterable[int]:
-        """Those of this run are found by counting: stepping over a long backlog would hold the event loop."""
+        """Seqs of this run are counted up: skipping over a long backlog would block the event loop."""
         if seq < self.node.epoch << COUNT_BITS:
             return (one for one in self._pending if one > seq)
         return (one for one in range(seq + 1, self._seq + 1) if one in self._pending)
 
     def settled(self, seqs: Iterable[int]) -> None:
-        """The ledger has these records for good: forget them. Saying it twice changes nothing."""
+        """The ledger has committed these records: forget them. Idempotent."""
         for seq in seqs:
-            place = self._pending.pop(seq, None)
-            if place is not None:
-                self._log.mark_dead(place)
-                self._owed_settled.append(seq)
+            lsn = self._pending.pop(seq, None)
+            if lsn is not None:
+                self._log.mark_dead(lsn)
+                self._unwritten_settled.append(seq)
         self.retry()
 
     def unfinished(self) -> list[Opened]:
-        """The exchanges that began and did not end; right after `open`: those that a crash cut off."""
-        frames = (self._log.read(place) for place in self._open.values())
+        """The open exchanges; right after `open`: those that a crash interrupted."""
+        frames = (self._log.read(lsn) for lsn in self._open.values())
         return [decode_opened(frame.payload) for frame in frames if frame is not None]
 
     def retry(self) -> bool:
-        """Write what could not be written so far, in order; True if nothing is left to write. Call it now and then."""
+        """Write the waiting frames, in order; True if none is left. Call it periodically."""
         try:
             self._write_waiting()
             written = True
         except JournalUnavailable:
             written = False
-        self._tidy()
+        self._compact()
         return written
 
     def sync(self) -> None:
-        """Make everything written before this call survive a power cut. May run in another thread; blocks for the disk.
+        """Make everything written so far survive a power cut. May run in another thread; blocks for the disk.
 
-        Raises JournalUnavailable; what is alive is then written anew by the next call on the journal's own thread.
+        Raises JournalUnavailable; the next call on the journal's own thread then rewrites the live frames.
         """
         self._log.sync()
 
     def close(self) -> None:
-        """Sync, and give the journal to the next process. A failed sync is left to the next one's reading."""
+        """Sync, close the files and release the lock. A failed sync is ignored: the next `open` finds the damage."""
         with suppress(JournalUnavailable):
             self.sync()
         self._log.close()
@@ -227,21 +226,21 @@ class Journal:
     @property
     def open_count(self) -> int:
         """Exchanges that began and did not end."""
-        return len(self._open) - len(self._owed)
+        return len(self._open) - len(self._unwritten)
 
     @property
     def held_count(self) -> int:
         """Records that are in memory only."""
-        return len(self._owed)
+        return len(self._unwritten)
 
     @property
     def unsettled_bytes(self) -> int:
         """Bytes of all exchanges that are open or unsettled."""
-        return self._log.alive_bytes + self._owed_bytes
+        return self._log.alive_bytes + self._unwritten_bytes
 
     @property
     def broken(self) -> bool:
-        """True if the disk failed twice in a row: nothing more is admitted until a restart."""
+        """True if the disk failed twice in a row: no exchange is admitted until a restart."""
         return self._log.broken
 
     def oldest_age_s(self, now: float) -> float:
@@ -253,38 +252,38 @@ class Journal:
         return 0.0
 
     def _begin_run(self) -> None:
-        """Have a segment to append to; leave damaged ones behind, once what is alive in them was copied."""
-        for place in (*self._open.values(), *self._pending.values()):
-            self._log.mark_live(place)
+        """Ensure a segment to append to; after damage a new one, to which the live frames of the others are copied."""
+        for lsn in (*self._open.values(), *self._pending.values()):
+            self._log.mark_live(lsn)
         old = tuple(self._log.segments)
         if not old or self.damage:
             self._log.roll()
             for segment in old:
-                self._vacate(segment)
-        self._tidy()
+                self._copy_live(segment)
+        self._compact()
 
     def _write_waiting(self) -> None:
-        """Write what is not in the log yet. Raises JournalFull, JournalBroken."""
+        """Write the frames that are in memory only. Raises JournalFull, JournalBroken."""
         if self._log.suspect:
             self._rewrite()
-        for seq, (exchange_id, payload) in list(self._owed.items()):
-            place = self._write(FrameKind.CLOSE, seq, payload)
-            del self._owed[seq]
-            self._owed_bytes -= len(payload)
+        for seq, (exchange_id, payload) in list(self._unwritten.items()):
+            lsn = self._write(FrameKind.CLOSE, seq, payload)
+            del self._unwritten[seq]
+            self._unwritten_bytes -= len(payload)
             self._log.mark_dead(self._open.pop(exchange_id))
             if seq in self._pending:
-                self._pending[seq] = place
+                self._pending[seq] = lsn
             else:  # settled while it was in memory only
-                self._log.mark_dead(place)
-        while self._owed_settled:
-            self._append(FrameKind.SETTLED, 0, settled_payload(self._owed_settled[:_SEQS_PER_FRAME]))
-            del self._owed_settled[:_SEQS_PER_FRAME]
+                self._log.mark_dead(lsn)
+        while self._unwritten_settled:
+            self._append(FrameKind.SETTLED, 0, settled_payload(self._unwritten_settled[:_SEQS_PER_FRAME]))
+            del self._unwritten_settled[:_SEQS_PER_FRAME]
 
     def _write(self, kind: int, seq: int, payload: bytes) -> int:
-        """Append a frame that counts; return its place. Raises JournalFull, JournalBroken."""
-        place = self._append(kind, seq, payload)
-        self._log.mark_live(place)
-        return place
+        """Append a live frame; return its lsn. Raises JournalFull, JournalBroken."""
+        lsn = self._append(kind, seq, payload)
+        self._log.mark_live(lsn)
+        return lsn
 
     def _append(self, kind: int, seq: int, payload: bytes) -> int:
         if self._log.suspect:
@@ -292,7 +291,7 @@ class Journal:
         return self._log.append(kind, seq, payload)
 
     def _rewrite(self) -> None:
-        """Copy what is alive in distrusted segments into a new one. Raises JournalFull, JournalBroken."""
+        """Copy the live frames of distrusted segments to a new one. Raises JournalFull, JournalBroken."""
         log = self._log
         log.suspect = False
         try:
@@ -302,68 +301,68 @@ class Journal:
             log.probation = True
             for segment in tuple(log.segments):
                 if not segment.trusted:
-                    self._vacate(segment)
+                    self._copy_live(segment)
         except JournalUnavailable:
             log.suspect = not log.broken
             raise
 
-    def _tidy(self) -> None:
-        """Let the oldest segments go while nothing, or less than half of the log, is alive in them."""
+    def _compact(self) -> None:
+        """Retire the oldest segments that have no live frame, or while less than half of the log is live."""
         log = self._log
         if len(log.segments) == 1:
             return
-        with suppress(JournalUnavailable):  # no room for a copy: it is no harm to wait
+        with suppress(JournalUnavailable):  # no space for a copy: a later call compacts
             while len(log.segments) > 1 and not log.suspect:
                 oldest = log.segments[0]
                 if oldest.alive and 2 * log.alive_bytes >= log.length:
                     break
-                self._vacate(oldest, _MOVED_AT_ONCE)
+                self._copy_live(oldest, _MOVED_AT_ONCE)
                 if oldest.alive:
-                    break  # the next call goes on
+                    break  # the next call continues
                 log.retire_oldest()
 
-    def _vacate(self, segment: Segment, frames_max: int | None = None) -> None:
-        """Copy what is alive in `segment`, or so many frames of it, to the end of the log."""
-        room = segment.alive if frames_max is None else min(segment.alive, frames_max)
-        room -= self._move(self._open, segment, room)
-        self._move(self._pending, segment, room)
+    def _copy_live(self, segment: Segment, frames_max: int | None = None) -> None:
+        """Copy the live frames of `segment`, at most `frames_max` of them, to the end of the log."""
+        limit = segment.alive if frames_max is None else min(segment.alive, frames_max)
+        limit -= self._move(self._open, segment, limit)
+        self._move(self._pending, segment, limit)
 
-    def _move(self, places: dict[_Key, int], segment: Segment, frames_max: int) -> int:
-        """Copy up to `frames_max` of these; return how many there were."""
+    def _move(self, lsns: dict[_Key, int], segment: Segment, frames_max: int) -> int:
+        """Copy up to `frames_max` of these frames that lie in `segment`; return how many were copied or lost."""
         first, last = lsn_of(segment, 0, 0), lsn_of(segment, segment.end, 0)
-        within = (key for key, place in places.items() if first < place < last)
+        within = (key for key, lsn in lsns.items() if first < lsn < last)
         keys = list(islice(within, frames_max))
         for key in keys:
-            place = places[key]
-            frame = self._log.read(place)
+            lsn = lsns[key]
+            frame = self._log.read(lsn)
             if frame is None:
-                self._lose(place)
-                places[key] = NOWHERE
+                self._record_loss(lsn)
+                lsns[key] = NOWHERE
             else:
-                places[key] = self._write(frame.kind, frame.seq, frame.payload)
-            self._log.mark_dead(place)
+                lsns[key] = self._write(frame.kind, frame.seq, frame.payload)
+            self._log.mark_dead(lsn)
         return len(keys)
 
-    def _lose(self, place: int) -> None:
-        """A frame that was good is not readable any more: say so, and keep what is there."""
-        segment, offset, length = self._log.locate(place)
+    def _record_loss(self, lsn: int) -> None:
+        """A frame has become unreadable: quarantine its segment and report the damage."""
+        segment, offset, length = self._log.locate(lsn)
         kept_as = None
         with suppress(OSError):
             kept_as = keep_aside(self._directory, segment.path.name, segment.image())
         self.damage.append(Damage(segment.path.name, offset, length, "unreadable bytes", kept_as))
 
-    def _payload(self, seq: int, place: int) -> bytes | None:
-        """JSON of a pending record; None if it was lost (`damage` says so)."""
-        if seq in self._owed:
-            return self._owed[seq][1]
-        frame = self._log.read(place)
+    def _payload(self, seq: int, lsn: int) -> bytes | None:
+        """JSON of a pending record; None if it is lost (see `damage`)."""
+        if seq in self._unwritten:
+            return self._unwritten[seq][1]
+        frame = self._log.read(lsn)
         return None if frame is None else frame.payload
 
 
-def _losses(last: Node | None, state: Replay, found: list[Segment]) -> list[Damage]:
-    """Files that must have been there."""
+def _losses(last: Node | None, state: Replay, existing: list[Segment]) -> list[Damage]:
+    """Files that are missing."""
     if last is None and state.frames:
-        return [Damage("node.json", 0, 0, "the node's identity is lost; a new one was made")]
-    if last is not None and not found:
+        return [Damage("node.json", 0, 0, "the node's identity is lost; a new one was created")]
+    if last is not None and not existing:
         return [Damage("journal", 0, 0, "all segments are missing")]
     return []

@@ -1,8 +1,9 @@
-"""The log under the journal: one long address space, cut into segment files named by their first address.
+"""The log under the journal: one address space, split into segment files that are named by their first address.
 
-Law: a frame is known by its place, one integer. Segments leave in the order they came, and are deleted only when what
-replaced them is on the disk: reading all files in order gives the state at whatever instant the process died. After an
-I/O error no present file is trusted again (fsync reports an error once and forgets it).
+Invariants: an lsn (log sequence number: address and length in one integer) identifies a frame. Segments are deleted in
+the order of their addresses, and only when the copies of their live frames are on the disk: reading all files in order
+gives the state at the instant of a crash. After an I/O error no existing file is trusted (fsync reports an error only
+once).
 
 All methods run on one thread, except `sync`, which may run in another.
 """
@@ -19,30 +20,30 @@ from pathlib import Path
 from proxy.journal.frames import Frame, encode_frame
 from proxy.journal.segment import Segment, sync_directory
 
-# Large enough that a busy proxy (10 MB/s of frames) begins one a second at most, small enough to copy in milliseconds.
+# A busy proxy (10 MB/s of frames) starts at most one segment a second, and copying one takes milliseconds.
 SEGMENT_BYTES = 8 << 20
 
-# A place is address × 2^20 + length: an outage keeps a million of them in memory, and a tuple costs three times that.
+# An lsn is address × 2^20 + length: an outage keeps a million of them in memory, and a tuple takes three times as much.
 _LENGTH_BITS = 20
 _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 
 NOWHERE = 0
-"""the place of what is not in the log"""
+"""the lsn of a frame that is not in the log"""
 
-# What passes by itself: no room, no quota, past the file size limit, out of file descriptors.
+# Temporary conditions: no space, no quota, above the file size limit, out of file descriptors.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
 
 
 class JournalUnavailable(Exception):  # noqa: N818 - a state of the disk, named like JournalFull and JournalBroken
-    """No exchange can be opened durably now. Running ones are not harmed."""
+    """No exchange can be opened durably now. Running exchanges are unaffected."""
 
 
 class JournalFull(JournalUnavailable):
-    """The disk is full, or more is unsettled than allowed. It passes by itself."""
+    """The disk is full, or the limit of unsettled bytes is reached. Temporary."""
 
 
 class JournalBroken(JournalUnavailable):
-    """The disk does not keep what is written to it."""
+    """The disk fails to store written data."""
 
 
 class JournalInUse(JournalUnavailable):
@@ -51,7 +52,7 @@ class JournalInUse(JournalUnavailable):
 
 @contextmanager
 def unavailable() -> Iterator[None]:
-    """The one seam where OSError becomes JournalFull or JournalBroken."""
+    """Map OSError to JournalFull or JournalBroken; the only place that does."""
     try:
         yield
     except OSError as error:
@@ -60,23 +61,23 @@ def unavailable() -> Iterator[None]:
 
 
 def lsn_of(segment: Segment, offset: int, length: int) -> int:
-    """Where a frame is in the whole log, and how long it is; never NOWHERE."""
+    """The lsn of a frame; never NOWHERE."""
     return segment.base + offset << _LENGTH_BITS | length
 
 
 class Log:
-    """Append, read back, and account for what is alive."""
+    """Appends and reads frames, and counts the live ones."""
 
     def __init__(self, directory: Path, segments: Sequence[Segment]) -> None:
         self.segments = list(segments)
         self.alive_bytes = 0
-        """length of all frames that still count"""
+        """length of all live frames"""
         self.suspect = False
-        """a write or a sync failed: what is alive must be written anew"""
+        """a write or a sync failed: live frames must be rewritten"""
         self.probation = False
-        """it was written anew, and no sync has succeeded since"""
+        """live frames were rewritten, and no sync has succeeded since"""
         self.broken = False
-        """a failure during probation: the disk is given up"""
+        """a failure during probation: no further writes"""
         self._directory = directory
         self._directory_dirty = True
         self._retired: list[Segment] = []
@@ -93,15 +94,15 @@ class Log:
         return bool(self._retired) or any(segment.dirty for segment in self.segments)
 
     def append(self, kind: int, seq: int, payload: bytes) -> int:
-        """Write a frame at the end; return its place. It does not count as alive yet.
+        """Write a frame at the end; return its lsn. It is not live before `mark_live`.
 
         Raises JournalFull, JournalBroken.
         """
         if self.broken:
-            raise JournalBroken("the disk failed twice in a row")
+            raise JournalBroken("the journal cannot be written: its disk failed twice in a row; restart to try again")
         segment = self.segments[-1]
         if segment.end >= SEGMENT_BYTES:
-            with suppress(OSError):  # no room for another file: go on in this one
+            with suppress(OSError):  # no space for another file: continue in this one
                 segment = self.roll()
         frame = encode_frame(kind, seq, payload)
         try:
@@ -113,33 +114,33 @@ class Log:
                 raise
         return lsn_of(segment, offset, len(frame))
 
-    def read(self, place: int) -> Frame | None:
-        """The frame at `place`; None if there is none, or it is not as it was written."""
-        if place == NOWHERE:
+    def read(self, lsn: int) -> Frame | None:
+        """The frame at `lsn`; None if it is missing or damaged."""
+        if lsn == NOWHERE:
             return None
-        segment, offset, length = self.locate(place)
+        segment, offset, length = self.locate(lsn)
         return segment.read(offset, length)
 
-    def mark_live(self, place: int) -> None:
-        """The frame at `place` counts."""
-        segment, _, length = self.locate(place)
+    def mark_live(self, lsn: int) -> None:
+        """The frame at `lsn` is needed: it is copied before its segment is deleted."""
+        segment, _, length = self.locate(lsn)
         segment.alive += 1
         self.alive_bytes += length
 
-    def mark_dead(self, place: int) -> None:
-        """The frame at `place` does not count any more."""
-        if place != NOWHERE:
-            segment, _, length = self.locate(place)
+    def mark_dead(self, lsn: int) -> None:
+        """The frame at `lsn` is no longer needed."""
+        if lsn != NOWHERE:
+            segment, _, length = self.locate(lsn)
             segment.alive -= 1
             self.alive_bytes -= length
 
-    def locate(self, place: int) -> tuple[Segment, int, int]:
-        """The segment, the offset in it and the length of the frame at `place`."""
-        address = place >> _LENGTH_BITS
+    def locate(self, lsn: int) -> tuple[Segment, int, int]:
+        """The segment, the offset in it and the length of the frame at `lsn`."""
+        address = lsn >> _LENGTH_BITS
         segment = self.segments[-1]
         if address < segment.base:
             segment = self.segments[bisect_right(self.segments, address, key=lambda s: s.base) - 1]
-        return segment, address - segment.base, place & _LENGTH_MASK
+        return segment, address - segment.base, lsn & _LENGTH_MASK
 
     def roll(self) -> Segment:
         """A new segment at the end. Raises OSError."""
@@ -150,24 +151,24 @@ class Log:
         return segment
 
     def retire_oldest(self) -> None:
-        """Let the oldest segment go, in which nothing is alive; the next `sync` deletes it."""
-        assert self.segments[0].alive == 0, "a segment with living frames stays"
+        """Retire the oldest segment, which has no live frame; the next `sync` deletes it."""
+        assert self.segments[0].alive == 0, "a segment with live frames is not retired"
         self._retired.append(self.segments.pop(0))
 
     def distrust(self) -> None:
-        """After an I/O error: what is alive in the present files must be written anew; if it was already, give up."""
+        """After an I/O error: the live frames of all files must be rewritten; during probation: the log is broken."""
         for segment in tuple(self.segments):
             segment.trusted = False
         self.broken = self.broken or self.probation
         self.suspect = not self.broken
 
     def sync(self) -> None:
-        """Make everything written before this call survive a power cut, then delete what is replaced. Blocks.
+        """Make everything written so far survive a power cut, then delete retired segments. Blocks.
 
-        Raises JournalBroken (or JournalFull: a file system may say only now that it has no room).
+        Raises JournalBroken (or JournalFull: some file systems report only now that the disk is full).
         """
         with self._sync_lock:
-            retired = tuple(self._retired)  # first: what replaced these is then in the segments synced below
+            retired = tuple(self._retired)  # first: the copies of their frames are in the segments synced below
             try:
                 self._sync_files()
             except OSError:
@@ -175,9 +176,9 @@ class Log:
                 with unavailable():
                     raise
             if self.suspect or self.broken:
-                raise JournalBroken("an earlier write or sync failed")
+                raise JournalBroken("the journal cannot be synced: an earlier write or sync failed")
             self.probation = False
-            with suppress(OSError):  # tried again at the next sync; deletion keeps the order
+            with suppress(OSError):  # retried at the next sync; segments are still deleted in order
                 for segment in retired:
                     segment.remove()
                     self._retired.remove(segment)
@@ -190,7 +191,7 @@ class Log:
             sync_directory(self._directory)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close all files."""
         with self._sync_lock:
             for segment in (*self._retired, *self.segments):
                 segment.close()

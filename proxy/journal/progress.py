@@ -1,9 +1,9 @@
-"""How far each live stream has come: a memory-mapped file of fixed slots that survives `kill -9`.
+"""The progress of each running stream: a memory-mapped file of fixed slots that survives `kill -9`.
 
-Law: what is stored here before a write to the client is never less than what the client got. A slot is 48 words of
-64 bits. A store of one aligned word through a cast memoryview is one 8-byte move, so that a kill cannot tear it; no
-checksum is needed. Among the words of one slot the order of the stores is the guard: the id is written last at claim
-and cleared first at release, and usage counts only while its flag is set. The words are counters and ids, never text.
+Invariants: counts are stored before the write to the client, and so are never below what the client received. A slot is
+48 words of 64 bits. A store of one aligned word through a cast memoryview is one 8-byte move: a kill cannot tear it,
+and no checksum is needed. The order of the stores keeps a slot consistent: the id is written last at claim and cleared
+first at release, and usage is valid only while its flag is set. The words are counters and ids, never text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from proxy.metering.usage import Evidence, Usage
 SLOT_WORDS: Final = 48
 SLOT_BYTES: Final = SLOT_WORDS * 8
 
-# One slot per exchange in flight; as many as the gateway admits streams by default. 6 MiB of disk.
+# One slot per exchange in flight: the gateway's default limit of streams. 6 MiB of disk.
 SLOTS: Final = 16_384
 
-# The meaning of the words: changing it needs another number here, so that an old file is not misread. Where slots were
-# shorter any counter may stand in its place: none counts so far.
+# Version of the slot layout: changing the meaning of a word needs another number, so that an old file is not misread.
+# In files with shorter slots, this word may be any counter: no counter reaches 2^63.
 LAYOUT: Final = 2**63 + 2
 
 _EVIDENCE_NAMES: Final = tuple(field.name for field in fields(Evidence))
@@ -46,8 +46,8 @@ _USAGE: Final = _EVIDENCE + len(_EVIDENCE_NAMES)
 """each +1, so that 0 is None"""
 _USAGE_KNOWN: Final = _USAGE + len(_TOKEN_NAMES)
 _UNITS: Final = _USAGE_KNOWN + 1
-"""as in _USAGE. Words that were always 0 before they had this meaning: what an older version wrote reads the same"""
-_PLACES: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
+"""as in _USAGE. Older versions left these words 0, which still reads as None"""
+_USAGE_WORDS: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
 assert _UNITS + len(_UNIT_NAMES) <= _LAYOUT_AT, "a slot is too short"
 _LOW_WORD: Final = (1 << 64) - 1
@@ -57,32 +57,32 @@ _NAME = Struct("=QQ")
 
 
 class ProgressFull(Exception):  # noqa: N818 - a state, named like JournalFull
-    """Every slot is taken: no exchange can be admitted now. It passes by itself."""
+    """All slots are in use: no exchange can be admitted now. Temporary."""
 
 
 class ProgressBroken(Exception):  # noqa: N818 - named like JournalBroken
-    """The table's file cannot be made or mapped."""
+    """The table's file cannot be created or mapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a slot said when it was read."""
+    """The content of a slot."""
 
     exchange_id: str
     events: int
-    """SSE events passed to the client, or about to be"""
+    """SSE events written to the client, or about to be"""
     bytes: int
-    """body bytes passed to the client, or about to be"""
+    """body bytes written to the client, or about to be"""
     noted_events: int
-    """events the meter had read when it last noted; 0 also if it never did"""
+    """events the meter had read at its last `note`; 0 also without one"""
     noted_at: float
-    """when that was, in Unix seconds; 0.0: never"""
+    """Unix seconds of the last `note`; 0.0: none"""
     evidence: Evidence
     usage: Usage | None
 
 
 class Slot:
-    """One exchange's place in the table, from `claim` to `release`."""
+    """The slot of one exchange, from `claim` to `release`."""
 
     __slots__ = ("_table", "_words", "index")
 
@@ -92,35 +92,35 @@ class Slot:
         self._words = words
 
     def deliver(self, events: int, size: int) -> None:
-        """So many events and bytes, in all, are about to have been passed to the client. The hot path: two stores."""
+        """Store the totals of events and bytes, before they are written to the client. Hot path: two stores."""
         words = self._words
         words[_EVENTS] = events
         words[_BYTES] = size
 
     def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None:
-        """What the meter has read, all in all, after `events` events."""
+        """Store the meter's totals after `events` events."""
         words = self._words
-        # Evidence before the events it stands for: a kill in between estimates too much by one fold, never too little.
+        # Evidence before its event count: a kill in between makes the estimate too high by one note, never too low.
         for index, name in enumerate(_EVIDENCE_NAMES, _EVIDENCE):
             words[index] = getattr(evidence, name)
         words[_NOTED_EVENTS] = events
         words[_NOTED_AT_MS] = int(self._table.unix_time() * 1000)
         if usage is not None:
             words[_USAGE_KNOWN] = 0
-            for index, name in _PLACES:
+            for index, name in _USAGE_WORDS:
                 count = getattr(usage, name)
                 words[index] = 0 if count is None else count + 1
             words[_USAGE_KNOWN] = 1
 
     def release(self) -> None:
-        """The exchange is closed in the journal: the slot may be claimed again. Later stores through this one raise."""
+        """Free the slot, once the journal has closed the exchange. Later stores through this object raise."""
         self._words[_ID_HIGH] = 0
         self._words.release()
         self._table.take_back(self.index)
 
 
 class ProgressTable:
-    """All slots. The free list is in memory: what a crash left taken stays taken until `clear`."""
+    """All slots. The free list is in memory: slots that a crash left claimed stay claimed until `clear`."""
 
     def __init__(self, mapping: mmap.mmap, unix_time: Callable[[], float]) -> None:
         self.unix_time = unix_time
@@ -131,22 +131,22 @@ class ProgressTable:
 
     @classmethod
     def open(cls, path: Path, slots: int = SLOTS, *, unix_time: Callable[[], float]) -> ProgressTable:
-        """Map the file, made with `slots` slots if it is new; an existing larger one keeps its size.
+        """Map the file; a new one gets `slots` slots, an existing larger one keeps its size.
 
-        All its blocks are allocated now: a store into a hole of a file on a full disk would kill us (SIGBUS).
+        All blocks are allocated now: on a full disk, a store into a hole of the file would kill the process (SIGBUS).
         The caller holds the journal's lock, so that no other process uses the table. Raises ProgressBroken.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
-                held = os.fstat(fd).st_size // SLOT_BYTES
-                size = max(held, slots) * SLOT_BYTES
+                existing = os.fstat(fd).st_size // SLOT_BYTES
+                size = max(existing, slots) * SLOT_BYTES
                 os.posix_fallocate(fd, 0, size)
                 mapping = mmap.mmap(fd, size)
             finally:
                 os.close(fd)
         except OSError as error:
-            raise ProgressBroken(f"{path} cannot be made or mapped: {error.strerror}") from error
+            raise ProgressBroken(f"{path} cannot be created or mapped: {error.strerror}") from error
         return cls(mapping, unix_time)
 
     def claim(self, exchange_id: str) -> Slot:
@@ -154,7 +154,7 @@ class ProgressTable:
         number = int(exchange_id.replace("-", ""), 16)
         assert number >> 64, "a high half of zero means free"
         if not self._free:
-            raise ProgressFull("every progress slot is taken")
+            raise ProgressFull("all progress slots are in use")
         index = self._free.pop()
         words = self._slot(index)
         words[:] = _EMPTY
@@ -165,23 +165,23 @@ class ProgressTable:
         return Slot(self, index, words)
 
     def take_back(self, index: int) -> None:
-        """The slot is free again; `Slot.release` says so."""
+        """Return a slot to the free list; called by `Slot.release`."""
         self._claimed -= 1
         self._free.append(index)
 
     def read(self, index: int) -> Progress | None:
-        """What slot `index` says; None if it is free, outside the table, or of another layout."""
+        """The content of slot `index`; None if it is free, outside the table, or of another layout."""
         if not 0 <= index < self.slots:
             return None
         words = self._slot(index).tolist()
-        return _said(words) if words[_ID_HIGH] and words[_LAYOUT_AT] == LAYOUT else None
+        return _progress(words) if words[_ID_HIGH] and words[_LAYOUT_AT] == LAYOUT else None
 
     def raw(self, index: int) -> bytes:
-        """The bytes of slot `index`: `decoded` reads them, `name_of` tells whose they are. Empty outside the table."""
+        """The bytes of slot `index`, for `decoded`; they begin with `name_of` its exchange. Empty outside the table."""
         return self._slot(index).tobytes()
 
     def clear(self) -> None:
-        """Free every slot that a crash left taken. Call it after recovery, before the first claim."""
+        """Free all slots that a crash left claimed. Call it after recovery, before the first claim."""
         assert self._claimed == 0, "slots are in use"
         for index in range(self.slots):
             self._words[index * SLOT_WORDS + _ID_HIGH] = 0
@@ -190,24 +190,24 @@ class ProgressTable:
     def close(self) -> None:
         """Unmap the file."""
         self._words.release()
-        with suppress(BufferError):  # a slot that is still held keeps the mapping; the pages are the kernel's anyway
+        with suppress(BufferError):  # a slot in use keeps the mapping; the kernel writes the pages either way
             self._mapping.close()
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """The number of slots."""
         return len(self._words) // SLOT_WORDS
 
     @property
     def free(self) -> int:
-        """How many can be claimed."""
+        """The number of free slots."""
         return len(self._free)
 
     def _slot(self, index: int) -> Words:
         return self._words[index * SLOT_WORDS : (index + 1) * SLOT_WORDS]
 
     def _unclaimed(self) -> list[int]:
-        """Free slots, lowest last: that one is claimed first, so that few pages are touched."""
+        """Free slots, lowest last: it is claimed first, so that few pages are used."""
         taken = self._words[_ID_HIGH::SLOT_WORDS].tolist()
         return [index for index in range(len(taken) - 1, -1, -1) if not taken[index]]
 
@@ -216,24 +216,24 @@ _EMPTY: Final = memoryview(bytes(SLOT_BYTES)).cast("Q")
 
 
 def name_of(exchange_id: str) -> bytes:
-    """What the bytes of a slot begin with while it is this exchange's."""
+    """The first bytes of a slot that this exchange has claimed."""
     number = UUID(exchange_id).int
     return _NAME.pack(number >> 64, number & _LOW_WORD)
 
 
 def decoded(raw: bytes) -> Progress:
-    """What the bytes of a claimed slot say. Raises ValueError if they are of another layout, or of no slot at all.
+    """The content of a claimed slot's bytes. Raises ValueError for another layout or length.
 
-    Words are in the machine's own order: bytes of a machine of the other order show another layout.
+    Words are in native byte order: bytes from a machine of the other order show another layout.
     """
     words = memoryview(raw).cast("Q").tolist() if len(raw) == SLOT_BYTES else []
     if not words or words[_LAYOUT_AT] != LAYOUT:
-        raise ValueError(f"{len(raw)} bytes are no progress slot of layout {LAYOUT - 2**63}")
-    return _said(words)
+        raise ValueError(f"{len(raw)} bytes are not a progress slot of layout {LAYOUT - 2**63}")
+    return _progress(words)
 
 
-def _said(words: list[int]) -> Progress:
-    counts = {name: words[index] - 1 for index, name in _PLACES if words[index]}
+def _progress(words: list[int]) -> Progress:
+    counts = {name: words[index] - 1 for index, name in _USAGE_WORDS if words[index]}
     return Progress(
         exchange_id=str(UUID(int=words[_ID_HIGH] << 64 | words[_ID_LOW])),
         events=words[_EVENTS],

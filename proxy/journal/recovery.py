@@ -1,10 +1,10 @@
-"""What a crash left open becomes exactly one record each, outcome `crashed`, from its last recorded progress.
+"""Makes exactly one record, outcome `crashed`, for each exchange that a crash left open, from its last progress.
 
-Law: pure over its inputs. Events and bytes are never fewer than the client got; tokens are the provider's own if it
-said them in time, else estimated from all that was delivered. What was never delivered costs nothing.
+Invariants: pure. Events and bytes are never fewer than the client received; token counts are the provider's if it
+reported them in time, else estimated from everything delivered. An exchange that delivered nothing costs nothing.
 
-The duration is the time from admission to the meter's last note: a lower bound (0.0 if there was none). When the
-process died is not known, and when it was started again says nothing.
+The duration is the time from admission to the meter's last note: a lower bound (0.0 if there was none). The time of
+the crash is unknown, and the time of the restart is unrelated to it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from proxy.billing.settlement import bills, situation
 from proxy.journal.progress import Progress
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Usage, UsageSource
 
-# After the event that carries the final usage at most a finish event and [DONE] follow; more than these two means that
-# the usage was an interim one (some providers repeat it on every event) and that tokens came after it.
+# After the event with the final usage at most a finish event and [DONE] follow; more events mean that the usage was an
+# interim one (some providers repeat it in every event) and that tokens followed it.
 _EVENTS_AFTER_USAGE = 2
 
 # An event without its text: the fields of an ordinary chat.completion.chunk are 180 to 280 bytes.
@@ -32,7 +32,7 @@ _CHARS_PER_EVENT = 4
 
 
 class Estimate(Protocol):
-    """What an estimator says."""
+    """An estimated completion."""
 
     @property
     def tokens(self) -> int: ...
@@ -45,19 +45,19 @@ class Estimate(Protocol):
 
 
 class Estimator(Protocol):
-    """What recovery needs of proxy.metering.estimator.estimate."""
+    """The part of proxy.metering.estimator.estimate that recovery uses."""
 
     def completion(
         self, model_key: str, evidence: Evidence, *, completion_tokens_max: int | None, bytes_seen: int
     ) -> Estimate:
-        """Completion tokens from counters; `bytes_seen` with all framing."""
+        """Completion tokens from counters; `bytes_seen` includes all framing."""
 
     def prompt_error(self, model_key: str) -> float:
-        """How far off a prompt's estimate typically is."""
+        """The typical relative error of a prompt's estimate."""
 
 
 class Slots(Protocol):
-    """The progress table as the crash left it."""
+    """The progress table after the crash."""
 
     def read(self, index: int) -> Progress | None: ...
 
@@ -65,34 +65,34 @@ class Slots(Protocol):
 def recover(
     unfinished: Iterable[Opened], slots: Slots, estimator: Estimator, *, estimator_version: str
 ) -> list[UsageRecord]:
-    """One record for each exchange that began and did not end, in the same order."""
+    """One record for each unfinished exchange, in the same order."""
     return [
-        _record(opened, _progress(opened, slots), estimator, estimator_version, found="recovered")
+        _record(opened, _progress(opened, slots), estimator, estimator_version, origin="recovered")
         for opened in unfinished
     ]
 
 
 def sweep(opened: Opened, progress: Progress | None, estimator: Estimator, *, estimator_version: str) -> UsageRecord:
-    """The record of an exchange whose machine did not come back, from its lease.
+    """The record of an exchange of a dead machine, from its lease.
 
-    The same lease gives the same record, to the byte, wherever it is swept, if the estimator says the same there.
+    With equal estimators, the same lease gives the same record, byte for byte, on every machine.
     """
-    return _record(opened, progress, estimator, estimator_version, found="swept")
+    return _record(opened, progress, estimator, estimator_version, origin="swept")
 
 
 def _progress(opened: Opened, slots: Slots) -> Progress | None:
-    """The exchange's slot, if it is still this exchange's."""
+    """The exchange's progress, unless the slot belongs to another exchange."""
     progress = slots.read(opened.slot)
     return progress if progress is not None and progress.exchange_id == opened.exchange_id else None
 
 
 def _record(
-    opened: Opened, progress: Progress | None, estimator: Estimator, estimator_version: str, *, found: str
+    opened: Opened, progress: Progress | None, estimator: Estimator, estimator_version: str, *, origin: str
 ) -> UsageRecord:
-    """`found`: how, as a detail of the record."""
+    """`origin`: a name that is set to true in the record's details."""
     delivered = progress is not None and (progress.events > 0 or progress.bytes > 0)
     reading = NOTHING
-    details: dict[str, Any] = {found: True}
+    details: dict[str, Any] = {origin: True}
     if progress is None:
         details["progress"] = "missing"
     elif delivered:
@@ -120,12 +120,12 @@ def _duration_ms(opened: Opened, progress: Progress | None) -> float:
 def _reading(
     opened: Opened, progress: Progress, estimator: Estimator, estimator_version: str
 ) -> tuple[Reading, dict[str, Any]]:
-    """What was used, where that comes from, and what explains it."""
+    """The usage with its source, and details that explain it."""
     usage = progress.usage
     final = progress.events <= progress.noted_events + _EVENTS_AFTER_USAGE
     if usage is not None and final and usage.prompt_tokens is not None and usage.completion_tokens is not None:
         return Reading(usage, UsageSource.REPORTED), {}
-    evidence, model_key = seen(progress), f"{opened.provider}/{opened.upstream_model}"
+    evidence, model_key = evidence_of(progress), f"{opened.provider}/{opened.upstream_model}"
     estimate = estimator.completion(
         model_key,
         evidence,
@@ -149,7 +149,7 @@ def _reading(
 
 
 def _completed(reported: Usage, opened: Opened, completion_estimate: int, *, final: bool) -> Usage:
-    """What was reported, with estimates where it says nothing; an interim count is a lower bound."""
+    """The reported usage, with estimates for missing counts; an interim count is a lower bound."""
     prompt = reported.prompt_tokens if reported.prompt_tokens is not None else opened.prompt_tokens_estimate
     completion = reported.completion_tokens
     if completion is None or not final:
@@ -159,10 +159,10 @@ def _completed(reported: Usage, opened: Opened, completion_estimate: int, *, fin
     )
 
 
-def seen(progress: Progress) -> Evidence:
-    """All that was delivered, as evidence: what the meter noted, grown by the events that came after its note.
+def evidence_of(progress: Progress) -> Evidence:
+    """Evidence of everything delivered: the meter's last note, scaled by the events that followed it.
 
-    Without a note, from events and bytes alone. Rounded up, so that nothing delivered is forgotten.
+    Without a note, from events and bytes alone. Rounded up, so that no delivered event is left out.
     """
     noted, at = progress.evidence, progress.noted_events
     if progress.noted_at and progress.events <= at:

@@ -1,7 +1,7 @@
-"""What the segments of a journal say, read in order, at start.
+"""Reads a journal's segments in order at start and rebuilds its state.
 
-Law: every frame is idempotent, so a frame that was copied to a later segment may be read twice; what cannot be
-read is kept aside and said, never dropped and never guessed at.
+Invariants: frames are idempotent, so that a frame that was copied to a later segment may be read twice; unreadable
+data is quarantined and reported, never dropped and never guessed at.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNT_BITS = 40
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that is not as it was written. `offset` and `length` in bytes within `file`."""
+    """Damaged or missing data. `offset` and `length` in bytes within `file`."""
 
     file: str
     offset: int
@@ -46,9 +46,9 @@ class Replay:
     """The state of a journal after its last frame."""
 
     open: dict[str, int] = field(default_factory=dict)
-    """exchange_id → place of the OPEN frame that has no CLOSE"""
+    """exchange_id → lsn of the OPEN frame that has no CLOSE"""
     pending: dict[int, int] = field(default_factory=dict)
-    """seq → place of the CLOSE frame that is not settled, by rising seq"""
+    """seq → lsn of the CLOSE frame that is not settled, by rising seq"""
     damage: list[Damage] = field(default_factory=list)
     torn_bytes: int = 0
     epoch_seen: int = 0
@@ -56,7 +56,7 @@ class Replay:
 
 
 def replay(directory: Path, segments: Sequence[Segment]) -> Replay:
-    """Read everything. Cuts the torn tail off the last segment; changes nothing else."""
+    """Read all segments. Truncates the torn tail of the last one; changes nothing else."""
     state = Replay()
     for segment in segments:
         _read(state, directory, segment, last=segment is segments[-1])
@@ -67,14 +67,14 @@ def replay(directory: Path, segments: Sequence[Segment]) -> Replay:
 
 def _read(state: Replay, directory: Path, segment: Segment, *, last: bool) -> None:
     image = segment.image()
-    found = scan(image)
-    state.torn_bytes += found.torn_bytes
-    state.frames += len(found.frames)
-    state.damage += _gaps(directory, segment, image, found)
-    for frame in found.frames:
+    content = scan(image)
+    state.torn_bytes += content.torn_bytes
+    state.frames += len(content.frames)
+    state.damage += _gaps(directory, segment, image, content)
+    for frame in content.frames:
         state.damage += _apply(state, directory, segment, frame)
-    if last and found.torn_bytes:
-        segment.cut(segment.end - found.torn_bytes)
+    if last and content.torn_bytes:
+        segment.cut(segment.end - content.torn_bytes)
 
 
 def _holes(segments: Sequence[Segment]) -> Iterator[Damage]:
@@ -84,15 +84,15 @@ def _holes(segments: Sequence[Segment]) -> Iterator[Damage]:
             yield Damage(segment.path.name, segment.end, following.base - end, "bytes are missing at the end")
 
 
-def _gaps(directory: Path, segment: Segment, image: bytes, found: Scan) -> Iterator[Damage]:
-    if found.gaps:
+def _gaps(directory: Path, segment: Segment, image: bytes, content: Scan) -> Iterator[Damage]:
+    if content.gaps:
         kept_as = keep_aside(directory, segment.path.name, image)
-        for offset, length in found.gaps:
+        for offset, length in content.gaps:
             yield Damage(segment.path.name, offset, length, "unreadable bytes", kept_as)
 
 
 def _apply(state: Replay, directory: Path, segment: Segment, frame: Frame) -> Iterator[Damage]:
-    """Take one frame into the state; what this version cannot read goes to the quarantine."""
+    """Apply one frame to the state; a payload that this version cannot read is quarantined."""
     try:
         _take(state, frame, lsn_of(segment, frame.offset, frame.length))
     except UndecodableError as wrong:
@@ -101,19 +101,21 @@ def _apply(state: Replay, directory: Path, segment: Segment, frame: Frame) -> It
         yield Damage(segment.path.name, frame.offset, frame.length, str(wrong), kept_as)
 
 
-def _take(state: Replay, frame: Frame, place: int) -> None:
+def _take(state: Replay, frame: Frame, lsn: int) -> None:
     match frame.kind:
         case FrameKind.OPEN:
-            state.open[decode_opened(frame.payload).exchange_id] = place
+            state.open[decode_opened(frame.payload).exchange_id] = lsn
         case FrameKind.CLOSE:
             state.epoch_seen = max(state.epoch_seen, frame.seq >> COUNT_BITS)
             envelope = decode_envelope(frame.payload)
             state.open.pop(envelope.opened.exchange_id, None)
             if envelope.version > RECORD_VERSION:
-                raise UndecodableError(f"record version {envelope.version}, this code reads up to {RECORD_VERSION}")
-            state.pending[frame.seq] = place
+                raise UndecodableError(
+                    f"record version {envelope.version} is too new: this code reads up to {RECORD_VERSION}"
+                )
+            state.pending[frame.seq] = lsn
         case FrameKind.SETTLED:
             for seq in decode_seqs(frame.payload):
                 state.pending.pop(seq, None)
         case _:
-            raise UndecodableError(f"unknown kind of frame: {frame.kind}")
+            raise UndecodableError(f"unknown frame kind: {frame.kind}")

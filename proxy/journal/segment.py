@@ -1,7 +1,7 @@
-"""One file of the journal, and the few other files beside it: the lock, the node's identity, the quarantine.
+"""The journal's files: segments, the lock, the node's identity, the quarantine.
 
-Law: bytes are appended, never changed; what could not be written whole is cut off again. Files are 0600, folders 0700.
-OSError goes up untouched: the journal decides what it means.
+Invariants: bytes are appended, never changed; an incomplete write is truncated. Files are 0600, folders 0700. OSError
+passes through unchanged: the journal interprets it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUFFIX: Final = ".log"
 
 
 class Segment:
-    """An append-only file. `base` is the address of its first byte in the whole log."""
+    """An append-only file. `base`: address of its first byte in the log."""
 
     __slots__ = ("alive", "base", "dirty", "end", "fd", "path", "trusted")
 
@@ -32,32 +32,32 @@ class Segment:
         self.fd = fd
         self.end = end
         self.alive = 0
-        """frames in here that still count"""
+        """number of live frames"""
         self.dirty = False
         self.trusted = True
 
     @classmethod
     def create(cls, directory: Path, base: int) -> Segment:
-        """A new, empty file. Its name survives a power cut only after the folder was synced."""
+        """A new, empty file. Its name survives a power cut only after the folder is synced."""
         path = directory / f"{base:020d}{SUFFIX}"
         return cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), 0)
 
     @classmethod
     def load(cls, path: Path) -> Segment:
-        """A file that is there already."""
+        """Open an existing file."""
         fd = os.open(path, os.O_RDWR)
         return cls(path, fd, os.fstat(fd).st_size)
 
     def append(self, frame: bytes) -> int:
-        """Write one frame, return its offset; it is in the page cache then. On OSError nothing of it stays."""
+        """Write one frame to the page cache; return its offset. On OSError nothing of it remains."""
         offset = self.end
         written = 0
         try:
             while written < len(frame):
                 count = os.pwrite(self.fd, frame[written:] if written else frame, offset + written)
-                written += count or _no_room()
+                written += count or _no_space()
         except OSError:
-            with suppress(OSError):  # if the cut fails too, the next frame is written over the rest
+            with suppress(OSError):  # if this fails too, the next frame overwrites the rest
                 os.ftruncate(self.fd, offset)
             raise
         self.end = offset + written
@@ -65,7 +65,7 @@ class Segment:
         return offset
 
     def read(self, offset: int, length: int) -> Frame | None:
-        """The frame at `offset`, or None if it is not there as it was written."""
+        """The frame at `offset`, or None if it is missing or damaged."""
         try:
             return frame_at(os.pread(self.fd, length, offset), 0)
         except OSError:
@@ -76,33 +76,33 @@ class Segment:
         return self.path.read_bytes()
 
     def cut(self, end: int) -> None:
-        """Forget everything from offset `end` on."""
+        """Truncate the file to `end` bytes."""
         os.ftruncate(self.fd, end)
         self.end = end
         self.dirty = True
 
     def sync(self) -> None:
-        """Make what was appended before this call survive a power cut. May run in another thread than `append`."""
+        """Make the bytes appended so far survive a power cut. May run in another thread than `append`."""
         if self.dirty:
-            self.dirty = False  # before the call: what is appended meanwhile makes it dirty again
+            self.dirty = False  # before the call: an append during it sets this again
             os.fdatasync(self.fd)
 
     def remove(self) -> None:
-        """Delete the file, also when it is gone already."""
+        """Delete the file, if it exists, and close it."""
         self.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Give the file descriptor back."""
+        """Close the file descriptor."""
         os.close(self.fd)
 
 
-def _no_room() -> int:
+def _no_space() -> int:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def segments(directory: Path) -> list[Segment]:
-    """The segments that are there, by rising address."""
+    """The existing segments, by rising address."""
     paths = (path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
     return [Segment.load(path) for path in sorted(paths, key=lambda path: int(path.stem))]
 
@@ -119,7 +119,7 @@ def lock(directory: Path) -> int | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make created and deleted names survive a power cut."""
+    """Make created and deleted file names survive a power cut."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -128,7 +128,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def keep_aside(directory: Path, name: str, content: bytes) -> str:
-    """Copy `content` into the quarantine; return the file's name. The same content is kept once."""
+    """Copy `content` into the quarantine; return the file's name. Equal content is stored once."""
     quarantine = directory / "quarantine"
     quarantine.mkdir(mode=0o700, exist_ok=True)
     kept_as = f"{name}-{crc32(content):08x}"
@@ -137,14 +137,14 @@ def keep_aside(directory: Path, name: str, content: bytes) -> str:
 
 
 class Node(msgspec.Struct, frozen=True):
-    """Who writes this journal: `node_id` for the folder's whole life, `epoch` for one run of the process."""
+    """The writer of a journal: `node_id` never changes for one folder, `epoch` rises with each run."""
 
     node_id: str
     epoch: int
 
 
 def last_node(directory: Path) -> Node | None:
-    """Who wrote last; None if that is not known or not readable."""
+    """The last writer; None if its file is missing or unreadable."""
     try:
         return msgspec.json.decode((directory / "node.json").read_bytes(), type=Node)
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -152,7 +152,7 @@ def last_node(directory: Path) -> Node | None:
 
 
 def next_node(directory: Path, last: Node | None, epoch_seen: int) -> Node:
-    """The identity of this run, durable when this returns; its epoch is above every epoch of the past."""
+    """The identity of this run, durable when this returns; its epoch is above every earlier epoch."""
     if last is None:
         node = Node(os.urandom(8).hex(), epoch_seen + 1)
     else:

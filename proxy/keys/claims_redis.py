@@ -9,7 +9,7 @@ from typing import Any
 
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.keys.idempotency import ClaimsUnavailable
-from proxy.storage.redis_client import QueueUnavailable, RedisClient, door
+from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
 _CLAIM = """
 local there = redis.call("HMGET", KEYS[1], "x", "b", "e", "r")
@@ -64,7 +64,7 @@ class RedisClaims:
 @asynccontextmanager
 async def _mapped(redis: RedisClient, doing: str) -> AsyncIterator[None]:
     try:
-        async with door(redis, doing):
+        async with map_errors(redis, doing):
             yield
     except QueueUnavailable as error:
         raise ClaimsUnavailable(str(error)) from error

@@ -1,1 +1,1 @@
-"""Doors to databases: engines, statements, executors and the Redis client."""
+"""Access to databases: engines, prepared statements, executors and the Redis client."""

@@ -1,9 +1,12 @@
-"""The door to the SQL database. Law: a transaction that writes says so at its start, and an unreachable
-database is always `LedgerUnavailable`, never some driver's error.
+"""Connections to the SQL database.
+
+Invariants: a transaction that writes is opened with `writing`; an unreachable database raises `LedgerUnavailable`,
+never a driver's error.
 
 SQLite: WAL (readers never wait for the writer), synchronous=FULL (a commit survives power loss), BEGIN
-IMMEDIATE for writers (two writers queue up at the start and cannot deadlock half-way).
-Postgres: READ COMMITTED for writers, who queue up at a lock of their own choice; readers see one snapshot.
+IMMEDIATE for writers (they wait at the start and cannot deadlock later).
+Postgres: READ COMMITTED for writers, which serialise by an advisory lock where they need one; readers see one
+snapshot.
 """
 
 from __future__ import annotations
@@ -21,23 +24,23 @@ import msgspec
 import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, func, select
 
-from proxy.storage.postgres import is_postgres, open_postgres, refused_by_row, words_of
+from proxy.storage.postgres import is_postgres, open_postgres, primary_message, refused_by_row
 
-# How long a transaction waits for another process's write. One of ours takes milliseconds; a disk that is
-# busy with a checkpoint can take a second.
+# How long a transaction waits for another process's write. A write takes milliseconds; during a checkpoint, up to a
+# second.
 BUSY_S_MAX = 10
 
 
-# The namespace of our advisory locks on Postgres: "tknw".
+# The namespace of this program's advisory locks on Postgres: "tknw".
 _LOCKS = 0x746B6E77
 
 
-class LedgerUnavailable(OSError):  # noqa: N818  a state of the world, named like its siblings
-    """The database cannot be used now: unreachable, locked, full, damaged. Trying again later may work."""
+class LedgerUnavailable(OSError):  # noqa: N818  a state of the database, named like QueueUnavailable
+    """The database is unreachable, locked, full or damaged. A later retry may succeed."""
 
 
 class Lock(IntEnum):
-    """What only one transaction at a time may change."""
+    """Advisory locks: one transaction at a time holds each."""
 
     SCHEMA = 1
     KEYS = 2
@@ -49,11 +52,11 @@ def sqlite_url(path: Path) -> str:
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for `url`; nothing is connected yet, but a new SQLite file is made, private to its owner.
+    """An engine for `url`, not connected yet; a missing SQLite file is created with mode 0600.
 
-    Raises LedgerUnavailable for a SQLite file that cannot be written, LedgerUrlError for a URL that cannot be read.
+    Raises LedgerUnavailable for a SQLite file that cannot be written, LedgerUrlError for an invalid URL.
     """
-    # Parameters are what is in the ledger: no error is to quote them.
+    # Parameters hold ledger data: errors must not quote them.
     options: dict[str, Any] = {
         "json_serializer": _json_text,
         "json_deserializer": msgspec.json.decode,
@@ -70,7 +73,7 @@ def open_engine(url: str) -> Engine:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Connection]:
-    """A transaction that sees one state of the database. Raises LedgerUnavailable."""
+    """A read-only transaction on one snapshot. Raises LedgerUnavailable."""
     with _mapped(), engine.connect() as connection:
         if is_shared(connection):
             connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
@@ -80,7 +83,7 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that writes: committed at the end, undone by any exception. Raises LedgerUnavailable."""
+    """A write transaction: committed at the end, rolled back on any exception. Raises LedgerUnavailable."""
     with _mapped(), engine.connect() as connection:
         connection.execution_options(writes=True)
         with connection.begin():
@@ -88,20 +91,20 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 def is_shared(connection: Connection) -> bool:
-    """True on Postgres, where several may write at once."""
+    """True on Postgres, which allows concurrent writers."""
     return connection.dialect.name == "postgresql"
 
 
 def hold(connection: Connection, lock: Lock) -> None:
-    """Be the only transaction with `lock`, to its end. On SQLite whoever writes is alone anyway."""
+    """Take `lock` until the transaction ends. SQLite needs none: it has one writer at a time."""
     if is_shared(connection):
         connection.execute(select(func.pg_advisory_xact_lock(_LOCKS, int(lock))))
 
 
 def refused_row(error: Exception) -> bool:
-    """True if a row cannot be stored as it is; False if the database cannot be used, or for a bug of ours.
+    """True if a row's values cannot be stored; False if the database is unavailable, or for a bug.
 
-    Without an SQLSTATE it is SQLite or the driver that speaks, or Python (text that is not Unicode, a number of more
+    An error without an SQLSTATE comes from SQLite, from the driver, or from Python (invalid Unicode, a number of more
     than 64 bits).
     """
     if not isinstance(error, exc.DBAPIError):
@@ -121,14 +124,14 @@ def _mapped() -> Iterator[None]:
     except exc.DBAPIError as error:
         if refused_row(error):
             raise
-        raise LedgerUnavailable(_words(error)) from error
+        raise LedgerUnavailable(_message(error)) from error
 
 
-def _words(error: exc.DBAPIError) -> str:
-    """What the driver said, without the statement and its parameters."""
+def _message(error: exc.DBAPIError) -> str:
+    """The driver's message, without the statement and its parameters."""
     cause = error.orig
-    said = words_of(cause) if isinstance(cause, psycopg.Error) else str(cause)
-    return f"{type(cause).__name__}: {said}"
+    message = primary_message(cause) if isinstance(cause, psycopg.Error) else str(cause)
+    return f"{type(cause).__name__}: {message}"
 
 
 def _json_text(value: Any) -> str:
@@ -136,23 +139,22 @@ def _json_text(value: Any) -> str:
 
 
 def _make_private(database: str | None) -> None:
-    """Make the file before SQLite does, so that nobody else may read it (its WAL inherits the mode).
+    """Create the file with mode 0600 before SQLite opens it (its WAL inherits the mode).
 
-    Raises LedgerUnavailable if it cannot be written: SQLite would say so only at the first entry.
+    Raises LedgerUnavailable if it cannot be written: SQLite would fail only at the first write.
     """
     if not database or database == ":memory:":
         return
-    # One that is there is not opened: whoever closes a file gives up all locks that this process has on it, SQLite's
-    # own among them.
+    # Do not open an existing file: closing a file releases all locks of this process on it, SQLite's included.
     if not os.path.exists(database):
         Path(database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     elif not os.access(database, os.W_OK):
-        raise LedgerUnavailable(f"the ledger {database} may not be written to")
+        raise LedgerUnavailable(f"no permission to write the ledger {database}")
 
 
 def _connected_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # the driver starts no transactions of its own: `_begin_sqlite` does
+    connection.isolation_level = None  # `_begin_sqlite` starts transactions, not the driver
     connection.execute(f"PRAGMA busy_timeout={BUSY_S_MAX * 1000}")
     _to_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
@@ -160,7 +162,7 @@ def _connected_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _to_wal(connection: sqlite3.Connection) -> None:
-    """The one step for which SQLite itself does not wait: another process may be doing the same to a new file."""
+    """Switch to WAL. SQLite's busy timeout does not cover this; another process may do the same."""
     until = monotonic() + BUSY_S_MAX
     while True:
         try:

@@ -1,5 +1,8 @@
-"""Named threads for blocking work, off the event loop. Invariant: no more calls run and wait than was said; one more is
-refused at once, so that a database that hangs costs neither memory nor the threads that others need."""
+"""Threads for blocking work, off the event loop.
+
+Invariant: running and waiting calls are bounded; one more is refused at once, so that a database that hangs uses up
+neither memory nor other executors' threads.
+"""
 
 from __future__ import annotations
 
@@ -9,40 +12,43 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Semaphore
 from typing import Any, TypeVar
 
-# More than all tasks of a process ask at once, each of which waits for its answer.
+# More than the tasks of a process submit at once: each task awaits its call.
 WAITING_MAX = 1_000
 
 InThread = Callable[..., Awaitable[Any]]
-"""A function and its arguments → its result, from another thread"""
+"""Runs a function with its arguments in another thread and returns its result"""
 
 _T = TypeVar("_T")
 
 
-class ExecutorFull(OSError):  # noqa: N818  a state of the world, named like its siblings
-    """Too many calls wait already. Trying again later may work."""
+class ExecutorFull(OSError):  # noqa: N818  a state, named like LedgerUnavailable
+    """Too many calls wait. A later retry may succeed."""
 
 
 class BoundedExecutor:
     """`close` it after the last call."""
 
     def __init__(self, threads: int, *, name: str, waiting_max: int = WAITING_MAX) -> None:
-        """`name`: of its threads, for whoever looks at the process."""
+        """`name`: prefix of the thread names."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._places = Semaphore(threads + waiting_max)
+        self._slots = Semaphore(threads + waiting_max)
         self._name = name
 
     def run(self, work: Callable[..., _T], *arguments: object) -> asyncio.Future[_T]:
-        """Its result, on the running event loop. Cancelled before it began, it is not done. Raises ExecutorFull."""
-        if not self._places.acquire(blocking=False):
-            raise ExecutorFull(f"too much waits for the threads of {self._name}")
+        """The future result, on the running event loop. Cancelling it before the call starts prevents the call.
+
+        Raises ExecutorFull.
+        """
+        if not self._slots.acquire(blocking=False):
+            raise ExecutorFull(f"too many calls wait for the threads of {self._name}")
         try:
             running = self._pool.submit(work, *arguments)
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
-        running.add_done_callback(lambda _: self._places.release())
+        running.add_done_callback(lambda _: self._slots.release())
         return asyncio.wrap_future(running)
 
     def close(self, *, wait: bool = True) -> None:
-        """Return when the calls that run have ended, or, without `wait`, now. Those that wait are not done."""
+        """Drop the waiting calls; with `wait`, return when the running calls have ended."""
         self._pool.shutdown(wait=wait, cancel_futures=True)

@@ -1,5 +1,7 @@
-"""How Postgres is reached. Law: what a session promises (UTF-8, UTC, a commit that is on the disk, nothing that waits
-for ever) is said by us at its start, whatever the server's own settings are; no error ever holds a password.
+"""Connects to Postgres.
+
+Invariants: each session sets UTF-8, UTC, durable commits and timeouts at its start, whatever the server's settings
+are; no error message contains a password.
 
 Works on versions 14 and later, directly and behind a pooler.
 """
@@ -13,8 +15,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Engine, create_engine, event
 
-# What the URL may say otherwise. A server that does not answer is found out in seconds, also when its machine is gone
-# and the connection only looks alive.
+# Defaults that the URL may override. They detect a dead server in seconds, also when its machine is gone and no
+# packet says so.
 _CONNECTING = {
     "application_name": "tokenweir",
     "connect_timeout": 5,
@@ -24,8 +26,8 @@ _CONNECTING = {
     "tcp_user_timeout": 20_000,
 }
 
-# One of our statements takes milliseconds. A client that stops in mid-transaction (a machine asleep) holds the lock
-# that all settlers share: for so long, and no longer.
+# A statement takes milliseconds. The idle timeout bounds how long a client that stops in mid-transaction (a suspended
+# machine) keeps the lock that all settlers share.
 _SETTINGS = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",
@@ -33,41 +35,41 @@ _SETTINGS = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
 }
-_PROMISED = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
-# Whoever wants less than durable commits for other programs does not want it for a ledger; more than `on` stays.
+_SET_SETTINGS = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
+# A server default of `off` is not for a ledger; a stronger setting than `on` stays.
 _DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 
-# SQLSTATE classes of what a row does wrong by itself: a value that is none, a rule of the table, a limit of the server
-# (a name too long for an index). All other classes are states of the database, and no row's fault.
+# SQLSTATE classes of errors that a row causes: an invalid value, a violated constraint, a limit of the server (a name
+# too long for an index). All other classes describe the state of the database.
 _ROW_CLASSES = frozenset({"22", "23", "54"})
 
 _VERSION_MIN = 14
 
 
 class LedgerUrlError(ValueError):
-    """The URL of the ledger cannot be read; its words do not quote it."""
+    """The URL of the ledger is invalid; the message does not quote it."""
 
 
 class UnsuitableDatabaseError(ValueError):
-    """This database cannot hold a ledger; its words are for the operator."""
+    """This database cannot hold a ledger; the message is for the operator."""
 
 
 def is_postgres(url: str) -> bool:
-    """True if `url` is one of Postgres."""
+    """True for the URL of a Postgres server."""
     return url.startswith(("postgresql:", "postgres:"))
 
 
 def open_postgres(url: str, **options: Any) -> Engine:
-    """An engine for `url`, in the form that libpq takes (several hosts, sslmode, …); nothing is connected yet.
+    """An engine for `url` in libpq's form (several hosts, sslmode, …), not connected yet.
 
     Raises LedgerUrlError.
     """
-    wanted = {**_CONNECTING, **_parsed(url), "client_encoding": "utf8"}
+    conninfo = {**_CONNECTING, **_parsed(url), "client_encoding": "utf8"}
 
     def connect(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> object:
-        return _connected(wanted, parameters)
+        return _connected(conninfo, parameters)
 
-    # The engine never learns the URL, so it cannot print it.
+    # The engine does not get the URL, so it cannot print it.
     engine = create_engine(
         "postgresql+psycopg://", isolation_level="READ COMMITTED", pool_pre_ping=True, pool_timeout=10, **options
     )
@@ -76,21 +78,21 @@ def open_postgres(url: str, **options: Any) -> Engine:
 
 
 def refused_by_row(sqlstate: str) -> bool:
-    """True if an error with this SQLSTATE is of the row, False if it is of the database's state."""
+    """True if the row causes an error with this SQLSTATE, False if the state of the database does."""
     return sqlstate[:2] in _ROW_CLASSES
 
 
-def words_of(error: psycopg.Error) -> str:
-    """What the server said, without DETAIL and CONTEXT: they may quote a row."""
+def primary_message(error: psycopg.Error) -> str:
+    """The server's message, without DETAIL and CONTEXT: they may quote a row."""
     return error.diag.message_primary or str(error)
 
 
 def require_suitable(connection: Any) -> None:
-    """`connection`: of SQLAlchemy. Raises UnsuitableDatabaseError."""
+    """Check the server's version and encoding. `connection`: SQLAlchemy's. Raises UnsuitableDatabaseError."""
     version = connection.dialect.server_version_info
     if version < (_VERSION_MIN,):
         raise UnsuitableDatabaseError(
-            f"PostgreSQL {_VERSION_MIN} or later is needed, not {'.'.join(map(str, version))}"
+            f"the ledger needs PostgreSQL {_VERSION_MIN} or later, not {'.'.join(map(str, version))}"
         )
     encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
     if encoding != "UTF8":
@@ -98,8 +100,10 @@ def require_suitable(connection: Any) -> None:
 
 
 def _parsed(url: str) -> dict[str, Any]:
-    """Raises LedgerUrlError. A password with an unescaped "@" or "/" would go on as a host, a port or a database, and
-    then stand in some error."""
+    """The URL's connection parameters. Raises LedgerUrlError.
+
+    A password with an unescaped "@" or "/" would be parsed as a host, a port or a database, and errors would show it.
+    """
     after = re.split("[@/]", url.partition("://")[2], maxsplit=1)
     stray = "@" in after[-1].partition("?")[0]
     try:
@@ -108,21 +112,21 @@ def _parsed(url: str) -> dict[str, Any]:
         stray, parsed = True, {}
     if stray or not re.fullmatch("[0-9,]*", str(parsed.get("port", ""))):
         raise LedgerUrlError(
-            "the ledger's URL cannot be read: it must be postgresql://user:password@host:port/database, "
+            "the ledger's URL is invalid: it must be postgresql://user:password@host:port/database, "
             "with @ : / ? # in the user or password written as %40 %3A %2F %3F %23"
         )
     return parsed
 
 
-def _connected(wanted: dict[str, Any], parameters: dict[str, Any]) -> object:
-    """A session that keeps what is promised above."""
+def _connected(conninfo: dict[str, Any], parameters: dict[str, Any]) -> object:
+    """A session with the settings above."""
     try:
-        connection = psycopg.connect(**{**parameters, **wanted}, autocommit=True)
-    except psycopg.ProgrammingError as error:  # an option that libpq does not know: nothing that a row did
+        connection = psycopg.connect(**{**parameters, **conninfo}, autocommit=True)
+    except psycopg.ProgrammingError as error:  # an unknown option in the URL; ProgrammingError means a refused row
         raise psycopg.OperationalError(str(error)) from None
     try:
-        # Not in the connection's options: a pooler would refuse those.
-        connection.execute(f"SELECT {_PROMISED}")
+        # Not as connection options: a pooler refuses those.
+        connection.execute(f"SELECT {_SET_SETTINGS}")
         connection.execute(_DURABLE)
         connection.autocommit = False
     except BaseException:

@@ -1,7 +1,7 @@
-"""Statements compiled once. Law: nothing here knows what a statement means.
+"""INSERT statements compiled once, for any table.
 
-SQLAlchemy looks the compiled form up again at every execution and then works out every parameter of every row
-by name; settling would spend more there than in the database. Types, quoting and dialects stay SQLAlchemy's.
+SQLAlchemy looks up the compiled form at every execution and then computes every parameter of every row by name;
+settling would spend more time there than in the database. SQLAlchemy still provides types, quoting and SQL dialects.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from sqlalchemy import Column, Connection, Dialect, String, Table, TypeDecorator
 from sqlalchemy.dialects import postgresql, sqlite
 
 OnConflict = Callable[[Any], Any]
-"""INSERT → the same with ON CONFLICT, which SQLAlchemy keeps per dialect though both write the same words"""
+"""INSERT → the same with ON CONFLICT; SQLAlchemy has it per SQL dialect, though the syntax is the same"""
 
 
 class PreparedInsert(Protocol):
     """An insert of whole rows: every column of its table that is not computed, in the table's order."""
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> Any:
-        """`rows` (not none) as `execute` takes them: most of the work, and it needs no transaction.
+        """At least one row → the parameters for `execute`. Most of the work; it needs no transaction.
 
-        A bad row raises what its type raises.
+        A bad row raises its column type's error.
         """
 
     def execute(self, connection: Connection, bound: Any) -> int:
-        """Insert them → how many went in. A bad row raises what its driver raises."""
+        """Insert them → the number of inserted rows. A bad row raises the driver's error."""
 
 
 def prepared_insert(
     table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any] = MappingProxyType({})
 ) -> PreparedInsert:
-    """The fastest way there is into this database. `computed`: columns that the database works out, and how."""
+    """The fastest insert for this database. `computed`: column name → SQL expression that computes it."""
     if dialect.name == "postgresql":
         return _JsonInsert(table, on_conflict, dialect, computed)
     return _ManyInserts(table, on_conflict, dialect, computed)
 
 
 class _ManyInserts:
-    """SQLite, which runs in this process: one short statement, many times."""
+    """SQLite, in this process: one short statement, executed many times."""
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
         values = {c.name: computed.get(c.name, bindparam(c.name, type_=c.type)) for c in table.columns}
         self._sql = str(on_conflict(sqlite.insert(table).values(values)).compile(dialect=dialect))
-        binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in _given(table, computed)]
+        binders = [c.type.dialect_impl(dialect).bind_processor(dialect) for c in _input_columns(table, computed)]
         self._binders = [(i, binder) for i, binder in enumerate(binders) if binder is not None]
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return [self._parameters(row) for row in rows]
 
     def execute(self, connection: Connection, bound: list[tuple[Any, ...]]) -> int:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return connection.exec_driver_sql(self._sql, bound).rowcount
 
     def _parameters(self, row: Sequence[Any]) -> tuple[Any, ...]:
@@ -65,43 +65,43 @@ class _ManyInserts:
 
 
 class _JsonInsert:
-    """Postgres, which is far away: one statement with all rows in one parameter, as JSON.
+    """Postgres, over the network: one statement with all rows in one JSON parameter.
 
-    A quarter of what a parameter for each value costs this process, and one round trip.
+    One round trip, and a quarter of the CPU time that a parameter for each value takes in this process.
     """
 
     def __init__(self, table: Table, on_conflict: OnConflict, dialect: Dialect, computed: Mapping[str, Any]) -> None:
-        given = _given(table, computed)
-        names = [str(c.name) for c in given]
+        columns = _input_columns(table, computed)
+        names = [str(c.name) for c in columns]
         batch = cast(bindparam("batch", type_=String), postgresql.JSON)
-        rows = func.json_to_recordset(batch).table_valued(*(column(c.name, c.type) for c in given), name="batch")
+        rows = func.json_to_recordset(batch).table_valued(*(column(c.name, c.type) for c in columns), name="batch")
         source = select(*rows.render_derived(with_types=True).c, *computed.values())
         insert = postgresql.insert(table).from_select([*names, *computed], source)
         self._sql = str(on_conflict(insert).compile(dialect=dialect))
         self._row = msgspec.defstruct("Row", names)
-        self._binders = [(i, binder) for i, c in enumerate(given) if (binder := _binder(c, dialect))]
+        self._binders = [(i, binder) for i, c in enumerate(columns) if (binder := _binder(c, dialect))]
 
     def bound(self, rows: Iterable[Sequence[Any]]) -> str:
-        """As the protocol says."""
-        return msgspec.json.encode([self._made(row) for row in rows]).decode()
+        """See PreparedInsert."""
+        return msgspec.json.encode([self._json_row(row) for row in rows]).decode()
 
     def execute(self, connection: Connection, bound: str) -> int:
-        """As the protocol says."""
+        """See PreparedInsert."""
         return connection.exec_driver_sql(self._sql, {"batch": bound}).rowcount
 
-    def _made(self, row: Sequence[Any]) -> msgspec.Struct:
+    def _json_row(self, row: Sequence[Any]) -> msgspec.Struct:
         values = list(row)
         for index, binder in self._binders:
             values[index] = binder(values[index])
         return self._row(*values)
 
 
-def _given(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
-    """The columns that a row has a value for."""
+def _input_columns(table: Table, computed: Mapping[str, Any]) -> list[Column[Any]]:
+    """The columns that each row has a value for."""
     return [c for c in table.columns if c.name not in computed]
 
 
 def _binder(one: Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """What makes of a value something that JSON can carry; a JSON column's is carried as it is."""
+    """Converts a value to a JSON type; None if the column needs no conversion."""
     kind = one.type
     return (lambda value: kind.process_bind_param(value, dialect)) if isinstance(kind, TypeDecorator) else None

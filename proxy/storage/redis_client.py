@@ -1,7 +1,7 @@
-"""The door to Redis or Valkey: how a client is made, and what its errors are called.
+"""Makes clients for Redis or Valkey and maps their errors.
 
-Law: nothing is ever sent twice behind our back: what was not answered is QueueUnavailable, and who asked decides. Every
-error of the client library or the network becomes QueueUnavailable, in words that hold no password and no record.
+Invariants: the client library never retries a command: the caller decides; every error of the library or the network
+becomes QueueUnavailable, with a message that contains no password and no record.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 RedisClient: TypeAlias = Redis | RedisCluster
 Word: TypeAlias = str | bytes | int
 
-# A server that waits in our name (BLOCK) must answer well within the time we wait for an answer.
+# How long a blocking command waits on the server (BLOCK): well below ANSWER_S.
 BLOCK_MS = 1_000
-# Long enough for a server that forks or is stopped for a moment; shorter than any lease.
+# Longer than a server's pause for a fork; shorter than any lease.
 ANSWER_S = 5.0
 CONNECT_S = 5.0
-# A connection that was at rest for this long is tried with a PING first: half-open ones are found before they are used.
+# A connection that was idle for this long is checked by a PING before use: it may be half-open.
 HEALTH_S = 15
 
 VERSION_MIN = (6, 2)
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS_OPTIONS = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname"})
 _OPTIONS = _TLS_OPTIONS | {"db", "sentinel_username", "sentinel_password"}
-_WORDS_MAX = 200
+_MESSAGE_CHARS_MAX = 200
 
 
-class QueueUnavailable(OSError):  # noqa: N818  named as LedgerUnavailable and JournalUnavailable are
-    """Redis cannot be reached, does not answer in time, or refuses; what was asked may have happened."""
+class QueueUnavailable(OSError):  # noqa: N818  named like LedgerUnavailable and JournalUnavailable
+    """Redis cannot be reached, does not answer in time, or refuses; the command may have been executed."""
 
 
 class QueueUnsuitable(ValueError):  # noqa: N818
-    """The server could lose records by itself, or is too old: words for the operator."""
+    """The server may evict records, or is too old; the message is for the operator."""
 
 
 def open_redis(url: str) -> RedisClient:
-    """A client; it connects when it is first used, and `aclose` ends it.
+    """A client; it connects at its first use. Close it with `aclose`.
 
     `redis://[user:password@]host[:port][/db]`, `rediss://…` with TLS, `unix:///path[?db=n]`,
     `redis+sentinel://[user:password@]host:port,…/service[/db]`, `redis+cluster://[user:password@]host:port,…`; the
-    last two with `rediss+` as well. Options: those of `_OPTIONS`. Raises ValueError, in words that hold no password.
+    last two with `rediss+` as well. Options: see `_OPTIONS`. Raises ValueError; its message contains no password.
     """
     address = _Address.of(url)
     if address.kind == "unix":
@@ -62,19 +62,19 @@ def open_redis(url: str) -> RedisClient:
         return _open_sentinel(address)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
-        # The addresses that were configured stay the way in, though the cluster may have moved elsewhere meanwhile.
+        # Keep the configured addresses as startup nodes, wherever the cluster moves meanwhile.
         return RedisCluster(
             startup_nodes=nodes, dynamic_startup_nodes=False, require_full_coverage=False, **address.connection()
         )
     (host, port), *more = address.hosts
     if more:
-        raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
+        raise ValueError("the queue's URL has several hosts: use redis+sentinel:// or redis+cluster://")
     return Redis(host=host, port=port, **address.connection())
 
 
 async def check(redis: RedisClient) -> None:
-    """Raises QueueUnsuitable if the server must not carry records; QueueUnavailable if it cannot be asked."""
-    async with door(redis, "asking the queue's server what it is"):
+    """Raises QueueUnsuitable if the server must not hold records; QueueUnavailable if it does not answer."""
+    async with map_errors(redis, "reading the queue server's INFO"):
         if isinstance(redis, RedisCluster):
             await redis.initialize()
             answers = [await redis.info(target_nodes=node) for node in redis.get_primaries()]
@@ -85,9 +85,11 @@ async def check(redis: RedisClient) -> None:
 
 
 @asynccontextmanager
-async def door(redis: RedisClient, doing: str) -> AsyncIterator[None]:
-    """Within it, whatever goes wrong with Redis is QueueUnavailable, and is not met again on the next try if a new
-    connection, or a look at where the cluster is now, can help. A task that is cancelled within it ends."""
+async def map_errors(redis: RedisClient, doing: str) -> AsyncIterator[None]:
+    """Map every error of Redis within to QueueUnavailable, and drop connections that would fail again.
+
+    `doing`: the operation, for the message. A task that is cancelled within ends.
+    """
     task = asyncio.current_task()
     assert task is not None
     cancelled_before = task.cancelling()
@@ -100,20 +102,22 @@ async def door(redis: RedisClient, doing: str) -> AsyncIterator[None]:
             raise
         with suppress(RedisError, OSError):
             await _renew(redis, error)
-        failed = QueueUnavailable(f"{doing}: {_words(error)}")
-    if task.cancelling() > cancelled_before:  # the library's wait_for can swallow that, before Python 3.12
+        failed = QueueUnavailable(f"{doing}: {_message(error)}")
+    if task.cancelling() > cancelled_before:  # before Python 3.12, wait_for in the library can swallow a cancellation
         raise asyncio.CancelledError
     if failed is not None:
         raise failed
 
 
 async def pipelined(redis: RedisClient, commands: Iterable[Sequence[Word]]) -> list[Any]:
-    """The answers to `commands`, which go out together but are no transaction; the name of each must be a str. Raises
-    the first error among them, after all were tried."""
+    """The answers to `commands`, sent together but not as a transaction; the name of each must be a str.
+
+    Raises the first error among them, after all were tried.
+    """
     pipeline = redis.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
-    # The library's own error would quote the command, and with it the record.
+    # The library's error would quote the command, and with it the record.
     answers = await pipeline.execute(raise_on_error=False)
     for answer in answers:
         if isinstance(answer, Exception):
@@ -123,7 +127,7 @@ async def pipelined(redis: RedisClient, commands: Iterable[Sequence[Word]]) -> l
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """A URL, read."""
+    """A parsed URL."""
 
     kind: str
     """single, unix, sentinel or cluster"""
@@ -136,19 +140,19 @@ class _Address:
 
     @classmethod
     def of(cls, url: str) -> _Address:
-        """Raises ValueError, in words that hold nothing of the URL but its scheme and the names of its options."""
+        """Raises ValueError; of the URL its message quotes only the scheme and names of options."""
         try:
             parts = urlsplit(url)
         except ValueError:
-            raise ValueError("the queue's address is not a URL") from None
+            raise ValueError("the queue's URL is invalid") from None
         scheme, _, kind = parts.scheme.partition("+")
         if scheme == "unix":
             kind = "unix"
         elif scheme not in {"redis", "rediss"} or kind not in {"", "sentinel", "cluster"}:
-            raise ValueError(f"{parts.scheme}:// is no address of a queue")
+            raise ValueError(f"{parts.scheme}:// is not a scheme of a queue's URL")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := options.keys() - _OPTIONS:
-            raise ValueError(f"the queue's address has unknown options: {', '.join(sorted(unknown))}")
+            raise ValueError(f"the queue's URL has unknown options: {', '.join(sorted(unknown))}")
         user, _, hosts = parts.netloc.rpartition("@")
         username, _, password = user.partition(":")
         return cls(
@@ -162,12 +166,12 @@ class _Address:
         )
 
     def connection(self) -> dict[str, Any]:
-        """What every connection to a server of records is opened with."""
+        """Options of every connection to a data server."""
         named = {"username": self.username, "password": self.password}
         return {**self.transport(), **named, "client_name": "tokenweir", "db": self.db}
 
     def transport(self) -> dict[str, Any]:
-        """How to speak to any server of this address."""
+        """Options of every connection, to sentinels too."""
         options: dict[str, Any] = {
             "socket_timeout": ANSWER_S,
             "socket_connect_timeout": CONNECT_S,
@@ -183,7 +187,7 @@ class _Address:
 
     @property
     def db(self) -> int:
-        """The number of the database: the last part of the path, or an option."""
+        """The database number, from the option or the last part of the path."""
         text = self.options.get("db") or (self.path.rpartition("/")[2] if self.kind == "single" else "")
         if self.kind == "sentinel":
             text = text or self.path.strip("/").partition("/")[2]
@@ -193,10 +197,10 @@ class _Address:
 
 
 class _PrimaryPool(SentinelConnectionPool):
-    """Connections to whoever is primary now; the way to the sentinels is closed with them."""
+    """Connections to the current primary; closing it closes those to the sentinels too."""
 
     async def aclose(self) -> None:
-        """Close all."""
+        """Close all connections."""
         await super().aclose()
         await self.sentinel_manager.aclose()
 
@@ -205,44 +209,46 @@ def _open_sentinel(address: _Address) -> Redis:
     service = address.path.strip("/").partition("/")[0]
     if not service:
         raise ValueError("redis+sentinel:// must end in /service, the name of the primary")
-    asking = {
+    sentinel_options = {
         **address.transport(),
         "username": address.options.get("sentinel_username"),
         "password": address.options.get("sentinel_password"),
     }
-    sentinel = Sentinel(address.hosts, sentinel_kwargs=asking, **address.connection())  # type: ignore[no-untyped-call]
+    sentinel = Sentinel(address.hosts, sentinel_kwargs=sentinel_options, **address.connection())  # type: ignore[no-untyped-call]
     client: Redis = sentinel.master_for(service, connection_pool_class=_PrimaryPool)
     return client
 
 
 def _hosts(listed: str, port: int) -> list[tuple[str, int]]:
     """host[:port], … → pairs. Raises ValueError."""
-    found: list[tuple[str, int]] = []
+    hosts: list[tuple[str, int]] = []
     for one in listed.split(","):
         host, digits = one, ""
         if not one.endswith("]"):  # an IPv6 address without a port
             host, _, digits = one.rpartition(":") if ":" in one else (one, "", "")
         if digits and not (digits.isascii() and digits.isdigit() and 0 < int(digits) < 65_536):
             raise ValueError("the queue's port is not a number from 1 to 65535")
-        found.append((unquote(host).strip("[]") or "localhost", int(digits or port)))
-    return found
+        hosts.append((unquote(host).strip("[]") or "localhost", int(digits or port)))
+    return hosts
 
 
 def _check_server(answer: Mapping[str, Any]) -> None:
     version = str(answer.get("redis_version", ""))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < VERSION_MIN:
-        raise QueueUnsuitable(f"the queue's server is Redis {version or 'of no version'}: 6.2 or newer is needed")
+        raise QueueUnsuitable(f"the queue's server is Redis {version or 'of unknown version'}: 6.2 or newer is needed")
     policy = answer.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise QueueUnsuitable(
-            f"the queue's server has maxmemory-policy {policy}: it would throw records away; set it to noeviction"
+            f"the queue's server has maxmemory-policy {policy}, which evicts records: set it to noeviction"
         )
 
 
 def _lost_in_asyncio(error: Exception) -> bool:
-    """Since Python 3.12 `writelines` of asyncio's own transport fails where the connection is lost: gh-136234, mended
-    late in 3.13. uvloop's does not."""
+    """True for the error of asyncio's `writelines` on a lost connection: gh-136234, 3.12 up to late 3.13.
+
+    uvloop does not have it.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -251,17 +257,17 @@ def _lost_in_asyncio(error: Exception) -> bool:
 
 
 async def _renew(redis: RedisClient, error: Exception) -> None:
-    """Let go of what leads to a server that does not serve any more."""
+    """Drop connections to a server that is no longer in service."""
     if isinstance(redis, RedisCluster):
         gone = RedisConnectionError, RedisTimeoutError, RedisClusterException, ReadOnlyError, OSError
         if isinstance(error, gone) or str(error).startswith("CLUSTERDOWN"):
-            await redis.aclose()  # the next command asks where everything is
-    elif isinstance(error, ReadOnlyError):  # its address may lead to another server by now
+            await redis.aclose()  # the next command reads the topology again
+    elif isinstance(error, ReadOnlyError):  # the address may resolve to another server by now
         await redis.connection_pool.disconnect(inuse_connections=False)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     text = str(error)
-    if isinstance(error, ResponseError):  # a server may quote what it was sent
+    if isinstance(error, ResponseError):  # a server may quote the command's arguments
         text = text.partition(", with args")[0]
-    return f"{type(error).__name__}: {text[:_WORDS_MAX]}"
+    return f"{type(error).__name__}: {text[:_MESSAGE_CHARS_MAX]}"

@@ -1,1 +1,1 @@
-"""Metrics and traces. Imports nothing above the ledger."""
+"""Metrics and traces. Invariant: imports nothing above the ledger."""

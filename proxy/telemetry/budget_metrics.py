@@ -1,6 +1,6 @@
-"""The Prometheus series of budgets, limits and alerts; their help text is the documentation.
+"""The Prometheus series of budgets, limits and alerts. The help texts are the documentation.
 
-Law: no key, account or model is a label: who is refused is in the ledger's words, not in a metric's.
+Invariant: no key, account or model is a label.
 """
 
 from __future__ import annotations
@@ -14,52 +14,50 @@ from proxy.billing.reservation import DenialReason
 
 
 class BudgetMetrics:
-    """Every series that has to do with what keys may spend."""
+    """The series of budgets, limits and alerts."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         r = self._registry = registry
         self.rejections = Counter(
             "tokenweir_budget_rejections",
-            "Requests refused by a limit: money, requests, tokens, parallel, or store_unavailable (the store of "
-            "budgets is down, and the key may not go on without).",
+            "Requests refused by a limit, by reason: money, requests, tokens, parallel, or store_unavailable (the "
+            "budget store is down, and the key's budget fails closed).",
             ("reason",), registry=r,
         )  # fmt: skip
-        for reason in DenialReason:  # a counter that appears with its first refusal would hide that one from `increase`
+        for reason in DenialReason:  # `increase` does not count the first refusal of a counter that appears with it
             self.rejections.labels(reason)
-        self.outages = Counter(
-            "tokenweir_budget_store_outages", "Times that the store of budgets stopped answering.", registry=r
-        )
+        self.outages = Counter("tokenweir_budget_store_outages", "Outages of the budget store.", registry=r)
         self.expired = Counter(
             "tokenweir_reservation_expired",
-            "Reservations of proxies that died, let go by a worker.",
+            "Reservations of dead proxies that a worker released.",
             registry=r,
         )
         self.applied = Counter(
-            "tokenweir_budget_applied_entries", "Ledger entries that sums of budgets have taken in.", registry=r
+            "tokenweir_budget_applied_entries", "Ledger entries added to the spend totals of budgets.", registry=r
         )
         self.drift = Gauge(
             "tokenweir_budget_drift_usd",
-            "By how much the sums of budgets differed from the ledger when they were last compared: an alarm if not 0.",
+            "Difference between the spend totals of budgets and the ledger at the last comparison: an alarm if not 0.",
             registry=r,
         )
         self.alerts = Counter(
             "tokenweir_budget_alerts",
-            "Budgets that reached a threshold (percent) in their window, as this process was the first to see.",
+            "Budgets that reached a threshold (percent) in their window; counted by the first process to detect it.",
             ("threshold",), registry=r,
         )  # fmt: skip
         self.webhook_failures = Counter(
-            "tokenweir_webhook_failures", "Webhooks that were not accepted, and are tried again.", registry=r
+            "tokenweir_webhook_failures", "Webhook deliveries that failed and are retried.", registry=r
         )
         self.claims_failed = Counter(
             "tokenweir_idempotency_failures",
-            "Ends of requests with an Idempotency-Key that could not be written down: a repeat is told it still runs.",
+            "Requests with an Idempotency-Key whose end could not be stored: retries are answered as if it still ran.",
             registry=r,
         )
 
     def outstanding(self, held_nusd: Callable[[], int]) -> None:
-        """What running exchanges hold, read when scraped."""
+        """The gauge of reserved amounts, read at each scrape."""
         Gauge(
             "tokenweir_reservation_outstanding_usd",
-            "What running exchanges of this process hold of budgets, in USD.",
+            "Budget amounts reserved by running exchanges of this process, in USD.",
             registry=self._registry,
         ).set_function(lambda: held_nusd() / NUSD_PER_USD)

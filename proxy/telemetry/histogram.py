@@ -1,6 +1,6 @@
-"""Histograms that cost a request a tenth of a microsecond: no lock, no look-up of labels; summed up when scraped.
+"""Histograms for the hot path: 0.1 µs an observation, without a lock or a label look-up; cumulated at the scrape.
 
-Law: observed on one thread only. A scrape may be one observation behind itself (a sum without its count).
+Invariant: observed on one thread only. A scrape may include an observation in the sum but not in its bucket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 
 class Buckets:
-    """One series: `counts` has one more element than there are (rising, inclusive upper) bounds."""
+    """One series. `bounds`: rising, inclusive upper bounds; `counts` has one more element, for larger amounts."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
@@ -24,7 +24,7 @@ class Buckets:
         self.sum = 0.0
 
     def observe(self, amount: float) -> None:
-        """One more. On the hot path of every request and stream."""
+        """Count one observation. Hot path of every request and stream."""
         self.counts[bisect_left(self._bounds, amount)] += 1
         self.sum += amount
 
@@ -47,15 +47,15 @@ class Histogram(Collector):
         self._bounds = buckets
         self._series: dict[tuple[str, ...], Buckets] = {}
         if not labels:
-            self.labels()  # it is there, at 0, from the first scrape
+            self.labels()  # the first scrape shows it at 0
         registry.register(self)
 
     def labels(self, *values: str) -> Buckets:
-        """The series of these values: to be kept, where it is fed often."""
+        """The series of these label values. Callers on the hot path keep it."""
         return self._series.setdefault(values, Buckets(self._bounds))
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """As Prometheus wants it: cumulative."""
+        """The cumulative buckets that Prometheus expects."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labels)
         for values, series in list(self._series.items()):
             family.add_metric(values, list(self._cumulative(series.counts)), series.sum)

@@ -1,7 +1,7 @@
-"""The Prometheus series of the ledger, of what it counts, and of the way to it. Their help text is the documentation.
+"""The Prometheus series of the ledger, its usage and the delivery to it. The help texts are the documentation.
 
-Law: as of all metrics (see `metrics.py`): what is counted here indicates, what is billed stands in the ledger. A key or
-a project is a label only where an operator asked for it, by its id, and only the first so many of them.
+Invariants: see `metrics.py`. Keys and projects are labels only if the operator enables it, by id, and only up to a
+configured number.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MODEL = ("provider", "model")
 
 
 class LedgerMetrics:
-    """Every series that is fed when entries are written. Call from the event-loop thread only."""
+    """The series of the ledger. Call from the event-loop thread only."""
 
     def __init__(self, r: CollectorRegistry, label: Callable[[str], str], *, keys_max: int, projects_max: int) -> None:
-        """`label`: a model's name as a label has it. `keys_max`, `projects_max`: how many have series of their own."""
+        """`label`: model name → label value. `keys_max`, `projects_max`: how many have their own series."""
         self._label = label
         self._keys_max = keys_max
         self._keys: set[str] = set()
@@ -35,74 +35,74 @@ class LedgerMetrics:
         if keys_max:
             self._make_keys(r)
         self.projects = ProjectMetrics(r, projects_max=projects_max) if projects_max else None
-        """None: nobody asked for them"""
+        """None: disabled"""
 
     def _make_money(self, r: CollectorRegistry) -> None:
-        """What entries count."""
+        """Usage and money of entries."""
         self.tokens = Counter(
             "tokenweir_tokens",
-            "Tokens by type (input, output; of the first cached_input and cache_write_input, of the second "
-            "reasoning_output are parts) and by source (reported by the provider, or estimated). "
+            "Tokens by type (input, output; cached_input and cache_write_input are parts of input, reasoning_output is "
+            "a part of output) and by source (reported by the provider, or estimated). "
             "[gen_ai.client.inference.usage.*]",
             (*_MODEL, "type", "source"), registry=r,
         )  # fmt: skip
         self.cost = Counter(
             "tokenweir_cost_usd",
-            "What providers charge for settled exchanges, in USD. Corrections are in the ledger only.",
+            "Provider cost of settled exchanges, in USD. Corrections are in the ledger only.",
             _MODEL,
             registry=r,
         )
         self.charge = Counter(
-            "tokenweir_charge_usd", "What keys are billed for settled exchanges, in USD.", _MODEL, registry=r
+            "tokenweir_charge_usd", "Amount billed to keys for settled exchanges, in USD.", _MODEL, registry=r
         )
         self.unpriced = Counter(
             "tokenweir_unpriced",
-            "Settled exchanges for which no price is known: served, billed nothing, to be looked at.",
+            "Settled exchanges without a known price: served and not billed. Add the price.",
             _MODEL,
             registry=r,
         )
 
     def _make_keys(self, r: CollectorRegistry) -> None:
-        """What entries count, by key: only where it is asked for."""
+        """Usage and money by key, if enabled."""
         self.key_tokens = Counter(
             "tokenweir_key_tokens",
-            'Tokens by key (its id; the first keys seen since the start, "other" after them) and type.',
+            'Tokens by key (its id; "other" beyond the configured number of keys) and type.',
             ("key", "type"), registry=r,
         )  # fmt: skip
         self.key_charge = Counter(
             "tokenweir_key_charge_usd",
-            'What keys are billed, in USD, by key (its id; "other" after the first of them).',
+            'Amount billed, in USD, by key (its id; "other" beyond the configured number of keys).',
             ("key",), registry=r,
         )  # fmt: skip
 
     def _make_settling(self, r: CollectorRegistry) -> None:
-        """What becomes of exchanges that ended."""
+        """Settling of ended exchanges."""
         self.entries = Counter(
             "tokenweir_ledger_entries",
-            "Ledger entries by result: inserted, repeated (known already), adjusted (what a sweep had settled, put "
-            "right), conflict (same id, other content: an alarm), dead_letter.",
+            "Ledger entries by result: inserted, repeated (already recorded), adjusted (corrects an entry from a "
+            "sweep), conflict (same id, other content: an alarm), dead_letter.",
             ("result",),
             registry=r,
         )
         self.write = Histogram(
             "tokenweir_ledger_write_seconds",
-            "Time of one ledger transaction.",
+            "Duration of one ledger transaction.",
             buckets=WRITE_BOUNDS_S,
             registry=r,
         ).labels()
         self.write_failures = Counter(
             "tokenweir_ledger_write_failures",
-            "Ledger transactions that failed and are tried again.",
+            "Ledger transactions that failed and are retried.",
             registry=r,
         )
         self.journal_damage = Counter(
             "tokenweir_journal_damage",
-            "Damaged places found in the journal at start; copies are in its quarantine folder.",
+            "Damaged ranges found in the journal at start; copies are in its quarantine folder.",
             registry=r,
         )
 
     def _make_queue(self, r: CollectorRegistry) -> None:
-        """What goes between machines; all of it stays 0 where there is no queue."""
+        """Delivery between machines; 0 without a queue."""
         self.records_sent = Counter(
             "tokenweir_queue_records",
             "Records sent to the queue, by delivery: first, or repeated (the first one was not confirmed, or the queue "
@@ -110,9 +110,9 @@ class LedgerMetrics:
             ("delivery",), registry=r,
         )  # fmt: skip
         self.outages = Counter(
-            "tokenweir_queue_outages", "Times that the queue or the ledger behind it stopped answering.", registry=r
+            "tokenweir_queue_outages", "Outages of the queue or of the ledger behind it.", registry=r
         )
-        self.nodes = Gauge("tokenweir_nodes", "Proxies on the board of leases, as this worker sees it.", registry=r)
+        self.nodes = Gauge("tokenweir_nodes", "Proxies in the lease registry, as read by this worker.", registry=r)
         self.swept = Counter(
             "tokenweir_swept_exchanges", "Exchanges of dead proxies that were settled from their leases.", registry=r
         )
@@ -121,23 +121,24 @@ class LedgerMetrics:
         )
 
     def _make_audit(self, r: CollectorRegistry) -> None:
-        """What checks find."""
+        """Results of the ledger's integrity checks."""
         self.differences = Gauge(
             "tokenweir_reconcile_differences",
-            "What differed in the last audit of the ledger, by check: an alarm if it is not 0.", ("check",), registry=r,
+            "Differences found by the last integrity check of the ledger, by check: an alarm if not 0.",
+            ("check",), registry=r,
         )  # fmt: skip
         self.audited_at = Gauge(
-            "tokenweir_reconcile_timestamp_seconds", "When the ledger was last audited, in Unix time.", registry=r
+            "tokenweir_reconcile_timestamp_seconds", "Unix time of the ledger's last integrity check.", registry=r
         )
         self.dead_letters = Gauge(
             "tokenweir_dead_letters",
-            "Records that the ledger could not take and nobody has dealt with: an alarm if not 0. Looked up every "
-            "minute; the same wherever it is asked.",
+            "Unresolved dead letters: records that the ledger could not take. An alarm if not 0. Read every minute; "
+            "every process reports the same number.",
             registry=r,
         )
 
     def committed(self, results: Mapping[str, int], entries: Sequence[LedgerEntry], duration_s: float) -> None:
-        """One transaction. `results`: how many by result; `entries`: those that are new, if that is known."""
+        """One transaction. `results`: number by result; `entries`: the new ones, if known."""
         self.write.observe(duration_s)
         for result, count in results.items():
             if count:
@@ -165,7 +166,7 @@ class LedgerMetrics:
         counts = dict(_tokens(entry))
         for kind, count in counts.items():
             tokens[(*where, kind, entry.usage_source)] += count
-        # Corrections can be negative; a counter cannot. They are in the ledger.
+        # Corrections can be negative, counters cannot: only the ledger has corrections.
         if entry.cost_usd is not None and entry.cost_usd > 0:
             money[self.cost, *where] += entry.cost_usd
         if entry.charge_usd is None:
@@ -187,7 +188,7 @@ class LedgerMetrics:
 
 
 def _tokens(entry: LedgerEntry) -> list[tuple[str, int]]:
-    """What an entry counts, by type, where it is more than nothing."""
+    """An entry's token counts above 0, by type."""
     units = entry.details.get("units")
     written = units.get("cache_write_tokens") if isinstance(units, dict) else None
     counts = (

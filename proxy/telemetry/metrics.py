@@ -1,8 +1,8 @@
-"""Every Prometheus series of the proxy. The help text is the documentation.
+"""The Prometheus series of the proxy. The help texts are the documentation.
 
-Law: base units in the names; labels are bounded (providers and models as configured, any other model is "other");
-never a key, an address or a client's own words. Metrics indicate; the ledger is what is billed from.
-OpenTelemetry's GenAI names for the same things stand in brackets in the help texts.
+Invariants: names end in base units; labels are bounded (configured providers and models, any other model is "other")
+and never an address or a client's text. Bill from the ledger, never from metrics.
+The help texts give OpenTelemetry's GenAI names in brackets.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ INTER_EVENT_BOUNDS_S = (
 _MODEL = ("provider", "model")
 
 
-Gaps = Buckets  # of the times between two pieces of a stream
+Gaps = Buckets  # times between two pieces of a stream
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """Series whose labels are filled in."""
+    """The series of one provider and model."""
 
     ended: Mapping[Outcome, Counter]
     duration: Buckets
@@ -92,22 +92,22 @@ class _Bound:
 
 
 class Metrics:
-    """The registry and every series in it. Call from the event-loop thread only, but for `exposition`."""
+    """The registry and its series. Call from the event-loop thread only, except for `exposition`."""
 
     def __init__(self, models: Collection[str] = (), *, keys_max: int = 0, projects_max: int = 0) -> None:
-        """`models`: the configured names, the only ones that become label values. `keys_max`, `projects_max`: how many
-        keys and projects do."""
+        """`models`: the configured names, the only ones used as labels. `keys_max`, `projects_max`: how many keys and
+        projects are used as labels."""
         self._models = frozenset(models)
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, which no dashboard uses
         self.registry = r = CollectorRegistry()
         ProcessCollector(registry=r)
         PlatformCollector(registry=r)
         self._bound: dict[tuple[str, str], _Bound] = {}
         self._admitted = 0
         self._terminal = 0
-        Gauge("tokenweir_build_info", "1; the version of this process is its label.", ("version",), registry=r).labels(
-            __version__
-        ).set(1)
+        Gauge(
+            "tokenweir_build_info", "Always 1; the label is the version of this process.", ("version",), registry=r
+        ).labels(__version__).set(1)
         self._make_counts(r)
         self._make_times(r)
         self.ledger = LedgerMetrics(r, self.label, keys_max=keys_max, projects_max=projects_max)
@@ -116,10 +116,10 @@ class Metrics:
         self.sinks = SinkMetrics(r)
 
     def _make_counts(self, r: CollectorRegistry) -> None:
-        """What is counted of exchanges."""
+        """Counters of exchanges."""
         self.exchanges = Counter(
             "tokenweir_exchanges",
-            "Exchanges that ended, by how they ended.",
+            "Ended exchanges, by outcome.",
             (*_MODEL, "outcome"),
             registry=r,
         )
@@ -131,68 +131,68 @@ class Metrics:
         )
         self.leaves = Counter(
             "tokenweir_client_disconnects",
-            "Clients that left before the end, by the policy that followed.",
+            "Clients that disconnected before the end, by the policy applied.",
             ("provider", "policy"),
             registry=r,
         )
         self.usage_missing = Counter(
             "tokenweir_usage_missing",
-            "Exchanges that were estimated because no usage came, by outcome.",
+            "Exchanges whose usage was estimated because the provider reported none, by outcome.",
             (*_MODEL, "outcome"),
             registry=r,
         )
 
         self.spans = Counter(
             "tokenweir_trace_spans",
-            "Spans of exchanges for the OTLP collector, by result: sent, or dropped because it is away or slow.",
+            "Spans of exchanges for the OTLP collector, by result: sent, or dropped because it is down or slow.",
             ("result",),
             registry=r,
         )
 
     def _make_times(self, r: CollectorRegistry) -> None:
-        """How long things take, and how wrong an estimate is."""
+        """Histograms of durations, and of the error of estimates."""
         self.ttft = Histogram(
             "tokenweir_time_to_first_token_seconds",
-            "From a request's arrival to its first generated token on the way to the client. "
+            "Time from a request's arrival until its first generated token is sent to the client. "
             "[gen_ai.server.time_to_first_token]",
             _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
         )  # fmt: skip
         self.duration = Histogram(
             "tokenweir_exchange_duration_seconds",
-            "From a request's arrival to the end of its exchange, drains included. "
+            "Time from a request's arrival to the end of its exchange, drains included. "
             "[gen_ai.server.request.duration]",
             _MODEL, buckets=DURATION_BOUNDS_S, registry=r,
         )  # fmt: skip
         self.drain = Histogram(
             "tokenweir_provider_drain_seconds",
-            "How long a provider's stream was read on after its client had left, where the policy is to drain.",
+            "How long a provider's stream was drained after its client disconnected, if the policy is drain.",
             ("provider",), buckets=DURATION_BOUNDS_S, registry=r,
         )  # fmt: skip
         self.overhead = Histogram(
             "tokenweir_relay_overhead_seconds",
-            "What the proxy adds before a request goes up: from its arrival to its dispatch.",
+            "Latency that the proxy adds before it sends a request upstream: from its arrival to its dispatch.",
             buckets=OVERHEAD_BOUNDS_S, registry=r,
         ).labels()  # fmt: skip
         self.gaps = Histogram(
             "tokenweir_inter_event_seconds",
-            "Time between two pieces of a stream, as they came from the provider. "
+            "Time between two pieces of a stream from the provider. "
             "[gen_ai.client.operation.time_per_output_chunk]",
             buckets=INTER_EVENT_BOUNDS_S, registry=r,
         ).labels()  # fmt: skip
         self.prefill = Histogram(
             "tokenweir_provider_prefill_seconds",
-            "Time to the first token as the provider itself reports it (SiliconStorm's prefill_time).",
+            "Time to the first token as reported by the provider (SiliconStorm's prefill_time).",
             _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
         )  # fmt: skip
         self.decode = Histogram(
             "tokenweir_provider_decode_seconds",
-            "Mean time per token of an answer as the provider itself reports it (SiliconStorm's decode_time_arr). "
+            "Mean time per token of a response as reported by the provider (SiliconStorm's decode_time_arr). "
             "[gen_ai.server.time_per_output_token]",
             _MODEL, buckets=TTFT_BOUNDS_S, registry=r,
         )  # fmt: skip
         self.estimate_error = Histogram(
             "tokenweir_estimate_error_ratio",
-            "Relative error the estimate would have had, for exchanges whose usage was reported.",
+            "Relative error of the estimate, measured on exchanges whose usage was reported.",
             _MODEL, buckets=ERROR_BOUNDS, registry=r,
         )  # fmt: skip
 
@@ -204,7 +204,7 @@ class Metrics:
         oldest_age_s: Callable[[], float],
         held: Callable[[], float],
     ) -> None:
-        """The gauges that are read when scraped."""
+        """The gauges that are read at each scrape."""
         r = self.registry
         Gauge("tokenweir_exchanges_in_flight", "Exchanges that have begun and not ended.", registry=r).set_function(
             in_flight
@@ -224,7 +224,7 @@ class Metrics:
         ).set_function(held)
         Gauge(
             "tokenweir_unsettled_exchanges",
-            "Exchanges admitted minus terminal ledger entries, since the start: at rest 0.",
+            "Exchanges admitted minus terminal ledger entries, since the start: 0 when idle.",
             registry=r,
         ).set_function(lambda: self._admitted - self._terminal)
 
@@ -234,12 +234,12 @@ class Metrics:
 
     # -- from the gateway
     def opened(self, *, overhead_s: float) -> None:
-        """One exchange was admitted; `overhead_s` from its arrival to its dispatch."""
+        """One exchange was admitted. `overhead_s`: from its arrival to its dispatch."""
         self._admitted += 1
         self.overhead.observe(overhead_s)
 
     def recovered(self, count: int) -> None:
-        """So many exchanges came back from a crash."""
+        """Exchanges were recovered after a crash."""
         self._admitted += count
 
     def refused(self, status: int, code: str | None) -> None:
@@ -247,7 +247,7 @@ class Metrics:
         self.refusals.labels(str(status), code or "").inc()
 
     def attempted(self, attempt: Attempt) -> None:
-        """A provider gave nothing, and another one is asked."""
+        """A provider failed before its response, and another one is tried."""
         self.providers.attempted(attempt)
 
     def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
@@ -270,25 +270,25 @@ class Metrics:
             bound.estimate_error.observe(abs(estimate_error))
 
     def estimated(self, opened: Opened, error: float) -> None:
-        """How far off the estimate of an exchange would have been, where that is known only later: signed, relative."""
+        """The estimate's error for one exchange, if it is known only after its end: signed, relative."""
         self.estimate_error.labels(opened.provider, self.label(opened.model)).observe(abs(error))
 
     def _left(self, provider: str, details: Mapping[str, Any]) -> None:
-        """A client is gone; `details` of its record say what followed."""
+        """A client disconnected; `details` of the record hold the policy."""
         policy = details.get("policy", "cancel")
         self.leaves.labels(provider, policy).inc()
         if "read_on_ms" in details:
             self.drain.labels(provider).observe(details["read_on_ms"] / 1000)
 
     def _observe_timings(self, provider: str, model: str, timings: Mapping[str, float]) -> None:
-        """What a provider says of its own speed: milliseconds on the wire."""
+        """The provider's reported timings, in milliseconds."""
         if "prefill_time" in timings:
             self.prefill.labels(provider, model).observe(timings["prefill_time"] / 1000)
         if "decode_time_mean" in timings:
             self.decode.labels(provider, model).observe(timings["decode_time_mean"] / 1000)
 
     def _bind(self, provider: str, model: str) -> _Bound:
-        """The series of one provider and model, looked up once: a look-up costs more than the counting."""
+        """The series of one provider and model, looked up once: a look-up costs more than an observation."""
         bound = self._bound[provider, model] = _Bound(
             ended={outcome: self.exchanges.labels(provider, model, outcome) for outcome in Outcome},
             duration=self.duration.labels(provider, model),
@@ -299,14 +299,14 @@ class Metrics:
 
     # -- from the ledger
     def committed(self, results: Mapping[str, int], *, entries: Sequence[LedgerEntry], duration_s: float) -> None:
-        """One transaction. `results`: how many by result; `entries`: those that are new, if that is known."""
+        """One transaction. `results`: number by result; `entries`: the new ones, if known."""
         self._terminal += sum(results.values())
         self.ledger.committed(results, entries, duration_s)
 
     def confirmed(self, records: int) -> None:
-        """The ledger has so many more of ours: others wrote them."""
+        """The ledger has confirmed records of this proxy, written by workers."""
         self._terminal += records
 
     def exposition(self) -> bytes:
-        """What GET /metrics answers."""
+        """The body of GET /metrics."""
         return generate_latest(self.registry)

@@ -1,7 +1,7 @@
-"""The Prometheus series of projects: what their keys used and are billed. Their help text is the documentation.
+"""The Prometheus series of projects: usage and charges of their keys. The help texts are the documentation.
 
-Law: as of `ledger_metrics.py`. An entry names its key, not its project: that is looked up once for each key, beside the
-way of records, and what a key used waits here until it is known. Nothing is counted twice or left out meanwhile.
+Invariants: see `ledger_metrics.py`. An entry names its key, not its project. The project is looked up once for each
+key, outside the settling of records; until then the key's usage waits here. Nothing is counted twice or left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OTHER = "other"
 
 @dataclass(slots=True)
 class _Used:
-    """What one key used since it was last added."""
+    """Usage of one key that is not counted yet."""
 
     tokens: Counts[str] = field(default_factory=Counts)
     charge_usd: int = 0
@@ -28,31 +28,31 @@ class _Used:
 
 
 class ProjectMetrics:
-    """Fed with every entry that is written. Call from the event-loop thread only."""
+    """The series of projects. Call from the event-loop thread only."""
 
     def __init__(self, r: CollectorRegistry, *, projects_max: int) -> None:
-        """`projects_max`: how many projects have series of their own; at least one."""
+        """`projects_max`: how many projects have their own series; at least one."""
         self._projects_max = projects_max
         self._projects: set[str] = set()
         self._label_of: dict[str, str] = {}
-        """key id → project, for good: a key never leaves its project"""
+        """key id → label; cached for ever: a key never changes its project"""
         self._waiting: dict[str, _Used] = {}
-        """key id → what it used, of keys whose project is not known yet"""
+        """key id → usage, for keys whose project is not known yet"""
         self.unplaced = asyncio.Event()
         """set while keys wait for `place`"""
         self.tokens = Counter(
             "tokenweir_project_tokens",
-            'Tokens by project (its id; the first projects seen since the start, "other" after them) and type.',
+            'Tokens by project (its id; "other" beyond the configured number of projects) and type.',
             ("project", "type"), registry=r,
         )  # fmt: skip
         self.charge = Counter(
             "tokenweir_project_charge_usd",
-            'What the keys of a project are billed, in USD (its id; "other" after the first of them).',
+            'Amount billed to keys, in USD, by project (its id; "other" beyond the configured number of projects).',
             ("project",), registry=r,
         )  # fmt: skip
 
     def add(self, key_id: str, tokens: Mapping[str, int], charge_usd: int) -> None:
-        """What one entry counts. `charge_usd`: nUSD, not below 0."""
+        """Count one entry. `charge_usd`: nUSD, not below 0."""
         label = self._label_of.get(key_id)
         if label is not None:
             self._count(label, tokens, charge_usd)
@@ -67,7 +67,7 @@ class ProjectMetrics:
         return list(self._waiting)
 
     def place(self, projects: Mapping[str, str | None]) -> None:
-        """Key id → its project's id, or None: nobody knows such a key, and it is among the others."""
+        """`projects`: key id → project id, or None for an unknown key, which is counted as "other"."""
         for key_id, project in projects.items():
             label = self._label_of[key_id] = self._label(project)
             used = self._waiting.pop(key_id, None)

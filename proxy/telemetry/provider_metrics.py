@@ -1,4 +1,4 @@
-"""The Prometheus series about providers that fail. Labels are configured names and closed sets of words."""
+"""The Prometheus series of failing providers. Invariant: labels are configured names and closed sets of values."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ _REFUSED = 429
 
 
 class ProviderMetrics:
-    """What comes of providers that give nothing."""
+    """The series of failed attempts and circuit breakers."""
 
     def __init__(self, r: CollectorRegistry) -> None:
         self.attempts = Counter(
             "tokenweir_failed_attempts",
-            "Providers that gave nothing, so that another one was asked for the same exchange: unreachable, refused "
-            "(429) or failed (5xx).",
+            "Attempts that failed before a response, so that another provider was tried, by reason: unreachable, "
+            "refused (429) or failed (5xx).",
             ("provider", "reason"), registry=r,
         )  # fmt: skip
         self.breaker = Gauge(
             "tokenweir_provider_breaker",
-            "1 for the state that a provider's circuit breaker is in; of several processes, how many see it so.",
+            "1 for the current state of a provider's circuit breaker; summed over processes: how many have that state.",
             ("provider", "state"), registry=r,
         )  # fmt: skip
 
     def attempted(self, attempt: Attempt) -> None:
-        """A provider gave nothing, and another one is asked."""
+        """A provider failed before its response, and another one is tried."""
         reason = "unreachable" if attempt.status is None else "refused" if attempt.status == _REFUSED else "failed"
         self.attempts.labels(attempt.provider, reason).inc()
 
     def watch(self, provider: str, states: Collection[str], state: Callable[[], str]) -> None:
-        """Show the breaker of this provider, which is in one of these states, whenever somebody looks."""
+        """Export this provider's breaker: `state` returns one of `states` and is called at each scrape."""
         for one in states:
             self.breaker.labels(provider, one).set_function(_is(one, state))
 

@@ -195,7 +195,7 @@ def test_a_ledger_that_cannot_be_opened_is_said_at_start(tmp_path: Path, provide
     ledger.chmod(0o400)
     said = _without_override(tokenweir)
     assert said.returncode == 1
-    assert "may not be written to" in said.stderr
+    assert "no permission to write" in said.stderr
     assert "Traceback" not in said.stderr
     assert ledger.read_bytes() == foreign
 

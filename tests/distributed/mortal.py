@@ -109,11 +109,11 @@ class Fate:
         self._strike(Phase.BEFORE_COMMIT)
 
     async def _acknowledge(self, original: Callable[..., Any], queue: RedisQueue) -> None:
-        if queue._owed and self._may_strike:
+        if queue._unacknowledged and self._may_strike:
             if self._phase is Phase.BEFORE_ACK:
                 self._die()
             if self._phase is Phase.MID_ACK:
-                await queue._redis.xdel(queue._key, *queue._owed)
+                await queue._redis.xdel(queue._key, *queue._unacknowledged)
                 self._die()
         await original(queue)
         self._tried.pop(queue, None)

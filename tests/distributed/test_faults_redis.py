@@ -203,7 +203,7 @@ async def test_a_board_that_can_be_read_and_not_written_declares_nobody_dead(
     async with plant(
         tmp_path, Random(SEED), redis_url=redis.url, ledger_url=ledger_url, lease_s=lease_s, renew_s=0.3
     ) as made:
-        await _until(lambda: made.seen.said["looked"] > 0)
+        await _until(lambda: made.seen.said["checked"] > 0)
         redis.server.ask(*words)
         await asyncio.sleep(2 * lease_s)
         redis.server.ask("CONFIG", "SET", "maxmemory", "0")

@@ -23,7 +23,7 @@ ALL: dict[str, ApiError] = {
     "internal": errors.internal(),
     "unknown_route": errors.unknown_route("GET", "/v1/x"),
     "unknown_model": errors.unknown_model("m"),
-    "other_language": errors.other_language("m", "/v1/x"),
+    "unsupported_dialect": errors.unsupported_dialect("m", "/v1/x"),
     "model_not_allowed": errors.model_not_allowed("m"),
     "model_unpriced": errors.model_unpriced("m"),
     "budget_cut": errors.budget_cut(),

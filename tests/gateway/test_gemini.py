@@ -149,7 +149,7 @@ async def test_a_stall_is_told_where_an_event_has_a_place(deployment: Deployment
         (path("cancel/weir"), {}, None, 400, "INVALID_ARGUMENT", "model: The model"),
         (path("nobody/weir", "sse"), {}, None, 404, "NOT_FOUND", "model: The model"),
         (path("many/weir", "array", "v1"), {}, "tw-wrong", 401, "UNAUTHENTICATED", "Incorrect API key"),
-        (path("many/weir") + "?key=tw-wrong", {}, "", 401, "UNAUTHENTICATED", "An API key does not belong"),
+        (path("many/weir") + "?key=tw-wrong", {}, "", 401, "UNAUTHENTICATED", "An API key in the URL"),
         (
             path("many/weir", "array"), {"generationConfig": {"maxOutputTokens": "5"}}, None, 400, "INVALID_ARGUMENT",
             "generationConfig.maxOutputTokens: must be an integer",

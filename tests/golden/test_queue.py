@@ -126,7 +126,7 @@ async def test_leases_are_read(plain: Any, client: Any) -> None:
 class Quiet:
     """An observer that fails for what must not be."""
 
-    def looked(self, nodes: int) -> None:
+    def checked(self, nodes: int) -> None:
         assert nodes in {0, 2}
 
     def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
@@ -155,7 +155,7 @@ async def test_leases_are_swept(plain: Any, client: Any) -> None:
         RedisLeases(client), settle, FourCharacters(), lease_s=10, monotonic=lambda: now, observer=Quiet()
     )  # fmt: skip
     for _ in range(6):
-        await sweeper.look()
+        await sweeper.check()
         now += 4
     usages = [one.reading.usage for one in settled]
     assert [

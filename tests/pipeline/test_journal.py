@@ -235,7 +235,7 @@ def test_a_crash_within_the_copy_or_before_the_deletion_is_harmless(folder: Path
     journal.settled([journal.pending(10)[i].seq for i in (1, 2)])
     before = journal.pending(10), journal.unfinished()
     journal._log.roll()
-    journal._vacate(journal._log.segments[0])
+    journal._copy_live(journal._log.segments[0])
     assert (journal.pending(10), journal.unfinished()) == before
     crash(journal)
     old, new = sorted(folder.glob("*.log"))

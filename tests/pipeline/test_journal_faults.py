@@ -284,7 +284,7 @@ def test_a_frame_that_rots_under_a_running_journal_is_said_and_kept(
 @pytest.mark.parametrize(
     ("frame", "what"),
     [
-        (encode_frame(9, 5, b'{"new":1}'), "unknown kind of frame: 9"),
+        (encode_frame(9, 5, b'{"new":1}'), "unknown frame kind: 9"),
         (encode_frame(FrameKind.CLOSE, 1 << 40, record_payload(record(opened(2), version=2))), "record version 2"),
         (encode_frame(FrameKind.OPEN, 0, b'{"exchange_id":7}'), "Expected `str`"),
         (encode_frame(FrameKind.CLOSE, 1 << 40, b"[]"), "Expected `object`"),

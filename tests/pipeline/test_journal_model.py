@@ -107,7 +107,7 @@ class JournalModel(RuleBasedStateMachine):
     @rule()
     def crashes(self) -> None:
         """What was in memory only is open again; what was settled on a full disk may come once more."""
-        held = [int(exchange[-6:], 16) for exchange, _ in self.journal._owed.values()]
+        held = [int(exchange[-6:], 16) for exchange, _ in self.journal._unwritten.values()]
         crash(self.journal)
         self.disk_full = False
         self.journal = Journal.open(Path(self.folder.name), bytes_max=ROOMY)

@@ -169,7 +169,7 @@ async def test_a_server_that_is_away_or_holds_something_else_is_unavailable(valk
     await redis.set("tokenweir:nodes", "not a hash")
     with pytest.raises(QueueUnavailable, match="renewing leases"):
         await board.renew("a", "1.1", {FIRST: NEW}, [])
-    with pytest.raises(QueueUnavailable, match="looking for nodes"):
+    with pytest.raises(QueueUnavailable, match="reading nodes"):
         await board.nodes()
     valkey.kill()
     for asking in (board.ids("a"), board.of("a"), board.drop("a", [FIRST]), board.dismiss("a", "1.1")):

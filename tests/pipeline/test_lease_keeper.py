@@ -157,7 +157,7 @@ async def test_between_its_end_and_the_queue_a_lease_keeps_what_was_last_known(t
     node.slots[second].deliver(9, 90)
     await node.keeper.tick()
     assert (await events(board, first), await events(board, second)) == (5, 9)
-    node.keeper._forgot = True  # and so it stays when all is announced again
+    node.keeper._lost = True  # and so it stays when all is announced again
     await node.keeper.tick()
     assert (await events(board, first), await events(board, second)) == (5, 9)
 

@@ -147,12 +147,12 @@ def test_the_bytes_of_a_slot_say_elsewhere_what_it_says_here(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("raw", [b"", b"x", b"\xff" * SLOT_BYTES, bytes(SLOT_BYTES), bytes(SLOT_BYTES + 8)])
 def test_bytes_that_are_no_slot_of_this_layout_are_not_misread(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="no progress slot of layout"):
+    with pytest.raises(ValueError, match="not a progress slot of layout"):
         decoded(raw)
 
 
 def test_a_place_that_cannot_be_written_is_a_clear_no(tmp_path: Path) -> None:
-    with pytest.raises(ProgressBroken, match="cannot be made or mapped"):
+    with pytest.raises(ProgressBroken, match="cannot be created or mapped"):
         make(tmp_path / "absent" / "p")
 
 

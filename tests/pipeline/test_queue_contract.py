@@ -115,7 +115,7 @@ async def test_what_is_settled_does_not_come_again(bench: Bench) -> None:
 async def test_an_empty_queue_waits_for_a_while_and_then_gives_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.delivery.local_queue.LOOK_S", 0.2)
+    monkeypatch.setattr("proxy.delivery.local_queue.POLL_S", 0.2)
     loop = asyncio.get_running_loop()
     assert list(await bench.queue.take(10)) == []
     began = loop.time()
@@ -151,7 +151,7 @@ async def test_holding_changes_nothing_for_the_holder(bench: Bench) -> None:
 
 
 async def test_a_local_queue_that_drains_waits_for_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.delivery.local_queue.LOOK_S", 3_600.0)
+    monkeypatch.setattr("proxy.delivery.local_queue.POLL_S", 3_600.0)
     async with local(folder) as bench, asyncio.timeout(10):
         assert isinstance(bench.queue, LocalQueue)
         await bench.feed(1)

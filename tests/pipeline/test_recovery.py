@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.journal.progress import Progress
-from proxy.journal.recovery import recover, seen
+from proxy.journal.recovery import evidence_of, recover
 from proxy.metering.usage import NOTHING, Evidence, Usage, UsageSource
 from tests.pipeline.making import exchange_id, opened
 
@@ -171,7 +171,7 @@ COUNTS = st.integers(0, 10_000)
 @given(st.lists(COUNTS, min_size=8, max_size=8), COUNTS, st.integers(1, 10_000), st.integers(0, 10**7))
 def test_evidence_never_shrinks_by_scaling(counts: list[int], at: int, more: int, size: int) -> None:
     evidence = Evidence(*counts)
-    whole = seen(noted(evidence=evidence, noted_events=at, events=at + more, bytes=size))
+    whole = evidence_of(noted(evidence=evidence, noted_events=at, events=at + more, bytes=size))
     assert whole.chars >= evidence.chars
     assert not whole.empty
 

@@ -350,7 +350,7 @@ async def test_what_a_dead_worker_held_comes_to_another_in_one_batch_before_what
 async def test_queues_of_one_process_try_again_one_at_a_time(make: Make) -> None:
     """Or a record that kills would take whatever the other has with it, again and again."""
     turn = ReclaimLock()
-    dead, next_one, one, other = make("dead"), make("next"), make("one", turn=turn), make("other", turn=turn)
+    dead, next_one, one, other = make("dead"), make("next"), make("one", reclaim=turn), make("other", reclaim=turn)
     await dead.add(records(2), "node")
     for dying in (dead, next_one):
         assert seqs(await dying.take(10)) == [1, 2]

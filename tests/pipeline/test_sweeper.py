@@ -72,7 +72,7 @@ class Seen:
         self.failures: list[Exception] = []
         self.healings: list[Exception] = []
 
-    def looked(self, nodes: int) -> None:
+    def checked(self, nodes: int) -> None:
         self.nodes.append(nodes)
 
     def swept(self, node: str, records: Sequence[UsageRecord]) -> None:
@@ -102,10 +102,10 @@ class Worker:
     async def look_for(self, seconds: float) -> None:
         """Look as `run` would, for so long."""
         until = self.clock.now + seconds
-        await self.sweeper.look()
+        await self.sweeper.check()
         while self.clock.now < until:
             self.clock.now = min(self.clock.now + 3.0, until)
-            await self.sweeper.look()
+            await self.sweeper.check()
 
 
 class Proxy:
@@ -220,7 +220,7 @@ async def test_two_sweepers_settle_once(board: LeaseRegistry, ledger: Ledger, cl
         proxy.begin(number, delivered=number)
     await proxy.keeper.tick()
     for _ in range(11):
-        await asyncio.gather(*(worker.sweeper.look() for worker in workers))
+        await asyncio.gather(*(worker.sweeper.check() for worker in workers))
         clock.now += 3.0
     assert [worker.seen.swept_nodes for worker in workers] == [["a"], ["a"]], "both were at it"
     assert ids(ledger.inserted) == [exchange_id(number) for number in range(20)]

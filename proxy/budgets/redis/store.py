@@ -34,7 +34,7 @@ from proxy.budgets.redis.script import Script
 from proxy.budgets.seed_generations import SeedGenerations
 from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 from proxy.budgets.verdicts import bounds_rate
-from proxy.storage.redis_client import QueueUnavailable, RedisClient, door
+from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
 # All have announced by then, unless everything is lost again and again.
 WARM_S_MAX = 3.0
@@ -308,7 +308,7 @@ class _RateWindows:
 async def _budgets_door(redis: Any, doing: str) -> AsyncIterator[None]:
     """Within it, whatever goes wrong with Redis is BudgetsUnavailable."""
     try:
-        async with door(redis, doing):
+        async with map_errors(redis, doing):
             yield
     except QueueUnavailable as error:
         raise BudgetsUnavailable(str(error)) from None

@@ -155,7 +155,7 @@ class ProxyHandler:
             raise errors.model_not_allowed(model)
         speaks = supporting(route, dialect)
         if speaks is None:
-            raise errors.other_language(model, dialect.endpoint)
+            raise errors.unsupported_dialect(model, dialect.endpoint)
         return speaks
 
     def _arranged(self, route: Route, model: str) -> Route:

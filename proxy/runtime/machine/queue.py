@@ -25,7 +25,7 @@ class Queue:
         name = f"worker-{secrets.token_hex(6)}"
         claim_after_ms, turn = int(settings.lease_s * 1000), ReclaimLock()
         self.lanes = [
-            RedisQueue(self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, turn=turn)
+            RedisQueue(self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, reclaim=turn)
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]

@@ -1,6 +1,5 @@
-"""Traces of exchanges for an OTLP collector: a span for each, made of its record. Off unless it is configured.
+"""Traces of exchanges for an OTLP collector: one span for each exchange, from its record. Off unless configured.
 
-Law: a trace is a copy for whoever looks for the cause of something; nothing is billed from it, and a collector that is
-away or slow costs spans, never a stream. `span.py` says what a span tells and knows no SDK; `export.py` is the SDK's
-side, and the one module that imports it.
+Invariants: traces are for diagnosis, never for billing; a collector that is down or slow loses spans and never delays a
+stream. `span.py` makes spans without the SDK; only `export.py` imports it.
 """

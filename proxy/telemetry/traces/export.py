@@ -1,8 +1,8 @@
-"""Spans → an OTLP collector, by OpenTelemetry's SDK. The one module that imports it: without the extra `otlp` this
-import fails.
+"""Sends spans to an OTLP collector by OpenTelemetry's SDK. The only module that imports the SDK: it needs the extra
+`otlp`.
 
-Law: the event loop puts an ended exchange into a bounded queue and never waits; everything else is done on the SDK's
-own thread. What does not fit, or is not taken, is lost and counted. Nothing is registered globally.
+Invariants: the event loop puts an ended exchange into a bounded queue and never waits; the SDK's thread does the rest.
+Spans that do not fit or are not accepted are lost and counted. Nothing is registered globally.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from proxy import __version__
 from proxy.billing.record import UsageRecord
 from proxy.telemetry.traces.span import Parent, parent_of, span_of
 
-# Ended exchanges that wait for the collector: a few KB each, so some 10 MB, and four seconds of a busy process.
+# Ended exchanges that wait for the collector: a few KB each, about 10 MB in all, and four seconds of a busy process.
 QUEUE_MAX = 4096
 BATCH_MAX = 512
-# A span is seen this much later; a batch goes as soon as it is full.
+# Longest delay of a span; a full batch is sent at once.
 DELAY_S = 2.0
-# A batch is tried again for as long, with the SDK's pauses; a collector that takes longer has no use for it.
+# A batch is retried for this long, with the SDK's pauses, and then lost.
 EXPORT_S = 10.0
-# How often it is said why spans do not arrive.
-SAY_S = 60.0
+# Shortest interval between two log lines about failed exports.
+LOG_S = 60.0
 
 SENT, DROPPED = "sent", "dropped"
 _SDK_LOG = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
@@ -46,7 +46,7 @@ Counted = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An exchange on its way to the SDK's thread, which makes a span of it; the SDK's processor asks for `context`."""
+    """An exchange for the SDK's thread, which makes its span; the SDK's processor reads `context`."""
 
     record: UsageRecord
     context: SpanContext
@@ -54,15 +54,15 @@ class Ended:
 
 
 class Traces:
-    """What the gateway tells of ended exchanges. `close` it after the last one."""
+    """Receives ended exchanges from the gateway. `close` it after the last one."""
 
     def __init__(
         self, *, endpoint: str, headers: Mapping[str, str], service_name: str, sample: float, counted: Counted
     ) -> None:
-        """`endpoint`: the whole URL. `sample`: of exchanges whose client does not say, this share gets a span."""
-        _say_seldom()
+        """`endpoint`: the complete URL. `sample`: share of exchanges with a span, among those without a traceparent."""
+        _limit_sdk_log()
         session = requests.Session()
-        session.trust_env = False  # neither a password from .netrc nor a proxy that the settings do not name
+        session.trust_env = False  # no password from .netrc, no proxy from the environment
         otlp = OTLPSpanExporter(endpoint=endpoint, headers=dict(headers), timeout=EXPORT_S, session=session)
         resource = Resource.create({"service.name": service_name, "service.version": __version__})
         self._sample = sample
@@ -75,9 +75,9 @@ class Traces:
         )  # fmt: skip
 
     def ended(self, record: UsageRecord, traceparent: str | None) -> None:
-        """One exchange has ended; its request came with this header. Never waits, never raises."""
+        """One exchange has ended. `traceparent`: its request's header. Never waits, never raises."""
         parent = parent_of(traceparent)
-        if not (random() < self._sample if parent is None else parent.sampled):  # noqa: S311  nobody gains by guessing it
+        if not (random() < self._sample if parent is None else parent.sampled):  # noqa: S311  not a secret
             return
         if self._put - self._sender.taken >= QUEUE_MAX:
             self._counted(DROPPED, 1)
@@ -87,7 +87,7 @@ class Traces:
         self._processor.on_end(Ended(record, _context(trace_id, getrandbits(64) or 1), _remote(parent)))
 
     def close(self, within_s: float) -> None:
-        """Send what waits, for at most so long; blocks. What is left then is lost."""
+        """Send the waiting spans for at most `within_s` seconds; blocks. The others are lost."""
         closing = Thread(target=self._processor.shutdown, name="traces-close", daemon=True)
         closing.start()
         closing.join(within_s)
@@ -95,7 +95,7 @@ class Traces:
 
 
 class _Sender:
-    """The processor's exporter: ended exchanges → spans → the collector. On the processor's thread."""
+    """The processor's exporter: makes spans of ended exchanges and sends them. On the processor's thread."""
 
     def __init__(self, otlp: OTLPSpanExporter, resource: Resource, counted: Counted) -> None:
         self._otlp = otlp
@@ -103,10 +103,10 @@ class _Sender:
         self._counted = counted
         self._closed = False
         self.taken = 0
-        """of those that were put into the queue, so many wait no more"""
+        """number of exchanges taken from the queue"""
 
     def export(self, batch: Sequence[Ended]) -> SpanExportResult:
-        """One batch, sent or lost."""
+        """Send one batch and count its spans."""
         result = SpanExportResult.FAILURE
         try:
             if not self._closed:
@@ -117,25 +117,25 @@ class _Sender:
         return result
 
     def shutdown(self) -> None:
-        """Nothing more is sent, and what is tried is not tried again. A second time is nothing."""
+        """Stop sending and retrying. Idempotent."""
         if not self._closed:
             self._closed = True
             self._otlp.shutdown()
 
 
 def _span(ended: Ended, resource: Resource) -> ReadableSpan:
-    told = span_of(ended.record)
+    span = span_of(ended.record)
     return ReadableSpan(
-        name=told.name,
+        name=span.name,
         context=ended.context,
         parent=ended.parent,
         resource=resource,
-        attributes=told.attributes,
-        events=[Event(one.name, one.attributes, one.at_ns) for one in told.events],
+        attributes=span.attributes,
+        events=[Event(one.name, one.attributes, one.at_ns) for one in span.events],
         kind=SpanKind.SERVER,
-        status=Status(StatusCode.UNSET if told.error is None else StatusCode.ERROR),
-        start_time=told.start_ns,
-        end_time=told.end_ns,
+        status=Status(StatusCode.UNSET if span.error is None else StatusCode.ERROR),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
         instrumentation_scope=InstrumentationScope("tokenweir", __version__),
     )
 
@@ -148,24 +148,24 @@ def _remote(parent: Parent | None) -> SpanContext | None:
     return None if parent is None else _context(parent.trace_id, parent.span_id, is_remote=True)
 
 
-class _Seldom(logging.Filter):
-    """Lets the first of many lines through, and then one in each SAY_S."""
+class _RateLimit(logging.Filter):
+    """Passes the first log line, then at most one line every LOG_S."""
 
     def __init__(self) -> None:
         super().__init__()
         self._next_at = 0.0
 
     def filter(self, _line: Any) -> bool:
-        """Whether it is logged."""
+        """True if the line is logged."""
         now = monotonic()
         if now < self._next_at:
             return False
-        self._next_at = now + SAY_S
+        self._next_at = now + LOG_S
         return True
 
 
-def _say_seldom() -> None:
-    """The SDK says with every try why it failed: the reason is worth a line, each try is not."""
+def _limit_sdk_log() -> None:
+    """The SDK logs every failed try: limit the rate."""
     log = logging.getLogger(_SDK_LOG)
-    if not any(isinstance(one, _Seldom) for one in log.filters):
-        log.addFilter(_Seldom())
+    if not any(isinstance(one, _RateLimit) for one in log.filters):
+        log.addFilter(_RateLimit())

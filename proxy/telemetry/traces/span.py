@@ -1,8 +1,8 @@
-"""A record → what its span says, in the names of OpenTelemetry's GenAI conventions and, for what is ours, `tokenweir.`.
+"""Makes a record's span, with the attribute names of OpenTelemetry's GenAI conventions and the prefix `tokenweir.`.
 
-Law: ids, names as configured or asked for, counts, times and closed sets of words; never a prompt, a completion, a
-header, an address or a secret. A key is told by its id, as metrics tell it: its alias is somebody's own words, and
-traces are read by more people than the ledger. Money is here as numbers for charts; the ledger has it exactly.
+Invariants: attributes are ids, configured or requested names, counts, times and closed sets of values; never a prompt,
+a completion, a header, an address or a secret. A key appears by its id, not by its alias: an alias is free text, and
+traces have more readers than the ledger. Money is a float for charts; the exact amount is in the ledger.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from proxy.metering.usage import Usage
 
 Value = str | bool | int | float | tuple[str, ...]
 
-# Longer than any id or reason that a provider has given; what it says beyond that is not worth its place in a queue.
+# Longer than any known id or finish reason of a provider; longer texts are cut.
 CHARS_MAX = 256
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII | re.DOTALL)
 
 _OPERATIONS = {dialect.endpoint: dialect.operation for dialect in DIALECTS}
 
-# A client that leaves is no failure of anybody's; what the provider refuses is one for whoever asked.
+# A client's disconnect is not an error; a refusal by the provider is.
 _NO_ERROR = (Outcome.SERVED, Outcome.CLIENT_LEFT)
 
 
-# What a record's details say of a failure, each in words of ours or as a number: why, at which limit, with what answer.
+# Details of a failed exchange: reason, limit, HTTP status. Their values are numbers or from closed sets.
 _WHY = ("failed", "limit", "upstream_status")
 
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The span of the client's that an exchange belongs to: what a valid `traceparent` says."""
+    """The client's span from a valid `traceparent` header."""
 
     trace_id: int
     span_id: int
@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What is told of one exchange. Times: Unix, in nanoseconds."""
+    """The span of one exchange. Times: Unix, in nanoseconds."""
 
     name: str
     start_ns: int
@@ -62,37 +62,37 @@ class Span:
     attributes: dict[str, Value]
     events: tuple[Event, ...]
     error: str | None
-    """its `error.type`; None: it did not fail"""
+    """`error.type`; None: no error"""
 
 
 def parent_of(traceparent: str | None) -> Parent | None:
-    """What the header says, by W3C's Trace Context; None: there is none, or it is none."""
-    found = None if traceparent is None else _PARENT.fullmatch(traceparent.strip())
-    if found is None:
+    """The parsed header, by W3C's Trace Context; None if it is missing or invalid."""
+    match = None if traceparent is None else _PARENT.fullmatch(traceparent.strip())
+    if match is None:
         return None
-    version, trace_id, span_id = found[1], int(found[2], 16), int(found[3], 16)
-    if version == "ff" or (version == "00" and found[5] is not None) or not trace_id or not span_id:
+    version, trace_id, span_id = match[1], int(match[2], 16), int(match[3], 16)
+    if version == "ff" or (version == "00" and match[5] is not None) or not trace_id or not span_id:
         return None
-    return Parent(trace_id, span_id, sampled=bool(int(found[4], 16) & 1))
+    return Parent(trace_id, span_id, sampled=bool(int(match[4], 16) & 1))
 
 
 def operation(endpoint: str) -> str:
-    """`gen_ai.operation.name` of a dialect's endpoint; the last word of an endpoint that no dialect has."""
+    """`gen_ai.operation.name` of a dialect's endpoint; of an unknown endpoint, its last path segment."""
     return _OPERATIONS.get(endpoint) or endpoint.rpartition("/")[2]
 
 
 def span_of(record: UsageRecord) -> Span:
-    """Its span. Total: every record has one."""
+    """The record's span. Never raises: every record has one."""
     opened = record.opened
     failed = record.outcome not in _NO_ERROR
-    told = {name: value for name, value in _attributes(record) if value is not None}
+    attributes = {name: value for name, value in _attributes(record) if value is not None}
     if failed:
-        told["error.type"] = record.outcome.value
+        attributes["error.type"] = record.outcome.value
     return Span(
         name=_text(f"{operation(opened.endpoint)} {opened.model}"),
         start_ns=_ns(opened.started_at),
         end_ns=_ns(opened.started_at + record.duration_ms / 1000),
-        attributes=told,
+        attributes=attributes,
         events=tuple(map(_event, opened.attempts)),
         error=record.outcome.value if failed else None,
     )
@@ -123,7 +123,7 @@ def _attributes(record: UsageRecord) -> Iterator[tuple[str, Value | None]]:
 
 
 def _counts(usage: Usage) -> Iterator[tuple[str, int | None]]:
-    """Cached, written and audio tokens are parts of the input; reasoning and audio are parts of the output."""
+    """Cached, cache-write and audio tokens are parts of the input; reasoning and audio tokens, of the output."""
     yield "gen_ai.usage.input_tokens", usage.prompt_tokens
     yield "gen_ai.usage.output_tokens", usage.completion_tokens
     yield "gen_ai.usage.cache_read.input_tokens", usage.cached_tokens
@@ -134,25 +134,25 @@ def _counts(usage: Usage) -> Iterator[tuple[str, int | None]]:
 
 
 def _event(attempt: Attempt) -> Event:
-    """A provider that was asked in vain."""
-    told: dict[str, Value] = {
+    """The event of a failed attempt."""
+    attributes: dict[str, Value] = {
         "gen_ai.provider.name": attempt.provider,
         "tokenweir.upstream_model": _text(attempt.upstream_model),
         "tokenweir.failed": attempt.failed,
         "tokenweir.duration_s": attempt.duration_ms / 1000,
     }
     if attempt.status is not None:
-        told["tokenweir.upstream_status"] = attempt.status
-    return Event("tokenweir.attempt", _ns(attempt.started_at), told)
+        attributes["tokenweir.upstream_status"] = attempt.status
+    return Event("tokenweir.attempt", _ns(attempt.started_at), attributes)
 
 
-def _text(words: str) -> str:
-    """What others have said, cut, and as UTF-8 can have it: half a character would cost the whole batch."""
-    return words[:CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
+def _text(text: str) -> str:
+    """A foreign text, cut, as valid UTF-8: a lone surrogate would lose the whole batch."""
+    return text[:CHARS_MAX].encode("utf-8", "replace").decode("utf-8")
 
 
-def _text_or_none(words: str | None) -> str | None:
-    return None if words is None else _text(words)
+def _text_or_none(text: str | None) -> str | None:
+    return None if text is None else _text(text)
 
 
 def _usd(nusd: int | None) -> float | None:
@@ -160,5 +160,5 @@ def _usd(nusd: int | None) -> float | None:
 
 
 def _ns(seconds: float) -> int:
-    """Whole microseconds: a time of today as a float has no more."""
+    """Rounded to microseconds: the precision of a current Unix time as a float."""
     return round(seconds * 1_000_000) * 1000
