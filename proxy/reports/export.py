@@ -18,9 +18,9 @@ from typing import IO, Any
 import msgspec
 
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
+from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
 from proxy.reports.cells import plain
-from proxy.reports.reports import iso_utc
 
 # Some MB of memory; and what a Parquet reader takes at a time.
 ROWS_AT_ONCE = 5_000

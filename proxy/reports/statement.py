@@ -21,7 +21,7 @@ from proxy.ledger.amounts import nusd_sum, rows_of
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
 from proxy.ledger.settling.spend import clock_of
 from proxy.metering.usage import UsageSource
-from proxy.reports.reports import keys_below
+from proxy.reports.totals import keys_below
 from proxy.storage.database import reading
 
 _ENTRIES = ledger_entries.c

@@ -14,8 +14,8 @@ from typing import Any
 
 from proxy.billing.entries import COUNTS
 from proxy.billing.money import usd_text
+from proxy.foundation.times import iso_utc
 from proxy.reports.cells import plain
-from proxy.reports.reports import iso_utc
 from proxy.reports.statement import Booking, Statement, StatementLine, Usages
 
 CENTS = 2

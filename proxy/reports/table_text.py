@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
-from proxy.reports.reports import iso_utc
+from proxy.foundation.times import iso_utc
 
 _COLUMNS = (
     ("TIME (UTC)", 19), ("KEY", 10), ("MODEL", 22), ("OUTCOME", 16),

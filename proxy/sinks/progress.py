@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.ledger.schema.tables import UtcTime, ledger_entries, sink_letters, sinks
 from proxy.ledger.settling.spend import clock_of
-from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import is_shared, reading, writing
 
 OPEN, AGAIN, SENT = "open", "again", "sent"

@@ -22,7 +22,7 @@ from proxy.billing.money import usd_text
 from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, subjects, told, untold
 from proxy.foundation.outage import Listener, Outage
 from proxy.foundation.secret import Secret
-from proxy.reports.reports import iso_utc
+from proxy.foundation.times import iso_utc
 from proxy.sinks.posting import open_session, post, signed
 from proxy.storage.executor import InThread
 

@@ -30,10 +30,10 @@ from proxy.console.api.schemas.exchanges import (
     Unsettled,
     UsageShown,
 )
+from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
 from proxy.reports.explain import addends_of, sum_text
-from proxy.reports.reports import iso_utc
 from proxy.reports.table_text import why
 
 # When an exchange is over, the ledger has it within this time as a rule.

@@ -39,7 +39,7 @@ from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.reports.reports import SpendAndCredit
+from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100

@@ -19,9 +19,9 @@ from msgspec import UNSET, UnsetType
 from proxy.billing.money import usd_text
 from proxy.console.api.endpoints import HEADERS, Call, Endpoint, Reply, encoded
 from proxy.console.api.sessions import Session, Sessions
+from proxy.foundation.times import iso_utc
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.errors import ApiError, overloaded
-from proxy.reports.reports import iso_utc
 
 SNAPSHOT_S = 0.5
 EVERY_S = 1.0

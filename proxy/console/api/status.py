@@ -13,9 +13,10 @@ from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import Subject
 from proxy.console.api.endpoints import Call, Endpoint, Reply
 from proxy.console.api.schemas.keys import PaidOf
+from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
-from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
 ACTS_DEFAULT, ACTS_MAX = 50, 500

@@ -34,7 +34,7 @@ from proxy.journal.frames import decode_opened
 from proxy.keys.keyring import Keyring
 from proxy.metering.estimator.estimate import Estimator
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
-from proxy.reports.reports import read_paid
+from proxy.reports.totals import read_paid
 from proxy.reports.usage import UsageFilter as WantedSums
 from proxy.reports.usage import UsageTotals, read_usage
 from proxy.runtime.machine.command_store import CommandStore

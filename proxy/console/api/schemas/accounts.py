@@ -15,7 +15,8 @@ from proxy.billing.keys import Account
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import NUSD_PER_USD
 from proxy.console.api.schemas.keys import LimitFields, LimitsShown, Text, limits_shown
-from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.foundation.times import iso_utc
+from proxy.reports.totals import SpendAndCredit
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
 

@@ -16,8 +16,9 @@ from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.console.api.endpoints import usd_number
+from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.limits import LIMITS
-from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.reports.totals import SpendAndCredit
 
 Text = Annotated[str, Meta(min_length=1, max_length=128)]
 Usd = Annotated[float, Meta(ge=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
