@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.cli import main
 from proxy.ledger.settling.store import Arrival
 from proxy.settings import SettingsError, parse
-from proxy.sinks.progress import begin
+from proxy.sinks.progress import register
 from tests.cli.test_putting_right import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 from tests.support.net import ask, post_chat
@@ -87,7 +87,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
 def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "has not run yet"}]
     run.config.write_text(yaml.safe_dump(CONFIG))
-    run.ledger(lambda store: begin(store.engine, "lago", 0.0))
+    run.ledger(lambda store: register(store.engine, "lago", 0.0))
     run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
     (shown,) = run("sinks", "status")
     assert (shown["state"], shown["waiting"], shown["sent"], shown["letters"]) == ("is behind", 2, 0, [])
