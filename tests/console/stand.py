@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
-from proxy.console.api.live import RunningSnapshot, SilentNodes
+from proxy.console.api.live import RemoteCoverage, RunningSnapshot
 from proxy.foundation.outage import OutageLog
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.keyring import Keyring
@@ -51,7 +51,7 @@ class Inside:
 
     streams: list[ExchangeSnapshot] = field(default_factory=list)
     unsettled: dict[str, str] = field(default_factory=dict)
-    elsewhere: SilentNodes = "none"
+    elsewhere: RemoteCoverage = "none"
 
     async def running(self) -> RunningSnapshot:
         others = {one.node for one in self.streams} - {None}

@@ -95,7 +95,7 @@ class RunningExchanges:
         running = [exchange for one in here for exchange in one.running]
         if self._others is None:
             return RunningSnapshot(running, len(here))
-        found = await self._others.look({one.node for one in here})
+        found = await self._others.poll({one.node for one in here})
         return RunningSnapshot([*running, *found.running], len(here), found.nodes, found.known)
 
     async def key_of(self, exchange_id: str) -> str | None:
@@ -197,7 +197,7 @@ class Console:
         standing = StatusApi(
             self._threads,
             store.acts,
-            standings=self._budgets.counter_states,
+            counter_states=self._budgets.counter_states,
             subjects=partial(subjects, store.engine),
             paid=paid,
         )
