@@ -94,7 +94,7 @@ export function limits(one) {
     one.max_budget !== null && ["$", String(one.max_budget), one.budget_duration ? ` per ${one.budget_duration.replaceAll("_", " ")}` : " lifetime"],
     one.prepaid && ["prepaid, ", money(left(one)), " left"],
     one.on_exhausted === "cut" && "streams are cut at the end of the budget",
-    one.when_down && `${one.when_down === "open" ? "accepted" : "refused"} if the budget store is unavailable`,
+    one.when_down && `requests ${one.when_down === "open" ? "accepted" : "refused"} if the budget store is unavailable`,
     one.rpm_limit && `${count(one.rpm_limit)} requests per minute`,
     one.tpm_limit && `${count(one.tpm_limit)} tokens per minute`,
     one.max_parallel_requests && `${count(one.max_parallel_requests)} parallel requests`,
