@@ -83,7 +83,7 @@ def _changing(what: str) -> Callable[[argparse.Namespace], int]:
 
 
 def _info(options: argparse.Namespace) -> int:
-    from proxy.reports.reports import read_paid
+    from proxy.reports.totals import read_paid
 
     with store_of(options) as store:
         account = store.accounts.one(options.account)

@@ -21,7 +21,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from proxy.reports.reports import since_from
+    from proxy.foundation.times import since_from
 
     with store_of(options) as store:
         since = 0.0 if options.since is None else since_from(options.since, time.time())
@@ -33,7 +33,7 @@ def _audit(options: argparse.Namespace) -> int:
 def _json(line: AuditEntry) -> str:
     from dataclasses import asdict
 
-    from proxy.reports.reports import iso_utc
+    from proxy.foundation.times import iso_utc
 
     fields = asdict(line)
     # As /v1/audit names them.
@@ -42,7 +42,7 @@ def _json(line: AuditEntry) -> str:
 
 
 def _text(line: AuditEntry) -> str:
-    from proxy.reports.reports import iso_utc
+    from proxy.foundation.times import iso_utc
 
     at = iso_utc(line.at)[:19].replace("T", " ")
     became = line.result if line.words is None else f"{line.result}: {line.words}"

@@ -80,8 +80,8 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
 
 def _json(standing: CounterState, subject: Subject | None) -> dict[str, Any]:
     from proxy.billing.money import usd_text
+    from proxy.foundation.times import iso_utc
     from proxy.ledger.settling.spend import scope_of
-    from proxy.reports.reports import iso_utc
 
     scope_id = scope_of(standing.gate_id)
     budget = None if subject is None or scope_id != standing.gate_id else subject.limits.budget_usd

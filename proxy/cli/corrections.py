@@ -65,7 +65,7 @@ def _option(name: str) -> str:
 def _adjust(options: argparse.Namespace) -> int:
     from proxy.billing.correction import CorrectionRequest
     from proxy.ledger.settling.corrections import Corrections
-    from proxy.reports.reports import entry_json
+    from proxy.reports.entry_reader import entry_json
 
     wanted = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
@@ -79,8 +79,8 @@ def _adjust(options: argparse.Namespace) -> int:
 
 
 def _rerate(options: argparse.Namespace) -> int:
+    from proxy.foundation.times import since_from
     from proxy.ledger.settling.corrections import Corrections
-    from proxy.reports.reports import since_from
 
     now = time.time()
     since = since_from(options.since, now)

@@ -21,7 +21,7 @@ def add_commands(commands: Any) -> None:
 def _add(options: argparse.Namespace) -> int:
     from proxy.foundation.ids import exchange_id
     from proxy.ledger.accounts.credit import add_credit
-    from proxy.reports.reports import entry_json
+    from proxy.reports.entry_reader import entry_json
 
     with store_of(options) as store:
         scope_id, _, name = whose(store, options)

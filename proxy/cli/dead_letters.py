@@ -81,13 +81,13 @@ def _letters(store: CommandStore) -> DeadLetters:
 def _json(letter: StoredDeadLetter) -> dict[str, Any]:
     from msgspec.structs import asdict
 
-    from proxy.reports.reports import iso_utc
+    from proxy.foundation.times import iso_utc
 
     return {name: iso_utc(value) if isinstance(value, float) else value for name, value in asdict(letter).items()}
 
 
 def _line(letter: StoredDeadLetter) -> str:
-    from proxy.reports.reports import iso_utc
+    from proxy.foundation.times import iso_utc
 
     seen = f"{iso_utc(letter.last_seen)[:19].replace('T', ' ')}  {letter.times_seen:>4} ×"
     return f"{letter.id[:_ID_CHARS]}  {seen}  {letter.exchange_id or '–':36}  {letter.reason}"

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from proxy.cli.common import Failure, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
-    from proxy.reports.reports import EntryFilter
+    from proxy.reports.entry_reader import EntryFilter
     from proxy.runtime.machine.command_store import CommandStore
 
 # A bar that is drawn more often than this costs more than it tells.
@@ -44,9 +44,9 @@ def add_commands(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     from proxy.ledger.accounts.owners import owners_of
+    from proxy.reports.entry_reader import EntryReader, count_entries
     from proxy.reports.export import ENTRIES, with_owners, write_csv, write_parquet
     from proxy.reports.focus import FOCUS, is_charge
-    from proxy.reports.reports import EntryReader, count_entries
 
     in_parquet = options.format == "parquet" or (options.output is not None and options.output.suffix == ".parquet")
     if options.format == "csv" and in_parquet:
@@ -70,8 +70,9 @@ def _export(options: argparse.Namespace) -> int:
 
 def _wanted(store: CommandStore, options: argparse.Namespace) -> EntryFilter:
     """Up to now: what is settled meanwhile is for the next export."""
+    from proxy.foundation.times import since_from
     from proxy.ledger.settling.spend import ledger_time
-    from proxy.reports.reports import EntryFilter, since_from
+    from proxy.reports.entry_reader import EntryFilter
 
     now = time.time()
     return EntryFilter(

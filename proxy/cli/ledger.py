@@ -34,7 +34,8 @@ def _ledger(options: argparse.Namespace) -> int:
 
 
 def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
-    from proxy.reports.reports import EntryFilter, EntryReader, since_from
+    from proxy.foundation.times import since_from
+    from proxy.reports.entry_reader import EntryFilter, EntryReader
     from proxy.reports.table_text import HEADER
 
     with store_of(options) as store:
@@ -74,8 +75,8 @@ class Interruption:
 
 
 def _shown(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
+    from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import addends_json, sum_text
-    from proxy.reports.reports import entry_json
     from proxy.reports.table_text import line
 
     if as_json:

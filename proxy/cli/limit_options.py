@@ -15,7 +15,7 @@ from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
     from proxy.billing.keys import Account, ApiKey
-    from proxy.reports.reports import SpendAndCredit
+    from proxy.reports.totals import SpendAndCredit
 
 NONE = "none"
 
@@ -117,7 +117,7 @@ def paid_json(paid: SpendAndCredit) -> dict[str, str]:
 
 
 def _times(one: ApiKey | Account, *names: str) -> dict[str, str | None]:
-    from proxy.reports.reports import iso_utc
+    from proxy.foundation.times import iso_utc
 
     moments = {name: getattr(one, name) for name in names}
     return {name: None if moment is None else iso_utc(moment) for name, moment in moments.items()}

@@ -61,9 +61,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tuple[int, int]]]]:
     """What the export says, and of which times. Raises Failure that names the file."""
+    from proxy.foundation.times import since_from
     from proxy.reconciliation.provider_bill.bill import BillError
     from proxy.reconciliation.provider_bill.file import read_bill
-    from proxy.reports.reports import since_from
 
     if options.file is None:
         raise Failure("--provider: give its export, too: --file")

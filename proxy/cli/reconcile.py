@@ -46,8 +46,8 @@ def _reconcile(options: argparse.Namespace) -> int:
 
 def _with_itself(options: argparse.Namespace) -> int:
     from proxy.foundation.durations import seconds_from
+    from proxy.foundation.times import since_from
     from proxy.reconciliation.reconcile import reconcile
-    from proxy.reports.reports import since_from
 
     grace_s = seconds_from(options.grace)
     since = None if options.since is None else since_from(options.since, time.time())

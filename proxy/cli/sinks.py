@@ -30,7 +30,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stands(engine: Any, name: str) -> dict[str, Any]:
-    from proxy.reports.reports import iso_utc
+    from proxy.foundation.times import iso_utc
     from proxy.sinks.progress import OPEN, letters, sink_status
 
     found = sink_status(engine, name)

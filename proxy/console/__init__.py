@@ -1,5 +1,7 @@
-"""What people look at and change: APIs of usage, cost, exchanges, keys and running streams, on a listener of its own.
+"""The operator's console: a page and an API for usage, cost, exchanges, keys and running streams, on its own listener.
 
-Law: an operator sees all, a key's owner what is of that key, and nobody a word of a prompt or an answer. Every route is
-one line of a table, from which its checks and its document are made.
+Invariants:
+- An operator sees all keys; a key sees only its own data.
+- No prompt and no answer text is shown to anyone.
+- Every route is one `Endpoint`, from which its checks and its OpenAPI entry are derived.
 """

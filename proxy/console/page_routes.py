@@ -1,5 +1,8 @@
-"""The page's files. Law: they are read once, when the listener starts, so that no request can name another file; a
-browser runs what they hold and nothing else.
+"""Serves the console page's files.
+
+Invariants:
+- The files are read once at start, so no request can name another file.
+- The Content-Security-Policy lets a browser run only these files.
 """
 
 from __future__ import annotations
@@ -18,17 +21,17 @@ FIRST = "index.html"
 TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 HEADERS: Mapping[str, str] = {
-    "Cache-Control": "no-cache",  # kept, and asked for by its ETag: an upgrade shows at once
+    "Cache-Control": "no-cache",  # cached, but revalidated by ETag: an upgrade is visible at once
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none';"
         " form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     ),
 }
-"""of the page, where an answer of the API says otherwise"""
+"""headers of the page's files; they replace those of the API"""
 
 
 def add_page(routes: Routes) -> None:
-    """The page at `/`, its parts below `/page/`. They ask for everything relative to where the page is."""
+    """Adds the page at `/` and its files below `/page/`. All their URLs are relative to the page."""
     for file in sorted(FOLDER.iterdir()):
         path = "/" if file.name == FIRST else f"/page/{file.name}"
         routes.local("GET", path, _serving(file.read_bytes(), TYPES[file.suffix]))

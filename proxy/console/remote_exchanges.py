@@ -1,5 +1,8 @@
-"""What the proxies of other machines run, as the board of leases has it. Law: looking costs little: the board is asked
-every few seconds while somebody looks, not for long, and nodes that run too many streams are counted only.
+"""Running exchanges of other machines, read from the lease registry.
+
+Invariants:
+- The registry is polled at most every POLL_S, only on request, and with a timeout.
+- A poll reads at most READ_MAX leases; nodes with more are only counted.
 """
 
 from __future__ import annotations
@@ -21,17 +24,17 @@ from proxy.journal.recovery import sweep
 from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import UsageSource
 
-# A lease is renewed every 3 s or so: asking more often tells nothing new.
-LOOK_S = 2.0
-ANSWER_S_MAX = 1.0
-# Leases read at a look: 1 kB and 0.03 ms each; the newest 500 streams are all that is shown, anyway.
+# A lease is renewed about every 3 s, so a shorter interval brings nothing new.
+POLL_S = 2.0
+TIMEOUT_S = 1.0
+# 1 kB and 0.03 ms each; the console shows the newest 500 streams.
 READ_MAX = 500
-# Read without a pause: 0.3 ms, in which no stream moves.
-AT_ONCE = 10
+# Leases decoded between two yields to the event loop: 0.3 ms.
+BATCH = 10
 
 
 class LeaseReader(Protocol):
-    """What is asked of `delivery/leases.py`. Every method raises QueueUnavailable (an OSError)."""
+    """The lease registry (`delivery/leases.py`). Every method raises QueueUnavailable (an OSError)."""
 
     async def nodes(self) -> Mapping[str, str]: ...
     async def counts(self, nodes: Collection[str]) -> Mapping[str, int]: ...
@@ -39,7 +42,7 @@ class LeaseReader(Protocol):
 
 
 class RemoteSnapshot(msgspec.Struct, frozen=True):
-    """One look."""
+    """The result of one poll."""
 
     running: tuple[ExchangeSnapshot, ...] = ()
     nodes: int = 0
@@ -47,37 +50,37 @@ class RemoteSnapshot(msgspec.Struct, frozen=True):
 
 
 class RemoteExchanges:
-    """Asks the board, and remembers for a moment what it said."""
+    """Polls the lease registry and caches the result for POLL_S."""
 
-    def __init__(self, board: LeaseReader, estimator: Estimator) -> None:
-        self._board = board
+    def __init__(self, leases: LeaseReader, estimator: Estimator) -> None:
+        self._leases = leases
         self._estimator = estimator
-        self._found = RemoteSnapshot()
-        self._looked_at = float("-inf")
+        self._snapshot = RemoteSnapshot()
+        self._polled_at = float("-inf")
         self._beats: dict[str, tuple[str, float]] = {}
-        """node → its last beat, and when that was first seen"""
+        """node → its last heartbeat, and when it was first observed (monotonic seconds)"""
 
-    async def look(self, ours: Collection[str]) -> RemoteSnapshot:
-        """What runs on nodes that are not ours. Never raises: what cannot be asked is not known."""
-        if time.monotonic() >= self._looked_at + LOOK_S:
+    async def poll(self, local_nodes: Collection[str]) -> RemoteSnapshot:
+        """Running exchanges of all nodes but `local_nodes`. Never raises; coverage is `unknown` on failure."""
+        if time.monotonic() >= self._polled_at + POLL_S:
             try:
-                async with asyncio.timeout(ANSWER_S_MAX):
-                    self._found = await self._look(ours)
+                async with asyncio.timeout(TIMEOUT_S):
+                    self._snapshot = await self._read_all(local_nodes)
             except (OSError, TimeoutError):
-                self._found = RemoteSnapshot()
-            self._looked_at = time.monotonic()
-        return self._found
+                self._snapshot = RemoteSnapshot()
+            self._polled_at = time.monotonic()
+        return self._snapshot
 
-    async def _look(self, ours: Collection[str]) -> RemoteSnapshot:
-        beats = {node: beat for node, beat in (await self._board.nodes()).items() if node not in ours}
+    async def _read_all(self, local_nodes: Collection[str]) -> RemoteSnapshot:
+        beats = {node: beat for node, beat in (await self._leases.nodes()).items() if node not in local_nodes}
         self._remember(beats)
-        counts = await self._board.counts(sorted(beats))
-        found: list[ExchangeSnapshot] = []
+        counts = await self._leases.counts(sorted(beats))
+        exchanges: list[ExchangeSnapshot] = []
         coverage: RemoteCoverage = "complete"
         for node in sorted(beats, key=lambda node: counts[node]):
-            if len(found) + counts[node] > READ_MAX or (counts[node] and not await self._read(node, found)):
+            if len(exchanges) + counts[node] > READ_MAX or (counts[node] and not await self._read(node, exchanges)):
                 coverage = "partial"
-        return RemoteSnapshot(tuple(found), len(beats), coverage)
+        return RemoteSnapshot(tuple(exchanges), len(beats), coverage)
 
     def _remember(self, beats: Mapping[str, str]) -> None:
         now, before = time.monotonic(), self._beats
@@ -86,22 +89,22 @@ class RemoteExchanges:
             for node, beat in beats.items()
         }
 
-    async def _read(self, node: str, found: list[ExchangeSnapshot]) -> bool:
-        """Add what the node runs. False: one of them cannot be read here."""
+    async def _read(self, node: str, exchanges: list[ExchangeSnapshot]) -> bool:
+        """Appends the node's exchanges. False if one of them cannot be decoded."""
         heartbeat_age_s = time.monotonic() - self._beats[node][1]
-        whole = True
-        for number, parts in enumerate((await self._board.of(node)).values()):
-            if number % AT_ONCE == AT_ONCE - 1:
+        complete = True
+        for number, parts in enumerate((await self._leases.of(node)).values()):
+            if number % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
             try:
-                found.append(_running(node, heartbeat_age_s, parts, self._estimator))
-            except ValueError:  # of another version, which its own proxy shows
-                whole = False
-        return whole
+                exchanges.append(_running(node, heartbeat_age_s, parts, self._estimator))
+            except ValueError:  # a lease of another version; the node's own console shows it
+                complete = False
+        return complete
 
 
 def _running(node: str, heartbeat_age_s: float, parts: LeaseParts, estimator: Estimator) -> ExchangeSnapshot:
-    """What would be billed if it had ended there. Raises ValueError."""
+    """The exchange as if it were billed at this moment. Raises ValueError for an unreadable lease."""
     opened = decode_opened(parts.opened or b"")
     record = sweep(opened, decoded(parts.progress) if parts.progress else None, estimator, estimator_version=VERSION)
     usage = record.reading.usage

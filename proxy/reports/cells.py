@@ -1,12 +1,14 @@
-"""Cells of CSV files. Law: no text that a client chose is taken for a formula by whoever opens the file."""
+"""Cells of CSV files.
+
+Invariant: a spreadsheet never evaluates text that a client chose.
+"""
 
 from __future__ import annotations
 
-# What spreadsheets take for the beginning of a formula, or drop before they look.
+# Characters that start a formula in a spreadsheet, or that it strips before the check.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def plain(text: str) -> str:
-    """`text`, behind an apostrophe if a spreadsheet would calculate it. No name, model or id begins like that in good
-    faith."""
+def safe_cell(text: str) -> str:
+    """Prefixes formula-like text with an apostrophe."""
     return f"'{text}" if text.startswith(_FORMULAS) else text

@@ -1,5 +1,6 @@
-"""Exchanges, as people look them up: one by its id, or page by page, newest first. Law: a page looks at a bounded
-number of entries, whatever is filtered by; if it may have missed some, it says where to go on.
+"""Lookup of settled exchanges: one by id, or a filtered list in pages, newest first.
+
+Invariant: a page scans at most SCANNED_MAX entries, with any filter; if more may match, it returns a cursor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from proxy.ledger.schema.tables import ledger_entries
 from proxy.reports.usage import ID_EARLIER_S, id_from
 from proxy.storage.database import reading
 
-# Entries of which a page reads what it is filtered by: some 20 ms.
+# The entries that a page scans for its filter; about 20 ms.
 SCANNED_MAX = 5_000
 
 _COLUMNS = ledger_entries.c
@@ -24,7 +25,7 @@ _WHOLE = tuple(_COLUMNS[name] for name in ENTRY_FIELDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeFilter:
-    """Which exchanges: those that meet every condition that is not None. Times: Unix seconds of when they began."""
+    """Selects exchanges that meet every condition that is not None. Times: Unix seconds of the start."""
 
     key_id: str | None = None
     model: str | None = None
@@ -33,50 +34,53 @@ class ExchangeFilter:
     since: float | None = None
     until: float | None = None
     after: tuple[float, str] | None = None
-    """the place in the list after which to go on: when an exchange began, and its id"""
+    """cursor: start time and id of the last exchange already listed"""
 
 
 @dataclass(frozen=True, slots=True)
 class SettledExchange:
-    """The entries of one exchange, the terminal one first, which names the providers that were asked in vain."""
+    """The entries of one exchange, the terminal entry first; its details list the failed attempts."""
 
     entries: tuple[LedgerEntry, ...]
     settled_at: tuple[float, ...]
-    """of each; Unix seconds by the ledger's clock"""
+    """one for each entry; Unix seconds by the ledger's clock"""
 
     @property
     def terminal(self) -> LedgerEntry:
-        """What it was when it ended."""
+        """The entry written when the exchange ended."""
         return self.entries[0]
 
 
 def read_exchange(engine: Engine, exchange_id: str) -> SettledExchange | None:
-    """None: no terminal entry is there (yet). Raises LedgerUnavailable."""
+    """The exchange; None without a terminal entry (unknown or not settled yet). Raises LedgerUnavailable."""
     with reading(engine) as connection:
-        return _found(connection, [exchange_id]).get(exchange_id)
+        return _settled(connection, [exchange_id]).get(exchange_id)
 
 
 def read_exchanges(
     engine: Engine, wanted: ExchangeFilter, limit: int
 ) -> tuple[list[SettledExchange], tuple[float, str] | None]:
-    """Up to `limit`, newest first; and where to go on, None: at the end. Raises LedgerUnavailable."""
+    """Up to `limit` exchanges, newest first, and the cursor of the next page (None at the end).
+
+    Raises LedgerUnavailable.
+    """
     with reading(engine) as connection:
         scanned = connection.execute(_scan(wanted).limit(SCANNED_MAX)).all()
-        fitting = [
+        matching = [
             row
             for row in scanned
             if wanted.outcome in (None, row.outcome) and wanted.usage_source in (None, row.usage_source)
         ]
-        page = fitting[:limit]
-        unread = len(scanned) == SCANNED_MAX  # beyond what was looked at there may be more
-        last: Any = page[-1] if len(fitting) > limit else scanned[-1] if unread else None
-        found = _found(connection, [row.exchange_id for row in page])
-    listed = [found[row.exchange_id] for row in page]
+        page = matching[:limit]
+        unread = len(scanned) == SCANNED_MAX  # older entries were not scanned
+        last: Any = page[-1] if len(matching) > limit else scanned[-1] if unread else None
+        settled = _settled(connection, [row.exchange_id for row in page])
+    listed = [settled[row.exchange_id] for row in page]
     return listed, None if last is None else (last.started_at, last.exchange_id)
 
 
 def _scan(wanted: ExchangeFilter) -> Select[Any]:
-    """In the order of an index: of the key's or the model's times, or of all ids, which are in the order of time."""
+    """Newest first, in index order: by start time for one key or model, otherwise by id (a UUIDv7 sorts by time)."""
     query = select(_COLUMNS.exchange_id, _COLUMNS.started_at, _COLUMNS.outcome, _COLUMNS.usage_source)
     query = query.where(_COLUMNS.kind == EntryKind.USAGE, *_span(wanted))
     if wanted.key_id is not None:
@@ -87,8 +91,8 @@ def _scan(wanted: ExchangeFilter) -> Select[Any]:
         after = () if wanted.after is None else (_COLUMNS.exchange_id < wanted.after[1],)
         return query.where(*after).order_by(_COLUMNS.exchange_id.desc())
     if wanted.after is not None:
-        place = tuple_(_COLUMNS.started_at, _COLUMNS.exchange_id)
-        query = query.where(_COLUMNS.started_at <= wanted.after[0], place < wanted.after)
+        cursor = tuple_(_COLUMNS.started_at, _COLUMNS.exchange_id)
+        query = query.where(_COLUMNS.started_at <= wanted.after[0], cursor < wanted.after)
     return query.order_by(_COLUMNS.started_at.desc(), _COLUMNS.exchange_id.desc())
 
 
@@ -104,8 +108,8 @@ def _span(wanted: ExchangeFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, SettledExchange]:
-    """Of these, those that have a terminal entry."""
+def _settled(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, SettledExchange]:
+    """Exchange id → exchange, for those that have a terminal entry."""
     query = select(*_WHOLE, _COLUMNS.settled_at).where(
         _COLUMNS.exchange_id.in_(bindparam("ids", expanding=True)),
         _COLUMNS.kind.not_in((EntryKind.CREDIT, EntryKind.ATTEMPT)),
@@ -114,10 +118,10 @@ def _found(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, Set
     for row in connection.execute(query, {"ids": list(exchange_ids)}) if exchange_ids else ():
         entry = LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
         rows.setdefault(entry.exchange_id, []).append((entry, row.settled_at))
-    found = {}
+    settled = {}
     for exchange_id, lines in rows.items():
         lines.sort(key=lambda line: (line[0].kind != EntryKind.USAGE, line[0].seq))
         if lines[0][0].kind == EntryKind.USAGE:
             entries, times = zip(*lines, strict=True)
-            found[exchange_id] = SettledExchange(tuple(entries), tuple(times))
-    return found
+            settled[exchange_id] = SettledExchange(tuple(entries), tuple(times))
+    return settled

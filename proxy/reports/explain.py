@@ -1,4 +1,7 @@
-"""What an entry's charge is the sum of. Law: it is worked out from the entry alone, by the rule that made it."""
+"""The items that add up to an entry's charge.
+
+Invariant: they are computed from the entry alone, by the code that computed the charge.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,41 @@ from proxy.billing.money import usd_text
 from proxy.billing.prices import Addend, addends, pinned
 from proxy.billing.record import BillableParts
 
-# Price → what it is written for, where that is not a million.
-_PER = {"audio_hour": " an hour", "searches": " a thousand", "image": " each", "request": ""}
-# What is counted otherwise than its price says.
+# Price → the unit it is quoted in, if not per million.
+_PER = {"audio_hour": " per hour", "searches": " per thousand", "image": " each", "request": ""}
+# Price → the counted unit, if it differs from the name of the price.
 _UNITS = {"audio_hour": " ms of audio"}
 
 
 def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
-    """Of a terminal entry with a price; none for others, and for what cannot be read."""
-    shown = entry.details.get("price")
-    if entry.kind != EntryKind.USAGE or not isinstance(shown, Mapping) or entry.charge_usd is None:
+    """The items of a terminal entry with a price; empty for other entries and for unreadable details."""
+    price = entry.details.get("price")
+    if entry.kind != EntryKind.USAGE or not isinstance(price, Mapping) or entry.charge_usd is None:
         return ()
     try:
         bills = BillableParts(entry.details.get("billed", ""))
-        return addends(pinned(shown).tiers[0], usage_of(entry), bills)
+        return addends(pinned(price).tiers[0], usage_of(entry), bills)
     except (ValueError, TypeError):
         return ()
 
 
 def sum_text(entry: LedgerEntry) -> str:
-    """`0.00018 = 600 input × 0.1 a million + …`; empty where there is nothing to add up."""
-    found = addends_of(entry)
-    if not found or entry.charge_usd is None:
+    """`0.00018 = 600 input × 0.1 per million + …`; empty without items."""
+    items = addends_of(entry)
+    if not items or entry.charge_usd is None:
         return ""
     tier = entry.details["price"].get("service_tier")
     served = "" if tier is None else f", served as {tier}"
-    return f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, found)) + served
+    return f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)) + served
 
 
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
-    """As `--json` has them: price by its name, USD for as many units as it is for."""
+    """The items for `--json`: name of the price, units, price in USD per its unit quantity."""
     return [{"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate)} for one in addends_of(entry)]
 
 
 def _text(one: Addend) -> str:
-    price = f"{usd_text(one.rate)}{_PER.get(one.name, ' a million')}"
+    price = f"{usd_text(one.rate)}{_PER.get(one.name, ' per million')}"
     return (
         f"{price} request" if one.name == "request" else f"{one.units}{_UNITS.get(one.name, f' {one.name}')} × {price}"
     )

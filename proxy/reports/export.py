@@ -1,7 +1,11 @@
-"""Entries as files for other programs. Law: every entry that is asked for is in it once, in the order in which they
-were settled, up to one moment; memory does not grow with their number.
+"""Export of entries to files for other programs.
 
-A set of columns says what is written, a writer says how: any set goes with any writer. Amounts are decimals, exact.
+Invariants:
+- Each selected entry is in the file once, in the order of settlement.
+- Memory does not grow with the number of entries.
+
+A column set defines the content, a writer the file format; every set works with every writer. Amounts are exact
+decimals.
 """
 
 from __future__ import annotations
@@ -18,41 +22,42 @@ from typing import IO, Any
 import msgspec
 
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
+from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
-from proxy.reports.cells import plain
-from proxy.reports.reports import iso_utc
+from proxy.reports.cells import safe_cell
 
-# Some MB of memory; and what a Parquet reader takes at a time.
+# A few MB of memory; also the size of a Parquet row group.
 ROWS_AT_ONCE = 5_000
 
 
 class ColumnType(Enum):
-    """What stands in a column."""
+    """The type of a column's values."""
 
     TEXT = auto()
     COUNT = auto()
     NUMBER = auto()
     """a float"""
     MONEY = auto()
-    """nUSD here, USD in the file"""
+    """nUSD in the entry, USD in the file"""
     DECIMAL = auto()
-    """a whole number that a reader expects as a decimal"""
+    """a whole number, written as a decimal"""
     TIME = auto()
-    """Unix seconds here, UTC in the file"""
+    """Unix seconds in the entry, ISO 8601 or a UTC timestamp in the file"""
     SECOND = auto()
-    """the same, to the second"""
+    """like TIME, to the second"""
     FLAG = auto()
     JSON = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedEntry:
-    """An entry, and what is known beside it."""
+    """An entry with its settlement time and its owner."""
 
     entry: LedgerEntry
     settled_at: float
+    """Unix seconds"""
     owner: Owner | None
-    """None: neither a key nor an account that there is"""
+    """None if the key or account does not exist"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,8 @@ class Column:
     of: Callable[[ExportedEntry], Any]
 
 
-class ParquetMissing(ValueError):  # noqa: N818  no error of ours
-    """Nothing here can write Parquet."""
+class ParquetMissing(ValueError):  # noqa: N818  a missing extra, no bug
+    """The package pyarrow is not installed."""
 
 
 def _field(name: str) -> Callable[[ExportedEntry], Any]:
@@ -89,14 +94,14 @@ ENTRIES: tuple[Column, ...] = (
     Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
     Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),
 )
-"""every field of an entry, when it was settled, and whose its key is"""
+"""all entry fields, the settlement time, and the project and organization of the key"""
 
 Write = Callable[[IO[bytes], Sequence[Column], Iterable[ExportedEntry]], None]
-"""columns and rows → a file"""
+"""writes rows with these columns to a file"""
 
 
 def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[ExportedEntry]) -> None:
-    """UTF-8 with a line of names; nothing between two commas is null."""
+    """CSV in UTF-8 with a header line; null is an empty cell."""
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=False)
     try:
         table = csv.writer(text, lineterminator="\r\n")
@@ -110,12 +115,12 @@ def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Expo
 
 
 def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[ExportedEntry]) -> None:
-    """Money as decimals with 9 places, times in UTC to the microsecond. Raises ParquetMissing."""
+    """Parquet with money as decimals of 9 places and times in UTC to the microsecond. Raises ParquetMissing."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ParquetMissing("parquet: needs the package pyarrow (pip install 'tokenweir[parquet]')") from None
+        raise ParquetMissing("parquet: the package pyarrow is missing (pip install 'tokenweir[parquet]')") from None
     types = {
         ColumnType.TEXT: pyarrow.string(),
         ColumnType.JSON: pyarrow.string(),
@@ -130,8 +135,8 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
     schema = pyarrow.schema([(column.name, types[column.kind]) for column in columns])
     rest = iter(sources)
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-        while some := list(islice(rest, ROWS_AT_ONCE)):
-            of_each = ([_typed(column.kind, column.of(source)) for source in some] for column in columns)
+        while batch := list(islice(rest, ROWS_AT_ONCE)):
+            of_each = ([_typed(column.kind, column.of(source)) for source in batch] for column in columns)
             arrays = [pyarrow.array(values, one.type) for one, values in zip(schema, of_each, strict=True)]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
 
@@ -139,11 +144,11 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
 def with_owners(
     settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]]
 ) -> Iterator[ExportedEntry]:
-    """Entries with their owners, of which some hundreds are asked for at once."""
+    """Joins entries with their owners, which are read in batches."""
     rest = iter(settled)
-    while some := list(islice(rest, ROWS_AT_ONCE)):
-        owners = owners_of({entry.key_id for entry, _ in some})
-        for entry, settled_at in some:
+    while batch := list(islice(rest, ROWS_AT_ONCE)):
+        owners = owners_of({entry.key_id for entry, _ in batch})
+        for entry, settled_at in batch:
             yield ExportedEntry(entry, settled_at, owners.get(entry.key_id))
 
 
@@ -161,7 +166,7 @@ def _second(unix_s: float) -> str:
 
 
 _CSV: dict[ColumnType, Callable[[Any], str]] = {
-    ColumnType.TEXT: plain,
+    ColumnType.TEXT: safe_cell,
     ColumnType.COUNT: str,
     ColumnType.NUMBER: repr,
     ColumnType.MONEY: lambda nusd: f"{usd(nusd):f}",
@@ -174,7 +179,7 @@ _CSV: dict[ColumnType, Callable[[Any], str]] = {
 
 
 def _typed(kind: ColumnType, value: Any) -> Any:
-    """As Parquet takes it."""
+    """The value as pyarrow expects it."""
     if value is None:
         return None
     if kind is ColumnType.MONEY:

@@ -1,11 +1,12 @@
-"""The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification). Law: a row is an entry, and its BilledCost is
-the entry's charge to the nano-dollar: a file adds up to what the ledger says.
+"""The columns of FOCUS 1.2 (FinOps Open Cost and Usage Specification).
 
-Every mandatory and recommended column that means something here, and the conditional ones whose conditions hold. The
-customer is the organization (billing account) with its keys (sub accounts); what is priced is one request, because its
-charge is rounded once, for all its tokens together: unit price × 1 is the cost exactly. How it came about is in
-SkuPriceDetails and in the columns that begin with `x_`. Top-ups are credits (below zero), corrections are adjustments.
-A correction is in the billing period in which it was made, and of class Correction if that is a later one.
+Invariant: a row is one entry and its BilledCost is the entry's exact charge, so a file adds up to the ledger.
+
+Included are all mandatory and recommended columns that apply, and the conditional ones whose conditions hold. The
+organization is the billing account, its keys are sub accounts. The pricing unit is one request, because a charge is
+rounded once for all tokens of a request: unit price × 1 is exactly the cost. SkuPriceDetails and the columns `x_…` hold
+the details. Top-ups have the category Credit (below zero), corrections the category Adjustment. A correction belongs to
+the billing period in which it was booked; its class is Correction if the exchange began in an earlier one.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
 
 
 def is_charge(entry: LedgerEntry) -> bool:
-    """False for a provider that was asked in vain: its line is never charged, and belongs to an exchange that is."""
+    """False for a failed attempt: the charge is on the terminal entry of its exchange."""
     return entry.kind != EntryKind.ATTEMPT
 
 
 def booked_at(source: ExportedEntry) -> float:
-    """When it counts: usage when it began, a correction or a top-up when it was made. Unix seconds."""
+    """The start of the exchange for usage, the settlement for corrections and top-ups; Unix seconds."""
     return (
         source.settled_at if source.entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT) else source.entry.started_at
     )
@@ -45,7 +46,7 @@ def _class(source: ExportedEntry) -> str | None:
 
 
 def _of_usage(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
-    """Null for what is no usage."""
+    """Null for entries of another category than Usage."""
     return lambda source: read(source) if _category(source) == "Usage" else None
 
 
@@ -57,12 +58,12 @@ def _description(source: ExportedEntry) -> str:
     entry = source.entry
     if _category(source) != "Usage":
         return str(entry.details.get("why", entry.kind))
-    said = "usage estimated" if entry.usage_source == "estimated" else f"usage {entry.usage_source}"
-    return f"{entry.model}: {entry.outcome}, {said}, bills {entry.details.get('billed', BillableParts.EVERYTHING)}"
+    billed = entry.details.get("billed", BillableParts.EVERYTHING)
+    return f"{entry.model}: {entry.outcome}, usage {entry.usage_source}, billed: {billed}"
 
 
 def _ends_at(source: ExportedEntry) -> float:
-    """Exclusive, and so never at the beginning: a charge period has a length."""
+    """The exclusive end, at least one second after the start."""
     begun = int(source.entry.started_at)
     return max(begun + 1.0, float(-(-(source.entry.started_at + source.entry.duration_ms / 1000) // 1)))
 
@@ -72,7 +73,7 @@ def _tokens(source: ExportedEntry) -> int:
 
 
 def _price_details(source: ExportedEntry) -> dict[str, Any] | None:
-    """Names that FOCUS does not know begin with x_; values are plain."""
+    """Custom names begin with `x_`, as FOCUS requires; nested values are left out."""
     shown = source.entry.details.get("price")
     if not isinstance(shown, Mapping):
         return None
@@ -80,17 +81,17 @@ def _price_details(source: ExportedEntry) -> dict[str, Any] | None:
 
 
 def _tags(source: ExportedEntry) -> dict[str, str | bool] | None:
-    """`team:a` is the tag `team` with the value `a`; one without a value is true."""
+    """`team:a` → {"team": "a"}; a tag without a value is true."""
     if source.owner is None or not source.owner.tags:
         return None
     parted = (tag.partition(":") for tag in source.owner.tags)
     return {name: value if colon else True for name, colon, value in parted}
 
 
-def _owner(name: str, otherwise: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
+def _owner(name: str, default: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
     def read(source: ExportedEntry) -> Any:
         found = None if source.owner is None else getattr(source.owner, name)
-        return otherwise(source) if found is None else found
+        return default(source) if found is None else found
 
     return read
 
@@ -103,7 +104,7 @@ def _is_key(source: ExportedEntry) -> bool:
 
 
 def _sub_account(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
-    """Null for what was paid in for an account above the keys."""
+    """Null for top-ups of an account, which has no key."""
     return lambda source: read(source) if _is_key(source) else None
 
 

@@ -1,8 +1,11 @@
-"""What a customer is billed for a month. Law: opening balance − usage − adjustments + credits = closing balance, to the
-nano-dollar, and a month's closing balance is the next one's opening balance.
+"""Monthly statements for customers.
+
+Invariants:
+- Opening balance − usage − adjustments + credits = closing balance, to the nano-dollar.
+- The closing balance of a month is the opening balance of the next month.
 
 Usage belongs to the day (UTC) on which its exchange began. Adjustments and credits belong to the day on which they were
-made: what is put right later is on a later statement, and does not change one that somebody has.
+booked: a later correction appears on a later statement and does not change one already issued.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from proxy.ledger.amounts import nusd_sum, rows_of
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
 from proxy.ledger.settling.spend import clock_of
 from proxy.metering.usage import UsageSource
-from proxy.reports.reports import keys_below
+from proxy.reports.totals import keys_below
 from proxy.storage.database import reading
 
 _ENTRIES = ledger_entries.c
@@ -30,20 +33,20 @@ _MONTH = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A calendar month, in UTC."""
+    """A calendar month in UTC."""
 
     first: date
     after: date
-    """the first day of the next one"""
+    """first day of the next month"""
 
     @property
     def since(self) -> float:
-        """Unix seconds."""
+        """The first instant; Unix seconds."""
         return _midnight(self.first)
 
     @property
     def until(self) -> float:
-        """Unix seconds; no longer in it."""
+        """The exclusive end; Unix seconds."""
         return _midnight(self.after)
 
     def __str__(self) -> str:
@@ -52,7 +55,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class StatementOwner:
-    """A key, a project or an organization."""
+    """The key, project or organization that is billed."""
 
     scope_id: str
     kind: str
@@ -60,27 +63,27 @@ class StatementOwner:
 
     @property
     def is_key(self) -> bool:
-        """True if there is nothing below it."""
+        """False for an account, which has keys below it."""
         return self.kind == "key"
 
 
 @dataclass(slots=True)
 class Usages:
-    """Exchanges added up. Money: nUSD."""
+    """Totals of exchanges. Money: nUSD."""
 
     requests: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    """what somebody reported or estimated, by the names of the counts"""
+    """name → reported or estimated count"""
     charge_usd: int = 0
     estimated: int = 0
-    """how many of the requests nobody reported the usage of"""
+    """requests with estimated usage"""
     estimated_usd: int = 0
-    """the part of the charge that is theirs"""
+    """their part of `charge_usd`"""
     unpriced: int = 0
-    """how many had no price, and were charged nothing"""
+    """requests without a price, which are not charged"""
 
     def add(self, charge_usd: int | None, source: str, counts: Iterable[tuple[str, int | None]]) -> None:
-        """One exchange more."""
+        """Adds one exchange."""
         self.requests += 1
         self.unpriced += charge_usd is None
         self.charge_usd += charge_usd or 0
@@ -92,7 +95,7 @@ class Usages:
 
 @dataclass(frozen=True, slots=True)
 class StatementLine:
-    """What was used of one model on one day."""
+    """The usage of one model on one day."""
 
     day: date
     model: str
@@ -103,25 +106,25 @@ class StatementLine:
 class Booking:
     """One adjustment or credit."""
 
-    made_at: float
+    booked_at: float
     """Unix seconds"""
     entry_id: str
     exchange_id: str
     day: date
-    """on which what it corrects began; of a credit, on which it was paid in"""
+    """the day on which the corrected exchange began, or on which the credit was paid"""
     key_alias: str
     model: str
     why: str
     counts: dict[str, int]
     usd: int
-    """nUSD: what it adds to the charges; of a credit, to the balance"""
+    """nUSD: added to the charges (adjustment) or to the balance (credit)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A month of a key or account. Money: nUSD. A balance is what was paid in, less what was used; below 0: owed."""
+    """One month of a key or account. Money: nUSD. A balance is credits less charges; below 0 it is owed."""
 
-    whose: StatementOwner
+    owner: StatementOwner
     month: Month
     as_of: float
     """the ledger's clock, Unix seconds"""
@@ -130,16 +133,16 @@ class Statement:
     adjustments: Sequence[Booking]
     credits: Sequence[Booking]
     keys: Sequence[tuple[str, str, Usages]]
-    """key id, name, usage: of an account, what each of its keys has part in"""
+    """(key id, name, usage) for each key of an account; empty for a key"""
 
     @property
     def is_final(self) -> bool:
-        """The month is over. What began before its end may still be on its way: `tokenweir reconcile` sees that."""
+        """True if the month is over. Late records may still arrive; `tokenweir reconcile` finds them."""
         return self.as_of >= self.month.until
 
     @property
     def total(self) -> Usages:
-        """Of all lines."""
+        """The usage of all lines."""
         total = Usages()
         for line in self.lines:
             one = line.usages
@@ -153,22 +156,22 @@ class Statement:
 
     @property
     def adjusted_usd(self) -> int:
-        """Of all adjustments."""
+        """The sum of all adjustments."""
         return sum(one.usd for one in self.adjustments)
 
     @property
     def credited_usd(self) -> int:
-        """Of all credits."""
+        """The sum of all credits."""
         return sum(one.usd for one in self.credits)
 
     @property
     def closing_usd(self) -> int:
-        """At the end of the month, or now."""
+        """The balance at the end of the month, or now if it is not over."""
         return self.opening_usd - self.total.charge_usd - self.adjusted_usd + self.credited_usd
 
     @property
     def units(self) -> tuple[str, ...]:
-        """The counts that occur, in their order; prompt and completion tokens always."""
+        """Names of the counts that occur, in the order of COUNTS; always with prompt and completion tokens."""
         found = {name for line in self.lines for name in line.usages.counts}
         found |= {name for one in self.adjustments for name in one.counts}
         found |= {"prompt_tokens", "completion_tokens"}
@@ -176,15 +179,15 @@ class Statement:
 
 
 def month_from(text: str) -> Month:
-    """2026-11. Raises ValueError."""
-    found = _MONTH.fullmatch(text)
-    if found is None or not 1970 <= int(found[1]) < 9999:
-        raise ValueError(f"month: not one, as in 2026-11: {text!r}")
-    return _month(int(found[1]), int(found[2]))
+    """Parses "2026-11". Raises ValueError."""
+    match = _MONTH.fullmatch(text)
+    if match is None or not 1970 <= int(match[1]) < 9999:
+        raise ValueError(f"month: expected YYYY-MM, for example 2026-11, not {text!r}")
+    return _month(int(match[1]), int(match[2]))
 
 
 def month_of(unix_s: float) -> Month:
-    """The one that a moment lies in. Unix seconds."""
+    """The month of a time in Unix seconds."""
     day = _day(unix_s)
     return _month(day.year, day.month)
 
@@ -194,53 +197,53 @@ def _month(year: int, month: int) -> Month:
     return Month(date(year, month, 1), date(year + month // 12, month % 12 + 1, 1))
 
 
-def read_statement(engine: Engine, whose: StatementOwner, month: Month) -> Statement:
-    """All of it at one moment. Its memory grows with days, models and corrections, its time with the month's entries.
+def read_statement(engine: Engine, owner: StatementOwner, month: Month) -> Statement:
+    """Reads a statement in one transaction. Raises LedgerUnavailable.
 
-    Keys count for the accounts that they are of now. Raises LedgerUnavailable.
+    Memory grows with days, models and corrections, time with the month's entries. A key counts for its current project.
     """
     with reading(engine) as connection:
-        mine = _ENTRIES.key_id == whose.scope_id
-        below = mine if whose.is_key else _ENTRIES.key_id.in_(keys_below(whose.scope_id))
+        mine = _ENTRIES.key_id == owner.scope_id
+        below = mine if owner.is_key else _ENTRIES.key_id.in_(keys_below(owner.scope_id))
         top_ups = _bookings(connection, and_(mine, _ENTRIES.model == ""), EntryKind.CREDIT)
         credited = [_booking(row, -row.charge_usd) for row in top_ups]
         corrections = _bookings(connection, and_(below, _ENTRIES.settled_at >= month.since), EntryKind.ADJUSTMENT)
         adjustments = [_booking(row, row.charge_usd or 0) for row in corrections]
         lines, keys = _usages(connection, below, month)
         return Statement(
-            whose=whose,
+            owner=owner,
             month=month,
             as_of=clock_of(connection) / 1e6,
-            opening_usd=_opening(connection, whose, month, adjustments, credited),
+            opening_usd=_opening(connection, owner, month, adjustments, credited),
             lines=lines,
-            adjustments=[one for one in adjustments if one.made_at < month.until],
-            credits=[one for one in credited if month.since <= one.made_at < month.until],
-            keys=() if whose.is_key else keys,
+            adjustments=[one for one in adjustments if one.booked_at < month.until],
+            credits=[one for one in credited if month.since <= one.booked_at < month.until],
+            keys=() if owner.is_key else keys,
         )
 
 
 def _opening(
     connection: Connection,
-    whose: StatementOwner,
+    owner: StatementOwner,
     month: Month,
     adjustments: Iterable[Booking],
     credited: Iterable[Booking],
 ) -> int:
-    """What was paid in before, less what was used on the days before; what was put right later comes later."""
+    """Credits less usage before the month. Corrections booked since then belong to a later statement."""
     columns = usage_daily.c
-    below = columns.key_id == whose.scope_id if whose.is_key else columns.key_id.in_(keys_below(whose.scope_id))
+    below = columns.key_id == owner.scope_id if owner.is_key else columns.key_id.in_(keys_below(owner.scope_id))
     total = func.coalesce(nusd_sum("charged_usd", connection.dialect), 0)
     used = connection.execute(
         select(total).select_from(usage_daily).where(below, columns.day < month.first)
     ).scalar_one()
-    later = sum(one.usd for one in adjustments if one.day < month.first)
-    return sum(one.usd for one in credited if one.made_at < month.since) - (int(used) - later)
+    booked_later = sum(one.usd for one in adjustments if one.day < month.first)
+    return sum(one.usd for one in credited if one.booked_at < month.since) - (int(used) - booked_later)
 
 
 def _usages(
     connection: Connection, below: ColumnElement[bool], month: Month
 ) -> tuple[list[StatementLine], list[tuple[str, str, Usages]]]:
-    """By day and model; by key."""
+    """Usage by day and model, and usage by key."""
     query = select(
         *(_ENTRIES[name] for name in TOKENS),
         _ENTRIES.started_at, _ENTRIES.model, _ENTRIES.key_id, _ENTRIES.key_alias, _ENTRIES.usage_source,
@@ -267,11 +270,11 @@ def _usages(
     )
 
 
-def _bookings(connection: Connection, whose: ColumnElement[bool], kind: str) -> Iterable[Any]:
+def _bookings(connection: Connection, scope: ColumnElement[bool], kind: str) -> Iterable[Any]:
     fields = ("settled_at", "entry_id", "exchange_id", "started_at", "key_alias", "model", "charge_usd", *TOKENS)
     query = select(*(_ENTRIES[name] for name in fields), _ENTRIES.details, _ENTRIES.details["units"].label("units"))
     return rows_of(
-        connection, query.where(whose, _ENTRIES.kind == kind).order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
+        connection, query.where(scope, _ENTRIES.kind == kind).order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
     )
 
 
@@ -279,7 +282,7 @@ def _booking(row: Any, nusd: int) -> Booking:
     counts: dict[str, int] = {}
     _count(counts, _counts(row))
     return Booking(
-        made_at=row.settled_at,
+        booked_at=row.settled_at,
         entry_id=row.entry_id,
         exchange_id=row.exchange_id,
         day=_day(row.started_at),

@@ -1,4 +1,7 @@
-"""A statement as a page. Law: one file that needs no other, asks nobody, runs nothing, and prints as it is seen."""
+"""Statements as HTML.
+
+Invariant: one self-contained file without scripts or external requests, ready to print.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Column, Section, sections, standing, title
+from proxy.reports.statement_text import NOTES, Column, Section, sections, status_line, title
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -33,7 +36,7 @@ footer { margin-top: 2rem; font-size: .85rem; }
 
 
 def statement_html(statement: Statement) -> str:
-    """The page."""
+    """The statement as an HTML document."""
     heading = escape(title(statement))
     return "\n".join([
         "<!doctype html>",
@@ -44,8 +47,8 @@ def statement_html(statement: Statement) -> str:
         f"<title>{heading}</title><style>{_STYLE}</style></head>",
         "<body>",
         f"<h1>{heading}</h1>",
-        f"<p>{escape(statement.whose.scope_id)}</p>",
-        f"<p>{escape(standing(statement))}</p>",
+        f"<p>{escape(statement.owner.scope_id)}</p>",
+        f"<p>{escape(status_line(statement))}</p>",
         *(line for section in sections(statement) for line in _section(section)),
         "<footer>",
         *(f"<p>{escape(note)}</p>" for note in NOTES),

@@ -1,6 +1,8 @@
-"""A statement as a PDF. Law: the tables of the page, in the same words; it needs the extra `tokenweir[pdf]`.
+"""Statements as PDF; needs the extra `tokenweir[pdf]`.
 
-Its font has the letters of European languages; what it lacks is shown as `?` here, and as it is in every other format.
+Invariant: the PDF has the same tables and texts as the HTML page.
+
+The font covers European languages. A character without a glyph is printed as `?`; other formats keep it.
 """
 
 from __future__ import annotations
@@ -12,42 +14,42 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Section, sections, standing, title
+from proxy.reports.statement_text import NOTES, Section, sections, status_line, title
 
 _REGULAR, _BOLD = "Vera", "VeraBd"
 _MARGIN_PT, _GAP_PT = 40, 8
 _SIZES_PT = (7.5, 7, 6.5, 6, 5.5, 5, 4.5, 4)
-"""the first in which all columns of a table have room"""
+"""font sizes to try, until all columns of a table fit"""
 _LONG_PT_MIN = 70
 _INK, _GREY = "#1d2329", "#4a5560"
 
 
-class PdfMissing(ValueError):  # noqa: N818  no error of ours
-    """Nothing here can make a PDF."""
+class PdfMissing(ValueError):  # noqa: N818  a missing extra, no bug
+    """The package reportlab is not installed."""
 
 
 def statement_pdf(statement: Statement) -> bytes:
-    """The document, A4 across. Raises PdfMissing."""
+    """The statement as a PDF document, A4 landscape. Raises PdfMissing."""
     try:
         from reportlab.lib.pagesizes import A4, landscape
         from reportlab.platypus import SimpleDocTemplate
     except ImportError:
-        raise PdfMissing("format pdf: needs the package reportlab (pip install 'tokenweir[pdf]')") from None
-    written = io.BytesIO()
+        raise PdfMissing("format pdf: the package reportlab is missing (pip install 'tokenweir[pdf]')") from None
+    pdf = io.BytesIO()
     page = landscape(A4)
     heading = title(statement)
     document = SimpleDocTemplate(
-        written, pagesize=page, title=heading, author="Tokenweir", invariant=1,
+        pdf, pagesize=page, title=heading, author="Tokenweir", invariant=1,
         **dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), _MARGIN_PT),
     )  # fmt: skip
-    print_in = _Printer(page[0] - 2 * _MARGIN_PT)
-    numbered = partial(_page_number, heading=print_in.known(heading))
-    document.build(list(print_in.story(statement, heading)), onFirstPage=numbered, onLaterPages=numbered)
-    return written.getvalue()
+    printer = _Printer(page[0] - 2 * _MARGIN_PT)
+    numbered = partial(_page_number, heading=printer.printable(heading))
+    document.build(list(printer.story(statement, heading)), onFirstPage=numbered, onLaterPages=numbered)
+    return pdf.getvalue()
 
 
 class _Printer:
-    """Knows the fonts."""
+    """Builds the document's paragraphs and tables with the loaded fonts."""
 
     def __init__(self, width_pt: float) -> None:
         from reportlab.pdfbase import pdfmetrics
@@ -59,15 +61,15 @@ class _Printer:
         self._width: Callable[[str, str, float], float] = pdfmetrics.stringWidth
         self._width_pt = width_pt
 
-    def known(self, text: str) -> str:
-        """With what the font lacks as a question mark."""
+    def printable(self, text: str) -> str:
+        """Replaces characters without a glyph with a question mark."""
         return "".join(one if ord(one) in self._glyphs else "?" for one in text)
 
     def story(self, statement: Statement, heading: str) -> Iterator[Any]:
-        """What the document is made of."""
+        """The document's parts from top to bottom."""
         yield self._text(heading, 15, bold=True)
-        yield self._text(statement.whose.scope_id, 8, colour=_GREY)
-        yield self._text(standing(statement), 8, colour=_GREY)
+        yield self._text(statement.owner.scope_id, 8, colour=_GREY)
+        yield self._text(status_line(statement), 8, colour=_GREY)
         for section in sections(statement):
             yield self._text(section.title, 10, bold=True, before=10)
             yield self._table(section)
@@ -82,13 +84,13 @@ class _Printer:
             "text", fontName=_BOLD if bold else _REGULAR, fontSize=size_pt, leading=size_pt * 1.35, textColor=colour,
             spaceBefore=before, spaceAfter=2, splitLongWords=1,
         )  # fmt: skip
-        return Paragraph(escape(self.known(text)), style)
+        return Paragraph(escape(self.printable(text)), style)
 
     def _table(self, section: Section) -> Any:
         from reportlab.lib.colors import HexColor
         from reportlab.platypus import LongTable
 
-        size_pt, widths = self._fitting(section)
+        size_pt, widths = self._layout(section)
         foot = [] if section.foot is None else [self._cells(section, section.foot, size_pt, bold=True)]
         head = [column.title for column in section.columns]
         rows = [head, *(self._cells(section, row, size_pt) for row in section.rows), *foot]
@@ -112,14 +114,14 @@ class _Printer:
         return LongTable(rows, widths, style=style, repeatRows=1, hAlign="LEFT")
 
     def _cells(self, section: Section, row: Sequence[str], size_pt: float, *, bold: bool = False) -> list[Any]:
-        """What is long breaks into lines."""
+        """A long column holds paragraphs, which wrap."""
         pairs = zip(section.columns, row, strict=True)
         return [
-            self._text(cell, size_pt, bold=bold) if column.is_long else self.known(cell) for column, cell in pairs
+            self._text(cell, size_pt, bold=bold) if column.is_long else self.printable(cell) for column, cell in pairs
         ]  # fmt: skip
 
-    def _fitting(self, section: Section) -> tuple[float, list[float]]:
-        """A size of letters, and the widths of the columns in it."""
+    def _layout(self, section: Section) -> tuple[float, list[float]]:
+        """The font size, and the column widths at this size; points."""
         size_pt, widths = 0.0, [0.0]
         for size_pt in _SIZES_PT:
             widths = self._widths(section, size_pt)
@@ -130,14 +132,14 @@ class _Printer:
     def _widths(self, section: Section, size_pt: float) -> list[float]:
         rows = [[column.title for column in section.columns], *section.rows, *([section.foot] if section.foot else [])]
         widths = [
-            max(self._width(self.known(row[at]), _BOLD, size_pt) for row in rows) + _GAP_PT
+            max(self._width(self.printable(row[at]), _BOLD, size_pt) for row in rows) + _GAP_PT
             for at in range(len(section.columns))
         ]
         narrow = sum(width for width, column in zip(widths, section.columns, strict=True) if not column.is_long)
         long = sum(column.is_long for column in section.columns)
-        room = max(_LONG_PT_MIN, (self._width_pt - narrow) / max(1, long))
+        long_pt = max(_LONG_PT_MIN, (self._width_pt - narrow) / max(1, long))
         return [
-            min(width, room) if column.is_long else width
+            min(width, long_pt) if column.is_long else width
             for width, column in zip(widths, section.columns, strict=True)
         ]  # fmt: skip
 

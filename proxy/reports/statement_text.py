@@ -1,7 +1,8 @@
-"""A statement in words: as JSON, as CSV, and as the tables that a page and a PDF are made of.
+"""Statements as JSON, as CSV, and as the tables of the HTML page and the PDF.
 
-Law: every amount of one statement has as many decimals as the finest of them, so that whoever adds up what is printed
-gets what is printed. What the provider charges us is not the customer's business: no cost is shown.
+Invariants:
+- All amounts of a statement have the same number of decimals, so the printed amounts add up to the printed total.
+- Provider cost is never shown.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any
 
 from proxy.billing.entries import COUNTS
 from proxy.billing.money import usd_text
-from proxy.reports.cells import plain
-from proxy.reports.reports import iso_utc
+from proxy.foundation.times import iso_utc
+from proxy.reports.cells import safe_cell
 from proxy.reports.statement import Booking, Statement, StatementLine, Usages
 
 CENTS = 2
@@ -23,14 +24,14 @@ ESTIMATED = "≈"
 
 _SHOWN = {
     "prompt_tokens": "Input",
-    "cached_tokens": "of it cached",
+    "cached_tokens": "of which cached",
     "completion_tokens": "Output",
-    "reasoning_tokens": "of it reasoning",
+    "reasoning_tokens": "of which reasoning",
 }
-"""counts that have a column of their own; the total is no news"""
+"""counts with a column of their own; the token total is redundant"""
 _OTHERS = {
     "cache_write_tokens": "cache writes",
-    "cache_write_1h_tokens": "of it for an hour",
+    "cache_write_1h_tokens": "of which 1-hour cache writes",
     "audio_prompt_tokens": "audio input",
     "audio_completion_tokens": "audio output",
     "images": "images",
@@ -40,26 +41,26 @@ _OTHERS = {
 }
 
 NOTES = (
-    "Days are UTC. Amounts are US dollars. A balance is what was paid in, less what was used; below zero, it is owed.",
-    f"{ESTIMATED}: the provider did not report the usage of some of these requests; it was estimated.",
-    "Unpriced: no price was known for these requests, and nothing is charged for them.",
-    "Adjustments and credits stand in the month in which they were made, whenever the exchange was that they correct.",
+    "Days are in UTC. Amounts are in US dollars. A balance is credits minus charges; a negative balance is owed.",
+    f"{ESTIMATED}: the provider did not report the usage of some of these requests. Their usage is estimated.",
+    "Unpriced: these requests have no price and are not charged.",
+    "Adjustments and credits are listed in the month in which they were booked. They can concern an earlier month.",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of a table."""
+    """A column of a table."""
 
     title: str
     is_number: bool = False
     is_long: bool = False
-    """takes what the others leave"""
+    """wraps, and takes the width that the other columns leave"""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A table with its title. Every row has a cell for each column."""
+    """A table with its title. Every row has one cell for each column."""
 
     title: str
     columns: Sequence[Column]
@@ -68,7 +69,7 @@ class Section:
 
 
 def amounts(statement: Statement) -> Callable[[int], str]:
-    """nUSD → text, with the decimals of this statement: 1.50, or 1.500000000 beside 0.000000001."""
+    """A formatter nUSD → text with the decimals of this statement: 1.50, or 1.500000000 beside 0.000000001."""
     decimals = max(map(_decimals, _all_nusd(statement)), default=CENTS)
 
     def text(nusd: int) -> str:
@@ -79,18 +80,18 @@ def amounts(statement: Statement) -> Callable[[int], str]:
 
 
 def title(statement: Statement) -> str:
-    """Whose it is, and when."""
-    return f"Statement for {statement.whose.kind} {statement.whose.name}, {statement.month}"
+    """The heading: owner and month."""
+    return f"Statement for {statement.owner.kind} {statement.owner.name}, {statement.month}"
 
 
-def standing(statement: Statement) -> str:
-    """Up to when it is known."""
-    word = "Complete" if statement.is_final else "Provisional: the month is not over"
-    return f"{word}. As of {iso_utc(statement.as_of)[:19].replace('T', ' ')} UTC."
+def status_line(statement: Statement) -> str:
+    """Whether the month is over, and the time of the report."""
+    status = "Complete: the month is over" if statement.is_final else "Provisional: the month is not over"
+    return f"{status}. As of {iso_utc(statement.as_of)[:19].replace('T', ' ')} UTC."
 
 
 def sections(statement: Statement) -> Iterator[Section]:
-    """All of it. What there is none of is left out."""
+    """All tables of the statement; empty ones are left out."""
     text = amounts(statement)
     yield _summary(statement, text)
     units = statement.units
@@ -113,33 +114,38 @@ def sections(statement: Statement) -> Iterator[Section]:
         yield Section("By key", [Column("Key", is_long=True), Column("Id"), *usage], rows)
     if statement.adjustments:
         columns = [
-            Column("Made"),
-            Column("For"),
+            Column("Booked"),
+            Column("Usage day"),
             Column("Exchange"),
             Column("Model", is_long=True),
-            Column("Why", is_long=True),
+            Column("Reason", is_long=True),
         ]
         rows = [
-            (*_made(one), str(one.day), one.exchange_id, one.model, one.why,
+            (*_booked_day(one), str(one.day), one.exchange_id, one.model, one.why,
              *_counts(one.counts, shown, others=others), text(one.usd))
             for one in statement.adjustments
         ]  # fmt: skip
         foot = ("Total", *[""] * (len(columns) + len(counted) - 1), text(statement.adjusted_usd))
         yield Section("Adjustments", [*columns, *counted, Column("Charge", is_number=True)], rows, foot)
     if statement.credits:
-        columns = [Column("Made"), Column("Reference"), Column("Why", is_long=True), Column("Credit", is_number=True)]
-        rows = [(*_made(one), one.exchange_id, one.why, text(one.usd)) for one in statement.credits]
+        columns = [
+            Column("Booked"),
+            Column("Reference"),
+            Column("Reason", is_long=True),
+            Column("Credit", is_number=True),
+        ]
+        rows = [(*_booked_day(one), one.exchange_id, one.why, text(one.usd)) for one in statement.credits]
         yield Section("Credits", columns, rows, ("Total", "", "", text(statement.credited_usd)))
 
 
 def statement_json(statement: Statement) -> dict[str, Any]:
-    """Amounts are decimal strings of USD, exact."""
+    """The statement as JSON; amounts are exact decimal strings of USD."""
     month = statement.month
     return {
         "object": "statement",
-        "scope_id": statement.whose.scope_id,
-        "scope_kind": statement.whose.kind,
-        "name": statement.whose.name,
+        "scope_id": statement.owner.scope_id,
+        "scope_kind": statement.owner.kind,
+        "name": statement.owner.name,
         "month": str(month),
         "since": iso_utc(month.since),
         "until": iso_utc(month.until),
@@ -162,21 +168,21 @@ def statement_json(statement: Statement) -> dict[str, Any]:
 
 
 def statement_csv(statement: Statement) -> str:
-    """A line for each line; no totals: a column can be added up. Balance = opening − charges + credits."""
+    """The statement as CSV, without totals: closing balance = opening − charges + credits, summed by column."""
     text = amounts(statement)
     names = [
         "line", "day", "model", "key", "exchange_id", "reason", "requests", *COUNTS, "charge_usd", "credit_usd",
         "estimated_requests", "estimated_usd", "unpriced_requests", "balance_usd",
     ]  # fmt: skip
-    written = io.StringIO()
-    table = csv.DictWriter(written, names, restval="", lineterminator="\r\n")
+    text_file = io.StringIO()
+    table = csv.DictWriter(text_file, names, restval="", lineterminator="\r\n")
     table.writeheader()
     table.writerow({"line": "opening", "day": statement.month.first, "balance_usd": text(statement.opening_usd)})
     table.writerows(_csv_line(line, text) for line in statement.lines)
     table.writerows(_csv_booking("adjustment", one, "charge_usd", text) for one in statement.adjustments)
     table.writerows(_csv_booking("credit", one, "credit_usd", text) for one in statement.credits)
     table.writerow({"line": "closing", "day": statement.month.after, "balance_usd": text(statement.closing_usd)})
-    return written.getvalue()
+    return text_file.getvalue()
 
 
 def _csv_line(line: StatementLine, text: Callable[[int], str]) -> dict[str, Any]:
@@ -184,7 +190,7 @@ def _csv_line(line: StatementLine, text: Callable[[int], str]) -> dict[str, Any]
     return {
         "line": "usage",
         "day": line.day,
-        "model": plain(line.model),
+        "model": safe_cell(line.model),
         "requests": one.requests,
         **one.counts,
         "charge_usd": text(one.charge_usd),
@@ -194,14 +200,14 @@ def _csv_line(line: StatementLine, text: Callable[[int], str]) -> dict[str, Any]
     }
 
 
-def _csv_booking(word: str, one: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
+def _csv_booking(kind: str, one: Booking, column: str, text: Callable[[int], str]) -> dict[str, Any]:
     return {
-        "line": word,
-        "day": iso_utc(one.made_at)[:10],
-        "model": plain(one.model),
-        "key": plain(one.key_alias),
+        "line": kind,
+        "day": iso_utc(one.booked_at)[:10],
+        "model": safe_cell(one.model),
+        "key": safe_cell(one.key_alias),
         "exchange_id": one.exchange_id,
-        "reason": plain(one.why),
+        "reason": safe_cell(one.why),
         **one.counts,
         column: text(one.usd),
     }
@@ -220,7 +226,7 @@ def _usages_json(one: Usages) -> dict[str, Any]:
 
 def _booking_json(one: Booking, column: str) -> dict[str, Any]:
     return {
-        "made_at": iso_utc(one.made_at),
+        "made_at": iso_utc(one.booked_at),
         "entry_id": one.entry_id,
         "exchange_id": one.exchange_id,
         "day": str(one.day),
@@ -237,7 +243,7 @@ def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
     rows = [
         ("Opening balance", text(statement.opening_usd)),
         ("Usage", text(-total.charge_usd)),
-        *([(f"{ESTIMATED} of it estimated", f"({text(-total.estimated_usd)})")] if total.estimated else []),
+        *([(f"{ESTIMATED} of which estimated", f"({text(-total.estimated_usd)})")] if total.estimated else []),
         ("Adjustments", text(-statement.adjusted_usd)),
         ("Credits", text(statement.credited_usd)),
     ]
@@ -245,14 +251,14 @@ def _summary(statement: Statement, text: Callable[[int], str]) -> Section:
     return Section("Summary", columns, rows, ("Closing balance", text(statement.closing_usd)))
 
 
-def _made(one: Booking) -> tuple[str]:
-    return (iso_utc(one.made_at)[:10],)
+def _booked_day(one: Booking) -> tuple[str]:
+    return (iso_utc(one.booked_at)[:10],)
 
 
 def _counts(counts: Mapping[str, int], shown: Sequence[str], *, others: bool) -> list[str]:
-    """A cell for each count that has one, and one for the rest."""
+    """One cell for each shown count, and one for all other units."""
     cells = [f"{counts[name]:,}" if name in counts else "–" for name in shown]
-    rest = ", ".join(f"{counts[name]:,} {word}" for name, word in _OTHERS.items() if counts.get(name))
+    rest = ", ".join(f"{counts[name]:,} {unit}" for name, unit in _OTHERS.items() if counts.get(name))
     return [*cells, rest] if others else cells
 
 

@@ -1,10 +1,10 @@
-"""Entries as lines for a terminal: what a person asks first, and why the number is what it is. `--json` has it all."""
+"""Entries as table lines for a terminal: the main columns and a short explanation. `--json` has all fields."""
 
 from __future__ import annotations
 
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
-from proxy.reports.reports import iso_utc
+from proxy.foundation.times import iso_utc
 
 _COLUMNS = (
     ("TIME (UTC)", 19), ("KEY", 10), ("MODEL", 22), ("OUTCOME", 16),
@@ -25,7 +25,7 @@ HEADER = _row(tuple(title for title, _ in _COLUMNS))
 
 
 def line(entry: LedgerEntry) -> str:
-    """One entry."""
+    """The table line of one entry."""
     counts = (entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens)
     return _row((
         iso_utc(entry.started_at)[:19].replace("T", " "), entry.key_alias, entry.model, entry.outcome,
@@ -35,7 +35,7 @@ def line(entry: LedgerEntry) -> str:
 
 
 def why(entry: LedgerEntry) -> str:
-    """In a few words: who said the numbers, and what of them is billed."""
+    """A short explanation: the source of the counts and the billed part."""
     details = entry.details
     if entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT):
         return f"{entry.kind}: {details.get('why', '?')}"
@@ -43,14 +43,14 @@ def why(entry: LedgerEntry) -> str:
         return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
     if entry.usage_source == "estimated":
         error = details.get("expected_error")
-        said = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
+        source = f"estimated by {entry.estimator}" + (f", ±{error:.0%}" if isinstance(error, float) else "")
     else:
-        said = {"reported": "reported by the provider", "none": "no tokens known"}[entry.usage_source]
+        source = {"reported": "reported by the provider", "none": "no usage known"}[entry.usage_source]
     hidden = details.get("hidden_reasoning")
     if hidden is not None:
-        said += f", {hidden} of it hidden reasoning" if hidden else ", and hidden reasoning may be missing"
-    parts = [said, f"bills {details.get('billed', '?')}"]
+        source += f", including {hidden} hidden reasoning" if hidden else ", hidden reasoning may be missing"
+    parts = [source, f"billed: {details.get('billed', '?')}"]
     parts += [str(details[name]) for name in ("policy", "failed") if name in details]
     parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []
-    parts += [f"upstream said {details['upstream_status']}"] if "upstream_status" in details else []
+    parts += [f"upstream status {details['upstream_status']}"] if "upstream_status" in details else []
     return "; ".join(parts)

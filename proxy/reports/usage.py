@@ -1,7 +1,10 @@
-"""Usage and cost in buckets of time: what dashboards ask. Law: days come from the daily sums, so that their cost grows
-with keys, models and days; shorter buckets from the entries of that time alone, which their ids lead to.
+"""Usage and cost in time buckets, for dashboards.
 
-An exchange id is a UUIDv7: ids of a time are a range of the primary key, and so of the partitions.
+Invariants:
+- Daily buckets are read from the daily sums: the time grows with keys, models and days, not with requests.
+- Shorter buckets read only the entries of the requested time span.
+
+An exchange id is a UUIDv7, so a time span is a range of the primary key and of the partitions.
 """
 
 from __future__ import annotations
@@ -20,25 +23,26 @@ from proxy.storage.database import reading
 
 DAY_S = 86_400
 
-# An id is made before its exchange begins: so much earlier at most (a body that is read, a claim that is asked for).
+# The longest time between the creation of an exchange id and `started_at` (reading the body, claiming the
+# idempotency key).
 ID_EARLIER_S = 600.0
 
 _ENTRIES, _DAYS, _KEYS = ledger_entries.c, usage_daily.c, api_keys.c
 _EPOCH = date(1970, 1, 1)
 _TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 
-# Unix seconds of `started_at`, whole: buckets are minutes at least.
+# `started_at` in whole Unix seconds; the shortest bucket is a minute.
 _BEGAN_S = {
     "sqlite": "CAST(strftime('%s', substr(started_at, 1, 19)) AS INTEGER)",
     "postgresql": "CAST(floor(extract(epoch FROM started_at)) AS BIGINT)",
 }
-# Literal, so that the planner sees that the index of just these is the one to use.
-_ENDS_NOTHING = literal_column("kind") != literal_column(f"'{EntryKind.USAGE}'")
+# Literals, not parameters: only then does the planner use the partial index with this condition.
+_NOT_TERMINAL = literal_column("kind") != literal_column(f"'{EntryKind.USAGE}'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageFilter:
-    """Which sums. Times: Unix seconds, whole buckets; filters: None is all."""
+    """The requested totals. Times: Unix seconds on bucket boundaries. A filter of None matches all."""
 
     begin: int
     end: int
@@ -52,14 +56,14 @@ class UsageFilter:
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """By what is grouped, in the order of a row."""
-        asked = {"key_id": self.by_key, "project_id": self.by_project, "model": self.by_model}
-        return tuple(name for name, is_asked in asked.items() if is_asked)
+        """The grouping columns, in row order."""
+        chosen = {"key_id": self.by_key, "project_id": self.by_project, "model": self.by_model}
+        return tuple(name for name, is_chosen in chosen.items() if is_chosen)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """What entries of one bucket and group come to. Money: nUSD. None: not grouped by it."""
+    """Totals of one bucket and group. Money: nUSD. A group column is None if the query does not group by it."""
 
     begin: int
     key_id: str | None
@@ -74,8 +78,11 @@ class UsageTotals:
 
 
 def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list[UsageTotals], int]:
-    """The sums, in the order of their buckets, and up to when (Unix seconds) that is all of them: of more than
-    `rows_max` the last buckets are left out. Raises LedgerUnavailable."""
+    """Totals ordered by bucket, and the end of the covered time (Unix seconds).
+
+    If there are more than `rows_max` rows, the last buckets are left out and the end is earlier than `end`.
+    Raises LedgerUnavailable.
+    """
     daily = wanted.bucket_s == DAY_S
     with reading(engine) as connection:
         query = _daily(wanted, connection.dialect) if daily else _entries(wanted, connection.dialect)
@@ -83,13 +90,13 @@ def read_usage(engine: Engine, wanted: UsageFilter, rows_max: int) -> tuple[list
         end = wanted.end
         if len(rows) > rows_max:
             end = int(rows[-1]["bucket"]) * wanted.bucket_s if not daily else _unix(rows[-1]["bucket"])
-        others = _others(connection, wanted) if daily else {}
-    sums = [_sums(row, wanted, others) for row in rows]
-    return [one for one in sums if one.begin < end], end
+        non_requests = _non_requests(connection, wanted) if daily else {}
+    totals = [_totals(row, wanted, non_requests) for row in rows]
+    return [one for one in totals if one.begin < end], end
 
 
 def id_from(at: float) -> str:
-    """What every exchange id that is made at or after `at` (Unix seconds) is above."""
+    """The lower bound of all exchange ids created at or after `at` (Unix seconds)."""
     digits = f"{max(0, int(at * 1000)):012x}"
     return f"{digits[:8]}-{digits[8:]}-"
 
@@ -126,16 +133,16 @@ def _entries(wanted: UsageFilter, dialect: Dialect) -> Select[Any]:
     return _grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted)
 
 
-def _others(connection: Any, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
-    """How many entries of each day and group are corrections or attempts, and no requests."""
+def _non_requests(connection: Any, wanted: UsageFilter) -> dict[tuple[Any, ...], int]:
+    """(Day, group) → number of entries that are not requests: corrections and failed attempts."""
     query = (
         select(
             _bucket(wanted, connection.dialect),
             *_columns(wanted, _ENTRIES.key_id, _ENTRIES.model),
-            func.count().label("others"),
+            func.count().label("non_requests"),
         )
         .select_from(_joined(wanted, ledger_entries))
-        .where(_ENDS_NOTHING, _ENTRIES.kind != EntryKind.CREDIT, *_began(wanted))
+        .where(_NOT_TERMINAL, _ENTRIES.kind != EntryKind.CREDIT, *_began(wanted))
     )
     rows = connection.execute(_grouped(_where(query, wanted, _ENTRIES.key_id, _ENTRIES.model), wanted))
     return {(int(row[0]) * DAY_S, *row[1:-1]): int(row[-1]) for row in rows}
@@ -174,7 +181,7 @@ def _grouped(query: Select[Any], wanted: UsageFilter) -> Select[Any]:
     return query.group_by(*by).order_by(*by)
 
 
-def _sums(row: dict[str, Any], wanted: UsageFilter, others: dict[tuple[Any, ...], int]) -> UsageTotals:
+def _totals(row: dict[str, Any], wanted: UsageFilter, non_requests: dict[tuple[Any, ...], int]) -> UsageTotals:
     bucket = row["bucket"]
     begin = _unix(bucket) if isinstance(bucket, date) else int(bucket) * wanted.bucket_s
     named = {name: row[f"by_{name}"] for name in wanted.groups}
@@ -183,7 +190,7 @@ def _sums(row: dict[str, Any], wanted: UsageFilter, others: dict[tuple[Any, ...]
         key_id=named.get("key_id"),
         project_id=named.get("project_id"),
         model=named.get("model"),
-        requests=int(row["requests"]) - others.get((begin, *named.values()), 0),
+        requests=int(row["requests"]) - non_requests.get((begin, *named.values()), 0),
         charge_usd=int(row["charge"]),
         cost_usd=int(row["cost"]),
         **{name: int(row[name]) for name in _TOKENS},

@@ -16,9 +16,10 @@ import msgspec
 
 from proxy.billing.entries import COUNTS, EntryKind, usage_of
 from proxy.billing.money import usd_text
+from proxy.foundation.times import iso_utc
+from proxy.reports.entry_reader import entry_json
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
-from proxy.reports.reports import entry_json, iso_utc
 from proxy.settings.sinks import CustomerSource, MeteredQuantity, SinkKind, SinkSettings
 from proxy.sinks.posting import PostResult, signed
 

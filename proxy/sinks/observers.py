@@ -1,4 +1,4 @@
-"""What goes on with sinks, in metrics and in the log."""
+"""Starts the sinks, with their metrics and log lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks: Tasks, in_thread: InThread) -> None:
-    """Push from now on, with all the other processes that do."""
+    """Starts a sender task for each configured sink."""
     for name, sink in settings.sinks.items():
         sender = SinkSender(
             engine, sink, unix_time=time.time, observer=SinkObserver(metrics, name), in_thread=in_thread
@@ -28,31 +28,37 @@ def start_sinks(settings: Settings, engine: Engine, metrics: SinkMetrics, tasks:
 
 
 class SinkObserver(OutageLog):
-    """One sink's sender."""
+    """Metrics and log lines of one sink."""
 
     def __init__(self, metrics: SinkMetrics, name: str) -> None:
         super().__init__(f"sink {name}")
         self._metrics = metrics
-        self._away = Outage(self)
-        """of the sink; those of the ledger come as `failed` and `healed`"""
+        self._server = Outage(self)
+        """outage of the sink's server; the sender reports outages of the ledger by `failed` and `healed`"""
 
     def sent(self, name: str, entries: int) -> None:
-        """So many more are there."""
+        """Counts accepted entries."""
         self._metrics.entries.labels(name, "sent").inc(entries)
-        self._away.over()
+        self._server.over()
 
     def refused(self, name: str, entry_id: str, why: str) -> None:
-        """It is put aside."""
+        """Counts and logs a rejected entry."""
         self._metrics.entries.labels(name, "rejected").inc()
-        _log.error("sink %s: entry %s is refused and put aside: %s", name, entry_id, why)
+        _log.error(
+            "sink %s: entry %s rejected: %s; correct the cause, then: tokenweir sinks retry %s",
+            name,
+            entry_id,
+            why,
+            name,
+        )
 
     def unsent(self, name: str, why: str, wait_s: float) -> None:
-        """A try failed."""
+        """Counts a failed attempt; logs the first of an outage."""
         self._metrics.failures.labels(name).inc()
-        self._away.began(OSError(f"{why}; trying again in {wait_s:.0f} s, and until it works"))
+        self._server.began(OSError(f"{why}; next attempt in {wait_s:.0f} s, retried until it succeeds"))
 
-    def stands(self, name: str, standing: SinkStatus, lag_s: float) -> None:
-        """How it stands."""
+    def status(self, name: str, status: SinkStatus, lag_s: float) -> None:
+        """Updates the gauges."""
         self._metrics.lag.labels(name).set(lag_s)
-        self._metrics.pending.labels(name).set(standing.waiting)
-        self._metrics.rejected.labels(name).set(standing.letters)
+        self._metrics.pending.labels(name).set(status.waiting)
+        self._metrics.rejected.labels(name).set(status.letters)

@@ -1,10 +1,13 @@
-"""One POST to somebody's server. Law: it is given a time, redirected nowhere, and read no further than a bound; words
-of what failed hold no URL and nothing that the server said.
+"""HTTP POST to an external server.
 
-What is signed says so in its headers:
+Invariants:
+- A request has a timeout, follows no redirect, and reads at most ANSWER_BYTES_MAX of the answer.
+- The text of a failure contains neither the URL nor anything from the answer.
 
-    X-Tokenweir-Id         what it is about: the same at every try
-    X-Tokenweir-Timestamp  Unix seconds of this try
+Headers of a signed request:
+
+    X-Tokenweir-Id         id of the event; the same for every attempt
+    X-Tokenweir-Timestamp  Unix seconds of this attempt
     X-Tokenweir-Signature  v1=hex(HMAC-SHA256(secret, timestamp + "." + body))
 """
 
@@ -22,19 +25,19 @@ import msgspec
 from proxy import __version__
 from proxy.foundation.secret import Secret
 
-# Enough for what Lago says of a hundred events.
+# Enough for Lago's error report on a batch of a hundred events.
 ANSWER_BYTES_MAX = 256 * 1024
-# A server that wants longer is asked again after this.
+# Upper bound for a server's `Retry-After`.
 RETRY_AFTER_S_MAX = 3_600.0
 
 
 class PostResult(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The outcome of one POST."""
 
     status: int | None
-    """None: nothing came"""
+    """None without an answer"""
     why: str
-    """in a word or two"""
+    """`HTTP 503`, or the class of the network error"""
     body: bytes = b""
     retry_after_s: float | None = None
 
@@ -45,7 +48,7 @@ class PostResult(msgspec.Struct, frozen=True):
 
 
 def open_session(answer_s: float) -> aiohttp.ClientSession:
-    """For some POSTs of `answer_s` each, at most."""
+    """A session for a few POSTs with a timeout of `answer_s` each."""
     timeout = aiohttp.ClientTimeout(total=answer_s)
     return aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
 
@@ -53,45 +56,45 @@ def open_session(answer_s: float) -> aiohttp.ClientSession:
 async def post(
     session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str], *, unix_s: float
 ) -> PostResult:
-    """Never raises for what a server does."""
+    """Sends one POST. A failure of the server or the network is returned, not raised."""
     sent = {"User-Agent": f"tokenweir/{__version__}", "Content-Type": "application/json", **headers}
     try:
         async with session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
-            said = await _beginning(answer)
+            content = await _beginning(answer)
             wait_s = retry_after_s(answer.headers.get("Retry-After"), unix_s)
-            return PostResult(answer.status, f"HTTP {answer.status}", said, wait_s)
+            return PostResult(answer.status, f"HTTP {answer.status}", content, wait_s)
     except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
         return PostResult(None, type(error).__name__)
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
-    """All of a body, or as much of it as matters."""
-    said = bytearray()
+    """The first ANSWER_BYTES_MAX of the body."""
+    content = bytearray()
     async for piece in answer.content.iter_any():
-        said += piece
-        if len(said) >= ANSWER_BYTES_MAX:
+        content += piece
+        if len(content) >= ANSWER_BYTES_MAX:
             break
-    return bytes(said[:ANSWER_BYTES_MAX])
+    return bytes(content[:ANSWER_BYTES_MAX])
 
 
-def signed(secret: Secret, about: str, body: bytes, unix_s: float) -> dict[str, str]:
-    """The headers of a signed message."""
+def signed(secret: Secret, event_id: str, body: bytes, unix_s: float) -> dict[str, str]:
+    """The headers of a signed request."""
     timestamp = str(int(unix_s))
     return {
-        "X-Tokenweir-Id": about,
+        "X-Tokenweir-Id": event_id,
         "X-Tokenweir-Timestamp": timestamp,
         "X-Tokenweir-Signature": signature(secret, timestamp, body),
     }
 
 
 def signature(secret: Secret, timestamp: str, body: bytes) -> str:
-    """What shows that a message is ours, and when it was sent."""
-    made = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"v1={made.hexdigest()}"
+    """The value of X-Tokenweir-Signature."""
+    mac = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+    return f"v1={mac.hexdigest()}"
 
 
 def retry_after_s(text: str | None, unix_s: float) -> float | None:
-    """The header `Retry-After`, seconds or a date → seconds from now; None where it says nothing."""
+    """The header `Retry-After` (seconds or a date) → seconds from now; None if absent or invalid."""
     if text is None:
         return None
     try:

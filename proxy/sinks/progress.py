@@ -1,8 +1,9 @@
-"""How far each sink is, and what its server refused. Law: a cursor moves past an entry when that is sent, or is a
-letter; both in one transaction, by the one process that has claimed the sink. What was sent before a crash is
-sent again.
+"""Delivery state of each sink: its cursor in the ledger, and the entries that its server rejected.
 
-`settled_at` rises from one settling transaction to the next, and so nothing can come in behind a cursor.
+Invariants:
+- A cursor moves past an entry in the transaction that records it as sent or as a dead letter.
+- Only the process that holds the claim of a sink moves its cursor. After a crash, the last chunk is sent again.
+- No entry can appear behind a cursor, because `settled_at` rises with every settling transaction.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.ledger.schema.tables import UtcTime, ledger_entries, sink_letters, sinks
 from proxy.ledger.settling.spend import clock_of
-from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import is_shared, reading, writing
 
 OPEN, AGAIN, SENT = "open", "again", "sent"
-"""states of a letter"""
+"""states of a dead letter; AGAIN: to be sent once more"""
 
-# Longer than any chunk of entries takes; as long, a sink whose process was killed waits for another.
+# Longer than sending a chunk takes. After a crash, the sink waits this long for another process.
 CLAIM_S = 60.0
 _WHY_CHARS_MAX = 200
 _SINKS, _LETTERS, _ENTRIES = sinks.c, sink_letters.c, ledger_entries.c
@@ -32,11 +33,11 @@ Cursor = tuple[float, str]
 """settled_at (Unix seconds) and entry_id"""
 
 Settled = tuple[LedgerEntry, float]
-"""an entry, and when it was settled"""
+"""an entry and its settlement time (Unix seconds)"""
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """As the ledger has it. Times: Unix seconds."""
+    """A row of the table `sinks`. Times: Unix seconds."""
 
     name: str
     settled_at: float
@@ -52,12 +53,12 @@ class Sink(msgspec.Struct, frozen=True):
 
     @property
     def cursor(self) -> Cursor:
-        """What follows this is still to be sent."""
+        """The last entry done; all later entries are pending."""
         return self.settled_at, self.entry_id
 
 
 class SinkLetter(msgspec.Struct, frozen=True):
-    """What a server refuses. Times: Unix seconds."""
+    """A dead letter: an entry that the sink's server rejected. Times: Unix seconds."""
 
     sink: str
     entry_id: str
@@ -68,23 +69,23 @@ class SinkLetter(msgspec.Struct, frozen=True):
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
-    """How a sink stands."""
+    """Delivery status of a sink."""
 
     sink: Sink
     waiting: int
-    """entries that are still to be sent; WAITING_MAX: at least so many"""
+    """pending entries; WAITING_MAX means at least that many"""
     oldest: float | None
-    """when the first of them was settled"""
+    """settlement time of the first pending entry; Unix seconds"""
     letters: int
-    """open ones"""
+    """open dead letters"""
 
     def lag_s(self, now: float) -> float:
-        """How long the first of them has waited."""
+        """Age of the first pending entry in seconds; 0 without one."""
         return 0.0 if self.oldest is None else max(0.0, now - self.oldest)
 
 
-def begin(engine: Engine, name: str, since: float | None) -> None:
-    """Make it known; again: nothing. What is settled from now on goes there, or from `since` on (Unix seconds).
+def register(engine: Engine, name: str, since: float | None) -> None:
+    """Creates the sink, if it is new, with its cursor at `since` (Unix seconds) or, if None, at the present.
 
     Raises LedgerUnavailable.
     """
@@ -98,14 +99,14 @@ def begin(engine: Engine, name: str, since: float | None) -> None:
 
 
 def claim(engine: Engine, name: str, by: str, now: float) -> Sink | None:
-    """The sink, for CLAIM_S nobody else's; None: there is nothing to do for it yet, or somebody does it.
+    """Claims the sink for CLAIM_S. None if nothing is due or another process holds the claim.
 
     Raises LedgerUnavailable.
     """
-    found = _read(engine, name)
-    if found is None or found.next_at > now or (found.claimed_until > now and found.claimed_by != by):
+    sink = _read(engine, name)
+    if sink is None or sink.next_at > now or (sink.claimed_until > now and sink.claimed_by != by):
         return None
-    if not pending(engine, found) and not again(engine, name, 1):
+    if not pending(engine, sink) and not to_resend(engine, name, 1):
         return None
     with writing(engine) as connection:
         free = (_SINKS.claimed_until <= now) | (_SINKS.claimed_by == by)
@@ -116,12 +117,12 @@ def claim(engine: Engine, name: str, by: str, now: float) -> Sink | None:
 
 
 def pending(engine: Engine, sink: Sink) -> list[Settled]:
-    """What follows its cursor, some hundreds of entries at most. Raises LedgerUnavailable."""
+    """The first page of entries after the cursor. Raises LedgerUnavailable."""
     return EntryReader(engine, EntryFilter(), sink.cursor).page()
 
 
-def again(engine: Engine, name: str, limit: int) -> list[Settled]:
-    """Entries that were letters, and are to be sent once more. Raises LedgerUnavailable."""
+def to_resend(engine: Engine, name: str, limit: int) -> list[Settled]:
+    """Dead letters that an operator marked for a retry. Raises LedgerUnavailable."""
     same = tuple_(_ENTRIES.settled_at, _ENTRIES.entry_id) == tuple_(_LETTERS.settled_at, _LETTERS.entry_id)
     query = select(*(_ENTRIES[name] for name in ENTRY_FIELDS), _ENTRIES.settled_at).join(sink_letters, same)
     query = query.where(_LETTERS.sink == name, _LETTERS.state == AGAIN).order_by(_LETTERS.entry_id).limit(limit)
@@ -133,9 +134,9 @@ def again(engine: Engine, name: str, limit: int) -> list[Settled]:
 def advance(
     engine: Engine, sink: Sink, done: Sequence[Settled], refused: Mapping[str, str], now: float
 ) -> bool:  # fmt: skip
-    """These are sent, but for the `refused` (entry id → why). False: somebody else has the sink now.
+    """Records `done` as sent, except `refused` (entry id → reason), which become dead letters.
 
-    Raises LedgerUnavailable: then they are sent again.
+    Returns False if another process holds the claim now. Raises LedgerUnavailable; the entries are then sent again.
     """
     last, settled_at = done[-1]
     values = {
@@ -152,8 +153,8 @@ def advance(
         return True
 
 
-def failed(engine: Engine, sink: Sink, why: str, wait_s: float, now: float) -> None:
-    """Its server does not take anything now; it is tried again in `wait_s`. Raises LedgerUnavailable."""
+def record_failure(engine: Engine, sink: Sink, why: str, wait_s: float, now: float) -> None:
+    """Records a failed delivery; the next attempt is in `wait_s`. Raises LedgerUnavailable."""
     values = {
         "failures": _SINKS.failures + 1, "failing_since": func.coalesce(_SINKS.failing_since, literal(now, UtcTime)),
         "last_error": why[:_WHY_CHARS_MAX], "next_at": now + wait_s,
@@ -163,39 +164,39 @@ def failed(engine: Engine, sink: Sink, why: str, wait_s: float, now: float) -> N
 
 
 def release(engine: Engine, name: str, by: str) -> None:
-    """Somebody else may have it at once. Raises LedgerUnavailable."""
+    """Gives up the claim. Raises LedgerUnavailable."""
     with writing(engine) as connection:
         mine = (_SINKS.name == name) & (_SINKS.claimed_by == by)
         connection.execute(update(sinks).where(mine).values(claimed_until=0.0))
 
 
-# More are counted as so many: a count costs time.
+# The count stops here: counting millions of entries takes seconds.
 WAITING_MAX = 100_000
 
 
 def sink_status(engine: Engine, name: str) -> SinkStatus | None:
-    """None: it has never run. Raises LedgerUnavailable."""
+    """None if the sink has never run. Raises LedgerUnavailable."""
     sink = _read(engine, name)
     if sink is None:
         return None
-    waits = tuple_(_ENTRIES.settled_at, _ENTRIES.entry_id) > sink.cursor
+    after = tuple_(_ENTRIES.settled_at, _ENTRIES.entry_id) > sink.cursor
     with reading(engine) as connection:
-        some = select(_ENTRIES.settled_at).where(waits).order_by(_ENTRIES.settled_at).limit(WAITING_MAX).subquery()
-        waiting, oldest = connection.execute(select(func.count(), func.min(some.c.settled_at))).one()
+        first = select(_ENTRIES.settled_at).where(after).order_by(_ENTRIES.settled_at).limit(WAITING_MAX).subquery()
+        waiting, oldest = connection.execute(select(func.count(), func.min(first.c.settled_at))).one()
         is_open = (_LETTERS.sink == name) & (_LETTERS.state == OPEN)
         letters = connection.execute(select(func.count()).select_from(sink_letters).where(is_open)).scalar_one()
     return SinkStatus(sink, waiting, oldest, letters)
 
 
 def letters(engine: Engine, name: str) -> list[SinkLetter]:
-    """All of a sink, in the order of their entries' settling. Raises LedgerUnavailable."""
+    """All dead letters of a sink, in the order of settlement. Raises LedgerUnavailable."""
     query = select(sink_letters).where(_LETTERS.sink == name).order_by(_LETTERS.settled_at, _LETTERS.entry_id)
     with reading(engine) as connection:
         return [SinkLetter(*row) for row in connection.execute(query)]
 
 
 def retry(engine: Engine, name: str) -> int:
-    """Send its open letters once more, and everything without waiting; how many letters. Raises LedgerUnavailable."""
+    """Marks all open dead letters for a retry, at once; returns their number. Raises LedgerUnavailable."""
     with writing(engine) as connection:
         connection.execute(update(sinks).where(_SINKS.name == name).values(next_at=0.0))
         is_open = (_LETTERS.sink == name) & (_LETTERS.state == OPEN)

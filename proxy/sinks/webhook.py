@@ -1,11 +1,12 @@
-"""Tells somebody's server what was noticed. Law: signed, at least once, within a day; a server that does not answer, or
-answers nonsense, costs nothing but tries.
+"""Sends budget alerts to a webhook.
+
+Invariants:
+- An alert is signed, and sent until a 2xx answer arrives (at least once), for GIVE_UP_S at most.
+- A failing server affects only the delivery of alerts.
 
     POST {id, type, created_at, scope_id, scope_kind, name, threshold, spent_usd, budget_usd, window_start, window_end}
 
-signed as posting.py says, with the alert's id.
-
-Any 2xx means that it has arrived. Everything else is tried again, after 10 s at first, then up to an hour.
+signed as described in posting.py, with the alert's id. Retries start after 10 s and back off to one hour.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from proxy.billing.money import usd_text
 from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, subjects, told, untold
 from proxy.foundation.outage import Listener, Outage
 from proxy.foundation.secret import Secret
-from proxy.reports.reports import iso_utc
+from proxy.foundation.times import iso_utc
 from proxy.sinks.posting import open_session, post, signed
 from proxy.storage.executor import InThread
 
 TYPE = "budget.threshold"
 
-# How often it is looked for alerts whose time has come, and how many go out at once.
-LOOK_S = 2.0
+# Poll interval for due alerts, and the number sent at once.
+POLL_S = 2.0
 AT_ONCE = 10
-# Well below CLAIM_S, so that nobody else takes the alert meanwhile.
+# Well below CLAIM_S, so that no other process claims the alert in the meantime.
 ANSWER_S = 10.0
 
 
 class Observer(Listener, Protocol):
-    """Who wants to know: metrics, and the log. Of outages of the ledger, too."""
+    """Metrics and the log. Outages of the ledger are reported by `Listener`."""
 
     def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
-        """A try failed; there will be another, or not."""
+        """An attempt failed; with `given_up` it was the last one."""
 
 
 class Webhook:
-    """`run` it, any number of times at once."""
+    """Sends due alerts. `run` may run in any number of processes."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class Webhook:
         in_thread: InThread = asyncio.to_thread,
         answer_s: float = ANSWER_S,
     ) -> None:
-        """`secret`: what signatures are made with."""
+        """`secret`: the key of the signatures."""
         self._engine = engine
         self._url = url
         self._secret = secret
@@ -67,20 +68,20 @@ class Webhook:
         self._answer_s = answer_s
 
     async def run(self) -> None:
-        """For ever. Ends by being cancelled: what was under way is sent again."""
+        """Runs until cancelled; an alert under way is then sent again."""
         while True:
             try:
                 sent = await self.send()
-            except Exception as error:  # noqa: BLE001  the ledger is away, or a bug: there will be another look
+            except Exception as error:  # noqa: BLE001  the ledger is unavailable, or a bug: poll again
                 self._outage.began(error)
                 sent = 0
             else:
                 self._outage.over()
             if sent < AT_ONCE:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     async def send(self) -> int:
-        """Send those whose time has come, AT_ONCE at most; how many were tried. Raises LedgerUnavailable."""
+        """Sends up to AT_ONCE due alerts; returns the number of attempts. Raises LedgerUnavailable."""
         claimed = await self._in_thread(claim, self._engine, self._unix_time(), AT_ONCE)
         if not claimed:
             return 0
@@ -95,7 +96,7 @@ class Webhook:
 
     async def _send(self, session: aiohttp.ClientSession, alert: Alert, subject: Subject | None) -> None:
         now = self._unix_time()
-        why: str | None = "nobody could be told within a day"
+        why: str | None = "not delivered within a day"
         if now < alert.created_at + GIVE_UP_S:
             body = body_of(alert, subject)
             answer = await post(session, self._url, body, signed(self._secret, alert.alert_id, body, now), unix_s=now)
@@ -108,9 +109,9 @@ class Webhook:
 
 
 def body_of(alert: Alert, subject: Subject | None) -> bytes:
-    """The same at every try, unless somebody renames the scope meanwhile."""
+    """The JSON body; the same for every attempt, unless the scope is renamed in between."""
     end = None if subject is None else subject.window_end(alert.since)
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "id": alert.alert_id,
         "type": TYPE,
         "created_at": iso_utc(alert.created_at),
@@ -123,4 +124,4 @@ def body_of(alert: Alert, subject: Subject | None) -> bytes:
         "window_start": iso_utc(alert.since) if alert.since else None,
         "window_end": None if end is None else iso_utc(end),
     }
-    return msgspec.json.encode(shown)
+    return msgspec.json.encode(fields)

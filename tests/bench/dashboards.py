@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
-from proxy.reports.reports import read_daily
+from proxy.reports.totals import read_daily
 from proxy.storage.database import reading
 from tests.bench.stores import Ledger
 

@@ -87,7 +87,7 @@ class Limited:
     def gates(self) -> dict[str, dict[str, Any]]:
         """Every gate as `tokenweir budgets show` tells it."""
         printed = self.tokenweir.command("budgets", "show", "--json").stdout
-        return {one["gate"]: one for one in map(json.loads, printed.splitlines())}
+        return {one["counter_id"]: one for one in map(json.loads, printed.splitlines())}
 
     async def gate(self, gate_id: str) -> CounterState:
         """How it stands, asked without starting a process."""

@@ -20,7 +20,7 @@ import pytest
 from proxy.billing.limits import Limits
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.reports.reports import read_balances
+from proxy.reports.totals import read_balances
 from proxy.storage.database import open_engine
 from tests.budgets.limited import Limited, deployment
 from tests.budgets.machines import Machines

@@ -13,7 +13,7 @@ import yaml
 
 from proxy.billing.entries import LedgerEntry
 from proxy.cli import main
-from proxy.reports.reports import EntryReader
+from proxy.reports.entry_reader import EntryReader
 from tests.cli.commands import CONFIG
 from tests.ledger.making import an_entry
 

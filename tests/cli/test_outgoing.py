@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from proxy.cli import main
 from proxy.ledger.settling.store import Arrival
 from proxy.settings import SettingsError, parse
-from proxy.sinks.progress import begin
+from proxy.sinks.progress import register
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 from tests.support.net import ask, post_chat
@@ -59,7 +59,7 @@ def test_a_statement(run: Commands, tmp_path: Path) -> None:
     assert page.read_text().startswith("<!doctype html>")
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     run("statement", "--key", "anna", "--month", "2026-13", code=1)
-    assert run.err.startswith("tokenweir: month: not one")
+    assert run.err.startswith("tokenweir: month: expected YYYY-MM")
     run("statement", "--key", "nobody", "--month", month, code=1)
     assert sorted(path.name for path in tmp_path.glob("*page*")) == ["page.html"]
 
@@ -87,7 +87,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
 def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sinks", "status") == [{"sink": "lago", "kind": "lago", "state": "never_run"}]
     run.config.write_text(yaml.safe_dump(CONFIG))
-    run.ledger(lambda store: begin(store.engine, "lago", 0.0))
+    run.ledger(lambda store: register(store.engine, "lago", 0.0))
     run.config.write_text(yaml.safe_dump({**CONFIG, "sinks": {"lago": LAGO}}))
     (shown,) = run("sinks", "status")
     assert (shown["state"], shown["pending"], shown["sent"], shown["rejected"]) == ("behind", 2, 0, [])

@@ -293,7 +293,7 @@ async def test_what_nobody_was_there_to_send_for_a_day_is_history(
 async def test_an_outage_of_the_ledger_is_said_once(
     engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "LOOK_S", 0.01)
+    monkeypatch.setattr(webhook, "POLL_S", 0.01)
     looks = 0
 
     def away(*_: Any) -> list[Alert]:

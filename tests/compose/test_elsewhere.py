@@ -31,7 +31,7 @@ def lease(number: int, progress: bytes = b"") -> tuple[str, LeaseParts]:
 @pytest.fixture
 def others(monkeypatch: pytest.MonkeyPatch) -> tuple[RemoteExchanges, LocalLeases]:
     """Looking anew at each look."""
-    monkeypatch.setattr(remote_exchanges, "LOOK_S", 0.0)
+    monkeypatch.setattr(remote_exchanges, "POLL_S", 0.0)
     board = LocalLeases()
     return RemoteExchanges(board, Estimator()), board
 
@@ -45,7 +45,7 @@ async def test_a_lease_says_what_its_stream_has_come_to(
     waiting = LeaseParts(opened_payload(BEGAN), table.raw(slot.index))
     await board.renew("far", "1.1", {BEGAN.exchange_id: waiting}, [])
     await board.renew("near", "1.1", dict([lease(1)]), [])
-    found = await asked.look({"near"})
+    found = await asked.poll({"near"})
     (one,) = found.running
     assert (found.nodes, found.coverage, one.node, one.state) == (1, "complete", "far", "waiting")
     assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (90, 0, "estimated")
@@ -53,13 +53,13 @@ async def test_a_lease_says_what_its_stream_has_come_to(
     slot.note(Evidence(text_events=40, chars_latin=800, blanks=130), None, 40)
     slot.deliver(40, 9_000)
     await board.renew("far", "1.2", {BEGAN.exchange_id: LeaseParts(None, table.raw(slot.index))}, [])
-    (one,) = (await asked.look({"near"})).running
+    (one,) = (await asked.poll({"near"})).running
     assert (one.state, one.events, one.bytes, one.usage_source) == ("streaming", 40, 9_000, "estimated")
     assert one.completion_tokens > 40
     assert one.charge_usd == 90 * 130 + one.completion_tokens * 410
     slot.note(Evidence(text_events=40, chars_latin=800), Usage(95, None, 210), 40)
     await board.renew("far", "1.3", {BEGAN.exchange_id: LeaseParts(None, table.raw(slot.index))}, [])
-    (one,) = (await asked.look({"near"})).running
+    (one,) = (await asked.poll({"near"})).running
     assert (one.prompt_tokens, one.completion_tokens, one.usage_source) == (95, 210, "reported")
     table.close()
 
@@ -73,7 +73,7 @@ async def test_who_says_nothing_is_known_to_be_silent(
     for at, beat, age_s in ((100.0, "1.1", 0.0), (104.0, "1.1", 4.0), (109.0, "1.2", 0.0), (112.0, "1.2", 3.0)):
         now = at
         await board.renew("far", beat, dict([lease(1)]), [])
-        assert [one.heartbeat_age_s for one in (await asked.look(())).running] == [age_s]
+        assert [one.heartbeat_age_s for one in (await asked.poll(())).running] == [age_s]
 
 
 async def test_too_many_are_counted_only_and_what_cannot_be_read_is_left_out(
@@ -83,12 +83,12 @@ async def test_too_many_are_counted_only_and_what_cannot_be_read_is_left_out(
     monkeypatch.setattr(remote_exchanges, "READ_MAX", 12)
     await board.renew("busy", "1.1", dict(lease(number) for number in range(20, 33)), [])
     await board.renew("calm", "1.1", dict(lease(number) for number in range(12)), [])
-    found = await asked.look(())
+    found = await asked.poll(())
     assert (found.nodes, found.coverage, {one.node for one in found.running}) == (2, "partial", {"calm"})
     await board.dismiss("busy", "1.1")
-    assert (await asked.look(())).coverage == "complete"
+    assert (await asked.poll(())).coverage == "complete"
     await board.renew("calm", "1.2", dict([lease(1, b"of another layout")]), [lease(2)[0]])
-    found = await asked.look(())
+    found = await asked.poll(())
     assert (len(found.running), found.coverage) == (10, "partial")
 
 
@@ -103,6 +103,6 @@ async def test_a_board_that_is_away_is_not_asked_again_at_once(monkeypatch: pyte
     board = Away()
     others = RemoteExchanges(board, Estimator())
     for _ in range(3):
-        found = await others.look(())
+        found = await others.poll(())
         assert (found.running, found.nodes, found.coverage) == ((), 0, "unknown")
     assert board.asked == 1

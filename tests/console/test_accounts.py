@@ -7,7 +7,7 @@ from typing import Any
 from proxy.billing.limits import Limits, credit_gate
 from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
-from proxy.reports.reports import read_paid
+from proxy.reports.totals import read_paid
 from tests.console.entries import entry
 from tests.console.stand import Stand
 from tests.ledger.real import settle

@@ -137,7 +137,7 @@ def test_who_is_neither_gets_a_word_and_no_further(stand: Stand, page: Page) -> 
     page.goto(stand.url)
     page.keyboard.type("a-secret-that-nobody-has")
     page.keyboard.press("Enter")
-    page.get_by_text("neither the admin secret nor a key").wait_for()
+    page.get_by_text("neither the admin secret nor an active key").wait_for()
     assert page.locator("nav").count() == 0
     sign_in(page, stand.url)
     page.reload()
@@ -156,12 +156,12 @@ def test_no_view_is_wider_than_a_phone(stand: Stand, page: Page) -> None:
         heading(page, title)
         assert width(page) == PHONE["width"], view
     told = see(page, "live")
-    assert "silent for 14" in told
-    assert "Other machines run more than can be shown here" in told
+    assert "no heartbeat for 14" in told
+    assert "Other machines run more streams than this page can show" in told
     corrected = next(one for one in stand.get("/v1/exchanges?limit=50")["data"] if one["adjustments"])
     assert "goodwill" in see(page, f"exchanges/{corrected['id']}")
     assert width(page) == PHONE["width"]
-    assert "No exchange fits" in see(page, "exchanges?model=nobody")
+    assert "No matching exchanges" in see(page, "exchanges?model=nobody")
     see(page, "spend")
     page.focus(".chart")
     page.keyboard.press("Home")
@@ -183,12 +183,12 @@ def test_a_keys_owner_sees_what_is_theirs(stand: Stand, page: Page) -> None:
 
 def test_keys_are_made_limited_blocked_and_revoked_by_keyboard(stand: Stand, page: Page) -> None:
     sign_in(page, stand.url)
-    assert "There is no key yet" in see(page, "keys")
+    assert "No keys yet" in see(page, "keys")
     press = page.keyboard.press
     page.get_by_role("button", name="New key").focus()
     press("Enter")
     page.keyboard.type("anna")
-    page.get_by_label("The budget is for").select_option("30d")
+    page.get_by_label("Budget period").select_option("30d")
     page.get_by_label("Budget, USD").fill("99999999999999")
     press("Enter")
     page.locator("dialog .notice").wait_for()
@@ -220,7 +220,7 @@ def test_keys_are_made_limited_blocked_and_revoked_by_keyboard(stand: Stand, pag
         press("Enter")
         dialog.wait_for(state="detached")
         assert stand("GET", "/v1/me", key=secret).status in (401, 403), action
-    page.get_by_text("There is no key yet").wait_for()
+    page.get_by_text("No keys yet").wait_for()
 
 
 def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, page: Page) -> None:
@@ -255,7 +255,7 @@ def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pag
     press("Enter")
     page.locator("#secret").wait_for()
     press("Escape")
-    page.get_by_text("goes on while nobody").wait_for()
+    page.get_by_text("accepted if the budget store").wait_for()
     (key,) = stand.get("/key/list")["keys"]
     assert (key["team_id"], key["on_store_outage"], key["on_exhausted"]) == (web["id"], "fail_open", "finish")
     told = see(page, "audit")
@@ -276,7 +276,7 @@ def test_a_streams_line_stays_while_its_numbers_grow(stand: Stand, page: Page) -
     stand.inside.remote_coverage, stand.inside.streams = "complete", [two, far]
     page.get_by_text("6,000").wait_for()
     stand.inside.remote_coverage, stand.inside.streams = "unknown", []
-    page.get_by_text("Nothing runs at this moment").wait_for()
+    page.get_by_text("No running streams").wait_for()
     assert page.locator(f".plain-list a[href$='{two.exchange_id}']").count() == 1
     assert page.locator(f".plain-list a[href$='{far.exchange_id}']").count() == 0, "it may only be out of sight"
 
@@ -290,16 +290,16 @@ def test_a_stream_is_watched_and_then_explained(
     provider.script("long", Shape("openai", tokens=2_000, pace_ms=10))
     body: dict[str, Any] = {"model": "long", "stream": True, "messages": [{"role": "user", "content": "nobody's"}]}
     sign_in(page, one.console_url)
-    page.get_by_text("Nothing runs at this moment").wait_for()
+    page.get_by_text("No running streams").wait_for()
     stream = opened(one.url, "/v1/chat/completions", one.key(), body)
     grown = "Number(document.querySelector('.growing')?.textContent) > %d"
     until(page, grown % 0)
     first = int(page.inner_text(".growing"))
     until(page, grown % first)
     page.locator("a.row-link").click()
-    page.get_by_text("It still runs").wait_for()
+    page.get_by_text("Still running").wait_for()
     stream.close()
-    page.get_by_text("The client left before its end.").wait_for()
+    page.get_by_text("The client disconnected before the end.").wait_for()
     assert "Evidence" in page.inner_text("main")
     (entry,) = one.entries(1)
     charge = f"${entry['charge_usd']}"

@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 
 from proxy.demo.script import Shape
 from proxy.ledger.schema.tables import dead_letters
-from proxy.reports.reports import read_balances
+from proxy.reports.totals import read_balances
 from proxy.storage.database import open_engine, reading
 from tests.support import sse
 from tests.support.net import ask

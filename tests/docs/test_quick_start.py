@@ -156,4 +156,4 @@ def test_from_a_clone_with_nothing_installed(tmp_path: Path) -> None:
     (programs / "python3").symlink_to(Path(sys.executable).resolve())
     with pasting(BLOCK, clone, programs, INSTALL_S_MAX) as output:
         assert "data: [DONE]" in output
-        assert "9 input × 0.15 a million" in output
+        assert "9 input × 0.15 per million" in output

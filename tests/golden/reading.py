@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy.billing.entries import LedgerEntry
 from proxy.metering.usage import Evidence
-from proxy.reports.reports import entry_json
+from proxy.reports.entry_reader import entry_json
 
 HERE = Path(__file__).parent
 BEGAN = 1_793_000_000.25

@@ -24,7 +24,8 @@ from proxy.ledger.schema.migrate import check, migrate
 from proxy.ledger.settling.dead_letters import DeadLetters
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
-from proxy.reports.reports import EntryFilter, EntryReader, read_balances, read_daily, read_paid
+from proxy.reports.entry_reader import EntryFilter, EntryReader
+from proxy.reports.totals import read_balances, read_daily, read_paid
 from proxy.sinks import progress as sinks
 from proxy.storage.database import open_engine, reading, sqlite_url
 from tests.golden.reading import BEGAN, HERE, NODE, exchange_id, golden_entries, load_sqlite, shown

@@ -23,7 +23,7 @@ from proxy.journal.progress import decoded
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Evidence
-from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine, sqlite_url
 from proxy.storage.redis_client import open_redis
 from tests.golden.reading import BEGAN, NODE, FourCharacters, dump, exchange_id, golden_entries, golden_json, shown

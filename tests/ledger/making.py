@@ -21,7 +21,8 @@ from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
-from proxy.reports.reports import Balance, DailyUsage, EntryFilter, EntryReader, read_balances, read_daily
+from proxy.reports.entry_reader import EntryFilter, EntryReader
+from proxy.reports.totals import Balance, DailyUsage, read_balances, read_daily
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")

@@ -24,16 +24,9 @@ from proxy.ledger.schema.tables import balances, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival
 from proxy.reconciliation.reconcile import reconcile
-from proxy.reports.reports import (
-    EntryFilter,
-    EntryReader,
-    SpendAndCredit,
-    entry_json,
-    read_balances,
-    read_daily,
-    read_paid,
-)
+from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.reports.table_text import line
+from proxy.reports.totals import SpendAndCredit, read_balances, read_daily, read_paid
 from proxy.storage.database import reading, writing
 from tests.ledger.making import balances_of, days_of, emptied, stored
 from tests.ledger.real import FIRST, NODE, a_real_entry, a_real_store, settle

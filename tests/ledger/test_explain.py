@@ -29,9 +29,9 @@ def test_a_charge_is_told_as_a_sum() -> None:
     usage = Usage(1_000, 300, 50, 5, 1_050, cache_write_tokens=100, searches=2, audio_ms=60_000)
     said = sum_text(a_real_entry(price=PRICE, usage=usage))
     assert said == (
-        "0.042696667 = 600 input × 1 a million + 300 cached_input × 0.1 a million + 100 cache_write × 2 a million"
-        " + 60000 ms of audio × 1 an hour + 0.005 request"
-        " + 45 output × 4 a million + 5 reasoning × 4 a million + 2 searches × 10 a thousand"
+        "0.042696667 = 600 input × 1 per million + 300 cached_input × 0.1 per million + 100 cache_write × 2 per million"
+        " + 60000 ms of audio × 1 per hour + 0.005 request"
+        " + 45 output × 4 per million + 5 reasoning × 4 per million + 2 searches × 10 per thousand"
     )
     fast = replace(a_real_record(price=configured(*PRICE.tiers, service_tiers={"flex": (Rates(USD, USD, USD),)})))
     fast = replace(fast, reading=replace(fast.reading, service_tier="flex"))

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 
 from proxy.ledger.schema.migrate import check, migrate
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
-from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine
 from tests.ledger.making import a_store, assert_sums, batch_of, count, stored
 

@@ -9,9 +9,11 @@ from datetime import UTC, date, datetime
 import pytest
 from sqlalchemy import Engine
 
+from proxy.foundation.times import since_from
 from proxy.ledger.settling.store import LedgerStore
-from proxy.reports import reports
-from proxy.reports.reports import EntryFilter, EntryReader, entry_json, read_balances, read_daily, since_from
+from proxy.reports import entry_reader
+from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
+from proxy.reports.totals import read_balances, read_daily
 from tests.ledger.making import an_entry, arriving, assert_sums
 
 PUBLIC = [
@@ -61,7 +63,7 @@ def test_a_follower_misses_nothing_and_repeats_nothing(
     engine: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages end in the middle of a transaction's entries, transactions come while a page is read."""
-    monkeypatch.setattr(reports, "PAGE_ENTRIES", 3)
+    monkeypatch.setattr(entry_reader, "PAGE_ENTRIES", 3)
     reader = EntryReader(engine, EntryFilter())
     seen: list[str] = []
     settled: list[str] = []

@@ -15,7 +15,7 @@ from proxy.billing.record import UsageRecord
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.settler import DELIVERIES_MAX, Settler
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
-from proxy.reports.reports import EntryFilter, EntryReader
+from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.making import a_record, an_entry, count, number_of
 

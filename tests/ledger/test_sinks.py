@@ -64,8 +64,8 @@ class Seen:
     def unsent(self, _name: str, why: str, wait_s: float) -> None:
         self.whys.append((why, wait_s))
 
-    def stands(self, _name: str, standing: SinkStatus, _lag_s: float) -> None:
-        self.last = standing
+    def status(self, _name: str, status: SinkStatus, _lag_s: float) -> None:
+        self.last = status
 
     def failed(self, error: Exception) -> None:
         raise error
@@ -233,20 +233,20 @@ def mixed() -> list[LedgerEntry]:
 
 async def test_lago(plant: Plant) -> None:
     usage, _, correction, _ = plant.settle(*mixed())
-    assert await plant.sender(SinkKind.LAGO, customers={"anna": "sub-1"}, event="tokens").look()
+    assert await plant.sender(SinkKind.LAGO, customers={"anna": "sub-1"}, event="tokens").poll()
     assert set(plant.server.got) == {usage, correction}
     told = plant.server.got[usage]
     assert (told["external_subscription_id"], told["code"]) == ("sub-1", "tokens")
     assert {"prompt_tokens": 100, "requests": 1, "charge_usd": "1.000000001"}.items() <= told["properties"].items()
     assert plant.server.got[correction]["properties"]["charge_usd"] == "-0.000000007"
     assert "cost" not in json.dumps(told)
-    assert not await plant.sender(SinkKind.LAGO).look()
+    assert not await plant.sender(SinkKind.LAGO).poll()
     assert plant.server.requests == 1
 
 
 async def test_openmeter(plant: Plant) -> None:
     usage, *_ = plant.settle(*mixed())
-    await plant.sender(SinkKind.OPENMETER, subject=CustomerSource.ORGANIZATION, secret=None).look()
+    await plant.sender(SinkKind.OPENMETER, subject=CustomerSource.ORGANIZATION, secret=None).poll()
     assert len(plant.server.got) == 2
     told = plant.server.got[usage]
     assert (told["subject"], told["type"], told["data"]["completion_tokens"]) == ("org_default", "llm_usage", 50)
@@ -254,7 +254,7 @@ async def test_openmeter(plant: Plant) -> None:
 
 async def test_stripe(plant: Plant) -> None:
     usage, *_ = plant.settle(*mixed())
-    await plant.sender(SinkKind.STRIPE, customers={"key-1": "cus_1"}).look()
+    await plant.sender(SinkKind.STRIPE, customers={"key-1": "cus_1"}).poll()
     values = {name: (form["payload[token_type]"], form["payload[value]"]) for name, form in plant.server.got.items()}
     assert {name: value for name, value in values.items() if name.startswith(usage)} == {
         f"{usage}:input": ("input", "80"), f"{usage}:cached_input": ("cached_input", "20"),
@@ -267,14 +267,14 @@ async def test_stripe_by_the_charge_and_a_customer_that_nobody_named(plant: Plan
     usage, *_ = plant.settle(an_entry(0), an_entry(1, key_id="key-2", key_alias="bert"))
     await plant.sender(
         SinkKind.STRIPE, customers={"anna": "cus_1", "key-1": "cus_1"}, metered=MeteredQuantity.CHARGE
-    ).look()
+    ).poll()
     assert {name: form["payload[value]"] for name, form in plant.server.got.items()} == {usage: "1000000001"}
     assert plant.seen.refusals == [(an_entry(1).entry_id, "customers: names nobody for the key of key key-2")]
 
 
 async def test_a_webhook_gets_everything(plant: Plant) -> None:
     ids = plant.settle(*mixed())
-    await plant.sender(SinkKind.WEBHOOK).look()
+    await plant.sender(SinkKind.WEBHOOK).poll()
     assert set(plant.server.got) == set(ids)
     assert plant.server.got[ids[0]]["entry"]["cost_usd"] == "0.123456789"
     assert plant.server.got[ids[0]]["customer"] == "key-1"
@@ -286,15 +286,15 @@ async def test_a_server_that_fails_is_asked_again_later(plant: Plant, answer: in
     plant.server.answers = [(lambda: asyncio.sleep(1)) if answer == "silence" else int(answer)]
     plant.answer_s = 0.3 if answer == "silence" else plant.answer_s
     sender = plant.sender(SinkKind.OPENMETER)
-    assert not await sender.look()
-    assert not await sender.look()
+    assert not await sender.poll()
+    assert not await sender.poll()
     assert plant.server.requests == 1
     why = "TimeoutError" if answer == "silence" else f"HTTP {answer}"
     assert plant.seen.whys == [(why, 77.0 if answer == 429 else 1.0)]
     assert plant.seen.last is not None
     assert (plant.seen.last.waiting, plant.seen.last.sink.failures, plant.letters()) == (2, 1, [])
     plant.clock.now += 80
-    assert await sender.look()
+    assert await sender.poll()
     assert set(plant.server.got) == set(ids)
     assert plant.seen.last.sink.last_error is None
 
@@ -303,7 +303,7 @@ async def test_failures_in_a_row_are_asked_ever_later(plant: Plant) -> None:
     plant.settle(an_entry(0))
     plant.server.answers = [500] * 4
     for _ in range(4):
-        await plant.sender(SinkKind.LAGO).look()
+        await plant.sender(SinkKind.LAGO).poll()
         plant.clock.now += kept.CLAIM_S + 1
     assert [wait_s for _, wait_s in plant.seen.whys] == [1, 2, 4, 8]
 
@@ -313,25 +313,25 @@ async def test_poison_is_put_aside_and_can_be_tried_again(plant: Plant, kind: Si
     ids = plant.settle(*(an_entry(number) for number in range(7)))
     plant.server.poison = {ids[2], ids[5]}
     sender = plant.sender(kind)
-    assert await sender.look()
+    assert await sender.poll()
     assert set(plant.server.got) == set(ids) - plant.server.poison
     assert sorted(plant.letters()) == sorted(plant.server.poison)
     assert sorted(plant.seen.refusals) == sorted((one, "HTTP 422") for one in plant.server.poison)
-    assert not await sender.look()
+    assert not await sender.poll()
     plant.server.poison = {ids[5]}
     assert kept.retry(plant.engine, "it") == 2
-    assert await sender.look()
+    assert await sender.poll()
     assert plant.letters() == [ids[5]]
     assert ids[2] in plant.server.got
     plant.server.poison = set()
     kept.retry(plant.engine, "it")
-    await sender.look()
+    await sender.poll()
     assert (plant.letters(), set(plant.server.got)) == ([], set(ids))
 
 
 async def test_an_entry_that_nobody_can_read_holds_up_nothing(plant: Plant) -> None:
     odd, good = plant.settle(an_entry(0, details={"units": {"bushels": 3}}), an_entry(1))
-    await plant.sender(SinkKind.OPENMETER).look()
+    await plant.sender(SinkKind.OPENMETER).poll()
     assert (plant.letters(), set(plant.server.got)) == ([odd], {good})
 
 
@@ -340,7 +340,7 @@ async def test_an_answer_that_comes_in_pieces_is_read_whole(plant: Plant) -> Non
     ids = plant.settle(an_entry(0))
     plant.server.got = {ids[0]: {}}
     plant.server.in_pieces = True
-    await plant.sender(SinkKind.LAGO).look()
+    await plant.sender(SinkKind.LAGO).poll()
     assert (plant.letters(), plant.server.requests) == ([], 1)
 
 
@@ -358,14 +358,14 @@ async def test_who_dies_after_sending_makes_no_duplicate(
     with monkeypatch.context() as dying:
         dying.setattr(kept, "advance", killed)
         with suppress(asyncio.CancelledError):
-            await plant.sender(kind, customers=customers).look()
+            await plant.sender(kind, customers=customers).poll()
     before = dict(plant.server.got)
     assert before
     ids += plant.settle(an_entry(3))
     heir = plant.sender(kind, customers=customers)
-    assert not await heir.look()  # the dead one's claim still holds
+    assert not await heir.poll()  # the dead one's claim still holds
     plant.clock.now += kept.CLAIM_S + 1
-    assert await heir.look()
+    assert await heir.poll()
     assert plant.seen.refusals == []
     assert before.items() <= plant.server.got.items()
     assert {name.partition(":")[0] for name in plant.server.got} == set(ids)
@@ -377,16 +377,16 @@ async def test_who_dies_after_sending_makes_no_duplicate(
 async def test_many_senders_send_each_entry_once(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "CHUNK_OF_SINGLES", 3)
     ids = plant.settle(*(an_entry(number) for number in range(10)))
-    await asyncio.gather(*(plant.sender(SinkKind.WEBHOOK).look() for _ in range(4)))
+    await asyncio.gather(*(plant.sender(SinkKind.WEBHOOK).poll() for _ in range(4)))
     assert (plant.server.requests, set(plant.server.got)) == (10, set(ids))
 
 
 async def test_a_new_sink_begins_now_unless_it_is_told_otherwise(plant: Plant) -> None:
     plant.settle(an_entry(0))
     sender = plant.sender(SinkKind.WEBHOOK, since=None)
-    assert not await sender.look()
+    assert not await sender.poll()
     (later,) = plant.settle(an_entry(1))
-    assert await sender.look()
+    assert await sender.poll()
     assert list(plant.server.got) == [later]
 
 
@@ -400,7 +400,7 @@ async def test_who_is_stopped_lets_go_at_once(plant: Plant) -> None:
         running.cancel()
     plant.settle(an_entry(1))
     async with asyncio.timeout(10):  # a thread that is under way comes to its end first
-        while not await plant.sender(SinkKind.WEBHOOK).look():
+        while not await plant.sender(SinkKind.WEBHOOK).poll():
             await asyncio.sleep(0.01)
     assert {only, an_entry(1).entry_id} == set(plant.server.got)
 

@@ -17,7 +17,7 @@ from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.settling.store import Arrival
 from proxy.reports import exchanges
 from proxy.reports.exchanges import read_exchange, read_exchanges
-from proxy.reports.reports import read_paid
+from proxy.reports.totals import read_paid
 from proxy.reports.usage import DAY_S, UsageFilter, id_from, read_usage
 from proxy.storage.database import reading
 from tests.ledger.making import a_ledger, an_entry

@@ -15,7 +15,7 @@ from typing import Any, Self
 import yaml
 from sqlalchemy import Engine
 
-from proxy.reports.reports import EntryFilter, EntryReader, entry_json
+from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.storage.database import open_engine, sqlite_url
 
 ROOT = Path(__file__).parents[2]

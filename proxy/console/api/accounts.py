@@ -1,5 +1,8 @@
-"""Organizations, projects, and what is paid in, by the same functions as the commands. Law: for the operator only;
-every change is done by `doing.py`; what is paid in under one id is paid in once, however often it is asked for.
+"""Organizations, projects and credit; uses the same functions as the commands.
+
+Invariants:
+- All routes are for the operator only, and every change is in the audit log.
+- A top-up is idempotent by its id.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import Account, AccountKind, ApiKey
 from proxy.billing.money import nusd_from_usd
 from proxy.console.api.audited_operations import AuditedOperations, checked
-from proxy.console.api.endpoints import Call, Endpoint, Reply, act, usd_number
+from proxy.console.api.endpoints import Call, Endpoint, Reply, operation, usd_number
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.accounts import (
     AccountInfo,
@@ -37,19 +40,19 @@ from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.executor import BoundedExecutor
 
-# An id says when it was made; what was made longer ago may have been settled under a month that is archived.
+# A UUIDv7 holds its creation time. With an older id, the first top-up may be in an archived month and go unnoticed.
 ID_AGE_S_MAX = 86_400
 
 
 class AccountsApi:
-    """All of `/account/*`, and `/credit/add`."""
+    """The routes `/account/*` and `/credit/add`."""
 
     def __init__(
         self,
         accounts: AccountStore,
         keys: KeyStore,
         ledger: LedgerStore,
-        doing: AuditedOperations,
+        operations: AuditedOperations,
         threads: BoundedExecutor,
         *,
         unix_time: Callable[[], float],
@@ -58,20 +61,30 @@ class AccountsApi:
         self._accounts = accounts
         self._keys = keys
         self._ledger = ledger
-        self._doing = doing
+        self._operations = operations
         self._threads = threads
         self._unix_time = unix_time
         self._paid = paid
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """Its lines of the table."""
-        yield act("/account/new", "Make an organization or a project.", self.new, NewAccount, AccountInfo)
-        yield act("/account/update", "Change an account.", self.update, ChangedAccount, AccountInfo)
-        yield act(
-            "/account/block", "Its keys are refused until it is unblocked.", self.block, NamedAccount, AccountInfo
+        """The endpoints of this API."""
+        yield operation("/account/new", "Create an organization or a project.", self.new, NewAccount, AccountInfo)
+        yield operation("/account/update", "Change an account.", self.update, ChangedAccount, AccountInfo)
+        yield operation(
+            "/account/block",
+            "Block an account and all of its keys.",
+            self.block,
+            NamedAccount,
+            AccountInfo,
         )
-        yield act("/account/unblock", "Its keys count again.", self.unblock, NamedAccount, AccountInfo)
-        yield act("/credit/add", "Pay something in, or out again.", self.pay, NewCredit, Credited)
+        yield operation("/account/unblock", "Unblock an account.", self.unblock, NamedAccount, AccountInfo)
+        yield operation(
+            "/credit/add",
+            "Add credit; a negative amount is a refund.",
+            self.pay,
+            NewCredit,
+            Credited,
+        )
         yield Endpoint(
             method="GET", path="/account/list", summary="Organizations and projects, oldest first.", serve=self.listed,
             query=AccountsQuery, answers={200: AccountPage}, operator=True,
@@ -82,7 +95,7 @@ class AccountsApi:
         fields: NewAccount = call.body
         kind = AccountKind(fields.kind)
         if (kind is AccountKind.PROJECT) is (fields.organization is UNSET):
-            raise invalid("'organization': of a project, and of nothing else.", "organization")
+            raise invalid("'organization': required for a project, not allowed for an organization.", "organization")
         limits = made_limits(checked("max_budget", changes, fields))
 
         def work(_act: PendingEntry) -> Account:
@@ -93,13 +106,13 @@ class AccountsApi:
                 account_id=_new_id("proj"), name=name, organization=organization, limits=limits
             )
 
-        made = await self._doing.act(call, f"account.create-{kind.value}", fields.name, fields, work)
+        made = await self._operations.run(call, f"account.create-{kind.value}", fields.name, fields, work)
         return Reply(account_shown(made, NOTHING_PAID))
 
     async def update(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
-        given = checked("max_budget", changes, call.body)
-        return await self._changed(call, "update", lambda named: self._accounts.update(named, **given))
+        fields = checked("max_budget", changes, call.body)
+        return await self._changed(call, "update", lambda named: self._accounts.update(named, **fields))
 
     async def block(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
@@ -128,20 +141,20 @@ class AccountsApi:
         """Raises ApiError, OSError."""
         body: NewCredit = call.body
         if (body.key is UNSET) is (body.account is UNSET):
-            raise bad_request("Say either 'key' or 'account'.", param="key", code="missing_field")
-        key = None if body.key is UNSET else await self._doing.key_named(body.key)
+            raise bad_request("Give either 'key' or 'account'.", param="key", code="missing_field")
+        key = None if body.key is UNSET else await self._operations.key_named(body.key)
         nusd = checked("usd", lambda usd: nusd_from_usd(repr(usd)), body.usd)
         made = exchange_id() if body.id is UNSET else self._recent(body.id)
 
         def work(act: PendingEntry) -> LedgerEntry:
-            whose = self._accounts.one(str(body.account)) if key is None else self._keys.one(key)
-            act.target, name = _identity(whose)
+            scope = self._accounts.one(str(body.account)) if key is None else self._keys.one(key)
+            act.target, name = _identity(scope)
             return add_credit(
                 self._ledger, exchange_id=made, scope_id=act.target, name=name, nusd=nusd, why=body.reason,
                 at=self._unix_time(),
             )  # fmt: skip
 
-        entry = await self._doing.act(call, "credit.add", key or str(body.account), body, work)
+        entry = await self._operations.run(call, "credit.add", key or str(body.account), body, work)
         paid = (await self._threads.run(self._paid, [entry.key_id]))[entry.key_id]
         return Reply(
             Credited(
@@ -156,20 +169,20 @@ class AccountsApi:
 
     async def _changed(self, call: Call, what: str, change: Callable[[str], Account]) -> Reply:
         named: str = call.body.account
-        done = await self._doing.act(call, f"account.{what}", named, call.body, lambda _act: change(named))
+        done = await self._operations.run(call, f"account.{what}", named, call.body, lambda _act: change(named))
         paid = await self._threads.run(self._paid, [done.account_id])
         return Reply(account_shown(done, paid[done.account_id]))
 
     def _recent(self, text: str) -> str:
-        """An id that can be one of today. Raises ApiError."""
+        """The id, if it was created within ID_AGE_S_MAX. Raises ApiError."""
         made_at = (UUID(text).int >> 80) / 1000
         if abs(self._unix_time() - made_at) > ID_AGE_S_MAX:
-            raise invalid("'id': a UUIDv7 says when it was made, and this one not today.", "id")
+            raise invalid("'id': this UUIDv7 was created more than 24 hours from now; create a new one.", "id")
         return text
 
 
 def _identity(one: ApiKey | Account) -> tuple[str, str]:
-    """Its id and its name."""
+    """Id and name."""
     return (one.key_id, one.alias) if isinstance(one, ApiKey) else (one.account_id, one.name)
 
 

@@ -1,5 +1,9 @@
-"""What operators change, by the same functions as the commands. Law: a change is put down as an act before it is done,
-and counts in this process when it is answered; a refusal of the store goes by the name of the field that was sent.
+"""Changes by operators, with the audit log around them.
+
+Invariants:
+- A change is recorded in the audit log before it is made.
+- A change is in effect in this process when its answer is sent (at most REFRESH_S_MAX late).
+- A refusal by the store names the field of the request.
 """
 
 from __future__ import annotations
@@ -23,38 +27,38 @@ from proxy.ledger.accounts.audit_log import Actor, AuditLog, PendingEntry
 from proxy.ledger.accounts.key_store import UnknownKeyError
 from proxy.storage.executor import BoundedExecutor
 
-# How long an answer waits for the change to count here; the next poll brings it anyway.
+# How long an answer waits for the keyring's refresh; the next poll of the keyring brings the change anyway.
 REFRESH_S_MAX = 1.0
 
-# What names the one that is changed: it is the act's target, and none of its details.
+# Fields that name the target of the change; they are not repeated in the details.
 _NAMES = frozenset({"key", "account"})
 
 
 class KeyLookup(Protocol):
-    """The keyring, as this needs it."""
+    """The keyring."""
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str: ...
     async def refresh(self) -> None: ...
 
 
 class AuditedOperations:
-    """Does what a call asks for."""
+    """Runs changes and records them in the audit log."""
 
-    def __init__(self, acts: AuditLog, threads: BoundedExecutor, keyring: KeyLookup) -> None:
-        self._acts = acts
+    def __init__(self, audit_log: AuditLog, threads: BoundedExecutor, keyring: KeyLookup) -> None:
+        self._audit_log = audit_log
         self._threads = threads
         self._keyring = keyring
 
-    async def act(
+    async def run(
         self, call: Call, action: str, target: str | None, fields: Any, work: Callable[[PendingEntry], Any]
     ) -> Any:
-        """Do it, put down; what came of it counts here from now on. Raises ApiError for what the store refuses."""
-        given = {} if fields is None else msgspec.to_builtins(fields)
-        details = {name: value for name, value in given.items() if name not in _NAMES}
+        """Records and runs `work`, then refreshes the keyring. Raises ApiError if the store refuses the change."""
+        sent = {} if fields is None else msgspec.to_builtins(fields)
+        details = {name: value for name, value in sent.items() if name not in _NAMES}
 
-        def acted() -> Any:
-            by = Actor(call.who.actor, "api", call.who.address)
-            with self._acts.act(by, action, target, details) as act:
+        def recorded() -> Any:
+            by = Actor(call.session.actor, "api", call.session.address)
+            with self._audit_log.act(by, action, target, details) as act:
                 done = work(act)
                 if isinstance(done, ApiKey):
                     act.target = done.key_id
@@ -62,14 +66,14 @@ class AuditedOperations:
                     act.target = done.account_id
                 return done
 
-        found = await self.ask(acted)
+        result = await self.call_store(recorded)
         with suppress(TimeoutError):
             async with asyncio.timeout(REFRESH_S_MAX):
                 await self._keyring.refresh()
-        return found
+        return result
 
-    async def ask(self, work: Callable[[], Any]) -> Any:
-        """Ask the store. Raises ApiError for what it refuses."""
+    async def call_store(self, work: Callable[[], Any]) -> Any:
+        """Runs `work` on a thread. Raises ApiError if the store refuses it."""
         try:
             return await self._threads.run(work)
         except UnknownKeyError:
@@ -78,7 +82,7 @@ class AuditedOperations:
             raise _refused(refusal) from None
 
     async def key_named(self, text: str) -> str:
-        """A key's id or alias; of a secret its key's id, so that no secret goes further. Raises ApiError."""
+        """A key's id or alias as given; a secret is replaced by its key's id. Raises ApiError."""
         if parse(text) is None:
             if masked(text) != text:
                 raise unknown_key()
@@ -92,7 +96,7 @@ class AuditedOperations:
 
 
 def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
-    """What it is read as. Raises ApiError, naming the field."""
+    """`read(value)`; raises ApiError that names the field instead of ValueError."""
     try:
         return read(value)
     except ValueError as wrong:
@@ -100,14 +104,14 @@ def checked(param: str, read: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _refused(refusal: ValueError) -> ApiError:
-    """The store's words, under the name of the field that was sent."""
-    ours, found, words = str(refusal).partition(": ")
-    param = FIELDS.get(ours) if found else None
+    """The store's message, under the name of the request's field."""
+    name, colon, message = str(refusal).partition(": ")
+    param = FIELDS.get(name) if colon else None
     if isinstance(refusal, UnknownAccountError) and param == "account":
-        return ApiError(404, f"'account': {words}.", param=param, code="account_not_found")
-    return invalid(f"{refusal}." if param is None else f"'{param}': {words}.", param)
+        return ApiError(404, f"'account': {message}.", param=param, code="account_not_found")
+    return invalid(f"{refusal}." if param is None else f"'{param}': {message}.", param)
 
 
 def unknown_key() -> ApiError:
-    """404: no key has this name, or it is not for whoever asks."""
-    return ApiError(404, "There is no such key.", param="key", code="key_not_found")
+    """404: no key has this name, or the caller may not see it."""
+    return ApiError(404, "No such key.", param="key", code="key_not_found")

@@ -1,5 +1,6 @@
-"""The table of what the console answers. Law: a route is one line, and its line is all there is: who may, what is read,
-what is answered, what the document says.
+"""The console's routes.
+
+Invariant: one `Endpoint` defines all of a route: access, query, body, answers and documentation.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""of every answer, unless it says otherwise itself"""
+"""default headers of every answer"""
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-_ENCODER = msgspec.json.Encoder(decimal_format="number")  # money as a number is exact to the last digit
+_ENCODER = msgspec.json.Encoder(decimal_format="number")  # decimals as JSON numbers, all digits kept
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,7 +43,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """What was wrong."""
+    """The error."""
 
     message: str
     type: str
@@ -51,26 +52,26 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Every answer of 400 or above, as OpenAI's SDKs understand it."""
+    """An error answer (status 400 or above) in OpenAI's format."""
 
     error: Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that was read."""
+    """A validated request."""
 
     request: web.BaseRequest
-    who: Session
+    session: Session
     query: Any
     body: Any
     named: str
-    """the name in its path"""
+    """value of the path parameter"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered."""
+    """An answer."""
 
     body: Any
     status: int = 200
@@ -79,38 +80,38 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One line of the table."""
+    """One route."""
 
     method: str
     path: str
-    """with one `{name}` in it at most"""
+    """with at most one `{parameter}`"""
     summary: str
     serve: Callable[[Call], Awaitable[Reply | web.StreamResponse]]
     answers: Mapping[int, Any]
-    """status below 400 → its type; every route may refuse"""
+    """status below 400 → body type; every route may also answer `Refusal`"""
     query: type[msgspec.Struct] = Nothing
     body: type[msgspec.Struct] | None = None
     operator: bool = False
-    """a key may not"""
+    """True: for the operator only"""
 
     @property
     def placeholder(self) -> str | None:
-        """The name that stands in its path."""
+        """Name of the path parameter."""
         found = _PLACEHOLDER.search(self.path)
         return None if found is None else found[1]
 
 
-def act(
-    path: str, summary: str, serve: Callable[[Call], Awaitable[Reply]], body: type[msgspec.Struct], made: Any
+def operation(
+    path: str, summary: str, serve: Callable[[Call], Awaitable[Reply]], body: type[msgspec.Struct], result: Any
 ) -> Endpoint:
-    """What only operators may do: a POST that is answered with what came of it."""
+    """A POST for the operator only."""
     return Endpoint(
-        method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: made}, operator=True
+        method="POST", path=path, summary=summary, serve=serve, body=body, answers={200: result}, operator=True
     )
 
 
 def add(routes: Routes, endpoint: Endpoint, sessions: Sessions) -> None:
-    """Answer it there, for whom these sessions know."""
+    """Adds the route; `sessions` authenticates its requests."""
     name = endpoint.placeholder
     if name is None:
         routes.local(endpoint.method, endpoint.path, _serving(endpoint, sessions, ""))
@@ -121,36 +122,36 @@ def add(routes: Routes, endpoint: Endpoint, sessions: Sessions) -> None:
 
 def _serving(endpoint: Endpoint, sessions: Sessions, named: str) -> Serve:
     async def serve(request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        who = await sessions.of(request)
-        if endpoint.operator and who.key is not None:
+        session = await sessions.of(request)
+        if endpoint.operator and session.key is not None:
             raise operator_only()
         query = read_query(request, endpoint.query)
         body = None if endpoint.body is None else await read_json(request, endpoint.body)
         try:
-            found = await endpoint.serve(Call(request, who, query, body, named))
+            reply = await endpoint.serve(Call(request, session, query, body, named))
         except ExecutorFull:
-            raise overloaded("Too many questions are waiting for the ledger.", code="console_busy") from None
+            raise overloaded("Too many console requests; try again later.", code="console_busy") from None
         except OSError:
             raise unavailable() from None
-        return found if isinstance(found, web.StreamResponse) else answer(found)
+        return reply if isinstance(reply, web.StreamResponse) else answer(reply)
 
     return serve
 
 
 def answer(reply: Reply) -> web.Response:
-    """As HTTP."""
+    """The HTTP response of a reply."""
     headers = {**HEADERS, **reply.headers}
     return web.Response(status=reply.status, body=encoded(reply.body), content_type=JSON_TYPE, headers=headers)
 
 
 def encoded(body: Any) -> bytes:
-    """As JSON."""
+    """JSON bytes."""
     return _ENCODER.encode(body)
 
 
 def unavailable() -> ApiError:
-    """503: the ledger, or what counts budgets, cannot be asked now."""
-    return overloaded("The ledger cannot be asked now.", code="ledger_unavailable")
+    """503: the ledger or the budget store is unavailable."""
+    return overloaded("The ledger is unavailable now; try again later.", code="ledger_unavailable")
 
 
 def usd_number(nusd: int) -> Decimal:

@@ -1,7 +1,9 @@
-"""Exchanges: a list, and one with everything that explains its number.
+"""Exchanges: a list, and one exchange with the explanation of its charge.
 
-Law: what is shown is what the ledger says, and what follows from it by the rules that made it. Whoever may not see an
-exchange is told what one is told that does not exist. What the provider charges us is for the operator only.
+Invariants:
+- All values come from the ledger, or are computed from it by the billing code.
+- An exchange of another key is answered like one that does not exist.
+- Provider cost is shown to the operator only.
 """
 
 from __future__ import annotations
@@ -30,13 +32,13 @@ from proxy.console.api.schemas.exchanges import (
     Unsettled,
     UsageShown,
 )
+from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
 from proxy.reports.explain import addends_of, sum_text
-from proxy.reports.reports import iso_utc
 from proxy.reports.table_text import why
 
-# When an exchange is over, the ledger has it within this time as a rule.
+# An ended exchange is normally in the ledger after this time; the value of `Retry-After`.
 SETTLED_SOON_S = 1
 
 _EXACT = Decimal("1e-15")
@@ -44,24 +46,24 @@ _CURSOR = re.compile(r"([0-9]{1,17})\.([0-9a-f-]{36})", re.ASCII)
 
 
 class Exchanges(Protocol):
-    """`reports/exchanges.py` on a thread, and what runs. All raise OSError."""
+    """`reports/exchanges.py` on a thread, and running exchanges. All methods raise OSError."""
 
     async def one(self, exchange_id: str) -> SettledExchange | None: ...
     async def listed(
         self, wanted: ExchangeFilter, limit: int
     ) -> tuple[list[SettledExchange], tuple[float, str] | None]: ...
     async def key_of_unsettled(self, exchange_id: str) -> str | None:
-        """The key of one that runs or has just ended; None: not known."""
+        """The key of an exchange that runs or has just ended; None if unknown."""
 
 
 class ExchangesApi:
-    """Both routes."""
+    """The routes `/v1/exchanges` and `/v1/exchanges/{exchange_id}`."""
 
     def __init__(self, exchanges: Exchanges) -> None:
         self._exchanges = exchanges
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """Its lines of the table."""
+        """The endpoints of this API."""
         yield Endpoint(
             method="GET", path="/v1/exchanges", summary="Settled exchanges, newest first.",
             serve=self.listed, query=ListQuery, answers={200: ExchangePage},
@@ -70,30 +72,30 @@ class ExchangesApi:
 
     @property
     def one_endpoint(self) -> Endpoint:
-        """The line that the clients' listener has, too."""
+        """The endpoint that the clients' listener serves, too."""
         return Endpoint(
-            method="GET", path="/v1/exchanges/{exchange_id}", summary="One exchange, and what explains its number.",
+            method="GET", path="/v1/exchanges/{exchange_id}", summary="One exchange, with its charge explained.",
             serve=self.one, answers={200: Exchange, 202: Unsettled},
         )  # fmt: skip
 
     async def listed(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
         query: ListQuery = call.query
-        own = None if call.who.key is None else call.who.key.key_id
-        key_id = _given(query.key_id)
+        own = None if call.session.key is None else call.session.key.key_id
+        key_id = _optional(query.key_id)
         if own is not None and key_id not in (None, own):
             return Reply(ExchangePage(listed=[], has_more=False, next_after=None))
         wanted = ExchangeFilter(
             key_id=own or key_id,
-            model=_given(query.model),
-            outcome=_given(query.outcome),
-            usage_source=_given(query.usage_source),
-            since=_given(query.start_time),
-            until=_given(query.end_time),
-            after=_place(_given(query.after)),
+            model=_optional(query.model),
+            outcome=_optional(query.outcome),
+            usage_source=_optional(query.usage_source),
+            since=_optional(query.start_time),
+            until=_optional(query.end_time),
+            after=_cursor(_optional(query.after)),
         )
         found, last = await self._exchanges.listed(wanted, query.limit)
-        operator = call.who.key is None
+        operator = call.session.key is None
         after = None if last is None else f"{round(last[0] * 1e6)}.{last[1]}"
         return Reply(
             ExchangePage(listed=[_line(one, operator) for one in found], has_more=last is not None, next_after=after)
@@ -102,26 +104,26 @@ class ExchangesApi:
     async def one(self, call: Call) -> Reply:
         """Raises ApiError 404, OSError."""
         found = await self._exchanges.one(call.named)
-        if found is not None and call.who.may_see(found.terminal.key_id):
-            return Reply(_exchange(found, operator=call.who.key is None))
+        if found is not None and call.session.may_see(found.terminal.key_id):
+            return Reply(_exchange(found, operator=call.session.key is None))
         if found is None:
             key_id = await self._exchanges.key_of_unsettled(call.named)
-            if key_id is not None and call.who.may_see(key_id):
+            if key_id is not None and call.session.may_see(key_id):
                 return Reply(Unsettled(id=call.named), 202, {"Retry-After": str(SETTLED_SOON_S)})
-        raise ApiError(404, "There is no such exchange of this key.", param="exchange_id", code="exchange_not_found")
+        raise ApiError(404, "No such exchange.", param="exchange_id", code="exchange_not_found")
 
 
-def _given(value: Any) -> Any:
+def _optional(value: Any) -> Any:
     return None if value is UNSET else value
 
 
-def _place(after: str | None) -> tuple[float, str] | None:
+def _cursor(after: str | None) -> tuple[float, str] | None:
     if after is None:
         return None
-    written = _CURSOR.fullmatch(after)
-    if written is None or int(written[1]) > 253_402_214_400_000_000:
-        raise invalid("'after': not a place in this list.", "after")
-    return int(written[1]) / 1e6, written[2]
+    match = _CURSOR.fullmatch(after)
+    if match is None or int(match[1]) > 253_402_214_400_000_000:
+        raise invalid("'after': not a cursor of this list; use 'next_after' of the last page.", "after")
+    return int(match[1]) / 1e6, match[2]
 
 
 def _money(entries: Iterable[LedgerEntry], name: str) -> str | None:
@@ -154,7 +156,7 @@ def _line(found: SettledExchange, operator: bool) -> ExchangeLine:
 
 
 def _counts(found: SettledExchange) -> dict[str, int]:
-    """After all corrections; what cannot be read counts nothing."""
+    """Counts after all corrections; an unreadable entry counts 0."""
     total: dict[str, int] = {}
     for entry in found.entries:
         for name, count in _known(entry).items():
@@ -177,7 +179,7 @@ def _source(found: SettledExchange) -> str:
         return found.terminal.usage_source
 
 
-_SHOWN_APART = frozenset(
+_SHOWN_ELSEWHERE = frozenset(
     {"price", "cost", "billed", "expected_error", "evidence", "usage", "flags", "provider_timings", "held_usd",
      "situation", "attempts", "units", "cost_unknown"}
 )  # fmt: skip
@@ -211,7 +213,7 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         events=one.events,
         bytes=one.bytes,
         attempts=list(details.get("attempts", ())),
-        details={name: value for name, value in details.items() if name not in _SHOWN_APART},
+        details={name: value for name, value in details.items() if name not in _SHOWN_ELSEWHERE},
         adjustments=[
             _adjustment(*line, operator) for line in list(zip(found.entries, found.settled_at, strict=True))[1:]
         ],
@@ -259,7 +261,7 @@ def _charge(one: LedgerEntry) -> MoneyShown:
 
 
 def _exact(part: Addend) -> str:
-    """USD before it is rounded, to 15 decimals: what tokens cost is whole there."""
+    """USD before rounding, to 15 decimals: enough for the exact price of a token."""
     usd = (Decimal(part.parts) / PARTS_PER_NUSD).scaleb(-9).quantize(_EXACT)
     return f"{usd.normalize():f}"
 

@@ -1,5 +1,8 @@
-"""Making, changing and revoking keys, by the same functions as the commands. Law: a secret is shown once, when it is
-made; every change is done by `doing.py`.
+"""Creates, changes and revokes keys; uses the same functions as the commands.
+
+Invariants:
+- A secret is returned once, when it is created.
+- Every change is in the audit log.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from proxy.billing.keys import EXPIRES_DEFAULT, AccountKind, ApiKey, expires_at_from
 from proxy.console.api.audited_operations import AuditedOperations, checked, unknown_key
-from proxy.console.api.endpoints import Call, Endpoint, Reply, act
+from proxy.console.api.endpoints import Call, Endpoint, Reply, operation
 from proxy.console.api.schemas.keys import (
     NOTHING_PAID,
     DeleteBody,
@@ -39,21 +42,21 @@ from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import PendingEntry
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.reports.reports import SpendAndCredit
+from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
-_AT_ONCE = frozenset({"now", "0s", "0m", "0h", "0d"})
+_NO_GRACE = frozenset({"now", "0s", "0m", "0h", "0d"})
 
 
 class InfoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which key; a key that asks for itself need not say."""
+    """Selects a key; the default is the key of the caller."""
 
     key: Annotated[str, Meta(min_length=1, max_length=128)] | UnsetType = UNSET
 
 
 class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which keys."""
+    """Filter and page of the list of keys."""
 
     page: Annotated[int, Meta(ge=1, le=100_000)] = 1
     size: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT
@@ -63,13 +66,13 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KeysApi:
-    """All of `/key/*`."""
+    """The routes `/key/*`."""
 
     def __init__(
         self,
         keys: KeyStore,
         accounts: AccountStore,
-        doing: AuditedOperations,
+        operations: AuditedOperations,
         threads: BoundedExecutor,
         *,
         pepper: bytes,
@@ -79,7 +82,7 @@ class KeysApi:
     ) -> None:
         self._keys = keys
         self._accounts = accounts
-        self._doing = doing
+        self._operations = operations
         self._threads = threads
         self._pepper = pepper
         self._lifetime_max_s = lifetime_max_s
@@ -87,13 +90,13 @@ class KeysApi:
         self._paid = paid
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """Its lines of the table."""
-        yield act("/key/generate", "Make a key; its secret is shown once.", self.generate, GenerateBody, NewKey)
-        yield act("/key/update", "Change a key.", self.update, UpdateBody, KeyInfo)
-        yield act("/key/delete", "Revoke keys, for ever.", self.delete, DeleteBody, Deleted)
-        yield act("/key/block", "A key does not count until it is unblocked.", self.block, NamedBody, KeyInfo)
-        yield act("/key/unblock", "A key counts again.", self.unblock, NamedBody, KeyInfo)
-        yield act("/key/{key}/regenerate", "Give a key a new secret.", self.regenerate, RegenerateBody, NewKey)
+        """The endpoints of this API."""
+        yield operation("/key/generate", "Create a key; its secret is shown once.", self.generate, GenerateBody, NewKey)
+        yield operation("/key/update", "Change a key.", self.update, UpdateBody, KeyInfo)
+        yield operation("/key/delete", "Revoke keys permanently.", self.delete, DeleteBody, Deleted)
+        yield operation("/key/block", "Block a key: its requests are refused.", self.block, NamedBody, KeyInfo)
+        yield operation("/key/unblock", "Unblock a key.", self.unblock, NamedBody, KeyInfo)
+        yield operation("/key/{key}/regenerate", "Create a new secret.", self.regenerate, RegenerateBody, NewKey)
         yield Endpoint(
             method="GET", path="/key/info", summary="One key.", serve=self.one, query=InfoQuery,
             answers={200: KeyShown},
@@ -109,7 +112,7 @@ class KeysApi:
         key_id = f"key_{secrets.token_hex(10)}"
         given = _checked(fields)
         limits = made_limits(given)
-        secret, hashed, recognised = self._new_secret()
+        secret, hashed, secret_hint = self._new_secret()
         made = {"alias": key_id, "models": None, **given}
 
         def work(act: PendingEntry) -> ApiKey:
@@ -117,18 +120,18 @@ class KeysApi:
             if fields.team_id is not UNSET:
                 made["project_id"] = self._accounts.one(fields.team_id, AccountKind.PROJECT).account_id
             return self._keys.create(
-                key_id=key_id, digest=hashed, hint=recognised, expires_at=self._expires(fields),
+                key_id=key_id, digest=hashed, hint=secret_hint, expires_at=self._expires(fields),
                 limits=limits, **made,
             )  # fmt: skip
 
-        key = await self._doing.act(call, "key.generate", None, fields, work)
+        key = await self._operations.run(call, "key.generate", None, fields, work)
         return Reply(NewKey(key=secret, **shown(key, NOTHING_PAID)))
 
     async def update(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
         fields: UpdateBody = call.body
         given = _checked(fields)
-        named = await self._doing.key_named(fields.key)
+        named = await self._operations.key_named(fields.key)
 
         def work(_act: PendingEntry) -> ApiKey:
             return self._keys.update(named, **given, **({} if fields.duration is UNSET else self._lifetime(fields)))
@@ -136,52 +139,52 @@ class KeysApi:
         return await self._changed(call, "key.update", named, fields, work)
 
     async def delete(self, call: Call) -> Reply:
-        """All of them or none. Raises ApiError, OSError."""
+        """Revokes the keys; none if one is unknown. Raises ApiError, OSError."""
         body: DeleteBody = call.body
-        named = [await self._doing.key_named(one) for one in (*body.keys, *body.key_aliases)]
+        named = [await self._operations.key_named(one) for one in (*body.keys, *body.key_aliases)]
         if not named:
-            raise bad_request("'keys' is missing: say which.", param="keys", code="missing_field")
+            raise bad_request("'keys' or 'key_aliases' is missing.", param="keys", code="missing_field")
 
         def work(_act: PendingEntry) -> list[str]:
             found = list(dict.fromkeys(self._keys.one(one).key_id for one in named))
             return [self._keys.revoke(key_id).key_id for key_id in found]
 
-        deleted = await self._doing.act(call, "key.delete", ", ".join(named), None, work)
+        deleted = await self._operations.run(call, "key.delete", ", ".join(named), None, work)
         return Reply(Deleted(deleted_keys=deleted))
 
     async def block(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
-        named = await self._doing.key_named(call.body.key)
+        named = await self._operations.key_named(call.body.key)
         return await self._changed(call, "key.block", named, None, lambda _act: self._keys.block(named))
 
     async def unblock(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
-        named = await self._doing.key_named(call.body.key)
+        named = await self._operations.key_named(call.body.key)
         return await self._changed(call, "key.unblock", named, None, lambda _act: self._keys.unblock(named))
 
     async def regenerate(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
         body: RegenerateBody = call.body
-        grace_s = 0 if body.grace_period in _AT_ONCE else checked("grace_period", seconds_from, body.grace_period)
+        grace_s = 0 if body.grace_period in _NO_GRACE else checked("grace_period", seconds_from, body.grace_period)
         named = _not_a_secret(call.named)
-        secret, hashed, recognised = self._new_secret()
+        secret, hashed, secret_hint = self._new_secret()
         until = self._unix_time() + grace_s
-        key = await self._doing.act(
+        key = await self._operations.run(
             call, "key.regenerate", named, body,
-            lambda _act: self._keys.rotate(named, digest=hashed, hint=recognised, old_until=until),
+            lambda _act: self._keys.rotate(named, digest=hashed, hint=secret_hint, old_until=until),
         )  # fmt: skip
         return Reply(NewKey(key=secret, **shown(key, await self._paid_by(key))))
 
     async def one(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
-        own, asked = call.who.key, call.query.key
-        if own is not None and asked in (UNSET, own.key_id, own.alias):
-            asked = own.key_id
+        own, name = call.session.key, call.query.key
+        if own is not None and name in (UNSET, own.key_id, own.alias):
+            name = own.key_id
         elif own is not None:
             raise unknown_key()
-        elif asked is UNSET:
-            raise bad_request("'key' is missing: say which.", param="key", code="missing_field")
-        key = await self._doing.ask(lambda: self._keys.one(_not_a_secret(asked)))
+        elif name is UNSET:
+            raise bad_request("'key' is missing.", param="key", code="missing_field")
+        key = await self._operations.call_store(lambda: self._keys.one(_not_a_secret(name)))
         found = KeyInfo(**shown(key, await self._paid_by(key)))
         return Reply(KeyShown(key=key.key_id, found=found))
 
@@ -192,7 +195,7 @@ class KeysApi:
         wanted = [
             key
             for key in reversed(every)
-            if call.who.may_see(key.key_id)
+            if call.session.may_see(key.key_id)
             and query.team_id in (UNSET, key.project_id)
             and query.key_alias in (UNSET, key.alias)
             and (query.include_revoked or key.revoked_at is None)
@@ -203,12 +206,12 @@ class KeysApi:
         pages = -(-len(wanted) // query.size)
         return Reply(KeyPage(keys=keys, total_count=len(wanted), current_page=query.page, total_pages=pages))
 
-    # -- what they have in common
+    # -- shared helpers
 
     async def _changed(
         self, call: Call, action: str, named: str, fields: Any, work: Callable[[PendingEntry], ApiKey]
     ) -> Reply:
-        key = await self._doing.act(call, action, named, fields, work)
+        key = await self._operations.run(call, action, named, fields, work)
         return Reply(KeyInfo(**shown(key, await self._paid_by(key))))
 
     async def _paid_by(self, key: ApiKey) -> SpendAndCredit:
@@ -231,9 +234,9 @@ class KeysApi:
 
 
 def _not_a_secret(text: str) -> str:
-    """What stands in a URL, others log. Raises ApiError."""
+    """The name, if it is no secret: URLs are logged. Raises ApiError."""
     if masked(text) != text:
-        raise bad_request("A secret does not belong in a URL: say the key's id.", param="key", code="secret_in_url")
+        raise bad_request("A secret must not be in a URL; use the key's id.", param="key", code="secret_in_url")
     return text
 
 

@@ -1,7 +1,8 @@
-"""What runs now: a snapshot, or one a second for as long as somebody looks.
+"""Running exchanges: a snapshot, or a stream of server-sent events with one snapshot a second.
 
-Law: looking costs the streams next to nothing: however many look, a snapshot is made at most twice a second, and it
-shows a bounded number of streams.
+Invariants:
+- A snapshot is taken at most every SNAPSHOT_S, for any number of watchers.
+- A snapshot lists at most SHOWN_MAX exchanges.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from msgspec import UNSET, UnsetType
 from proxy.billing.money import usd_text
 from proxy.console.api.endpoints import HEADERS, Call, Endpoint, Reply, encoded
 from proxy.console.api.sessions import Session, Sessions
+from proxy.foundation.times import iso_utc
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.http.errors import ApiError, overloaded
-from proxy.reports.reports import iso_utc
 
 SNAPSHOT_S = 0.5
 EVERY_S = 1.0
-# 300 bytes each; who has more looks at the sums.
+# 300 bytes each; the totals cover all exchanges.
 SHOWN_MAX = 500
 WATCHERS_MAX = 64
 
@@ -33,7 +34,7 @@ _EVENTS = "text/event-stream"
 
 
 class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """One that runs. Tokens and money: what it would come to if it ended here."""
+    """A running exchange. Tokens and money: the amounts if it ended now."""
 
     id: str
     key_id: str
@@ -53,13 +54,13 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     charge_usd: str | None
     cost_usd: str | UnsetType | None = UNSET
     node: str | None
-    """the proxy that said so, if it is on another machine; then the numbers are a few seconds old"""
+    """the proxy of another machine, whose numbers are a few seconds old; null for this machine"""
     heartbeat_age_s: float | None
-    """how long that one has said nothing since"""
+    """seconds since that proxy's last heartbeat"""
 
 
 RemoteCoverage = Literal["none", "complete", "partial", "unknown"]
-"""how much is known of other machines: there are none; all; some run too much, or in another version; nobody can say"""
+"""coverage of other machines: none exist; complete; partial (too many, another version); registry unavailable"""
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,21 +69,21 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     object: Literal["live"] = "live"
     at: str
     processes: int
-    """of this machine that it covers"""
+    """processes of this machine in the snapshot"""
     remote_nodes: int
-    """proxies of other machines that it covers"""
+    """proxies of other machines in the snapshot"""
     remote_coverage: RemoteCoverage
     running: int
     charge_usd: str
-    """of all that run"""
+    """total of all running exchanges"""
     completion_tokens: int
     listed: list[Stream] = msgspec.field(name="data")
-    """the newest ones"""
+    """the newest exchanges"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningSnapshot:
-    """All that runs, and who has said so."""
+    """All running exchanges, and the processes and nodes that they come from."""
 
     running: Sequence[ExchangeSnapshot]
     processes: int
@@ -91,13 +92,13 @@ class RunningSnapshot:
 
 
 class Source(Protocol):
-    """The processes on this port, and what they know of others."""
+    """Reads the processes on this port and the lease registry."""
 
     async def __call__(self) -> RunningSnapshot: ...
 
 
 class LiveApi:
-    """The route."""
+    """The route `/v1/live`."""
 
     def __init__(self, source: Source, sessions: Sessions, *, unix_time: Callable[[], float]) -> None:
         self._source = source
@@ -109,54 +110,54 @@ class LiveApi:
         self._watchers = 0
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """Its line of the table."""
+        """The endpoint of this API."""
         yield Endpoint(
             method="GET", path="/v1/live", serve=self.live, answers={200: Live},
-            summary="What runs now; with Accept: text/event-stream, once a second as events named `live`.",
+            summary="Running exchanges; with Accept: text/event-stream, an event `live` every second.",
         )  # fmt: skip
 
     async def live(self, call: Call) -> Reply | web.StreamResponse:
         """Raises ApiError."""
         if _EVENTS in call.request.headers.get("Accept", ""):
             return await self._watched(call.request)
-        return Reply(await self._snapshot(call.who))
+        return Reply(await self._snapshot(call.session))
 
     async def _watched(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Until one of the two leaves, or may look no more."""
+        """Streams snapshots until the client disconnects or its credential is no longer valid."""
         if self._watchers >= WATCHERS_MAX:
-            raise overloaded("Too many are looking already.", code="console_busy")
+            raise overloaded("Too many clients watch this route already; try again later.", code="console_busy")
         self._watchers += 1
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": _EVENTS, "X-Accel-Buffering": "no"})
         try:
             await response.prepare(request)
             with suppress(ConnectionError, ApiError):
                 while True:
-                    who = await self._sessions.of(request)
-                    await response.write(b"event: live\ndata: " + encoded(await self._snapshot(who)) + b"\n\n")
+                    session = await self._sessions.of(request)
+                    await response.write(b"event: live\ndata: " + encoded(await self._snapshot(session)) + b"\n\n")
                     await asyncio.sleep(EVERY_S)
         finally:
             self._watchers -= 1
         return response
 
-    async def _snapshot(self, who: Session) -> Live:
+    async def _snapshot(self, session: Session) -> Live:
         loop = asyncio.get_running_loop()
         async with self._taking:
             if loop.time() >= self._taken_at + SNAPSHOT_S:
                 self._last = await self._source()
                 self._taken_at = loop.time()
         last = self._last
-        seen = [one for one in last.running if who.may_see(one.key_id)]
-        newest = sorted(seen, key=lambda one: one.started_at, reverse=True)[:SHOWN_MAX]
+        visible = [one for one in last.running if session.may_see(one.key_id)]
+        newest = sorted(visible, key=lambda one: one.started_at, reverse=True)[:SHOWN_MAX]
         now = self._unix_time()
         return Live(
             at=iso_utc(now),
             processes=last.processes,
             remote_nodes=last.remote_nodes,
             remote_coverage=last.remote_coverage,
-            running=len(seen),
-            charge_usd=usd_text(sum(one.charge_usd or 0 for one in seen)),
-            completion_tokens=sum(one.completion_tokens for one in seen),
-            listed=[_stream(one, now, operator=who.key is None) for one in newest],
+            running=len(visible),
+            charge_usd=usd_text(sum(one.charge_usd or 0 for one in visible)),
+            completion_tokens=sum(one.completion_tokens for one in visible),
+            listed=[_stream(one, now, operator=session.key is None) for one in newest],
         )
 
 

@@ -1,5 +1,6 @@
-"""The OpenAPI 3.1 document. Law: it is made of the table of routes and the types that read and write; nothing in it is
-written by hand.
+"""The OpenAPI 3.1 document.
+
+Invariant: it is generated from the endpoints and from the types that decode requests and encode answers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from proxy.console.api.endpoints import Endpoint, Refusal
 from proxy.http.errors import JSON_TYPE
 
 _REF = "#/components/schemas/{name}"
-# A name in a path: as `http/server.py` lets it in.
+# A path parameter, as `http/server.py` accepts it.
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9@][A-Za-z0-9_.-]{0,199}$"}
 
 
 def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
-    """Of these routes."""
+    """The document of these endpoints."""
     table = list(endpoints)
-    written = [one.body for one in table if one.body is not None]
-    types = [*written, *(kind for one in table for kind in one.answers.values()), Refusal]
+    bodies = [one.body for one in table if one.body is not None]
+    types = [*bodies, *(kind for one in table for kind in one.answers.values()), Refusal]
     shown, components = msgspec.json.schema_components(types, ref_template=_REF)
     schemas = dict(zip(map(_key, types), shown, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -40,7 +41,7 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-# A Decimal, as msgspec describes it, and as `api.encoded` writes it.
+# A Decimal in msgspec's schema, and as `endpoints.encoded` writes it.
 _DECIMAL, _NUMBER = {"type": "string", "format": "decimal"}, {"type": "number"}
 
 
@@ -57,10 +58,10 @@ def _key(kind: Any) -> str:
 
 
 def _operation(one: Endpoint, schemas: dict[str, Any]) -> dict[str, Any]:
-    refusal = {"description": "Refused.", "content": _json(schemas[_key(Refusal)])}
+    refusal = {"description": "Error.", "content": _json(schemas[_key(Refusal)])}
     answers = {
         str(status): {
-            "description": "Done." if status == 200 else "Not settled yet.",
+            "description": "Success." if status == 200 else "Not settled yet.",
             "content": _json(schemas[_key(kind)]),
         }
         for status, kind in one.answers.items()

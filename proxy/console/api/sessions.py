@@ -1,5 +1,8 @@
-"""Who asks the console. Law: the operator's secret or a live key, in a header, at every request; there are no cookies
-that another site could make a browser send. What is neither is counted as a guess.
+"""Authentication of console requests.
+
+Invariants:
+- Every request carries the admin secret or an active key in a header. There are no cookies, hence no CSRF.
+- A wrong credential counts towards the rate limit of failed sign-ins.
 """
 
 from __future__ import annotations
@@ -18,45 +21,45 @@ from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
 
 ADMIN = "admin"
-"""whoever has the secret of the settings, in the list of acts"""
+"""the operator's name in the audit log"""
 
 
 class Keys(Protocol):
-    """The keyring, as the console sees it."""
+    """The keyring."""
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
-        """The key, or why it is refused."""
+        """The key, or the reason of the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Who it is. `key` None: the operator."""
+    """An authenticated caller; `key` is None for the operator."""
 
     key: ApiKey | None
     address: str | None
 
     @property
     def actor(self) -> str:
-        """As the list of acts names them."""
+        """The caller's name in the audit log."""
         return ADMIN if self.key is None else self.key.key_id
 
     def may_see(self, key_id: str) -> bool:
-        """True if what is of this key is for them."""
+        """True if the caller may see the data of this key."""
         return self.key is None or self.key.key_id == key_id
 
 
 class Sessions:
-    """Tells who asks."""
+    """Authenticates requests."""
 
     def __init__(self, keys: Keys, secret: Secret | None) -> None:
-        """`secret` None: only keys can sign in."""
+        """`secret`: the admin secret; with None, only keys can sign in."""
         self._keys = keys
         self._digest = None if secret is None else _digest(secret.reveal())
 
     async def of(self, request: web.BaseRequest) -> Session:
-        """Raises ApiError 401, and 429 for who guesses."""
+        """The caller. Raises ApiError 401, or 429 after too many failed sign-ins."""
         text = presented(request)
-        # Digests are compared: all of one length, so that time tells nothing of the secret's.
+        # Digests have one length, so the comparison time does not reveal the length of the secret.
         if text and self._digest is not None and hmac.compare_digest(_digest(text), self._digest):
             return Session(None, request.remote)
         key = await self._keys.key(text, request.remote)
@@ -70,6 +73,6 @@ def _digest(text: str) -> bytes:
 
 
 def operator_only() -> ApiError:
-    """403: a key has signed in where only the operator may."""
-    message = "This is for the operator: a key may not."
+    """403: the route is for the operator only."""
+    message = "Only the operator may do this; sign in with the admin secret."
     return ApiError(403, message, kind="permission_error", code="operator_only")

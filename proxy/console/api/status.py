@@ -1,4 +1,4 @@
-"""Who is signed in, how budgets stand, and what operators have done."""
+"""The signed-in caller, the state of budgets, and the audit log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from proxy.billing.reservation import CounterState
 from proxy.budgets.thresholds import Subject
 from proxy.console.api.endpoints import Call, Endpoint, Reply
 from proxy.console.api.schemas.keys import PaidOf
+from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.audit_log import AuditEntry, AuditLog
 from proxy.ledger.settling.spend import scope_of
-from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.reports.totals import SpendAndCredit
 from proxy.storage.executor import BoundedExecutor
 
 ACTS_DEFAULT, ACTS_MAX = 50, 500
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is signed in."""
+    """The caller of the request."""
 
     role: Literal["operator", "key"]
     key_id: str | None
@@ -36,34 +37,34 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     scope_kind: str
     name: str
     window: str
-    """as a limit says it; `credit`: it is what was paid in, for all its life"""
+    """the window of the limit; `credit`: a prepaid balance without a window"""
     window_start: str | None
     window_end: str | None
     budget_usd: str
     spent_usd: str
     held_usd: str
-    """kept by what runs"""
+    """reserved by running exchanges"""
     used_ratio: float
-    """spent, as a part of the budget: 0.5 is half of it"""
+    """spent part of the budget; 0.5 is 50 %"""
     running: int
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """Those that requests have met since the counters were made."""
+    """The budgets that at least one request has used."""
 
     object: Literal["list"] = "list"
     listed: list[Budget] = msgspec.field(name="data")
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many, and where to go on."""
+    """Page size and cursor."""
 
     limit: Annotated[int, Meta(ge=1, le=ACTS_MAX)] = ACTS_DEFAULT
     after: Annotated[str, Meta(pattern="^[0-9]{17}-[0-9a-f]{16}$")] | UnsetType = UNSET
 
 
 class AuditEntryShown(msgspec.Struct, frozen=True, kw_only=True):
-    """One act."""
+    """One entry of the audit log."""
 
     id: str
     at: str
@@ -74,12 +75,12 @@ class AuditEntryShown(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None
     details: dict[str, Any] | None
     result: str
-    """begun, done, refused or failed; begun and no more: nobody knows what became of it"""
+    """begun, done, refused or failed; an old `begun` means that the result is unknown"""
     message: str | None
 
 
 class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of them, newest first."""
+    """A page of the audit log, newest first."""
 
     object: Literal["list"] = "list"
     listed: list[AuditEntryShown] = msgspec.field(name="data")
@@ -88,47 +89,47 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusApi:
-    """The routes."""
+    """The routes `/v1/me`, `/v1/budgets` and `/v1/audit`."""
 
     def __init__(
         self,
         threads: BoundedExecutor,
-        acts: AuditLog,
+        audit_log: AuditLog,
         *,
-        standings: Callable[[], Awaitable[Sequence[CounterState]]],
+        counter_states: Callable[[], Awaitable[Sequence[CounterState]]],
         subjects: Callable[[set[str]], dict[str, Subject]],
         paid: PaidOf,
     ) -> None:
-        """`standings`: of every gate. `subjects`: scopes → whose they are. Both raise OSError."""
+        """`counter_states`: of every limit counter. `subjects`: scope ids → their owners. Both raise OSError."""
         self._threads = threads
-        self._acts = acts
-        self._standings = standings
+        self._audit_log = audit_log
+        self._counter_states = counter_states
         self._subjects = subjects
         self._paid = paid
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """Its lines of the table."""
-        yield Endpoint(method="GET", path="/v1/me", summary="Who is signed in.", serve=self.me, answers={200: Me})
+        """The endpoints of this API."""
+        yield Endpoint(method="GET", path="/v1/me", summary="The signed-in caller.", serve=self.me, answers={200: Me})
         yield Endpoint(
-            method="GET", path="/v1/budgets", summary="What was spent and is held of each budget.",
+            method="GET", path="/v1/budgets", summary="Spent and reserved amounts of each budget.",
             serve=self.budgets, answers={200: Budgets},
         )  # fmt: skip
         yield Endpoint(
-            method="GET", path="/v1/audit", summary="What operators have done, newest first.",
+            method="GET", path="/v1/audit", summary="The audit log, newest first.",
             serve=self.acts, query=AuditQuery, answers={200: AuditPage}, operator=True,
         )  # fmt: skip
 
     async def me(self, call: Call) -> Reply:
-        """Of this request."""
-        key = call.who.key
+        """The caller."""
+        key = call.session.key
         if key is None:
             return Reply(Me(role="operator", key_id=None, key_alias=None))
         return Reply(Me(role="key", key_id=key.key_id, key_alias=key.alias))
 
     async def budgets(self, call: Call) -> Reply:
         """Raises OSError."""
-        every = [(scope_of(one.gate_id), one) for one in await self._standings()]
-        every = [(scope_id, one) for scope_id, one in every if call.who.may_see(scope_id)]
+        every = [(scope_of(one.gate_id), one) for one in await self._counter_states()]
+        every = [(scope_id, one) for scope_id, one in every if call.session.may_see(scope_id)]
         known = await self._threads.run(self._subjects, {scope_id for scope_id, _ in every})
         prepaid = [one.scope_id for one in known.values() if one.limits.prepaid]
         paid = await self._threads.run(self._paid, prepaid) if prepaid else {}
@@ -143,7 +144,7 @@ class StatusApi:
         """Raises OSError."""
         query: AuditQuery = call.query
         before = None if query.after is UNSET else query.after
-        found = await self._threads.run(self._acts.latest, query.limit + 1, before)
+        found = await self._threads.run(self._audit_log.latest, query.limit + 1, before)
         page, more = found[: query.limit], len(found) > query.limit
         return Reply(
             AuditPage(
@@ -155,7 +156,7 @@ class StatusApi:
 
 
 def _budget(one: CounterState, subject: Subject) -> Budget | None:
-    """None: money is not limited there."""
+    """The budget of a limit counter; None without a money limit."""
     limit = subject.limits.budget_usd
     if limit is None:
         return None
@@ -177,11 +178,11 @@ def _budget(one: CounterState, subject: Subject) -> Budget | None:
 
 
 def _credit(one: CounterState, subject: Subject, paid: Mapping[str, SpendAndCredit]) -> Budget | None:
-    """What is left of what was paid in. None: it is prepaid no more, or nothing is known of it yet."""
+    """The prepaid balance as a budget; None if the scope is not prepaid or has no counter yet."""
     if subject.scope_id not in paid or one.spent is None:
         return None
     credit = paid[subject.scope_id].credit_usd
-    spent = credit + one.spent  # the gate counts what was spent, less what was paid in
+    spent = credit + one.spent  # the counter holds spend less credit
     return Budget(
         scope_id=subject.scope_id,
         scope_kind=subject.kind,

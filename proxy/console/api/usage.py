@@ -1,7 +1,9 @@
-"""Usage and cost as OpenAI's organization APIs say them, so that dashboards made for those work.
+"""Usage and cost in the format of OpenAI's organization APIs, for dashboards made for those.
 
-Law: a bucket is a whole minute, hour or day of UTC; what nobody records here is null when it is grouped by, and refused
-when it is filtered by. `amount` is what is billed to the keys' owners, corrections included, top-ups not.
+Invariants:
+- A bucket is a whole minute, hour or day in UTC.
+- A dimension that is not recorded is null as a group and refused as a filter.
+- `amount` is the charge of the keys, with corrections and without top-ups.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from proxy.reports.usage import DAY_S, UsageFilter, UsageTotals
 
 WIDTHS = {"1m": 60, "1h": 3_600, "1d": DAY_S}
 LIMITS = {"1m": (60, 1_440), "1h": (24, 168), "1d": (7, 31)}
-"""of buckets: the default, and the most; as OpenAI has them"""
+"""bucket width → default and maximum number of buckets, as in OpenAI's API"""
 COSTS_LIMIT_DEFAULT, COSTS_LIMIT_MAX = 7, 180
 
-# About 3 MB of answer; the next page has the rest.
+# About 3 MB; further rows are on the next page.
 ROWS_MAX = 10_000
-_TIME_MAX = 253_402_214_400  # the last day that every database can name
+_TIME_MAX = 253_402_214_400  # the last day that every supported database can store
 _PAGE = re.compile(r"page_([0-9]{1,12})", re.ASCII)
 
 Time = Annotated[int, Meta(ge=0, le=_TIME_MAX)]
@@ -35,7 +37,7 @@ CostGroup = Literal["project_id", "line_item", "api_key_id"]
 
 
 class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As OpenAI's, but for what nobody records here: users, batches."""
+    """OpenAI's query without filters for users and batches, which are not recorded."""
 
     start_time: Time
     end_time: Time | UnsetType = UNSET
@@ -49,7 +51,7 @@ class UsageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As OpenAI's. A line item is a model."""
+    """OpenAI's query. A line item is a model."""
 
     start_time: Time
     end_time: Time | UnsetType = UNSET
@@ -62,7 +64,7 @@ class CostsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one bucket and group. Null: not grouped by it, or not recorded."""
+    """Usage of one bucket and group. A null dimension is not grouped by, or not recorded."""
 
     object: Literal["organization.usage.completions.result"] = "organization.usage.completions.result"
     input_tokens: int
@@ -78,27 +80,27 @@ class UsageResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """Money."""
+    """An amount of money."""
 
     value: Decimal
     currency: Literal["usd"] = "usd"
 
 
 class CostResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one bucket and group."""
+    """Cost of one bucket and group."""
 
     object: Literal["organization.costs.result"] = "organization.costs.result"
     amount: Amount
-    """what the keys' owners are billed"""
+    """charge of the keys"""
     provider_amount: Amount | UnsetType = UNSET
-    """what the providers charge; for the operator only"""
+    """cost charged by providers; for the operator only"""
     line_item: str | None
     project_id: str | None
     api_key_id: str | None
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """Times: Unix seconds; the end is not part of it."""
+    """A time bucket. Times: Unix seconds; the end is exclusive."""
 
     object: Literal["bucket"] = "bucket"
     start_time: int
@@ -107,19 +109,19 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageBucket(Bucket, frozen=True, kw_only=True):
-    """Of usage."""
+    """A bucket of usage."""
 
     results: list[UsageResult]
 
 
 class CostBucket(Bucket, frozen=True, kw_only=True):
-    """Of costs."""
+    """A bucket of costs."""
 
     results: list[CostResult]
 
 
 class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some buckets, empty ones too."""
+    """A page of buckets, including empty ones."""
 
     object: Literal["page"] = "page"
     listed: list[UsageBucket] = msgspec.field(name="data")
@@ -128,7 +130,7 @@ class UsagePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CostPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some buckets, empty ones too."""
+    """A page of buckets, including empty ones."""
 
     object: Literal["page"] = "page"
     listed: list[CostBucket] = msgspec.field(name="data")
@@ -144,20 +146,20 @@ class Reader(Protocol):
 
 
 class UsageApi:
-    """Both routes."""
+    """The routes `/v1/organization/usage/completions` and `/v1/organization/costs`."""
 
     def __init__(self, read: Reader, *, unix_time: Callable[[], float]) -> None:
         self._read = read
         self._unix_time = unix_time
 
     def endpoints(self) -> Iterable[Endpoint]:
-        """Its lines of the table."""
+        """The endpoints of this API."""
         yield Endpoint(
-            method="GET", path="/v1/organization/usage/completions", summary="Tokens and requests in buckets of time.",
+            method="GET", path="/v1/organization/usage/completions", summary="Tokens and requests in time buckets.",
             serve=self.usage, query=UsageQuery, answers={200: UsagePage},
         )  # fmt: skip
         yield Endpoint(
-            method="GET", path="/v1/organization/costs", summary="Money in buckets of days.",
+            method="GET", path="/v1/organization/costs", summary="Charges and costs by day.",
             serve=self.costs, query=CostsQuery, answers={200: CostPage},
         )  # fmt: skip
 
@@ -173,8 +175,8 @@ class UsageApi:
             call, WIDTHS[query.bucket_width], limit, models=query.models or None,
             by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="model" in groups,
         )  # fmt: skip
-        sums, upto = await self._read(wanted, ROWS_MAX)
-        return self._page(call, wanted, sums, upto, UsageBucket, UsagePage, _usage_result)
+        totals, upto = await self._read(wanted, ROWS_MAX)
+        return self._page(call, wanted, totals, upto, UsageBucket, UsagePage, _usage_result)
 
     async def costs(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
@@ -184,22 +186,22 @@ class UsageApi:
             call, DAY_S, query.limit,
             by_key="api_key_id" in groups, by_project="project_id" in groups, by_model="line_item" in groups,
         )  # fmt: skip
-        sums, upto = await self._read(wanted, ROWS_MAX)
-        operator = call.who.key is None
-        return self._page(call, wanted, sums, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
+        totals, upto = await self._read(wanted, ROWS_MAX)
+        operator = call.session.key is None
+        return self._page(call, wanted, totals, upto, CostBucket, CostPage, lambda one: _cost_result(one, operator))
 
     def _wanted(self, call: Call, width: int, limit: int, **groups: Any) -> UsageFilter:
-        """Of this page. Raises ApiError."""
+        """The filter of the requested page. Raises ApiError."""
         query = call.query
         begin = query.start_time // width * width
         if query.page is not UNSET:
             page = _PAGE.fullmatch(query.page)
             start = -1 if page is None else int(page[1])
             if start % width or not begin <= start <= self._end(query, width):
-                raise invalid("'page': not a page of this query.", "page")
+                raise invalid("'page': not a page of this query; use 'next_page' of the last answer.", "page")
             begin = start
         end = min(self._end(query, width), begin + limit * width)
-        own = None if call.who.key is None else {call.who.key.key_id}
+        own = None if call.session.key is None else {call.session.key.key_id}
         keys = set(query.api_key_ids) if query.api_key_ids else own
         if own is not None and keys is not None:
             keys &= own
@@ -208,20 +210,20 @@ class UsageApi:
         )
 
     def _end(self, query: Any, width: int) -> int:
-        """The first instant after the last bucket. Raises ApiError."""
+        """The exclusive end of the last bucket. Raises ApiError."""
         end = int(self._unix_time()) + 1 if query.end_time is UNSET else query.end_time
         if query.end_time is not UNSET and end <= query.start_time:
             raise invalid("'end_time': must be after 'start_time'.", "end_time")
         return min(-(-end // width) * width, _TIME_MAX)
 
     def _page(
-        self, call: Call, wanted: UsageFilter, sums: list[UsageTotals], upto: int, bucket: Any, page: Any, result: Any
+        self, call: Call, wanted: UsageFilter, totals: list[UsageTotals], upto: int, bucket: Any, page: Any, result: Any
     ) -> Reply:
         width = wanted.bucket_s
         if upto == wanted.begin < wanted.end:
-            raise invalid(f"One bucket alone has more than {ROWS_MAX} groups: filter, or group by less.", "group_by")
+            raise invalid(f"One bucket has more than {ROWS_MAX} groups; filter, or group by fewer fields.", "group_by")
         by_bucket: dict[int, list[Any]] = {begin: [] for begin in range(wanted.begin, upto, width)}
-        for one in sums:
+        for one in totals:
             by_bucket[one.begin].append(result(one))
         buckets = [bucket(start_time=at, end_time=at + width, results=found) for at, found in by_bucket.items()]
         more = upto < self._end(call.query, width)

@@ -1,5 +1,5 @@
-// What is asked of the proxy. Law: the credential is kept in this tab's session storage and sent in one header, nowhere
-// else; every refusal is an error with words that a person can read.
+// Requests to the proxy. Invariants: the credential is in this tab's session storage and in one request header, nowhere
+// else; every failure is an error with a readable message.
 
 const KEPT = "tokenweir.credential";
 
@@ -7,10 +7,10 @@ export const credential = () => sessionStorage.getItem(KEPT);
 export const remember = (text) => sessionStorage.setItem(KEPT, text);
 export const forget = () => sessionStorage.removeItem(KEPT);
 
-/** A refusal: `status` 0 is nobody answering; `param` the field it is about. */
+/** A failed request. `status` 0: no answer; `param`: the field that caused it. */
 export class Refused extends Error {
   constructor(status, problem = {}) {
-    super(problem.message ?? `The proxy answered ${status} and said no more.`);
+    super(problem.message ?? `The proxy answered with status ${status} and no message.`);
     Object.assign(this, { status, param: problem.param ?? null, code: problem.code ?? null });
   }
 }
@@ -35,13 +35,13 @@ async function sent(path, { method = "GET", query, body, signal, accept, as = cr
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, { message: "The proxy does not answer: it is stopped, or the network is down." });
+    throw new Refused(0, { message: "The proxy does not answer. It may be stopped, or the network is down." });
   }
   if (response.ok) return response;
   const refusal = new Refused(response.status, (await response.json().catch(() => ({}))).error);
   if (response.status === 401 && as === credential()) {
     forget();
-    dispatchEvent(new CustomEvent("signed-out", { detail: "You were signed out: what you signed in with no longer counts." }));
+    dispatchEvent(new CustomEvent("signed-out", { detail: "You were signed out: your credential is no longer valid." }));
   }
   throw refusal;
 }
@@ -51,14 +51,14 @@ export const ask = async (path, options) => (await sent(path, options)).json();
 
 export const post = (path, body) => ask(path, { method: "POST", body });
 
-/** The body, and how long to wait before it may be asked again (202: it is not finished); null: it is. */
+/** The body, and the seconds to wait before the next request (status 202: not finished), or null if finished. */
 export async function askUnfinished(path, options) {
   const response = await sent(path, options);
   const wait = response.status === 202 ? Number(response.headers.get("Retry-After") ?? 1) : null;
   return [await response.json(), wait];
 }
 
-/** Every bucket of a paged report. */
+/** All buckets of a paged report. */
 export async function buckets(path, query, signal) {
   const found = [];
   let page;
@@ -70,7 +70,7 @@ export async function buckets(path, query, signal) {
   return found;
 }
 
-/** The bodies of server-sent events, one after the other, until it ends. */
+/** The bodies of server-sent events until the stream ends. */
 export async function* events(path, signal) {
   const response = await sent(path, { signal, accept: "text/event-stream" });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -86,7 +86,7 @@ export async function* events(path, signal) {
   }
 }
 
-/** As far as 1,000. */
+/** All pages, up to 1,000 objects. */
 async function everyOne(path, name, query, signal) {
   const found = [];
   for (let page = 1, pages = 1; page <= Math.min(pages, 10); page += 1) {
@@ -103,13 +103,13 @@ export const everyKey = (signal) => everyOne("key/list", "keys", { include_revok
 /** All organizations and projects, oldest first. */
 export const everyAccount = (signal) => everyOne("account/list", "accounts", {}, signal);
 
-/** A project's name; that of its organization behind it, where it is not the one that is there from the beginning. */
+/** A project's name, followed by its organization unless that is the default one. */
 export function projectName(project, accounts) {
   const above = accounts.find((one) => one.id === project.organization_id);
   return above && above.id !== "org_default" ? `${project.name} (${above.name})` : project.name;
 }
 
-/** Resolves after so many seconds, or at once when it is no longer wanted. */
+/** Resolves after `seconds`, or at once when `signal` aborts. */
 export const pause = (seconds, signal) => new Promise((resolve) => {
   const timer = setTimeout(resolve, seconds * 1000);
   signal.addEventListener("abort", () => (clearTimeout(timer), resolve()), { once: true });

@@ -1,4 +1,4 @@
-// The page: who is signed in, which view is shown, light or dark. Law: one view at a time; what it began ends with it.
+// The page: sign-in, navigation, theme. Invariant: one view at a time; leaving a view aborts its requests and timers.
 
 import { ask, credential, forget, remember } from "./api.js";
 import { el, failure, say } from "./dom.js";
@@ -12,7 +12,7 @@ import * as projects from "./projects.js";
 import * as spend from "./spend.js";
 
 const VIEWS = { live, spend, exchanges, keys, projects, budgets, audit };
-const THEMES = { auto: "as the system", light: "light", dark: "dark" };
+const THEMES = { auto: "system", light: "light", dark: "dark" };
 const main = document.getElementById("main");
 const header = document.getElementById("top");
 
@@ -43,16 +43,16 @@ function themeButton() {
   return button;
 }
 
-// -- what is around the views
+// -- header and navigation
 
 function titleOf(name) {
   return name === "keys" && me.role === "key" ? "My key" : VIEWS[name].title;
 }
 
-const mayLook = (name) => me.role === "operator" || !VIEWS[name].operator;
+const mayView = (name) => me.role === "operator" || !VIEWS[name].operator;
 
 function drawHeader(current) {
-  const links = me && Object.keys(VIEWS).filter(mayLook).map((name) =>
+  const links = me && Object.keys(VIEWS).filter(mayView).map((name) =>
     el("a", { href: `#/${name}`, "aria-current": name === current && "page" }, titleOf(name)));
   const who = me && el("span", { class: "who" }, me.role === "operator" ? "Operator" : me.key_alias);
   header.replaceChildren(...[
@@ -66,7 +66,7 @@ function drawHeader(current) {
 function place() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, id] = path.split("/").map(decodeURIComponent);
-  return { name: name in VIEWS && mayLook(name) ? name : "live", id, query: new URLSearchParams(query) };
+  return { name: name in VIEWS && mayView(name) ? name : "live", id, query: new URLSearchParams(query) };
 }
 
 async function show(moved) {
@@ -112,8 +112,8 @@ function signIn(words) {
     try {
       await enter(field.value.trim());
     } catch (error) {
-      const told = error.status === 401 ? new Error("This is neither the admin secret nor a key that is active.") : error;
-      trouble.replaceChildren(failure(told));
+      const shownError = error.status === 401 ? new Error("This is neither the admin secret nor an active key.") : error;
+      trouble.replaceChildren(failure(shownError));
       button.disabled = false;
       field.select();
     }
@@ -121,13 +121,13 @@ function signIn(words) {
   main.replaceChildren(el("form", { class: "card sign-in", submit },
     el("h1", {}, "Sign in"),
     el("label", { for: "credential" }, "Admin secret or key"), field,
-    el("p", { class: "quiet small", id: "what" }, "The operator's admin secret shows everything; a key (tw-…) shows what is its own. It is kept in this tab until you sign out or close it."),
+    el("p", { class: "quiet small", id: "what" }, "The admin secret shows all data. A key (tw-…) shows only its own data. This tab keeps the credential until you sign out or close the tab."),
     trouble, button));
   field.focus();
 }
 
 async function enter(text) {
-  if (!/^[\x21-\x7e]+$/.test(text)) throw new Error("A secret or a key has no spaces and only plain characters.");
+  if (!/^[\x21-\x7e]+$/.test(text)) throw new Error("A secret or a key contains only ASCII characters and no spaces.");
   me = await ask("v1/me", { as: text });
   remember(text);
   await show(true);

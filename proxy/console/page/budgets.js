@@ -1,4 +1,4 @@
-// How full the budgets are. Law: what is held by running exchanges counts, and is told apart from what is spent.
+// Spent and reserved amounts of budgets. Invariant: reservations of running exchanges are shown apart from spend.
 
 import { ask, pause } from "./api.js";
 import { el, empty, failure, loading } from "./dom.js";
@@ -8,7 +8,7 @@ export const title = "Budgets";
 
 const EVERY_S = 10;
 const MARKS = [0.5, 0.8, 1];
-const WINDOWS = { none: "for its whole life", calendar_month: "per calendar month (UTC)", calendar_day: "per day (UTC)", credit: "paid in" };
+const WINDOWS = { none: "lifetime", calendar_month: "per calendar month (UTC)", calendar_day: "per day (UTC)", credit: "credit" };
 
 const ratio = (part, whole) => (whole <= 0n ? 1 : Number(part) / Number(whole));
 const level = (used) => (used >= 1 ? "full" : used >= 0.8 ? "high" : used >= 0.5 ? "half" : "low");
@@ -16,9 +16,9 @@ const level = (used) => (used >= 1 ? "full" : used >= 0.8 ? "high" : used >= 0.5
 function bar(one) {
   const spent = ratio(nusd(one.spent_usd), nusd(one.budget_usd));
   const held = nusd(one.held_usd) > 0n ? ratio(nusd(one.held_usd), nusd(one.budget_usd)) : 0;
-  // Room to the right of the last mark, so that it is seen to be passed.
+  // Space to the right of the last mark, to show when it is exceeded.
   const scale = Math.max(1.04, spent + held);
-  const words = `${percent(spent)} spent${held > 0 ? `, ${percent(held)} held` : ""}`;
+  const words = `${percent(spent)} spent${held > 0 ? `, ${percent(held)} reserved` : ""}`;
   const part = (name, width) => {
     const made = el("span", { class: name });
     made.style.width = `${(Math.max(0, width) / scale) * 100}%`;
@@ -36,9 +36,9 @@ function bar(one) {
 }
 
 function state(spent, prepaid) {
-  if (spent >= 1) return `It is used up: requests are refused until ${prepaid ? "more is paid in" : "it begins anew or is raised"}.`;
-  if (spent >= 0.8) return "Past the 80 % mark.";
-  return spent >= 0.5 ? "Past the 50 % mark." : "";
+  if (spent >= 1) return `Used up: requests are refused until ${prepaid ? "credit is added" : "the next period begins or the budget is raised"}.`;
+  if (spent >= 0.8) return "Above 80 %.";
+  return spent >= 0.5 ? "Above 50 %." : "";
 }
 
 function card(one) {
@@ -48,22 +48,22 @@ function card(one) {
     el("h2", {}, one.name, " ", el("span", { class: "quiet small" }, one.scope_kind)),
     el("p", {}, money(one.spent_usd), " of ", money(one.budget_usd), ` ${WINDOWS[one.window] ?? `per ${one.window}`} · ${percent(spent)}`),
     bar(one),
-    el("p", { class: "small" }, state(spent, one.window === "credit"), " Left: ", money(left > 0n ? left : 0n), ". Held by what runs or is being settled: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
-    el("p", { class: "quiet small" }, one.window_end ? ["Begins anew ", moment(one.window_end), "."] : { none: "It never begins anew.", credit: "Prepaid: what it has used and what was paid in, of all its life." }[one.window] ?? ""));
+    el("p", { class: "small" }, state(spent, one.window === "credit"), " Left: ", money(left > 0n ? left : 0n), ". Reserved by running and unsettled requests: ", money(one.held_usd), one.running > 0 && ` (${many(one.running, "stream")})`, "."),
+    el("p", { class: "quiet small" }, one.window_end ? ["Next period: ", moment(one.window_end), "."] : { none: "A lifetime budget is never reset.", credit: "Prepaid: lifetime spend and credit." }[one.window] ?? ""));
 }
 
-/** The fullest first; drawn anew until it is left. */
+/** Fullest budgets first; refreshed until the view is left. */
 export async function show(body, { me, signal }) {
   body.replaceChildren(loading());
   while (!signal.aborted) {
     try {
       const every = (await ask("v1/budgets", { signal })).data.sort((one, other) => other.used_ratio - one.used_ratio);
-      const none = empty("No budget has been met yet.", me.role === "operator"
-        ? ["A budget is here from the first request that it counts for. Give a key one under ", el("a", { href: "#/keys" }, "Keys"), "."]
+      const none = empty("No budget is in use yet.", me.role === "operator"
+        ? ["A budget appears here after its first request. Set a budget under ", el("a", { href: "#/keys" }, "Keys"), "."]
         : "Your key has no budget, or has not been used yet.");
       if (signal.aborted) return;
       body.replaceChildren(every.length ? el("div", { class: "cards" }, every.map(card)) : none,
-        el("p", { class: "quiet small" }, every.length ? `${many(every.length, "budget")}, the fullest first; alerts are sent at 50, 80 and 100 %${every.some((one) => one.window === "credit") ? ", but not for what is prepaid" : ""}. Looked at every ${count(EVERY_S)} seconds.` : ""));
+        el("p", { class: "quiet small" }, every.length ? `${many(every.length, "budget")}, fullest first. Alerts are sent at 50, 80 and 100 %${every.some((one) => one.window === "credit") ? ", but not for prepaid credit" : ""}. Updated every ${count(EVERY_S)} seconds.` : ""));
     } catch (error) {
       if (signal.aborted || error.status === 401) return;
       body.replaceChildren(failure(error));

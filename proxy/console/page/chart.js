@@ -1,4 +1,4 @@
-// Stacked bars in SVG. Law: every value can be had without a mouse and without seeing: by arrow keys, and as a table.
+// Stacked bars in SVG. Invariant: all values are accessible by keyboard and screen reader (arrow keys, and a table).
 
 import { el, say, svg } from "./dom.js";
 
@@ -20,12 +20,12 @@ const total = (bar) => bar.parts.reduce((sum, part) => sum + part.value, 0);
 
 /**
  * `bars`: {label, brief, parts: [{series, value}]}, values are numbers ≥ 0; `series`: names, the first at the bottom.
- * `words`: value → text. It draws itself anew when its width changes, until `signal` ends it.
+ * `words`: value → text. Redraws on resize until `signal` aborts.
  */
 export function bars({ name, bars: columns, series, words, axis = words, signal }) {
-  const told = el("div", { class: "told", "aria-hidden": "true" });
+  const tooltip = el("div", { class: "tooltip", "aria-hidden": "true" });
   const place = el("div", { class: "plot" });
-  const state = { at: columns.length - 1, place, told, columns, series, words, axis, name };
+  const state = { at: columns.length - 1, place, tooltip, columns, series, words, axis, name };
   const watcher = new ResizeObserver(() => draw(state));
   watcher.observe(place);
   signal.addEventListener("abort", () => watcher.disconnect(), { once: true });
@@ -34,7 +34,7 @@ export function bars({ name, bars: columns, series, words, axis = words, signal 
     class: "chart", tabindex: 0, role: "group", "aria-label": `${name}. ${hint}`, "aria-roledescription": "chart",
     keydown: (event) => move(state, event), focus: () => point(state, state.at),
     blur: () => point(state, null), pointerleave: () => point(state, null),
-  }, place, told);
+  }, place, tooltip);
   return el("figure", {}, el("figcaption", {}, name), frame, legend(series));
 }
 
@@ -55,18 +55,18 @@ function sentence({ words }, bar) {
   return `${bar.label}: ${words(total(bar))}${parts.length > 1 ? ` (${parts.join(", ")})` : ""}`;
 }
 
-/** Say what stands in one column; null: none. */
+/** Shows the tooltip of a column; null hides it. */
 function point(state, number) {
-  const { place, told, columns, series, words } = state;
+  const { place, tooltip, columns, series, words } = state;
   place.querySelectorAll(".column").forEach((one, index) => one.classList.toggle("pointed", index === number));
-  told.hidden = number === null;
+  tooltip.hidden = number === null;
   if (number === null) return;
   const bar = columns[number];
   const parts = bar.parts.filter((part) => part.value > 0);
-  told.replaceChildren(el("strong", {}, bar.label, ": ", words(total(bar))), ...parts.map((part) =>
+  tooltip.replaceChildren(el("strong", {}, bar.label, ": ", words(total(bar))), ...parts.map((part) =>
     el("div", {}, el("span", { class: `swatch s${series.indexOf(part.series)}` }), `${part.series} `, words(part.value))));
-  const wanted = state.left + (number + 0.5) * state.step - told.offsetWidth / 2;
-  told.style.left = `${Math.max(0, Math.min(place.clientWidth - told.offsetWidth, wanted))}px`;
+  const wanted = state.left + (number + 0.5) * state.step - tooltip.offsetWidth / 2;
+  tooltip.style.left = `${Math.max(0, Math.min(place.clientWidth - tooltip.offsetWidth, wanted))}px`;
 }
 
 function draw(state) {
@@ -87,7 +87,7 @@ function draw(state) {
     grid, columns.map((bar, number) => column(state, bar, number, y)), labels(state)));
 }
 
-/** As many as fit. */
+/** The labels that fit. */
 function labels({ columns, left, step }) {
   const every = Math.max(1, Math.ceil(LABEL_PX / step));
   return columns.map((bar, number) => (columns.length - 1 - number) % every === 0 && svg("text", {

@@ -1,4 +1,4 @@
-// Elements. Law: whatever came over the wire becomes text, never markup; there is no HTML in any string.
+// DOM elements. Invariant: data from the network becomes text nodes, never markup; no string contains HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -12,26 +12,26 @@ function filled(made, attributes, children) {
   return made;
 }
 
-/** An element; an attribute that is a function listens to the event of its name. */
+/** An HTML element. An attribute with a function as its value becomes an event listener. */
 export const el = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children);
 
-/** The same, of SVG. */
+/** An SVG element. */
 export const svg = (name, attributes = {}, ...children) =>
   filled(document.createElementNS(SVG, name), attributes, children);
 
-/** Something for those who listen to the page. */
+/** Announces a text to screen readers. */
 export function say(words) {
   document.getElementById("said").textContent = words;
 }
 
-/** What is shown until there is something to show. */
+/** The placeholder while data loads. */
 export const loading = () => el("p", { class: "quiet loading", role: "status" }, "Loading …");
 
-/** Nothing is there, and why. */
+/** The placeholder for an empty list, with the reason. */
 export const empty = (title, ...words) =>
   el("div", { class: "empty" }, el("p", { class: "empty-title" }, title), el("p", { class: "quiet" }, ...words));
 
-/** What went wrong, and a way to try again. */
+/** An error, with a retry button if `again` is given. */
 export const failure = (error, again) =>
   el("div", { class: "notice bad", role: "alert" },
     el("p", {}, error.message),
@@ -51,22 +51,22 @@ export function table({ caption, columns, rows, opens }) {
     el("tbody", { role: "rowgroup" }, rows.map((row) => rowOf(shown, row))));
 }
 
-/** One line of it. */
+/** One row of a table. */
 export const rowOf = (columns, row) =>
   el("tr", { role: "row" }, columns.filter((one) => !one.hidden).map((one) =>
     el("td", { role: "cell", class: one.number ? "number" : one.long && "long", "data-label": one.label }, one.cell(row))));
 
-/** Names and what they stand for; what is null is left out. */
+/** A list of names and values; empty values are left out. */
 export const pairs = (lines) =>
   el("dl", { class: "pairs" }, lines.filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 
-/** A number that matters, and what it is. */
+/** A key figure with its label. */
 export const tile = (label, value, more) =>
   el("div", { class: "tile" }, el("div", { class: "tile-label" }, label), el("div", { class: "tile-value" }, value),
     more && el("div", { class: "quiet small" }, more));
 
-/** A window over the page. It takes the focus, and gives it back when it is closed, by Escape too. */
+/** A modal dialog. It takes the focus and returns it on close. */
 export function overlay(title, ...children) {
   const from = /** @type {HTMLElement | null} */ (document.activeElement);
   const back = () => (from?.isConnected ? from : document.getElementById("main")).focus();
@@ -77,7 +77,7 @@ export function overlay(title, ...children) {
   return box;
 }
 
-/** Asks before something is done; `act` does it, and its refusal is shown where it was asked for. */
+/** A confirmation dialog. `act` runs on confirmation; its error is shown in the dialog. */
 export function confirmed(title, words, label, act) {
   const trouble = el("div", {});
   const yes = el("button", { type: "button", class: "danger", click: async () => {

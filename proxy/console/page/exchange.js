@@ -1,8 +1,8 @@
-// One exchange, and why its number is what it is. Law: everything here is what the ledger says; nothing is worked out anew.
+// One exchange and the explanation of its charge. Invariant: all values come from the ledger; nothing is computed here.
 
 import { ask, askUnfinished, pause } from "./api.js";
 import { el, loading, pairs, svg, table } from "./dom.js";
-import { standing } from "./live.js";
+import { runningDetails } from "./live.js";
 import { count, exact, many, mark, moment, money, nusd, OUTCOMES, percent, SOURCES, span } from "./words.js";
 
 export const title = "Exchange";
@@ -11,48 +11,48 @@ const BILLED = {
   "prompt+output": "The prompt and the output are billed.",
   prompt: "Only the prompt is billed.",
   output: "Only the output is billed.",
-  nothing: "Nothing of it is billed.",
+  nothing: "Nothing is billed.",
 };
-const PER = { audio_hour: "an hour", searches: "a thousand", image: "each", request: "each" };
+const PER = { audio_hour: "per hour", searches: "per thousand", image: "each", request: "each" };
 
 const plain = (name) => name.replaceAll("_", " ");
 const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : typeof value === "number" ? count(value) : String(value));
 const section = (name, ...children) => el("section", { class: "card" }, el("h2", {}, name), ...children);
 const wide = (made) => (made.classList.add("wide"), made);
 
-// -- in words
+// -- summary text
 
 function counted({ usage }) {
   const words = [(SOURCES[usage.source] ?? [null, `The counts are ${usage.source}.`])[1]];
-  if (usage.source === "estimated" && usage.estimator) words.push(`By the estimator ${usage.estimator}, from the evidence below.`);
-  if (usage.expected_error !== null) words.push(`It is typically right within ${percent(usage.expected_error)}.`);
+  if (usage.source === "estimated" && usage.estimator) words.push(`Estimator: ${usage.estimator}. Its input is listed under “Evidence”.`);
+  if (usage.expected_error !== null) words.push(`The typical error is ± ${percent(usage.expected_error)}.`);
   const { prompt_tokens: prompt, completion_tokens: output } = usage.counts;
   if (prompt !== undefined || output !== undefined) {
-    words.push(`That is ${many(prompt ?? 0, "prompt token")} and ${many(output ?? 0, "output token")}.`);
+    words.push(`Counts: ${many(prompt ?? 0, "prompt token")} and ${many(output ?? 0, "output token")}.`);
   }
   return words.join(" ");
 }
 
 function priced({ charge, adjustments, charge_usd }) {
-  if (charge.usd === null) return "It has no charge: its price is not known.";
+  if (charge.usd === null) return "No charge: the model had no price.";
   const words = [BILLED[charge.billed] ?? ""];
-  if (charge.price?.version) words.push(`At the price version ${charge.price.version}, which held when it began, it came to ${exact(nusd(charge.usd))}.`);
-  else words.push(`It came to ${exact(nusd(charge.usd))}.`);
-  if (adjustments.length) words.push(`After ${many(adjustments.length, "correction")} it is ${charge_usd === null ? "not known" : exact(nusd(charge_usd))}.`);
+  if (charge.price?.version) words.push(`Charge at price version ${charge.price.version} (in effect at the start): ${exact(nusd(charge.usd))}.`);
+  else words.push(`Charge: ${exact(nusd(charge.usd))}.`);
+  if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${charge_usd === null ? "unknown" : exact(nusd(charge_usd))}.`);
   return words.join(" ").trim();
 }
 
 function story(one) {
   const end = (OUTCOMES[one.outcome] ?? [null, `It ended as ${one.outcome}.`])[1];
-  const asked = `The key ${one.key_alias} asked ${one.provider} for ${one.model}${one.upstream_model === one.model ? "" : ` (there: ${one.upstream_model})`}`;
-  const tried = one.attempts.length ? ` ${many(one.attempts.length, "provider")} had been asked in vain before.` : "";
-  const answered = one.streamed ? " It was a stream" : " It was answered in one piece";
+  const request = `Key ${one.key_alias} requested ${one.model} from ${one.provider}${one.upstream_model === one.model ? "" : ` (model name there: ${one.upstream_model})`}`;
+  const tried = one.attempts.length ? ` ${many(one.attempts.length, "earlier attempt")} failed.` : "";
+  const answered = one.streamed ? " The answer was streamed" : " The answer was not streamed";
   return el("div", { class: "story" },
-    el("p", {}, `${asked}.${tried}${answered} of ${many(one.events, "event")} and ${many(one.bytes, "byte")}, and took ${span(one.timeline.duration_ms)}. `, end),
+    el("p", {}, `${request}.${tried}${answered}: ${many(one.events, "event")}, ${many(one.bytes, "byte")}, ${span(one.timeline.duration_ms)}. `, end),
     el("p", {}, counted(one)), el("p", {}, priced(one)));
 }
 
-// -- its time
+// -- timeline
 
 function timeline({ timeline: line }) {
   const settled = Math.max(0, Number(new Date(line.settled_at)) - Number(new Date(line.ended_at)));
@@ -70,31 +70,31 @@ function timeline({ timeline: line }) {
   return section("Timeline",
     svg("svg", { class: "timeline", viewBox: "0 0 1000 18", preserveAspectRatio: "none", role: "img", "aria-label": words }, bar),
     el("ul", { class: "legend" }, parts.map(([name, ms, what]) => el("li", {}, el("span", { class: `swatch time-${name}` }), `${span(ms)} ${what}`))),
-    el("p", { class: "small" }, `It stood in the ledger ${span(settled)} after it had ended.`),
-    pairs([["Began", moment(line.started_at)], ["First token", line.first_token_at && moment(line.first_token_at)],
+    el("p", { class: "small" }, `Settled in the ledger ${span(settled)} after the end.`),
+    pairs([["Started", moment(line.started_at)], ["First token", line.first_token_at && moment(line.first_token_at)],
       ["Ended", moment(line.ended_at)], ["Settled", moment(line.settled_at)],
       ...Object.entries(line.provider_timings).map(([name, value]) => [`Provider's ${plain(name)}`, text(value)])]));
 }
 
-// -- its counts
+// -- usage
 
 function usage({ usage: used }) {
-  return section("Where the counts come from", el("p", {}, mark(SOURCES, used.source)),
+  return section("Usage", el("p", {}, mark(SOURCES, used.source)),
     pairs(Object.entries(used.counts).map(([name, number]) => [plain(name), count(number)])),
-    used.estimator && pairs([["Estimator", used.estimator], ["Expected error", used.expected_error === null ? "not known yet" : `± ${percent(used.expected_error)}`]]),
+    used.estimator && pairs([["Estimator", used.estimator], ["Expected error", used.expected_error === null ? "unknown" : `± ${percent(used.expected_error)}`]]),
     used.evidence && [el("h3", {}, "Evidence"), pairs(Object.entries(used.evidence).map(([name, value]) => [plain(name), text(value)]))],
-    used.flags.length > 0 && pairs([["Noticed", used.flags.map(plain).join(", ")]]),
-    used.reported && el("details", {}, el("summary", {}, "As the provider wrote it"), el("pre", { tabindex: 0 }, JSON.stringify(used.reported, null, 2))));
+    used.flags.length > 0 && pairs([["Flags", used.flags.map(plain).join(", ")]]),
+    used.reported && el("details", {}, el("summary", {}, "Usage object of the provider"), el("pre", { tabindex: 0 }, JSON.stringify(used.reported, null, 2))));
 }
 
-// -- its money
+// -- charge
 
-const per = (part) => `${exact(nusd(part.rate_usd))} ${PER[part.price] ?? "a million"}`;
+const per = (part) => `${exact(nusd(part.rate_usd))} ${PER[part.price] ?? "per million"}`;
 
 function sums(one) {
   const { charge } = one;
-  const lines = table({ caption: "What the charge is the sum of", rows: charge.addends, columns: [
-    { label: "What", cell: (part) => plain(part.price) },
+  const lines = table({ caption: "Calculation of the charge", rows: charge.addends, columns: [
+    { label: "Item", cell: (part) => plain(part.price) },
     { label: "Units", number: true, cell: (part) => count(part.units) },
     { label: "Price (USD)", number: true, cell: per },
     { label: "Amount", number: true, cell: (part) => el("span", { class: "figure" }, `$${part.amount_usd}`) },
@@ -102,37 +102,37 @@ function sums(one) {
   if (charge.usd !== null) lines.append(el("tfoot", { role: "rowgroup" }, el("tr", { role: "row" },
     el("th", { scope: "row", role: "rowheader", colspan: 3 }, "Charge"), el("td", { role: "cell", class: "number" }, el("strong", { class: "figure" }, exact(nusd(charge.usd)))))));
   const rates = charge.price && Object.entries(charge.price).filter(([name]) => name !== "version").map(([name, value]) => [plain(name), text(value)]);
-  return section("Charge", charge.addends.length ? lines : el("p", {}, "There is nothing to add up: ", one.explanation, "."),
-    pairs([["Price version", one.price_version], ["Held while it ran", one.held_usd && money(one.held_usd)],
-      ["Cost to us", one.cost && money(one.cost.usd)], ["Cost's price version", one.cost?.price?.version]]),
-    rates && el("details", {}, el("summary", {}, "All prices of this version, USD a million"), pairs(rates)));
+  return section("Charge", charge.addends.length ? lines : el("p", {}, "No items to add up: ", one.explanation, "."),
+    pairs([["Price version", one.price_version], ["Reserved while it ran", one.held_usd && money(one.held_usd)],
+      ["Provider cost", one.cost && money(one.cost.usd)], ["Price version of the cost", one.cost?.price?.version]]),
+    rates && el("details", {}, el("summary", {}, "All prices of this version, USD per million"), pairs(rates)));
 }
 
 function attempts({ attempts: made }) {
   if (!made.length) return null;
-  return wide(section("Asked in vain before", table({ caption: "Providers that gave nothing", rows: made, columns: [
-    { label: "Provider", long: true, cell: (one) => one.provider }, { label: "Its model", long: true, cell: (one) => one.upstream_model },
-    { label: "What happened", long: true, cell: (one) => one.failed }, { label: "Status", number: true, cell: (one) => one.status ?? "not reached" },
-    { label: "When", cell: (one) => moment(new Date(one.started_at * 1000).toISOString()) }, { label: "Took", number: true, cell: (one) => span(one.duration_ms) },
+  return wide(section("Failed attempts", table({ caption: "Providers tried before", rows: made, columns: [
+    { label: "Provider", long: true, cell: (one) => one.provider }, { label: "Model there", long: true, cell: (one) => one.upstream_model },
+    { label: "Failure", long: true, cell: (one) => one.failed }, { label: "Status", number: true, cell: (one) => one.status ?? "no response" },
+    { label: "When", cell: (one) => moment(new Date(one.started_at * 1000).toISOString()) }, { label: "Duration", number: true, cell: (one) => span(one.duration_ms) },
   ] })));
 }
 
 function corrections({ adjustments, charge_usd }) {
   if (!adjustments.length) return null;
   const counts = (one) => Object.entries(one.counts).filter(([, number]) => number).map(([name, number]) => `${plain(name)} ${number > 0 ? "+" : "−"}${count(Math.abs(number))}`).join(", ") || "–";
-  return wide(section("Corrections", table({ caption: "Later entries; every number is a difference", rows: adjustments, columns: [
-    { label: "When", cell: (one) => moment(one.settled_at) }, { label: "Why", long: true, cell: (one) => one.reason || "–" }, { label: "By", long: true, cell: (one) => one.actor ?? "–" },
+  return wide(section("Corrections", table({ caption: "Later entries; each number is a difference", rows: adjustments, columns: [
+    { label: "When", cell: (one) => moment(one.settled_at) }, { label: "Reason", long: true, cell: (one) => one.reason || "–" }, { label: "By", long: true, cell: (one) => one.actor ?? "–" },
     { label: "Counts", cell: counts }, { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
-  ] }), el("p", {}, "Together with these it comes to ", money(charge_usd), ".")));
+  ] }), el("p", {}, "Charge with corrections: ", money(charge_usd), ".")));
 }
 
-const rest = (one) => wide(section("All else", pairs([
-  ["Exchange", el("code", {}, one.id)], ["Entry", el("code", {}, one.entry_id)], ["Provider's answer", one.provider_response_id && el("code", {}, one.provider_response_id)],
+const rest = (one) => wide(section("Other details", pairs([
+  ["Exchange", el("code", {}, one.id)], ["Entry", el("code", {}, one.entry_id)], ["Provider's response id", one.provider_response_id && el("code", {}, one.provider_response_id)],
   ["Endpoint", el("code", {}, one.endpoint)], ["Finish reason", one.finish_reason], ["Situation", one.situation && plain(one.situation)],
   ...Object.entries(one.details).map(([name, value]) => [plain(name), text(value)])])));
 
 function draw(body, one) {
-  document.title = `${one.model}, an exchange · Tokenweir`;
+  document.title = `Exchange: ${one.model} · Tokenweir`;
   body.replaceChildren(
     el("div", { class: "headline" }, el("div", {}, el("div", { class: "big" }, one.charge_usd === null ? "no charge" : exact(nusd(one.charge_usd))), el("div", { class: "quiet" }, "charged")),
       el("div", { class: "row" }, mark(OUTCOMES, one.outcome), mark(SOURCES, one.usage.source))),
@@ -140,7 +140,7 @@ function draw(body, one) {
     el("div", { class: "cards" }, [sums(one), el("div", { class: "stack" }, usage(one), timeline(one)), attempts(one), corrections(one), rest(one)].filter(Boolean)));
 }
 
-/** Waits for one that runs, showing what is known of it. */
+/** Shows the exchange; while it runs, shows its progress and waits for its end. */
 export async function show(body, { id, signal }) {
   const back = el("p", {}, el("a", { href: "#/exchanges" }, "← Exchanges"));
   const found = el("div", {}, loading());
@@ -149,7 +149,7 @@ export async function show(body, { id, signal }) {
     const [one, wait] = await askUnfinished(`v1/exchanges/${encodeURIComponent(id)}`, { signal });
     if (wait === null) return draw(found, one);
     const running = (await ask("v1/live", { signal })).data.find((stream) => stream.id === id);
-    found.replaceChildren(el("p", { class: "notice", role: "status" }, running ? "It still runs. This page explains it as soon as it has ended." : "It has ended, or runs where it cannot be seen from here, and is not in the ledger yet. This page waits for it."), running ? standing(running) : "");
+    found.replaceChildren(el("p", { class: "notice", role: "status" }, running ? "Still running. This page shows the explanation after the exchange has ended." : "Not in the ledger yet. The exchange has just ended, or runs on a machine that this page cannot query. This page updates by itself."), running ? runningDetails(running) : "");
     await pause(wait, signal);
   }
   return undefined;

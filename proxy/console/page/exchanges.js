@@ -1,4 +1,4 @@
-// Settled exchanges, newest first. Law: the filters stand in the address; what is older comes when it is asked for.
+// Settled exchanges, newest first. Invariant: the URL holds the filters.
 
 import { ask, everyKey } from "./api.js";
 import { el, empty, failure, loading, rowOf, say, table } from "./dom.js";
@@ -9,14 +9,14 @@ export const title = "Exchanges";
 const FIELDS = ["key_id", "model", "outcome", "usage_source", "from", "to"];
 
 const columns = (me) => [
-  { label: "Began", cell: (one) => el("a", { class: "row-link", href: `#/exchanges/${one.id}` }, moment(one.started_at)) },
+  { label: "Started", cell: (one) => el("a", { class: "row-link", href: `#/exchanges/${one.id}` }, moment(one.started_at)) },
   { label: "Model", long: true, cell: (one) => one.model },
   { label: "Key", long: true, cell: (one) => one.key_alias, hidden: me.role === "key" },
-  { label: "Ended", cell: (one) => mark(OUTCOMES, one.outcome) },
+  { label: "Outcome", cell: (one) => mark(OUTCOMES, one.outcome) },
   { label: "Usage", cell: (one) => mark(SOURCES, one.usage_source) },
   { label: "Prompt", number: true, cell: (one) => count(one.prompt_tokens) },
   { label: "Output", number: true, cell: (one) => count(one.completion_tokens) },
-  { label: "Took", number: true, cell: (one) => span(one.duration_ms) },
+  { label: "Duration", number: true, cell: (one) => span(one.duration_ms) },
   { label: "Charge", number: true, cell: (one) => [money(one.charge_usd), one.adjustments > 0 && el("span", { class: "mark careful", title: many(one.adjustments, "correction") }, "corrected")] },
   { label: "Cost", number: true, cell: (one) => money(one.cost_usd), hidden: me.role === "key" },
 ];
@@ -38,15 +38,15 @@ function form(query, keys, me) {
   const time = (name, label) => el("label", {}, label, el("input", { type: "datetime-local", name, value: query.get(name) }));
   const made = el("form", { class: "filters", submit: go },
     me.role === "operator" && select("key_id", "Key", keys.map((key) => [key.token, key.key_alias]), query.get("key_id")),
-    el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "all, or a whole name", autocomplete: "off" })),
-    select("outcome", "Ended", named(OUTCOMES), query.get("outcome")),
+    el("label", {}, "Model", el("input", { name: "model", value: query.get("model"), maxlength: 256, placeholder: "all, or the full name", autocomplete: "off" })),
+    select("outcome", "Outcome", named(OUTCOMES), query.get("outcome")),
     select("usage_source", "Usage", named(SOURCES), query.get("usage_source")),
     time("from", "From"), time("to", "Until"),
     el("div", { class: "row" }, el("button", { class: "main" }, "Filter"), el("a", { class: "button", href: "#/exchanges" }, "Clear")));
   return made;
 }
 
-/** Local times of the form → Unix seconds. */
+/** Local time of a form field → Unix seconds. */
 const seconds = (local) => (local ? Math.floor(new Date(local).getTime() / 1000) : "");
 
 function wanted(query, after) {
@@ -55,10 +55,10 @@ function wanted(query, after) {
 }
 
 const nothing = (filtered) => filtered
-  ? empty("No exchange fits.", "Loosen a filter, or ", el("a", { href: "#/exchanges" }, "look at all of them"), ".")
-  : empty("No exchange is settled yet.", "Every request that reached a provider is here about a second after it ended. What runs now is under ", el("a", { href: "#/live" }, "Live"), ".");
+  ? empty("No matching exchanges.", "Change a filter, or ", el("a", { href: "#/exchanges" }, "show all exchanges"), ".")
+  : empty("No settled exchanges yet.", "A request appears here about a second after it ends. Running requests are under ", el("a", { href: "#/live" }, "Live"), ".");
 
-/** The list of what the address says. */
+/** The list for the filters in the URL. */
 export async function show(body, { me, signal, query }) {
   body.replaceChildren(loading());
   const keys = me.role === "operator" ? await everyKey(signal) : [];
@@ -77,8 +77,8 @@ export async function show(body, { me, signal, query }) {
       }
       lines?.tBodies[0].append(...page.data.map((one) => rowOf(heads, one)));
       if (!lines && !page.has_more) list.replaceChildren(nothing(FIELDS.some((name) => query.get(name))));
-      if (!lines && page.has_more) list.replaceChildren(empty("None of the newest ones fits.", "There are older ones that were not looked at yet."));
-      if (page.has_more) more.replaceChildren(el("button", { type: "button", click: () => add(page.next_after) }, "Show older ones"));
+      if (!lines && page.has_more) list.replaceChildren(empty("No match among the newest exchanges.", "Older exchanges have not been searched yet."));
+      if (page.has_more) more.replaceChildren(el("button", { type: "button", click: () => add(page.next_after) }, "Show older exchanges"));
       if (after) say(`${many(page.data.length, "more exchange")} shown.`);
     } catch (error) {
       if (!signal.aborted) more.replaceChildren(failure(error, () => add(after)));

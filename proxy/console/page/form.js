@@ -1,4 +1,4 @@
-// A form over the page. Law: only what was changed is sent, and a refusal stands beside the field it is about.
+// A form in a dialog. Invariants: only changed fields are sent; an error marks the field that it names.
 
 import { el, failure, overlay } from "./dom.js";
 
@@ -15,7 +15,7 @@ const line = (name, field, value) => el("div", { class: "field-line" },
   el("label", { for: `field-${name}` }, field.label), control(name, field, value),
   el("div", { class: "quiet small", id: `about-${name}` }, field.hint ?? ""));
 
-/** Beside its field, or below all of them. */
+/** Shows an error and marks its field. */
 function refused(form, error, trouble) {
   form.querySelectorAll("[aria-invalid]").forEach((one) => one.removeAttribute("aria-invalid"));
   const field = error.param && form.elements[error.param];
@@ -26,9 +26,9 @@ function refused(form, error, trouble) {
 }
 
 /**
- * Opens it. `fields`: name → {label, hint, options or type, from: what is there → its text, to: text → what is sent,
- * with: another field that is sent when this one is}. `fresh`: nothing is there yet, and whatever is not empty is sent.
- * `send` gets the body; `done` its answer.
+ * Opens a form. `fields`: name → {label, hint, options or type, from: object → text, to: text → value to send,
+ * with: another field; this one is sent when that one changes}. `fresh`: a new object; every non-empty field is sent.
+ * `send` gets the body, `done` the answer.
  * @param {{title: string, words?: any, fields: Record<string, any>, one?: any, fresh?: boolean, label: string,
  *   send: (body: object) => Promise<any>, done: (answer: any) => void}} options
  */

@@ -1,4 +1,4 @@
-// What runs now. Law: a stream's line stays where it is while its numbers grow, so that it can be read and clicked.
+// Running streams. Invariant: a row keeps its place while its numbers change, so that it can be read and clicked.
 
 import { events, pause } from "./api.js";
 import { el, empty, failure, loading, pairs, rowOf, table, tile } from "./dom.js";
@@ -8,22 +8,22 @@ export const title = "Live";
 
 const RETRY_S = 3;
 const ENDED_MAX = 8;
-const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client gone, read to its end" };
+const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client disconnected, draining" };
 
-// A proxy that says nothing for so long may be dead.
+// Without a heartbeat for this time, a proxy may have crashed.
 const SILENT_S = 10;
 
-/** How much is known of other machines, where it is less than all. */
+/** Notices for incomplete coverage of other machines. */
 const COVERAGE = {
-  partial: "Other machines run more than can be shown here; each shows its own at its own console, and all is in the ledger once it ends.",
-  unknown: "What other machines run cannot be asked now: the queue does not answer. It is in the ledger once it ends.",
+  partial: "Other machines run more streams than this page can show. Their own consoles show them. All of them are in the ledger after they end.",
+  unknown: "Streams of other machines cannot be shown: the queue does not answer. They are in the ledger after they end.",
 };
 
 function where(one) {
   if (one.node === null) return "this machine";
   const age = one.heartbeat_age_s > SILENT_S
-    ? el("span", { class: "mark careful", title: "It has not said anything for so long. If it is dead, its streams are settled from what was known." }, `silent for ${span(one.heartbeat_age_s * 1000)}`)
-    : el("span", { class: "quiet small" }, "a few seconds old");
+    ? el("span", { class: "mark careful", title: "This proxy has sent no heartbeat for this time. If it has crashed, its streams are settled from their last recorded progress." }, `no heartbeat for ${span(one.heartbeat_age_s * 1000)}`)
+    : el("span", { class: "quiet small" }, "updated a few seconds ago");
   return [el("div", { title: `proxy ${one.node}` }, one.node.slice(0, 8)), age];
 }
 
@@ -33,7 +33,7 @@ const COLUMNS = (me, alone) => [
   { label: "State", cell: (one) => STATES[one.state] },
   { label: "Prompt", number: true, cell: (one) => count(one.prompt_tokens) },
   { label: "Output", number: true, cell: (one) => el("span", { class: "growing" }, count(one.completion_tokens)) },
-  { label: "Counted", cell: (one) => mark(SOURCES, one.usage_source) },
+  { label: "Usage", cell: (one) => mark(SOURCES, one.usage_source) },
   { label: "Charge", number: true, cell: (one) => money(one.charge_usd) },
   { label: "Cost", number: true, cell: (one) => money(one.cost_usd), hidden: me.role === "key" },
   { label: "Age", number: true, cell: (one) => span(one.age_s * 1000) },
@@ -46,8 +46,8 @@ class Board {
     this.lines = new Map();
     this.ended = [];
     this.tiles = el("div", { class: "tiles" });
-    this.running = table({ caption: "Streams that run", columns: this.columns, rows: [], opens: true });
-    this.none = empty("Nothing runs at this moment.", "A request appears here when it is sent on to its provider, and leaves when it ends: send one, or look at what ended under ", el("a", { href: "#/exchanges" }, "Exchanges"), ".");
+    this.running = table({ caption: "Running streams", columns: this.columns, rows: [], opens: true });
+    this.none = empty("No running streams.", "A request appears here when it is sent to its provider, and disappears when it ends. Ended requests are under ", el("a", { href: "#/exchanges" }, "Exchanges"), ".");
     this.past = el("section", { hidden: true });
     this.trouble = el("div", {});
     body.replaceChildren(this.trouble, this.tiles, this.running, this.none, this.past);
@@ -57,7 +57,7 @@ class Board {
     const less = COVERAGE[seen.remote_coverage];
     this.trouble.replaceChildren(less ? el("p", { class: "notice small" }, less) : "");
     this.tiles.replaceChildren(
-      tile("Running", count(seen.running), seen.remote_nodes ? `on this machine and by ${many(seen.remote_nodes, "other proxy", "other proxies")}`
+      tile("Running", count(seen.running), seen.remote_nodes ? `on this machine and ${many(seen.remote_nodes, "other proxy", "other proxies")}`
         : seen.processes > 1 ? `in ${many(seen.processes, "process", "processes")}` : "on this machine"),
       tile("Output tokens so far", count(seen.completion_tokens)),
       tile("Charge so far", money(seen.charge_usd), "if all ended now"));
@@ -67,7 +67,7 @@ class Board {
     this.running.hidden = present.size === 0;
     this.none.hidden = present.size > 0;
     const more = seen.running - seen.data.length;
-    this.running.caption.textContent = more > 0 ? `The ${count(seen.data.length)} newest streams of ${count(seen.running)}` : "Streams that run";
+    this.running.caption.textContent = more > 0 ? `The newest ${count(seen.data.length)} of ${count(seen.running)} streams` : "Running streams";
   }
 
   put(one) {
@@ -75,7 +75,7 @@ class Board {
     const line = this.lines.get(one.id);
     this.lines.set(one.id, { one, row: line?.row ?? fresh });
     if (!line) return this.running.tBodies[0].prepend(fresh);
-    // The first cell has the link, and perhaps the focus: it never changes.
+    // The first cell holds the link and may have the focus: keep it.
     [...fresh.cells].forEach((cell, number) => number && line.row.cells[number].replaceChildren(...cell.childNodes));
     return undefined;
   }
@@ -84,19 +84,19 @@ class Board {
     if (row.contains(document.activeElement)) document.getElementById("main").focus();
     row.remove();
     this.lines.delete(id);
-    if (one.node !== null && coverage !== "complete") return;  // it may only be out of sight
+    if (one.node !== null && coverage !== "complete") return;  // it may still run, but not be listed
     this.ended = [one, ...this.ended].slice(0, ENDED_MAX);
     this.past.hidden = false;
-    this.past.replaceChildren(el("h2", {}, "Ended while you looked"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
-      el("li", {}, el("a", { href: `#/exchanges/${gone.id}` }, gone.model), ` · ${gone.key_alias} · began `, moment(gone.started_at)))));
+    this.past.replaceChildren(el("h2", {}, "Ended while this page was open"), el("ul", { class: "plain-list" }, this.ended.map((gone) =>
+      el("li", {}, el("a", { href: `#/exchanges/${gone.id}` }, gone.model), ` · ${gone.key_alias} · started `, moment(gone.started_at)))));
   }
 
   lost(error, again) {
-    this.trouble.replaceChildren(failure(new Error(`${error.message} What is shown is no longer live; trying again.`), again));
+    this.trouble.replaceChildren(failure(new Error(`${error.message} The data below is not live any more; reconnecting.`), again));
   }
 }
 
-/** Until it is left. */
+/** Updates until the view is left. */
 export async function show(body, { me, signal }) {
   body.replaceChildren(loading());
   let board = null;
@@ -115,9 +115,9 @@ export async function show(body, { me, signal }) {
   }
 }
 
-/** One that runs, on its own page: what is known of it yet. */
-export const standing = (one) => pairs([
-  ["Model", one.model], ["Key", one.key_alias], ["State", STATES[one.state]], ["Began", moment(one.started_at)],
+/** The details of a running exchange, for its own page. */
+export const runningDetails = (one) => pairs([
+  ["Model", one.model], ["Key", one.key_alias], ["State", STATES[one.state]], ["Started", moment(one.started_at)],
   ["Prompt tokens", count(one.prompt_tokens)], ["Output tokens so far", count(one.completion_tokens)],
   ["Charge so far", money(one.charge_usd)], ["Runs on", one.node === null ? null : el("span", {}, where(one))],
 ]);

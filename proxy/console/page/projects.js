@@ -1,4 +1,4 @@
-// Organizations and their projects: made, limited, topped up, blocked. Law: what a project uses, its organization uses.
+// Organizations and projects. Invariant: usage of a project counts for its organization, too.
 
 import { everyAccount, post } from "./api.js";
 import { confirmed, el, loading, say, table } from "./dom.js";
@@ -11,13 +11,13 @@ export const operator = true;
 function block(one, done) {
   const path = one.blocked ? "account/unblock" : "account/block";
   const act = async () => (await post(path, { account: one.id }), done(`${one.name} is ${one.blocked ? "unblocked" : "blocked"}.`));
-  if (one.blocked) return confirmed(`Unblock ${one.name}?`, "Its keys count again at once, as far as nothing else is blocked.", "Unblock", act);
-  return confirmed(`Block ${one.name}?`, `Requests of every key of this ${one.kind} are refused until you unblock it; what runs goes on.`, "Block", act);
+  if (one.blocked) return confirmed(`Unblock ${one.name}?`, "Requests of its keys are accepted again at once, unless the key, its project or its organization is still blocked.", "Unblock", act);
+  return confirmed(`Block ${one.name}?`, `Requests of every key of this ${one.kind} are refused until you unblock it. Running requests continue.`, "Block", act);
 }
 
 function actions(one, again) {
   const button = (words, act) => el("button", { type: "button", class: "small", "aria-label": `${words}: ${one.kind} ${one.name}`, click: act }, words);
-  const pay = () => creditForm(one.name, one, { account: one.id }, (paid) => again(`$${paid.usd} is paid in for ${one.name}.`));
+  const pay = () => creditForm(one.name, one, { account: one.id }, (paid) => again(`$${paid.usd} credit added for ${one.name}.`));
   return el("div", { class: "row" },
     button("Limits", () => accountForm(one, one.kind, {}, () => again(`${one.name} is changed.`))),
     takesCredit(one) && button("Top up", pay), button(one.blocked ? "Unblock" : "Block", () => block(one, again)));
@@ -35,23 +35,23 @@ const state = (one, above) => {
 
 const columns = (again, byId) => [
   { label: "Name", long: true, cell: name },
-  { label: "State", cell: (one) => state(one, byId.get(one.organization_id)) },
-  { label: "Spent in all", number: true, cell: (one) => money(one.spend) },
+  { label: "Status", cell: (one) => state(one, byId.get(one.organization_id)) },
+  { label: "Lifetime spend", number: true, cell: (one) => money(one.spend) },
   { label: "Limits", long: true, cell: limits },
   { label: "Actions", cell: (one) => actions(one, again) },
 ];
 
-/** Every organization, its projects below it. */
+/** All organizations, each followed by its projects. */
 export async function show(body, { signal }) {
   body.replaceChildren(loading());
   let organizations = [];
   const place = el("div", {}, loading());
   const above = () => Object.fromEntries(organizations.map((one) => [one.id, one.name]));
   const make = (kind) => el("button", { type: "button", class: kind === "project" && "main", click: () =>
-    accountForm(null, kind, above(), (one) => fill(`${one.name} is made.`)) }, `New ${kind}`);
+    accountForm(null, kind, above(), (one) => fill(`${one.name} is created.`)) }, `New ${kind}`);
   const first = make("project");
   body.replaceChildren(el("div", { class: "row spread" }, el("div", { class: "row" }, first, make("organization"))), place,
-    el("p", { class: "quiet small" }, "A request must pass the limits of its key, of the key's project, and of the project's organization. What all of them have spent is under ", el("a", { href: "#/spend?by=project" }, "Spend"), "."));
+    el("p", { class: "quiet small" }, "A request must be within the limits of its key, its project and its organization. Spend by project is under ", el("a", { href: "#/spend?by=project" }, "Spend"), "."));
   async function fill(words) {
     const every = await everyAccount(signal);
     organizations = every.filter((one) => one.kind === "organization");

@@ -1,4 +1,4 @@
-// What was spent: by day, and by model, key or project. Law: a day is a day of UTC, as the ledger has it; sums are whole nUSD.
+// Spend by day, and by model, key or project. Invariants: days are in UTC, as in the ledger; sums are whole nUSD.
 
 import { buckets, everyAccount, everyKey, projectName } from "./api.js";
 import { bars } from "./chart.js";
@@ -8,9 +8,9 @@ import { brief, count, day, many, money, nusd, percent, shortDay } from "./words
 export const title = "Spend";
 
 const DAY_S = 86_400;
-// More colours are not told apart.
+// More colours are hard to distinguish.
 const SERIES_MAX = 6;
-const REST = "all others";
+const REST = "others";
 const BY = { model: ["line_item", "model", "Model"], key: ["api_key_id", "api_key_id", "Key"], project: ["project_id", "project_id", "Project"] };
 
 function choices(name, label, options, chosen, change) {
@@ -18,7 +18,7 @@ function choices(name, label, options, chosen, change) {
     el("option", { value, selected: value === chosen }, words))));
 }
 
-/** Asks for both reports, and the names of the keys. */
+/** Reads both reports and the names of keys or projects. */
 async function read(days, by, { me, signal }) {
   const start_time = (Math.floor(Date.now() / 1000 / DAY_S) - days + 1) * DAY_S;
   const [item, group] = BY[by];
@@ -34,11 +34,11 @@ async function read(days, by, { me, signal }) {
     ...keys.map((key) => [key.token, key.key_alias]), ...accounts.map((one) => [one.id, projectName(one, accounts)]),
   ];
   const aliases = new Map(named);
-  const name = (id) => aliases.get(id) ?? (id === me.key_id ? me.key_alias : id) ?? "without a name";
+  const name = (id) => aliases.get(id) ?? (id === me.key_id ? me.key_alias : id) ?? "unnamed";
   return { costs, usage, name, item, group };
 }
 
-/** Group → {name, charge, cost, requests, input, output}, the dearest first. */
+/** Group → {name, charge, cost, requests, input, output}, highest charge first. */
 function summed({ costs, usage, name, item, group }) {
   const groups = new Map();
   const of = (id) => {
@@ -69,13 +69,13 @@ function headline(groups, operator) {
   const tokens = groups.reduce((total, one) => total + one.input + one.output, 0);
   const margin = charge > 0n ? percent(Number(charge - cost) / Number(charge)) : "–";
   return el("div", { class: "tiles" },
-    tile("Charged", money(charge), operator ? "to the keys' owners, corrections included" : "corrections included"),
-    operator && tile("Cost", money(cost), "what providers charge"),
-    operator && tile("Margin", money(charge - cost), `${margin} of what is charged`),
+    tile("Charged", money(charge), "with corrections"),
+    operator && tile("Cost", money(cost), "charged by providers"),
+    operator && tile("Margin", money(charge - cost), `${margin} of the charge`),
     tile("Requests", count(requests)), tile("Tokens", count(tokens), "prompt and output"));
 }
 
-/** Only what is charged: a day of corrections alone may come to less than nothing, and has no bar. */
+/** Charges by day. A negative day (corrections only) has no bar. */
 function chart({ costs, item }, groups, signal) {
   const shown = groups.slice(0, groups.length > SERIES_MAX ? SERIES_MAX - 1 : SERIES_MAX);
   const place = new Map(shown.map((one) => [one.id, one.name]));
@@ -90,7 +90,7 @@ function chart({ costs, item }, groups, signal) {
     return { label: day(bucket.start_time), brief: shortDay(bucket.start_time), parts };
   });
   const words = (value) => brief(BigInt(Math.round(value)));
-  return bars({ name: "Charged per day (UTC)", bars: columns, series, words, signal });
+  return bars({ name: "Charge by day (UTC)", bars: columns, series, words, signal });
 }
 
 function share(one, all) {
@@ -104,7 +104,7 @@ function ranking(groups, by, operator) {
   const all = sum(groups, "charge");
   const [view, field] = { key: ["exchanges", "key_id"], model: ["exchanges", "model"], project: ["keys", "project"] }[by];
   const link = (one) => (one.id === null ? one.name : el("a", { href: `#/${view}?${new URLSearchParams({ [field]: one.id })}` }, one.name));
-  return table({ caption: `Per ${BY[by][2].toLowerCase()}`, rows: groups, columns: [
+  return table({ caption: `By ${BY[by][2].toLowerCase()}`, rows: groups, columns: [
     { label: BY[by][2], long: true, cell: link },
     { label: "Charge", number: true, cell: (one) => money(one.charge) },
     { label: "Share", number: true, cell: (one) => share(one, all) },
@@ -115,17 +115,17 @@ function ranking(groups, by, operator) {
   ] });
 }
 
-/** The chart's numbers. */
+/** The chart as a table. */
 function days({ costs }) {
   const rows = [...costs].reverse();
   const charge = (bucket) => bucket.results.reduce((total, one) => total + nusd(one.amount.value), 0n);
-  return el("details", {}, el("summary", {}, "The days as a table"), table({ caption: "Per day", rows, columns: [
+  return el("details", {}, el("summary", {}, "Table of days"), table({ caption: "By day", rows, columns: [
     { label: "Day (UTC)", cell: (bucket) => day(bucket.start_time) },
     { label: "Charge", number: true, cell: (bucket) => money(charge(bucket)) },
   ] }));
 }
 
-/** Days and grouping stand in the address, so that they can be kept as a bookmark. */
+/** The URL holds days and grouping, so that the view can be bookmarked. */
 export async function show(body, { me, signal, query }) {
   const chosen = { days: query.get("days") ?? "30", by: query.get("by") in BY ? query.get("by") : "model" };
   const change = (event) => {
@@ -135,8 +135,8 @@ export async function show(body, { me, signal, query }) {
   };
   const found = el("div", {}, loading());
   body.replaceChildren(el("form", { class: "filters" },
-    choices("days", "Days", { 7: "7 days", 30: "30 days", 90: "90 days" }, chosen.days, change),
-    me.role === "operator" && choices("by", "Per", { model: "model", key: "key", project: "project" }, chosen.by, change)), found);
+    choices("days", "Period", { 7: "7 days", 30: "30 days", 90: "90 days" }, chosen.days, change),
+    me.role === "operator" && choices("by", "Group by", { model: "model", key: "key", project: "project" }, chosen.by, change)), found);
   let asked = 0;
   async function fill() {
     const mine = (asked += 1);
@@ -145,7 +145,7 @@ export async function show(body, { me, signal, query }) {
       if (mine !== asked || signal.aborted) return;
       const groups = summed(report);
       if (!groups.length) {
-        found.replaceChildren(empty(`Nothing was spent in these ${many(report.costs.length, "day")}.`, "A day shows here as soon as its first exchange is settled, about a second after it ended."));
+        found.replaceChildren(empty(`No spend in the last ${many(report.costs.length, "day")}.`, "An exchange appears here when it is settled, about a second after its end."));
         return;
       }
       const operator = me.role === "operator";

@@ -1,5 +1,5 @@
-// Money, counts and times as people read them. Law: money is counted in whole nUSD (BigInt), never in fractions, and an
-// amount that is not nothing never looks like nothing; a time is local, and its title says it in UTC.
+// Formats money, counts and times. Invariants: money is whole nUSD (BigInt), never a float; an amount above zero is never
+// shown as zero; a time is local, with UTC in its title.
 
 import { el } from "./dom.js";
 
@@ -22,14 +22,14 @@ export function nusd(usd) {
   return sign ? -found : found;
 }
 
-/** All of its digits. */
+/** All digits. */
 export function exact(amount) {
   const size = amount < 0n ? -amount : amount;
   const part = String(size % NUSD).padStart(9, "0").replace(/0+$/, "");
   return `${amount < 0n ? "−" : ""}$${COUNT.format(size / NUSD)}${part && `.${part.padEnd(2, "0")}`}`;
 }
 
-/** Four decimals from a dollar up; below, three digits that say something. */
+/** Four decimals from one dollar up, three significant digits below. */
 export function brief(amount) {
   const size = amount < 0n ? -amount : amount;
   const kept = size >= NUSD ? 5 : Math.max(0, String(size).length - 3);
@@ -38,10 +38,10 @@ export function brief(amount) {
   return exact(amount < 0n ? -rounded : rounded);
 }
 
-/** nUSD, text or number of USD → an element, its title all digits. Null: a dash, which is not zero. */
+/** nUSD, text or number of USD → an element with all digits in its title. Null becomes a dash, not zero. */
 export function money(usd) {
   const amount = typeof usd === "bigint" ? usd : nusd(usd);
-  if (amount === null) return el("span", { class: "quiet", title: "not known" }, "–");
+  if (amount === null) return el("span", { class: "quiet", title: "unknown" }, "–");
   return el("span", { class: "figure", title: `${exact(amount)} USD` }, brief(amount));
 }
 
@@ -65,14 +65,14 @@ export function span(ms) {
 
 const utc = (at) => `${at.toISOString().replace("T", " ").replace("Z", "")} UTC`;
 
-/** An ISO time, with its year if it may be far away; null: a dash. */
+/** An ISO time; `far` adds the year. Null becomes a dash. */
 export function moment(iso, far = false) {
   if (!iso) return "–";
   const at = new Date(iso);
   return el("time", { datetime: iso, title: utc(at) }, (far ? FAR_MOMENT : MOMENT).format(at));
 }
 
-/** A date that may be far away, with its year. */
+/** A date with its year. */
 export function date(iso) {
   const at = new Date(iso);
   return el("time", { datetime: iso, title: utc(at) },
@@ -84,30 +84,30 @@ export const day = (seconds) => UTC_DAY.format(new Date(seconds * 1000));
 export const shortDay = (seconds) => SHORT_DAY.format(new Date(seconds * 1000));
 
 export const OUTCOMES = {
-  served: ["served", "It ran to its end."],
-  client_left: ["client left", "The client left before its end."],
-  upstream_failed: ["provider failed", "The provider broke off before its end."],
-  upstream_stalled: ["provider stalled", "The provider fell silent, and was not waited for any longer."],
-  budget_cut: ["budget cut", "It was cut where its budget ended."],
-  shut_down: ["shut down", "The proxy was shut down while it ran."],
-  crashed: ["crashed", "The proxy died while it ran: what counts is what was recorded before."],
-  refused_upstream: ["refused", "The provider refused it."],
+  served: ["served", "The exchange completed."],
+  client_left: ["client left", "The client disconnected before the end."],
+  upstream_failed: ["provider failed", "The provider failed before the end."],
+  upstream_stalled: ["provider stalled", "The provider sent nothing for too long, so the proxy ended the exchange."],
+  budget_cut: ["budget cut", "The proxy stopped the exchange because its budget was used up."],
+  shut_down: ["shut down", "The proxy was shut down during the exchange."],
+  crashed: ["crashed", "The proxy crashed during the exchange. The usage is what was recorded before the crash."],
+  refused_upstream: ["refused", "The provider refused the request."],
 };
 
 export const SOURCES = {
-  reported: ["reported", "The provider reported the counts itself."],
-  estimated: ["estimated", "The provider never said what it used: the counts are estimated."],
-  none: ["none", "There is no usage: nobody reported any, and there was nothing to estimate from."],
+  reported: ["reported", "The provider reported the usage."],
+  estimated: ["estimated", "The provider did not report the usage. The counts are estimated."],
+  none: ["none", "No usage: the provider reported none, and there was nothing to estimate."],
 };
 
 export const RESULTS = {
-  done: ["done", "It was done."],
-  refused: ["refused", "It could not be done, and nothing has changed."],
-  failed: ["failed", "It broke off: whether it was done, the thing itself says."],
-  begun: ["not known", "It was begun, and nobody put down what became of it: the thing itself says."],
+  done: ["done", "The change was made."],
+  refused: ["refused", "The change was refused. Nothing changed."],
+  failed: ["failed", "The change failed with an error. Check whether it took effect."],
+  begun: ["unknown", "The change was started, but its result was not recorded. Check whether it took effect."],
 };
 
-/** A small mark: how an exchange ended, where its usage is from, or what became of an act. */
+/** A badge: outcome of an exchange, source of its usage, or result of a change. */
 export function mark(table, name) {
   const [label, words] = table[name] ?? [name, ""];
   const good = ["served", "reported", "done"].includes(name);

@@ -34,7 +34,7 @@ from proxy.journal.frames import decode_opened
 from proxy.keys.keyring import Keyring
 from proxy.metering.estimator.estimate import Estimator
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
-from proxy.reports.reports import read_paid
+from proxy.reports.totals import read_paid
 from proxy.reports.usage import UsageFilter as WantedSums
 from proxy.reports.usage import UsageTotals, read_usage
 from proxy.runtime.machine.command_store import CommandStore
@@ -95,7 +95,7 @@ class RunningExchanges:
         running = [exchange for one in here for exchange in one.running]
         if self._others is None:
             return RunningSnapshot(running, len(here))
-        found = await self._others.look({one.node for one in here})
+        found = await self._others.poll({one.node for one in here})
         return RunningSnapshot([*running, *found.running], len(here), found.nodes, found.coverage)
 
     async def key_of(self, exchange_id: str) -> str | None:
@@ -197,7 +197,7 @@ class Console:
         standing = StatusApi(
             self._threads,
             store.acts,
-            standings=self._budgets.counter_states,
+            counter_states=self._budgets.counter_states,
             subjects=partial(subjects, store.engine),
             paid=paid,
         )

@@ -1,5 +1,8 @@
-"""Organizations and projects, and what is paid in, as they are sent and shown. Law: limits have the names that a key's
-have (`key_shapes.py`); an account is named by its id, or by its name where only one has it.
+"""Request and answer types of organizations, projects and credit.
+
+Invariants:
+- Limits have the same names as those of a key (`schemas/keys.py`).
+- An account is named by its id, or by its name if the name is unique.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from proxy.billing.keys import Account
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import NUSD_PER_USD
 from proxy.console.api.schemas.keys import LimitFields, LimitsShown, Text, limits_shown
-from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.foundation.times import iso_utc
+from proxy.reports.totals import SpendAndCredit
 
 PAGE_DEFAULT, PAGE_MAX = 50, 100
 
@@ -24,7 +28,7 @@ _UUID7 = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 
 
 class NewAccount(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new one; a project says of which organization."""
+    """A new organization, or a new project of an organization."""
 
     kind: Literal["organization", "project"]
     name: Text
@@ -32,20 +36,20 @@ class NewAccount(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ChangedAccount(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One that is there."""
+    """Changes of an existing account."""
 
     account: Text
     name: Text | UnsetType = UNSET
 
 
 class NamedAccount(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which account."""
+    """Names an account."""
 
     account: Text
 
 
 class AccountsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which accounts."""
+    """Filter and page of the list of accounts."""
 
     page: Annotated[int, Meta(ge=1, le=100_000)] = 1
     size: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = PAGE_DEFAULT
@@ -53,16 +57,16 @@ class AccountsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewCredit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A top-up of a key or of an account; below 0 it is paid out again."""
+    """Credit for a key or an account; a negative amount is a refund."""
 
     key: Text | UnsetType = UNSET
     """its id, its alias or its secret"""
     account: Text | UnsetType = UNSET
     usd: Annotated[float, Meta(ge=-_USD_MAX, le=_USD_MAX)]
     reason: Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
-    """why, for whoever reads the ledger"""
+    """shown in the ledger and on statements"""
     id: Annotated[str, Meta(pattern=_UUID7)] | UnsetType = UNSET
-    """a new UUIDv7; whoever may have to ask again says the same one, and it is paid in once"""
+    """a new UUIDv7, for idempotent retries: one id is booked once"""
 
 
 class AccountInfo(LimitsShown, frozen=True, kw_only=True):
@@ -72,12 +76,12 @@ class AccountInfo(LimitsShown, frozen=True, kw_only=True):
     kind: Literal["organization", "project"]
     name: str
     organization_id: str | None
-    """of a project"""
+    """null for an organization"""
     created_at: str
 
 
 class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some accounts, oldest first."""
+    """A page of accounts, oldest first."""
 
     accounts: list[AccountInfo]
     total_count: int
@@ -86,20 +90,20 @@ class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Credited(msgspec.Struct, frozen=True, kw_only=True):
-    """What was paid in, and how the one that has it stands now. Money: USD."""
+    """A booked top-up, and the key's or account's credit and spend after it. Money: USD."""
 
     id: str
     scope_id: str
     name: str
     usd: Decimal
     credit: Decimal
-    """paid in for it in all"""
+    """total of all top-ups"""
     spend: Decimal
-    """charged in all its life"""
+    """lifetime charges"""
 
 
 def account_shown(one: Account, paid: SpendAndCredit) -> AccountInfo:
-    """As it is shown."""
+    """The account with its spend and credit."""
     return AccountInfo(
         id=one.account_id,
         kind=one.kind.value,

@@ -1,5 +1,8 @@
-"""Exchanges, as they are shown. Law: money is a decimal string of USD, a time is ISO 8601 in UTC; what is for the
-operator only is left out of what a key's owner sees.
+"""Answer types of exchanges.
+
+Invariants:
+- Money is a decimal string of USD, a time is ISO 8601 in UTC.
+- Fields for the operator only are absent in an answer to a key.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ OutcomeName = Literal[
 
 
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Filters: all that are given must be met. Times: Unix seconds of when an exchange began."""
+    """Filters, combined with AND. Times: Unix seconds of the start of an exchange."""
 
     key_id: Name | UnsetType = UNSET
     model: Name | UnsetType = UNSET
@@ -78,36 +81,36 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageShown(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted, and why it is believed. Counts after all corrections."""
+    """Counts after all corrections, with their source and evidence."""
 
     source: str
     counts: dict[str, int]
-    """those that somebody reported, estimated or set"""
+    """name → reported, estimated or corrected count"""
     estimator: str | None
     expected_error: float | None
     """typical relative error of the estimate: 0.1 is 10 %"""
     evidence: dict[str, Any] | None
-    """what an estimate was made of"""
+    """input of the estimate"""
     reported: dict[str, Any] | None
-    """the provider's own object"""
+    """the provider's usage object"""
     flags: list[str]
 
 
 class MoneyShown(msgspec.Struct, frozen=True, kw_only=True):
-    """How money was made when the exchange ended. Money: decimal strings of USD."""
+    """The calculation of an amount when the exchange ended. Money: decimal strings of USD."""
 
     usd: str | None
     price: dict[str, Any] | None
     billed: str | None
-    """which tokens were"""
+    """the billed part: prompt, output, both or nothing"""
     addends: list[dict[str, Any]]
-    """add up to `usd`, once rounded"""
+    """items whose rounded sum is `usd`"""
     formula: str
-    """the same in words"""
+    """the calculation as text"""
 
 
 class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
-    """A later entry of the same exchange: every number is a difference."""
+    """A correction of the exchange; every number is a difference."""
 
     entry_id: str
     settled_at: str
@@ -119,7 +122,7 @@ class Adjustment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that explains its number."""
+    """One exchange with the explanation of its charge."""
 
     object: Literal["exchange"] = "exchange"
     status: Literal["settled"] = "settled"
@@ -137,7 +140,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None
     provider_response_id: str | None
     charge_usd: str | None
-    """what it comes to, corrections included"""
+    """with corrections"""
     cost_usd: str | UnsetType | None = UNSET
     explanation: str
     timeline: Timeline
@@ -145,18 +148,18 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     charge: MoneyShown
     cost: MoneyShown | UnsetType = UNSET
     held_usd: str | None
-    """what it kept from others while it ran"""
+    """the reservation while it ran"""
     price_version: str | None
     events: int
     bytes: int
     attempts: list[dict[str, Any]]
     details: dict[str, Any]
-    """whatever else the entry says"""
+    """all other details of the entry"""
     adjustments: list[Adjustment]
 
 
 class Unsettled(msgspec.Struct, frozen=True, kw_only=True):
-    """It runs, or has just ended."""
+    """An exchange that runs or has just ended."""
 
     object: Literal["exchange"] = "exchange"
     status: Literal["unsettled"] = "unsettled"

@@ -1,6 +1,8 @@
-"""Keys as LiteLLM's `/key/*` names them. Law: every field does what it says there, or there is no such field here.
+"""Request and answer types of keys, with the field names of LiteLLM's `/key/*`.
 
-A team is a project. `max_budget` without `budget_duration` is for the key's whole life, as it is there.
+Invariant: a field has LiteLLM's meaning, or it does not exist here.
+
+A team is a project. As in LiteLLM, `max_budget` without `budget_duration` is a lifetime budget.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import BUDGET_NUSD_MAX, LIFETIME, Limits, OnExhausted, OnStoreOutage
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
 from proxy.console.api.endpoints import usd_number
+from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.limits import LIMITS
-from proxy.reports.reports import SpendAndCredit, iso_utc
+from proxy.reports.totals import SpendAndCredit
 
 Text = Annotated[str, Meta(min_length=1, max_length=128)]
 Usd = Annotated[float, Meta(ge=0, le=BUDGET_NUSD_MAX // NUSD_PER_USD)]
@@ -27,7 +30,7 @@ Tags = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], 
 
 
 class PaidOf(Protocol):
-    """`reports/reports.py`: keys and accounts → what each has used and paid in."""
+    """`reports/totals.py`: spend and credit of keys and accounts."""
 
     def __call__(self, scope_ids: Collection[str], /) -> dict[str, SpendAndCredit]:
         """Raises OSError."""
@@ -37,26 +40,26 @@ NOTHING_PAID = SpendAndCredit(0, 0)
 
 
 class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What any level may be limited to. Null: no limit; not given: as it is, or none."""
+    """Limits of a key, project or organization. Null: no limit; absent: unchanged, or no limit if new."""
 
     max_budget: Usd | UnsetType | None = UNSET
     budget_duration: Text | UnsetType | None = UNSET
-    """`30d` (rolling), …, `calendar_month`; null: its whole life"""
+    """`30d` (rolling), …, `calendar_month`; null: lifetime"""
     rpm_limit: Rate | UnsetType | None = UNSET
     tpm_limit: Rate | UnsetType | None = UNSET
     max_parallel_requests: Rate | UnsetType | None = UNSET
     prepaid: bool | UnsetType = UNSET
-    """it may use what was paid in, and no more"""
+    """spend is limited to the credit"""
 
 
 class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be set. Null: none, or no limit; not given: as it is, or the default."""
+    """Settings of a key. Null: none or no limit; absent: unchanged, or the default if new."""
 
     key_alias: Text | UnsetType = UNSET
     models: Models | UnsetType | None = UNSET
-    """an empty list or null: all"""
+    """an empty list or null: all models"""
     duration: Text | UnsetType = UNSET
-    """how long from now the key lives: `90d` (the default), …, `never`"""
+    """lifetime from now: `90d` (the default), …, `never`"""
     tags: Tags | UnsetType | None = UNSET
     on_exhausted: Literal["finish", "cut"] | UnsetType = UNSET
     on_store_outage: Literal["fail_closed", "fail_open"] | UnsetType | None = UNSET
@@ -70,34 +73,34 @@ class GenerateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class UpdateBody(KeyFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A key that is there."""
+    """Changes of an existing key."""
 
     key: Text
     """its id, its alias or its secret"""
 
 
 class NamedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which key."""
+    """Names a key."""
 
     key: Text
 
 
 class DeleteBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which keys: at least one."""
+    """Names at least one key."""
 
     keys: Annotated[tuple[Text, ...], Meta(max_length=1_000)] = ()
     key_aliases: Annotated[tuple[Text, ...], Meta(max_length=1_000)] = ()
 
 
 class RegenerateBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new secret."""
+    """Options of a new secret."""
 
     grace_period: Text = "24h"
-    """how long the old one goes on counting; `now`: not at all"""
+    """how long the old secret stays valid; `now`: not at all"""
 
 
 class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
-    """What a level may use, and has used. Money: USD."""
+    """Limits, spend and credit of a key, project or organization. Money: USD."""
 
     max_budget: Decimal | None
     budget_duration: str | None
@@ -107,9 +110,9 @@ class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
     prepaid: bool
     blocked: bool
     spend: Decimal
-    """charged in all its life"""
+    """lifetime charges"""
     credit: Decimal
-    """paid in for it itself; less than its spend: more was used"""
+    """top-ups of this key or account itself; the balance is credit less spend"""
 
 
 class KeyInfo(LimitsShown, frozen=True, kw_only=True):
@@ -118,11 +121,11 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
     token: str
     """its id"""
     key_name: str
-    """enough to recognise its secret by"""
+    """prefix and last four characters of its secret"""
     key_alias: str
     team_id: str
     models: list[str]
-    """none: all"""
+    """empty: all models"""
     on_exhausted: Literal["finish", "cut"]
     on_store_outage: Literal["fail_closed", "fail_open"] | None
     tags: list[str]
@@ -132,7 +135,7 @@ class KeyInfo(LimitsShown, frozen=True, kw_only=True):
 
 
 class NewKey(KeyInfo, frozen=True, kw_only=True):
-    """With its secret, which is never shown again."""
+    """A key with its secret, which is never shown again."""
 
     key: str
 
@@ -145,7 +148,7 @@ class KeyShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some keys, newest first."""
+    """A page of keys, newest first."""
 
     keys: list[KeyInfo]
     total_count: int
@@ -154,7 +157,7 @@ class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """Their ids."""
+    """Ids of the revoked keys."""
 
     deleted_keys: list[str]
 
@@ -195,7 +198,7 @@ def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
 
 
 def changes(fields: LimitFields) -> dict[str, Any]:
-    """What is given, as the stores' `update` takes it; a key's lifetime apart. Raises ValueError, naming the field."""
+    """The given fields under the store's names, without `duration`. Raises ValueError that names the field."""
     given: dict[str, Any] = {
         name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET
     }
@@ -216,8 +219,7 @@ def changes(fields: LimitFields) -> dict[str, Any]:
 
 
 def made_limits(given: dict[str, Any]) -> Limits:
-    """The limits of a new one, which are taken out of what is given. A budget is for its whole life, or says how long
-    it is for."""
+    """Moves the limits out of `given`; a budget without a window is a lifetime budget."""
     limits = {name: given.pop(name) for name in LIMITS & given.keys()}
     if limits.get("budget_usd") is not None:
         limits.setdefault("budget_window", LIFETIME)
@@ -248,4 +250,4 @@ FIELDS = {
     "reason": "reason",
     "id": "id",
 }
-"""the names that refusals of the store begin with → the field of the request"""
+"""field name in the store's error messages → field of the request"""

@@ -1,0 +1,33 @@
+"""Times as text: output in ISO 8601 (UTC), input as people type it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from proxy.foundation.durations import seconds_from
+
+
+def iso_utc(unix_s: float) -> str:
+    """Unix seconds → "2026-11-01T12:00:00.000000Z"."""
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def since_from(text: str, now: float) -> float:
+    """The text of `--since` → Unix seconds.
+
+    Accepts a duration before `now` ("90m", "24h", "7d"), a date or an ISO time; UTC is the default zone.
+    Raises ValueError that names the accepted forms.
+    """
+    if text.endswith(("s", "m", "h", "d", "w")):
+        return now - seconds_from(text)
+    moment = _iso_time(text)
+    if moment is None or not 1970 <= moment.year < 9999:  # years that every supported database can store
+        raise ValueError(f"not a time: {text!r} (2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d)")
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+
+def _iso_time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,117 @@
+"""Reads ledger entries in the order of their settlement.
+
+Invariants:
+- A reader returns every matching entry once, also entries settled after it was created.
+- A read transaction lasts for one page: a slow consumer does not block SQLite's WAL checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, Row, Select, func, select, tuple_
+from sqlalchemy.sql import operators
+
+from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
+from proxy.billing.money import usd_text
+from proxy.foundation.times import iso_utc
+from proxy.ledger.schema.tables import ledger_entries
+from proxy.storage.database import reading
+
+# A page takes about 1 MB of memory and a few milliseconds.
+PAGE_ENTRIES = 500
+
+# An entry is settled after its exchange began; this allows for clock skew between machines.
+_CLOCKS_DIFFER_S_MAX = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFilter:
+    """Selects entries that meet every condition that is not None. Times: Unix seconds."""
+
+    key_alias: str | None = None
+    model: str | None = None
+    """the model name in the client's request"""
+    since: float | None = None
+    """exchange began at or after this time"""
+    until: float | None = None
+    """exchange began before this time"""
+    key_ids: tuple[str, ...] | None = None
+    settled_by: float | None = None
+    """settled at or before this time; up to the ledger's clock, the set of entries is final"""
+
+
+class EntryReader:
+    """Iterates over the ledger from its beginning; a later call continues after the last entry returned."""
+
+    def __init__(self, engine: Engine, entry_filter: EntryFilter, after: tuple[float, str] | None = None) -> None:
+        """`after`: settled_at and entry_id of an entry; reading starts behind it."""
+        self._engine = engine
+        self._query = _filtered(entry_filter)
+        begin = 0.0 if entry_filter.since is None else max(0.0, entry_filter.since - _CLOCKS_DIFFER_S_MAX)
+        self._after = (begin, "") if after is None else after
+        """settled_at and entry_id of the last entry read; no later entry sorts before it, because settled_at rises with
+        every settling transaction"""
+
+    def new_entries(self) -> Iterator[LedgerEntry]:
+        """All entries not read yet. Raises LedgerUnavailable."""
+        return (entry for entry, _ in self.settled())
+
+    def settled(self) -> Iterator[tuple[LedgerEntry, float]]:
+        """All entries not read yet, each with its settled_at (Unix seconds). Raises LedgerUnavailable."""
+        while page := self._page():
+            for row in page:
+                self._after = (row.settled_at, row.entry_id)
+                yield _entry(row), row.settled_at
+
+    def page(self) -> list[tuple[LedgerEntry, float]]:
+        """Up to PAGE_ENTRIES entries not read yet, with settled_at; does not advance. Raises LedgerUnavailable."""
+        return [(_entry(row), row.settled_at) for row in self._page()]
+
+    def _page(self) -> list[Row[Any]]:
+        cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
+        with reading(self._engine) as connection:
+            return list(connection.execute(self._query.where(cursor > self._after)))
+
+
+def _entry(row: Row[Any]) -> LedgerEntry:
+    return LedgerEntry(**dict(zip(ENTRY_FIELDS, row, strict=False)))
+
+
+def count_entries(engine: Engine, entry_filter: EntryFilter) -> int:
+    """The number of matching entries; scans all of them (ten million take seconds). Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        return connection.execute(
+            select(func.count()).select_from(_matching(select(1), entry_filter).subquery())
+        ).scalar_one()
+
+
+def entry_json(entry: LedgerEntry) -> dict[str, Any]:
+    """The entry's public fields in their order; money as decimal strings of USD, time as ISO 8601 in UTC."""
+    shown = {name: getattr(entry, name) for name in ENTRY_FIELDS if name != "seq"}
+    for name in ("cost_usd", "charge_usd"):
+        shown[name] = None if shown[name] is None else usd_text(shown[name])
+    shown["started_at"] = iso_utc(entry.started_at)
+    return shown
+
+
+def _filtered(entry_filter: EntryFilter) -> Select[Any]:
+    columns = ledger_entries.c
+    query = _matching(select(*(columns[name] for name in ENTRY_FIELDS), columns.settled_at), entry_filter)
+    return query.order_by(columns.settled_at, columns.entry_id).limit(PAGE_ENTRIES)
+
+
+def _matching(query: Select[Any], entry_filter: EntryFilter) -> Select[Any]:
+    columns = ledger_entries.c
+    conditions = (
+        (operators.eq, columns.key_alias, entry_filter.key_alias),
+        (operators.eq, columns.model, entry_filter.model),
+        (operators.ge, columns.started_at, entry_filter.since),
+        (operators.lt, columns.started_at, entry_filter.until),
+        (operators.in_op, columns.key_id, entry_filter.key_ids),
+        (operators.le, columns.settled_at, entry_filter.settled_by),
+    )
+    conditions_met = (column.operate(operator, value) for operator, column, value in conditions if value is not None)
+    return query.select_from(ledger_entries).where(*conditions_met)
