@@ -533,7 +533,7 @@ def test_a_model_has_providers_in_order_or_by_weight_and_other_names() -> None:
         ({"providers": [{}]}, "models.many.providers[0].provider: is missing"),
         ({"providers": [*SEVERAL, {"provider": "third"}]}, "models.many.providers[2].provider: unknown provider"),
         ({"providers": [*SEVERAL, {"provider": "electron"}]}, "models.many.providers[2].provider: duplicate"),
-        ({"providers": [*SEVERAL, {"provider": "second", "weight": 1}]}, "models.many.providers[2].weight: must be set"),
+        ({"providers": [*SEVERAL, {"provider": "second", "weight": 1}]}, "models.many.providers[2].weight: must be"),
         ({"providers": [{"provider": "electron", "weight": 0}]}, "models.many.providers[0].weight: must be a whole"),
         ({"providers": [{"provider": "electron", "order": 0}]}, "models.many.providers[0].order: unknown field"),
         ({"alias_of": "electron"}, "models.many.price: cannot be combined with `alias_of`"),

@@ -54,7 +54,7 @@ class AuditedOperations:
 
         def acted() -> Any:
             by = Actor(call.who.actor, "api", call.who.address)
-            with self._acts.act(by, action, target, details) as act:
+            with self._acts.operation(by, action, target, details) as act:
                 done = work(act)
                 if isinstance(done, ApiKey):
                     act.target = done.key_id
