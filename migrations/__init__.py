@@ -1,1 +1,1 @@
-"""The history of the ledger's tables, for Alembic. A revision never imports `proxy`: it must mean the same for ever."""
+"""Alembic revisions of the ledger's tables. Invariant: a revision never imports `proxy`: its meaning never changes."""

@@ -1,4 +1,4 @@
-"""What Alembic runs. Law: the caller brings the connection, inside the one transaction that is the upgrade."""
+"""Alembic's environment. Invariant: the caller passes the connection, inside the transaction of the upgrade."""
 
 from alembic import context
 

@@ -17,7 +17,7 @@ JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def upgrade() -> None:
-    """Make every table of the first version."""
+    """Create the tables of the first version."""
     _ledger_entries()
     _balances()
     _dead_letters()

@@ -1,4 +1,4 @@
-"""Receipts, a clock for many settlers, usage by day; entries in monthly partitions on Postgres."""
+"""Receipts, the settling clock, daily usage; monthly partitions of the entries on Postgres."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS_TEXT = {"balances": ["key_id"], "api_keys": ["key_id", "alias", "hint"]}
 
 
 def upgrade() -> None:
-    """From one machine to many. Every row is kept."""
+    """Prepare the tables for several machines. Every row is kept."""
     _ledger_entries()
     _ledger_clock()
     _usage_daily()
@@ -37,10 +37,10 @@ def _postgres() -> bool:
 
 
 def _set_aside(table: str, indexes: list[list[str]], constraints: list[str]) -> str:
-    """Rename it, and free the names of what belongs to it. → what it is called now."""
+    """Rename the table, and drop its indexes and constraints to free their names → its new name."""
     for columns in indexes:
         op.drop_index("_".join(["ix", table, *columns]), table)
-    if _postgres():  # where the names of a schema's constraints are those of its indexes
+    if _postgres():  # where a constraint's name is also its index's, unique in the schema
         for constraint in constraints:
             op.drop_constraint(constraint, table)
     op.rename_table(table, f"{table}_0001")
@@ -48,9 +48,9 @@ def _set_aside(table: str, indexes: list[list[str]], constraints: list[str]) -> 
 
 
 def _copy(old: str, new: str, more: dict[str, str]) -> None:
-    """Every row of `old` goes into `new`, with expressions for the columns that are new; then `old` goes."""
-    found = [column["name"] for column in sa.inspect(op.get_bind()).get_columns(old)]
-    into, values = ", ".join([*found, *more]), ", ".join([*found, *more.values()])
+    """Copy every row of `old` to `new`, with expressions for the new columns `more`; then drop `old`."""
+    kept = [column["name"] for column in sa.inspect(op.get_bind()).get_columns(old)]
+    into, values = ", ".join([*kept, *more]), ", ".join([*kept, *more.values()])
     op.execute(f"INSERT INTO {new} ({into}) SELECT {values} FROM {old}")  # noqa: S608  names of ours
     op.drop_table(old)
 
@@ -142,7 +142,7 @@ def _usage_daily() -> None:
 
 
 def _money(column: str) -> str:
-    """Its sum. SQLite has floats there, so what is added up are whole nano-USD."""
+    """The sum of a money column. SQLite stores floats, so whole nano-USD are summed there."""
     if _postgres():
         return f"coalesce(sum({column}), 0)"
     return f"coalesce(sum(CAST(round({column} * 1e9) AS INTEGER)), 0) / 1e9"

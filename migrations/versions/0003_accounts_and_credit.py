@@ -1,4 +1,4 @@
-"""Organizations, projects and their limits; keys that belong to a project; alerts of budgets."""
+"""Organizations, projects and their limits; the project of each key; budget alerts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Every key stays as it is, in a project without limits."""
+    """Every key is kept, in a default project without limits."""
     _api_keys()
     _accounts()
     _budget_alerts()
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def _api_keys() -> None:
-    # First of all: from here on nobody else makes a key, so the revisions that are free stay free.
+    # First, because it locks the table: no key can take a revision that `_accounts` uses.
     op.add_column("api_keys", sa.Column("project_id", TEXT, nullable=False, server_default="proj_default"))
     op.add_column("api_keys", sa.Column("limits", JSON))
     op.add_column("api_keys", sa.Column("on_exhausted", TEXT, nullable=False, server_default="finish"))

@@ -1,4 +1,4 @@
-"""What operators do is put down; entries that end no exchange are found by their time."""
+"""The audit log; an index, by time, of the entries that are not requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OTHERS = sa.text("kind <> 'usage'")
 
 
 def upgrade() -> None:
-    """The index has only the few of other kinds in it: it is small, and made in one reading of the table."""
+    """The index contains only the few entries of other kinds: it is small, and built in one scan of the table."""
     op.create_table(
         "acts",
         sa.Column("act_id", TEXT, nullable=False),

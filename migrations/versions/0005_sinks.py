@@ -1,4 +1,4 @@
-"""What pushes entries to others: how far each of them is, and what was refused there."""
+"""Sinks: the progress of each, and the entries that it rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Two new tables."""
+    """Create the tables `sinks` and `sink_letters`."""
     op.create_table(
         "sinks",
         sa.Column("name", TEXT, nullable=False),

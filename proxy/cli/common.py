@@ -129,7 +129,7 @@ def _put_down(options: argparse.Namespace, store: CommandStore) -> Iterator[None
     from proxy.ledger.accounts.audit_log import Actor
 
     target = next((str(given[name]) for name in _TARGETS if given.get(name) is not None), None)
-    with store.acts.act(Actor(_account(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
+    with store.acts.operation(Actor(_account(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
         yield
 
 

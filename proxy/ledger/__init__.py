@@ -1,1 +1,1 @@
-"""The ledger: its tables, the settling of records into entries, and the accounts that entries belong to."""
+"""The ledger: its schema, the settling of records into entries, and the accounts that entries belong to."""

@@ -1,4 +1,4 @@
-"""Amounts of money in SQL. Invariant: they are compared as whole nano-USD, never as floats."""
+"""Amounts of money in SQL. Invariant: amounts are compared as whole nano-USD, never as floats."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, Dialect, literal_c
 # Rows in memory at a time.
 _PAGE_ROWS = 2_000
 
-# SQLite has whole dollars as integers and others as floats: the part after the point is exact to the nano-dollar by
-# itself, though not times 1e9 with all the dollars before it.
+# SQLite stores whole dollars as integers and other amounts as floats: the fraction alone is exact to the nano-dollar,
+# the whole amount times 1e9 is not.
 _NUSD = {
     "sqlite": "(CAST({0} AS INTEGER) * 1000000000 + CAST(ROUND(({0} - CAST({0} AS INTEGER)) * 1e9) AS INTEGER))",
     "postgresql": "({0} * 1000000000)",
@@ -20,15 +20,15 @@ _SUM_NUSD = {"sqlite": f"sum{_NUSD['sqlite']}", "postgresql": "(sum({0}) * 10000
 
 
 def nusd(name: str, dialect: Dialect) -> ColumnElement[Any]:
-    """A column of money, as a whole number of nUSD."""
+    """A money column as a whole number of nUSD."""
     return literal_column(_NUSD[dialect.name].format(name), BigInteger)
 
 
 def nusd_sum(name: str, dialect: Dialect) -> ColumnElement[Any]:
-    """The sum of a column of money, as a whole number of nUSD."""
+    """The sum of a money column as a whole number of nUSD."""
     return literal_column(_SUM_NUSD[dialect.name].format(name), BigInteger)
 
 
 def rows_of(connection: Connection, query: Any) -> Iterator[Any]:
-    """All rows, some in memory at a time."""
+    """All rows, one page in memory at a time."""
     return iter(connection.execute(query, execution_options={"stream_results": True, "yield_per": _PAGE_ROWS}))

@@ -1,5 +1,6 @@
-"""What top-ups must say. Law: a top-up is the one kind of entry that nothing else in the ledger explains; so what it
-says is what was written, in every field, or it is a difference.
+"""The check of top-ups.
+
+Invariant: a top-up equals, in every field, the entry that was written. Nothing else in the ledger can confirm it.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 _COLUMNS = ledger_entries.c
 
-# They name no model: without that, the index by model could not find the few of them.
+# The empty model lets the index by model find the few top-ups.
 IS_CREDIT = (_COLUMNS.kind == EntryKind.CREDIT, _COLUMNS.model == "")
 
 
 def credits_are_whole(connection: Connection, scope: CheckScope) -> CheckResult:
-    """The content of each still has the hash that was written beside it."""
+    """The content of each top-up has the hash that was stored with it."""
     dialect = connection.dialect
     fields = (nusd(name, dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS)
     query = select(*fields, _COLUMNS.content_hash).where(*IS_CREDIT)
-    found = CheckResult()
+    result = CheckResult()
     for row in rows_of(connection, settled(query, scope)):
         if not _is_whole(row):
-            found.differs(exchange_id=row.exchange_id, key_id=row.key_id, wrong="is not what was written")
-    return found
+            result.differs(exchange_id=row.exchange_id, key_id=row.key_id, wrong="differs from the entry as written")
+    return result
 
 
 def _is_whole(row: Any) -> bool:
-    """Money may be anything here."""
+    """False also if a money column contains no amount."""
     try:
         money = {name: None if getattr(row, name) is None else int(getattr(row, name)) for name in MONEY}
         fields = {name: getattr(row, name) for name in ENTRY_FIELDS}

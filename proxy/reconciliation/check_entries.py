@@ -1,6 +1,6 @@
-"""What entries must say of themselves and of each other. Each check reads, and counts what differs.
+"""The checks of entries, each alone and against the other entries of its exchange.
 
-Law: an entry that cannot be read is a difference, not an error.
+Invariants: a check only reads; an entry that cannot be read is a difference, not an error.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from proxy.metering.counts import violations
 from proxy.metering.usage import Usage
 from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
-# Distinct prices of a ledger's entries, with what is billed: some per model, for as long as they hold.
+# Distinct combinations of price and billed parts: a few per model and period.
 _TERMS_KEPT = 4_096
 
 _COLUMNS = ledger_entries.c
 
 
 def one_terminal(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Completeness and no second charge: each exchange has one terminal entry, and else adjustments and attempts only.
-    A top-up stands alone."""
+    """Each exchange has exactly one terminal entry, and otherwise only adjustments and attempts. A top-up is the only
+    entry of its exchange."""
     terminal = func.sum(case((_COLUMNS.kind == EntryKind.USAGE, 1), else_=0))
     credit = func.sum(case((_COLUMNS.kind == EntryKind.CREDIT, 1), else_=0))
     strange = func.sum(case((_COLUMNS.kind.in_(list(EntryKind)), 0), else_=1))
     query = select(_COLUMNS.exchange_id, terminal.label("terminal"), strange.label("of_no_known_kind"))
     wrong = or_(terminal + credit != 1, strange != 0, and_(credit != 0, func.count() != 1))
-    found = CheckResult()
+    result = CheckResult()
     for row in rows_of(connection, _of_touched(query, scope).group_by(_COLUMNS.exchange_id).having(wrong)):
-        found.differs(**row._asdict())
-    return found
+        result.differs(**row._asdict())
+    return result
 
 
 def no_duplicate(connection: Connection, scope: CheckScope) -> CheckResult:
-    """(exchange, kind, seq) names one entry."""
+    """(exchange, kind, seq) is unique."""
     name = (_COLUMNS.exchange_id, _COLUMNS.kind, _COLUMNS.seq)
     query = select(*name, func.count().label("rows"))
-    found = CheckResult()
+    result = CheckResult()
     for row in rows_of(connection, _of_touched(query, scope).group_by(*name).having(func.count() > 1)):
-        found.differs(**row._asdict())
-    return found
+        result.differs(**row._asdict())
+    return result
 
 
 def _of_touched(query: Select[Any], scope: CheckScope) -> Select[Any]:
-    """All entries of the exchanges of which any was settled within the scope."""
+    """All entries of the exchanges with an entry settled within the scope."""
     if scope.since is None:
         return query
     again = ledger_entries.alias().c
@@ -66,22 +66,22 @@ def _of_touched(query: Select[Any], scope: CheckScope) -> Select[Any]:
 
 
 def adjustments(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Each refers to the terminal entry of its own exchange and comes to what it says."""
+    """Each adjustment refers to the terminal entry of its exchange and yields the totals that it states."""
     again = ledger_entries.alias()
     adjusted = select(again.c.exchange_id).where(again.c.kind == EntryKind.ADJUSTMENT)
     if scope.since is not None:
         adjusted = adjusted.where(again.c.settled_at >= scope.since)
     order = (_COLUMNS.exchange_id, _COLUMNS.settled_at, _COLUMNS.kind.desc(), _COLUMNS.seq)
     query = _entries(connection.dialect).where(_COLUMNS.exchange_id.in_(adjusted))
-    found = CheckResult()
+    result = CheckResult()
     for _, rows in groupby(rows_of(connection, query.order_by(*order)), key=lambda row: row.exchange_id):
         for entry, wrong in _misplaced([_entry(row) for row in rows]):
-            found.differs(entry_id=entry.entry_id, exchange_id=entry.exchange_id, wrong=wrong)
-    return found
+            result.differs(entry_id=entry.entry_id, exchange_id=entry.exchange_id, wrong=wrong)
+    return result
 
 
 def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, str]]:
-    """Adjustments among an exchange's entries, in the order they were settled, and what is wrong with them."""
+    """The wrong adjustments of an exchange, with the reasons. `entries`: in the order of settling."""
     terminal = next((one for one in entries if one.kind == EntryKind.USAGE), None)
     for one in entries:
         if one.kind != EntryKind.ADJUSTMENT:
@@ -89,76 +89,76 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
         if terminal is None:
             yield one, "there is no terminal entry"
         elif not isinstance(one.details, dict) or one.details.get("adjusts") != terminal.entry_id:
-            yield one, "refers to another entry"
+            yield one, "refers to another entry than the terminal one"
         elif (one.key_id, one.model, one.started_at) != (terminal.key_id, terminal.model, terminal.started_at):
-            yield one, "is of another key, model or time than its exchange"
+            yield one, "has another key, model or start time than its exchange"
     if terminal is not None:
-        yield from ((one, "does not come to what it says") for one in unexplained(entries))
+        yield from ((one, "does not yield the totals that it states") for one in unexplained(entries))
 
 
 def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Each attempt that an exchange's entries name has its line, each line is named, and none is charged."""
+    """Each attempt named by the entries of an exchange has its own entry, and each such entry is named and free."""
     names = _COLUMNS.details[NAMED].as_string().is_not(None)
     query = (
         _entries(connection.dialect)
         .where(or_(_COLUMNS.kind == EntryKind.ATTEMPT, names))
         .order_by(_COLUMNS.exchange_id)
     )
-    found = CheckResult()
+    result = CheckResult()
     for exchange_id, rows in groupby(rows_of(connection, _of_touched(query, scope)), key=lambda row: row.exchange_id):
         entries = [_entry(row) for row in rows]
         try:
-            wanted = {_said(line) for one in entries if one.kind != EntryKind.ATTEMPT for line in lines(one)}
+            named = {_content(line) for one in entries if one.kind != EntryKind.ATTEMPT for line in lines(one)}
         except (ValueError, TypeError):
-            found.differs(exchange_id=exchange_id, wrong="names attempts that cannot be read")
+            result.differs(exchange_id=exchange_id, wrong="names attempts that cannot be read")
             continue
-        there = {_said(one) for one in entries if one.kind == EntryKind.ATTEMPT}
-        if wanted != there:
-            found.differs(exchange_id=exchange_id, named=len(wanted), as_named=len(wanted & there), there=len(there))
-    return found
+        there = {_content(one) for one in entries if one.kind == EntryKind.ATTEMPT}
+        if named != there:
+            result.differs(exchange_id=exchange_id, named=len(named), as_named=len(named & there), there=len(there))
+    return result
 
 
-_said = attrgetter("seq", "provider", "upstream_model", "outcome", "key_id", "model", *TOKENS, *MONEY)
+_content = attrgetter("seq", "provider", "upstream_model", "outcome", "key_id", "model", *TOKENS, *MONEY)
 
 
 def counts(connection: Connection, scope: CheckScope) -> CheckResult:
-    """In terminal entries nothing is negative, parts are not more than the whole, and the total is their sum.
+    """In terminal entries no number is negative, no part exceeds its whole, and totals are sums.
 
-    Some providers break the last two always; then the entry's flags say so.
+    Some providers always violate the last two; the entry's flags record it.
     """
-    none_negative = (*TOKENS, "events", "bytes", "charge_usd", "cost_usd", "duration_ms")
+    not_negative = (*TOKENS, "events", "bytes", "charge_usd", "cost_usd", "duration_ms")
     column = _COLUMNS
     query = _entries(connection.dialect).where(
         column.kind == EntryKind.USAGE,
         or_(
-            *(column[name] < 0 for name in none_negative),
+            *(column[name] < 0 for name in not_negative),
             column.cached_tokens > column.prompt_tokens,
             column.reasoning_tokens > column.completion_tokens,
             column.total_tokens != column.prompt_tokens + column.completion_tokens,
             column.details["units"].as_string().is_not(None),
         ),
     )
-    found = CheckResult()
+    result = CheckResult()
     for row in rows_of(connection, settled(query, scope)):
         try:
-            wrong = _miscounted(_entry(row), none_negative)
+            wrong = _miscounted(_entry(row), not_negative)
         except TypeError:
-            wrong = "is not all numbers"
+            wrong = "a count is not a number"
         if wrong:
-            found.differs(exchange_id=row.exchange_id, wrong=wrong)
-    return found
+            result.differs(exchange_id=row.exchange_id, wrong=wrong)
+    return result
 
 
-def _miscounted(entry: LedgerEntry, none_negative: Iterable[str]) -> str:
-    """What is wrong with its counts and not said by the meter; empty: nothing."""
+def _miscounted(entry: LedgerEntry, not_negative: Iterable[str]) -> str:
+    """The faults of its counts that its flags do not mention; empty: none."""
     try:
         usage = usage_of(entry)
     except (ValueError, AttributeError):
-        return "its units are no counts"
-    wrong = [f"{name} is negative" for name in none_negative if (getattr(entry, name) or 0) < 0]
+        return "its units are not counts"
+    wrong = [f"{name} is negative" for name in not_negative if (getattr(entry, name) or 0) < 0]
     wrong += [f"{name} is negative" for name in UNITS if (getattr(usage, name) or 0) < 0]
     details = entry.details if isinstance(entry.details, dict) else {}
-    # The meter did not live to see what was recovered; what is partly reported and partly estimated need not agree.
+    # Recovered entries have no flags of the meter; partly reported, partly estimated usage need not be consistent.
     if entry.outcome == "crashed" or (entry.usage_source == "estimated" and "usage" in details):
         return "; ".join(wrong)
     flags = details.get("flags") or ()
@@ -166,7 +166,7 @@ def _miscounted(entry: LedgerEntry, none_negative: Iterable[str]) -> str:
 
 
 def prices(connection: Connection, scope: CheckScope) -> CheckResult:
-    """What each terminal entry charges and costs is what its tokens come to at the price pinned in it."""
+    """The charge and the cost of each terminal entry follow from its usage and its pinned price."""
     details = _COLUMNS.details
     query = select(
         _COLUMNS.exchange_id,
@@ -178,7 +178,7 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
         details["billed"].as_string(),
         _COLUMNS.usage_source,
     ).where(_COLUMNS.kind == EntryKind.USAGE)
-    found = CheckResult()
+    result = CheckResult()
     for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, billed, source in rows_of(
         connection, settled(query, scope)
     ):
@@ -187,17 +187,17 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
             usage = Usage(*counts) if units is None else Usage(*counts, **units_from(msgspec.json.decode(units)))
             recomputed = amount(terms.price, usage, terms.bills), amount(terms.cost, usage, terms.incurs)
         except (ValueError, TypeError) as wrong:
-            found.differs(exchange_id=exchange_id, wrong=f"cannot be recomputed: {type(wrong).__name__}")
+            result.differs(exchange_id=exchange_id, wrong=f"cannot be recomputed: {type(wrong).__name__}")
             continue
         if recomputed != (charge_usd, cost_usd):
             again = {"recomputed_charge_usd": recomputed[0], "recomputed_cost_usd": recomputed[1]}
-            found.differs(exchange_id=exchange_id, charge_usd=charge_usd, cost_usd=cost_usd, **again)
-    return found
+            result.differs(exchange_id=exchange_id, charge_usd=charge_usd, cost_usd=cost_usd, **again)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What an entry says of how its money was made."""
+    """The terms that an entry's money was computed by."""
 
     price: Price | None
     cost: Price | None
@@ -207,20 +207,20 @@ class _Terms:
 
 @lru_cache(maxsize=_TERMS_KEPT)
 def _terms(price: str | None, cost: str | None, billed: str, source: str) -> _Terms:
-    """Two prices as JSON, and two words. Raises ValueError."""
-    shown = [None if text is None else msgspec.json.decode(text) for text in (price, cost)]
-    pinned_price, pinned_cost = (None if one is None else pinned(one) for one in shown)
+    """`price`, `cost`: JSON. Raises ValueError."""
+    decoded = [None if text is None else msgspec.json.decode(text) for text in (price, cost)]
+    pinned_price, pinned_cost = (None if one is None else pinned(one) for one in decoded)
     bills = BillableParts(billed)
     return _Terms(pinned_price, pinned_cost, bills, incurred(source, bills))
 
 
 def _entries(dialect: Dialect) -> Select[Any]:
-    """Whole entries, of which money may be anything."""
+    """Whole entries; money columns may contain anything."""
     return select(*(nusd(name, dialect).label(name) if name in MONEY else _COLUMNS[name] for name in ENTRY_FIELDS))
 
 
 def _entry(row: Any) -> LedgerEntry:
-    """One of them. Money that is none (it is found as such) is unknown here."""
+    """The entry of a row. NaN, which another check reports, becomes None."""
     money = {name: getattr(row, name) for name in MONEY}
-    sound = {name: None if value is None or value != value else int(value) for name, value in money.items()}
-    return LedgerEntry(**{**row._asdict(), **sound})
+    valid = {name: None if value is None or value != value else int(value) for name, value in money.items()}
+    return LedgerEntry(**{**row._asdict(), **valid})

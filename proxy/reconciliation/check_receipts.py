@@ -1,7 +1,7 @@
-"""What must have arrived in the ledger, and what must have ended. Each check reads, and counts what differs.
+"""The checks of arrivals: journal records, dead letters, the queue and leases. Each check only reads.
 
-Law: a journal's seqs have no holes within an epoch, and a receipt names node and seq. So a hole is a lost record,
-unless it is young enough to be on its way, or still in the queue.
+Invariant: a journal numbers its records without gaps within an epoch, and a receipt has node and number. So a gap is a
+lost record, unless it is recent enough to be in flight or still in the queue.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFli
 # A seq is epoch * 2**40 + count; the first count of an epoch is 1.
 EPOCH_BITS = 40
 
-# What is asked for at once: far below any database's limit on parameters.
+# Ids per statement: far below both databases' limits on parameters.
 _IDS_AT_ONCE = 500
 
 CONFLICT = "conflict"
-"""how the reason begins where the ledger has another content under the same name"""
+"""the beginning of the reason of a dead letter whose identity has another content in the ledger"""
 
 
 class Journals:
-    """Looks for holes in the seqs of every journal."""
+    """Finds gaps in the sequence numbers of every journal."""
 
     def __init__(self, connection: Connection, scope: CheckScope, queued: Collection[tuple[str, int]]) -> None:
         self._connection = connection
@@ -40,18 +40,18 @@ class Journals:
         self._horizons: dict[tuple[str, int], int] = {}
 
     def find(self) -> CheckResult:
-        """Each record that a journal closed is an entry or a dead letter, and not two entries."""
-        found = CheckResult()
+        """Each closed journal record is one entry or a dead letter."""
+        result = CheckResult()
         for node, seq, before in self._all_jumps():
             if before == seq:
-                found.differs(node=node, journal_seq=seq, wrong="two entries have this receipt")
+                result.differs(node=node, journal_seq=seq, wrong="two entries have this receipt")
                 continue
             first = (seq >> EPOCH_BITS << EPOCH_BITS) + 1
             if before is None or before < first:
                 before = self._below(node, first, seq)
-            for low, high in _without(self._letters(node, before + 1, seq - 1), before + 1, seq - 1):
-                self._judge(found, node, low, high)
-        return found
+            for low, high in _gaps(self._dead_letters(node, before + 1, seq - 1), before + 1, seq - 1):
+                self._count(result, node, low, high)
+        return result
 
     def _all_jumps(self) -> Iterator[Any]:
         since = self._scope.since
@@ -59,19 +59,19 @@ class Journals:
         for node, low, high in spans:
             yield from rows_of(self._connection, _jumps(node, low, high))
 
-    def _judge(self, found: CheckResult, node: str, low: int, high: int) -> None:
-        """Nothing in the ledger has the seqs `low` to `high` (both included)."""
+    def _count(self, result: CheckResult, node: str, low: int, high: int) -> None:
+        """Count the gap `low` to `high` (both included) as records in flight or as lost."""
         queued = self._queued.get(node, [])
         queued = queued[bisect_left(queued, low) : bisect_right(queued, high)]
-        found.in_flight += len(queued)
-        for start, end in _without(queued, low, high):
+        result.in_flight += len(queued)
+        for start, end in _gaps(queued, low, high):
             if end < self._horizon(node, end >> EPOCH_BITS):
-                found.differs(end - start + 1, node=node, journal_seq=start, to=end, wrong="is nowhere")
+                result.differs(end - start + 1, node=node, journal_seq=start, to=end, wrong="is lost")
             else:
-                found.in_flight += end - start + 1
+                result.in_flight += end - start + 1
 
     def _horizon(self, node: str, epoch: int) -> int:
-        """The highest seq that arrived longer ago than the grace time: what is below has been on its way for longer."""
+        """The highest seq that arrived before the grace time: missing ones below it are older still."""
         if (node, epoch) not in self._horizons:
             cutoff = self._scope.now - self._scope.grace_s
             arrived = [(ledger_entries, ledger_entries.c.settled_at), (dead_letters, dead_letters.c.first_seen)]
@@ -83,14 +83,14 @@ class Journals:
         return self._horizons[node, epoch]
 
     def _below(self, node: str, first: int, seq: int) -> int:
-        """The highest seq of this epoch below `seq` that has an entry, or else the one before the first."""
+        """The highest seq of this epoch below `seq` with an entry, or else `first` - 1."""
         if self._scope.since is None or seq == first:
             return first - 1
         query = _highest(ledger_entries, node, seq >> EPOCH_BITS).where(ledger_entries.c.journal_seq < seq)
         return int(self._connection.execute(query).scalar() or first - 1)
 
-    def _letters(self, node: str, low: int, high: int) -> list[int]:
-        """The seqs from `low` to `high` that are dead letters, in order."""
+    def _dead_letters(self, node: str, low: int, high: int) -> list[int]:
+        """The seqs of dead letters from `low` to `high`, in order."""
         if high < low:
             return []
         seq = dead_letters.c.journal_seq
@@ -104,9 +104,9 @@ def _highest(table: Table, node: str, epoch: int) -> Select[Any]:
 
 
 def _jumps(node: str | None, low: int, high: int) -> Select[Any]:
-    """(node, seq, the seq before it) wherever the second is not one more than the third; that is None at the beginning.
+    """(node, seq, previous seq) wherever the two are not consecutive; the previous seq of a node's first is None.
 
-    Of this node's entries with seqs from `low` to `high`; None: of all there are.
+    Only this node's entries with seqs from `low` to `high`; None: all entries.
     """
     entries = ledger_entries.c
     before = func.lag(entries.journal_seq).over(partition_by=entries.node, order_by=entries.journal_seq)
@@ -120,17 +120,17 @@ def _jumps(node: str | None, low: int, high: int) -> Select[Any]:
 
 
 def _spans(since: float) -> Select[Any]:
-    """(node, lowest seq, highest seq) of each epoch of which anything was settled since."""
+    """(node, lowest seq, highest seq) of each epoch with entries settled since then."""
     entries = ledger_entries.c
     epoch = entries.journal_seq.op(">>")(literal_column(str(EPOCH_BITS)))
     ends = func.min(entries.journal_seq), func.max(entries.journal_seq)
-    # In these words SQLite begins with the time, of which there is little, and not with the nodes.
+    # Written this way, SQLite uses the index on the time, which selects few rows, and not that on the nodes.
     settled = entries.settled_at >= since, entries.journal_seq.is_not(None)
     return select(entries.node, *ends).where(*settled).group_by(epoch, entries.node)
 
 
-def _without(present: Sequence[int], low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The ranges of low..high (both included) that hold none of `present`, which are within them and in order."""
+def _gaps(present: Sequence[int], low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The ranges of low..high (both included) without `present`, which is sorted and within low..high."""
     for one in present:
         if low < one:
             yield low, one - 1
@@ -140,43 +140,43 @@ def _without(present: Sequence[int], low: int, high: int) -> Iterator[tuple[int,
 
 
 def clock_is_ahead(connection: Connection, _scope: CheckScope) -> CheckResult:
-    """No entry is settled later than the ledger's clock says: a follower has missed none."""
-    found = CheckResult()
+    """No entry has a `settled_at` later than the ledger's clock; a follower would miss it."""
+    result = CheckResult()
     clock = connection.execute(select(func.max(ledger_clock.c.settled_at))).scalar()
     if clock is None:
-        found.differs(wrong="there is no clock")
-        return found
+        result.differs(wrong="the row of ledger_clock is missing")
+        return result
     entries = ledger_entries.c
     for row in rows_of(connection, select(entries.entry_id, entries.settled_at).where(entries.settled_at > clock)):
-        found.differs(entry_id=row.entry_id, settled_at=row.settled_at)
-    return found
+        result.differs(entry_id=row.entry_id, settled_at=row.settled_at)
+    return result
 
 
 def open_letters(connection: Connection, *, conflicts: bool) -> CheckResult:
-    """Dead letters that nobody has dealt with."""
+    """No dead letter is open; with `conflicts`, those of conflicts, else the others."""
     letters = dead_letters.c
     is_conflict = letters.reason.startswith(CONFLICT)
     query = select(letters.id, letters.reason, letters.exchange_id, letters.times_seen).where(
         letters.state == OPEN, is_conflict if conflicts else ~is_conflict
     )
-    found = CheckResult()
+    result = CheckResult()
     for row in rows_of(connection, query.order_by(letters.first_seen)):
-        found.differs(**row._asdict())
-    return found
+        result.differs(**row._asdict())
+    return result
 
 
 def queue_moves(scope: CheckScope, outside: RecordsInFlight) -> CheckResult:
     """The oldest record in the queue is not older than the grace time."""
-    found = CheckResult(in_flight=len(outside.queued))
+    result = CheckResult(in_flight=len(outside.queued))
     if outside.oldest_age_s is not None and outside.oldest_age_s > scope.grace_s:
-        found.differs(oldest_age_s=round(outside.oldest_age_s, 1))
-    return found
+        result.differs(oldest_age_s=round(outside.oldest_age_s, 1))
+    return result
 
 
 def leases_end(connection: Connection, scope: CheckScope, leased: Mapping[str, Collection[str]]) -> CheckResult:
-    """No node says of an exchange that it runs which has been in the ledger for longer than the grace time."""
+    """No node has a lease on an exchange that was settled before the grace time."""
     entries = ledger_entries.c
-    found = CheckResult()
+    result = CheckResult()
     for node, exchange_ids in leased.items():
         ids = list(exchange_ids)
         for start in range(0, len(ids), _IDS_AT_ONCE):
@@ -187,5 +187,5 @@ def leases_end(connection: Connection, scope: CheckScope, leased: Mapping[str, C
                 entries.settled_at < scope.now - scope.grace_s,
             )
             for row in connection.execute(over):
-                found.differs(node=node, exchange_id=row.exchange_id)
-    return found
+                result.differs(node=node, exchange_id=row.exchange_id)
+    return result

@@ -1,6 +1,6 @@
-"""What is kept of sums, against what it is the sum of. Each check reads, and counts what differs.
+"""The checks of sums against the rows that they are the sums of.
 
-Law: a check believes no other table than those it compares.
+Invariants: a check only reads, and relies on no table but those that it compares.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from proxy.ledger.schema.tables import Money, balances, ledger_entries, usage_da
 from proxy.reconciliation.check_credits import IS_CREDIT
 from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
-# A proxy whose clock is further ahead of the ledger's than this is a fault of its own.
+# The largest tolerated difference between the clocks of a proxy and the ledger.
 _SKEW_S = 86_400.0
 
 _COLUMNS = ledger_entries.c
@@ -40,7 +40,7 @@ _SUMS = [column.name for column in balances.columns if not column.primary_key]
 _MONEY_SUMS = {"charged_usd": "charge_usd", "cost_usd": "cost_usd"}
 """column of a sum → column of an entry"""
 
-# A float's own coarseness, some times over; finer differences than this are nobody's fault.
+# A few times the relative precision of a float; smaller differences are rounding.
 _NOT_MONEY = {
     "sqlite": "(typeof({0}) NOT IN ('integer', 'real', 'null') OR abs({0} - {1} / 1e9) > abs({0}) * 1e-15)",
     "postgresql": "({0} = 'NaN')",
@@ -48,7 +48,7 @@ _NOT_MONEY = {
 
 
 def balances_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
-    """Each balance is the sum of its days and its top-ups. (Cheap: of the entries it reads top-ups only.)"""
+    """Each balance is the sum of its daily usage and its top-ups. Cheap: it reads no entries but top-ups."""
     names = ("key_id",)
     dialect = connection.dialect
     days = _summed(usage_daily, names, 1, dialect)
@@ -58,7 +58,7 @@ def balances_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
 
 
 def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Each day's sum, by key and model, is the sum of the entries of that day but for top-ups."""
+    """Daily usage, by key and model, is the sum of the day's entries without top-ups."""
     dialect = connection.dialect
     names = ("day", "key_id", "model")
     day = _day(dialect)
@@ -74,7 +74,7 @@ def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
 
 
 def _sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
-    """What a group of entries comes to, in the columns of the tables of sums."""
+    """The sums over a group of entries, in the columns of the tables of sums."""
     for name in _SUMS:
         sum_: ColumnElement[Any]
         if name in _MONEY_SUMS:
@@ -85,34 +85,33 @@ def _sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
 
 
 def _summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> Select[Any]:
-    """The rows of a table of sums."""
+    """The rows of a table of sums, times `sign`."""
     amounts = (nusd(name, dialect) if name in _MONEY_SUMS else table.c[name] for name in _SUMS)
     labelled = ((value * sign).label(name) for name, value in zip(_SUMS, amounts, strict=True))
     return select(*(table.c[name] for name in names), *labelled)
 
 
 def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> CheckResult:
-    """Where the sum of the parts is not zero: by how much the entries (or days) are more than what is kept of them."""
+    """The groups in which the parts do not add up to zero, with the difference: entries (or days) minus stored sums."""
     every = union_all(*parts).subquery()
     more = {name: func.sum(every.c[name]).label(name) for name in _SUMS}
     by = [every.c[name] for name in names]
     query = select(*by, *more.values()).group_by(*by).having(or_(*(sum_ != 0 for sum_ in more.values())))
-    found = CheckResult()
+    result = CheckResult()
     for row in rows_of(connection, query):
         fields = row._asdict()
-        found.differs(
+        result.differs(
             **{name: fields[name] for name in names}, **{name: fields[name] for name in _SUMS if fields[name]}
         )
-    return found
+    return result
 
 
 def whole_numbers(connection: Connection, scope: CheckScope) -> CheckResult:
     """Tokens are integers and money is whole nano-USD, in every table.
 
-    On Postgres the types of the columns see to that, but for NaN. Among the entries, of which there are many, that is
-    found by what it does to the sums and prices.
+    On Postgres the column types ensure that, except for NaN. NaN among the many entries shows up in sums and prices.
     """
-    found = CheckResult()
+    result = CheckResult()
     sums = (balances, usage_daily)
     for table in (ledger_entries, *sums) if connection.dialect.name == "sqlite" else sums:
         wrong = _not_whole(table, connection.dialect)
@@ -122,23 +121,23 @@ def whole_numbers(connection: Connection, scope: CheckScope) -> CheckResult:
         for row in rows_of(connection, settled(query, scope) if table is ledger_entries else query):
             fields = row._asdict()
             columns = [name for name in wrong if fields[f"not {name}"]]
-            found.differs(table=table.name, columns=columns, **{column.name: fields[column.name] for column in key})
-    return found
+            result.differs(table=table.name, columns=columns, **{column.name: fields[column.name] for column in key})
+    return result
 
 
 def _not_whole(table: Table, dialect: Dialect) -> dict[str, ColumnElement[bool]]:
-    """Column → that what stands in it is no such number."""
+    """Column → the condition that its value is not such a number."""
     wrong: dict[str, ColumnElement[bool]] = {}
     for column in table.columns:
         name = column.name
         if isinstance(column.type, Money):
             whole = str(nusd(name, dialect))
             wrong[name] = literal_column(_NOT_MONEY[dialect.name].format(name, whole), Boolean)
-        elif isinstance(column.type, BigInteger) and dialect.name == "sqlite":  # elsewhere it takes nothing else
+        elif isinstance(column.type, BigInteger) and dialect.name == "sqlite":  # Postgres checks the type itself
             wrong[name] = literal_column(f"(typeof({name}) NOT IN ('integer', 'null'))", Boolean)
     return wrong
 
 
 def _day(dialect: Dialect) -> ColumnElement[date]:
-    """The day in UTC on which an exchange began."""
+    """The UTC day on which an exchange began."""
     return func.date(_COLUMNS.started_at if dialect.name == "sqlite" else func.timezone("UTC", _COLUMNS.started_at))

@@ -1,4 +1,4 @@
-"""What all checks of the ledger are made of: what to look at, and what was found."""
+"""The scope and the result of a check, common to all checks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Any
 from proxy.billing.money import usd_text
 from proxy.ledger.schema.tables import ledger_entries
 
-# Enough to see what is wrong; how many there are is said beside them.
+# Enough to see the fault; the number of differences is reported beside them.
 EXAMPLES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class CheckScope:
-    """What is looked at. Times: Unix seconds by the ledger's clock."""
+    """The part of the ledger to check. Times: Unix seconds by the ledger's clock."""
 
     now: float
     since: float | None
-    """only what was settled at or after this; None: everything"""
+    """only entries settled at or after this; None: all"""
     grace_s: float
-    """what is younger may be on its way"""
+    """younger records may be in flight"""
 
 
 @dataclass(slots=True)
 class CheckResult:
-    """What a check has found so far."""
+    """The differences found so far."""
 
     differences: int = 0
     in_flight: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
 
     def differs(self, count: int = 1, /, **example: Any) -> None:
-        """Count it, and keep the first few to show."""
+        """Count differences, and keep the first few as examples."""
         self.differences += count
         if len(self.examples) < EXAMPLES_MAX:
             self.examples.append({name: _shown(name, value) for name, value in example.items()})
@@ -43,23 +43,23 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class RecordsInFlight:
-    """What is known of records on their way. Read it before the ledger: what is settled meanwhile is then there."""
+    """Records that are not settled yet. Read it before the ledger: records settled meanwhile are then found there."""
 
     queued: Collection[tuple[str, int]] = ()
-    """(node, journal seq) of the records that are in the queue"""
+    """(node, journal seq) of the records in the queue"""
     oldest_age_s: float | None = None
-    """how long the oldest record has been there; None: there is no queue"""
+    """age of the oldest record in the queue; None: there is no queue"""
     leased: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """node → the exchanges that it says are running"""
+    """node → the exchanges that it has leases on"""
 
 
 def settled(query: Any, scope: CheckScope) -> Any:
-    """The part of a query of entries that is within the scope."""
+    """A query of entries, restricted to the scope."""
     return query if scope.since is None else query.where(ledger_entries.c.settled_at >= scope.since)
 
 
 def _shown(name: str, value: Any) -> Any:
-    """As JSON may hold it: money as a decimal string of USD."""
+    """The value for JSON: money as a decimal string in USD."""
     if isinstance(value, Decimal):
         value = str(value) if value.is_nan() else int(value)
     if name.endswith("_usd") and isinstance(value, int):

@@ -1,11 +1,11 @@
-"""Is the ledger right? Every invariant that can be checked from outside, on a live system.
+"""Checks of every invariant of the ledger, on a live system.
 
-Law: it only reads, and all in one snapshot, so that what is being settled is never a difference. What is on its way is
-told from what is lost by its age. It finds and says; it mends nothing.
+Invariants: the checks only read, in one snapshot, so settling in progress is never a difference; records in flight are
+distinguished from lost ones by their age; nothing is repaired.
 
 Cost: on two cores 9 s per million entries on Postgres, two thirds of it for the prices, and about as much on SQLite;
-with `since`, as much for what was settled since, and 0.7 s per million to find it. While it lasts, the snapshot keeps
-old rows from being cleared away.
+with `since`, as much for the entries settled since, and 0.7 s per million to find them. The open snapshot delays the
+cleanup of old row versions.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from proxy.reconciliation.check_receipts import Journals
 from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 from proxy.storage.database import is_shared, reading
 
-# A record is in the ledger within seconds; within minutes where workers die of its neighbours or servers are restarted.
+# A record is settled within seconds, or within minutes if workers crash or servers are restarted.
 GRACE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One invariant, and what differs from it."""
+    """The result of checking one invariant."""
 
     name: str
     description: str
-    """the invariant, in words"""
+    """the invariant in words"""
     differences: int
     examples: tuple[Mapping[str, Any], ...]
-    """the first few of them; as JSON may hold them"""
+    """the first few differences, as JSON values"""
     in_flight: int
-    """what looks like a difference and is only on its way"""
+    """missing records that may still arrive"""
 
     @property
     def ok(self) -> bool:
@@ -53,50 +53,50 @@ def reconcile(
     grace_s: float = GRACE_S,
     outside: RecordsInFlight | None = None,
 ) -> list[Finding]:
-    """Every check, in a fixed order. Raises LedgerUnavailable.
+    """Run every check, in a fixed order. Raises LedgerUnavailable.
 
-    `clock`: Unix seconds, where the database has no clock of its own. `since`: Unix seconds; only what was settled then
-    or later. `outside`: what is known of the queue; read before this is called.
+    `clock`: Unix seconds, for a database without a clock. `since`: Unix seconds; only entries settled then or later.
+    `outside`: the records in flight, read before this call.
     """
     with snapshot(engine) as connection:
         scope = CheckScope(_now(connection, clock), since, grace_s)
         return [
-            Finding(name, description, found.differences, tuple(found.examples), found.in_flight)
-            for name, description, found in _findings(connection, scope, outside or RecordsInFlight())
+            Finding(name, description, result.differences, tuple(result.examples), result.in_flight)
+            for name, description, result in _findings(connection, scope, outside or RecordsInFlight())
         ]
 
 
 def _findings(
     connection: Connection, scope: CheckScope, outside: RecordsInFlight
 ) -> Iterator[tuple[str, str, CheckResult]]:
-    """Name, meaning, and what was found."""
+    """Name, meaning and result of each check."""
     for name, description, check in (
         ("terminal", "each exchange has one terminal entry", check_entries.one_terminal),
         ("duplicates", "no (exchange, kind, seq) twice", check_entries.no_duplicate),
-        ("adjustments", "each refers to its exchange and comes to what it says", check_entries.adjustments),
-        ("attempts", "each that an exchange names has its line, which charges nothing", check_entries.attempts),
-        ("credits", "each top-up is as it was written", check_credits.credits_are_whole),
-        ("balances", "each balance is the sum of its days and top-ups", check_sums.balances_add_up),
-        ("days", "each day, key and model is the sum of its entries", check_sums.days_add_up),
+        ("adjustments", "each refers to its exchange and yields the totals that it states", check_entries.adjustments),
+        ("attempts", "each attempt named by an exchange has its own entry, free of charge", check_entries.attempts),
+        ("credits", "each top-up equals the entry that was written", check_credits.credits_are_whole),
+        ("balances", "each balance is the sum of its daily usage and top-ups", check_sums.balances_add_up),
+        ("days", "daily usage by key and model is the sum of its entries", check_sums.days_add_up),
         ("numbers", "tokens are integers, money is whole nano-USD", check_sums.whole_numbers),
-        ("counts", "nothing is negative, no part is more than its whole", check_entries.counts),
+        ("counts", "no number is negative, no part exceeds its whole", check_entries.counts),
         ("prices", "charge and cost follow from tokens and the pinned price", check_entries.prices),
         ("clock", "no entry is later than the ledger's clock", check_receipts.clock_is_ahead),
     ):
         yield name, description, check(connection, scope)
     journals = Journals(connection, scope, outside.queued).find()
-    yield "journals", "every record that a journal closed has arrived, once", journals
-    yield "conflicts", "no two contents under one name", check_receipts.open_letters(connection, conflicts=True)
+    yield "journals", "every closed journal record has arrived, once", journals
+    yield "conflicts", "no entry has arrived with two contents", check_receipts.open_letters(connection, conflicts=True)
     yield "dead letters", "none is open", check_receipts.open_letters(connection, conflicts=False)
     if outside.oldest_age_s is not None:
         leases = check_receipts.leases_end(connection, scope, outside.leased)
-        yield "queue", "no record waits for longer than it may", check_receipts.queue_moves(scope, outside)
-        yield "leases", "nothing runs that has been in the ledger for long", leases
+        yield "queue", "no record has waited longer than the grace time", check_receipts.queue_moves(scope, outside)
+        yield "leases", "no settled exchange still has a lease after the grace time", leases
 
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """A transaction that sees one state of the database, for as long as it takes."""
+    """A read transaction on one snapshot, without time limits."""
     with reading(engine) as connection:
         if is_shared(connection):
             for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):

@@ -1,4 +1,4 @@
-"""What an operator can set: YAML and environment → frozen, checked values; nonsense is refused by the field's name."""
+"""The settings: a YAML file or the environment → frozen, checked values, or an error that names the field."""
 
 from proxy.foundation.secret import Secret
 from proxy.settings.admin import AdminSettings

@@ -1,7 +1,6 @@
-"""What a setting can be, and how the text of a file becomes its value.
+"""The types of settings: each reads a YAML value, checks it and describes itself for the reference.
 
-Law: a value is either right or refused, and a refusal begins with the path of the field. No refusal quotes a value:
-it could be a secret. Every kind says in words what it takes; the reference is made of these words.
+Invariants: an error begins with the path of the field; no error quotes a value, which could be a secret.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from proxy.foundation.secret import Secret
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 VISIBLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_.:-]+", re.ASCII)
-# "user:password@host" with something between the colon and the @; a variable there was taken out before.
+# "user:password@host" with a password that is not empty; variables are removed before the match.
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]+@")
 _SIZE = re.compile(r"([0-9]{1,15}) ?(KiB|MiB|GiB)", re.ASCII)
 _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-# Longer than any key of any provider; a longer one is a file pasted in the wrong place.
+# Longer than any provider's key; a longer text is a file pasted in the wrong place.
 SECRET_CHARS_MAX = 4096
 
 
@@ -39,24 +38,24 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A place in the configuration, and what reading a value there needs."""
+    """A place in the configuration, with the environment that values there are read in."""
 
     env: Mapping[str, str]
     folder: Path
-    """what relative paths are relative to"""
+    """base of relative paths"""
     literal_secrets: bool = False
     path: str = ""
 
     def under(self, name: str) -> FieldPath:
-        """The place of the field `name` of this one."""
+        """The place of the field `name` below this one."""
         return replace(self, path=f"{self.path}.{name}" if self.path else name)
 
     def numbered(self, number: int) -> FieldPath:
-        """The place of that one of this list, counted from 0."""
+        """The place of an element of this list, counted from 0."""
         return replace(self, path=f"{self.path}[{number}]")
 
     def wrong(self, why: str) -> SettingsError:
-        """The refusal of what stands here."""
+        """An error about the value at this place."""
         return SettingsError(f"{self.path}: {why}" if self.path else why)
 
     def filled(self, text: str) -> str:
@@ -72,37 +71,37 @@ class FieldPath:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """One kind of setting: the words for the reference, and the way from a YAML value to ours."""
+    """The type of a setting: its description for the reference, and its reader of YAML values."""
 
-    words: str
+    description: str
     read: Callable[[Any, FieldPath], Any]
     section: type[Any] | None = None
-    """the dataclass of what stands below, if anything does"""
+    """the dataclass of the fields below this one, if it has any"""
     suffix: str = ""
-    """what the reference writes behind the name of a section that is repeated: `.<name>` or `[]`"""
+    """appended in the reference to the name of a repeated section: `.<name>` or `[]`"""
 
 
 def about(kind: FieldType, meaning: str, *, default: str | None = None, formerly: str = "") -> Mapping[str, Any]:
-    """The metadata of a setting's dataclass field. `default`: its words, where its value does not speak. `formerly`:
-    its name in 0.1, which is refused with a pointer to the new one."""
+    """The metadata of a setting's dataclass field. `default`: its text in the reference; None: its value. `formerly`:
+    its name in 0.1, which is refused with an error that names the new one."""
     return {"kind": kind, "meaning": meaning, "default": default, "formerly": formerly}
 
 
-def read_section(made: type[Any], raw: object, at: FieldPath, **given: object) -> Any:
-    """A mapping → the dataclass `made`, field by field. An absent or empty value is the default."""
+def read_section(cls: type[Any], raw: object, at: FieldPath, **fixed: object) -> Any:
+    """A mapping → the dataclass `cls`, field by field. An absent or empty value is the default."""
     if not isinstance(raw, dict):
         raise at.wrong("must be a mapping of fields")
-    known = {field.name: field for field in fields(made) if field.metadata}
+    known = {field.name: field for field in fields(cls) if field.metadata}
     for name in raw:
         if name not in known:
             raise at.under(str(name)).wrong(_unknown(str(name), known))
-    values = dict(given)
+    values = dict(fixed)
     for name, field in known.items():
         if raw.get(name) is not None:
             values[name] = field.metadata["kind"].read(raw[name], at.under(name))
         elif field.default is MISSING and field.default_factory is MISSING:
             raise at.under(name).wrong("is missing")
-    return made(**values)
+    return cls(**values)
 
 
 def _unknown(name: str, known: Mapping[str, Field[Any]]) -> str:
@@ -111,49 +110,51 @@ def _unknown(name: str, known: Mapping[str, Field[Any]]) -> str:
     if name in renamed:
         return f"was renamed: write {renamed[name]}"
     near = get_close_matches(name, known, n=1)
-    return f"unknown field{f'; is {near[0]} meant?' if near else ''}"
+    return f"unknown field{f'; did you mean {near[0]}?' if near else ''}"
 
 
-def section(made: type[Any]) -> FieldType:
-    """Fields below this one."""
-    return FieldType("fields", lambda raw, at: read_section(made, raw, at), made)
+def section(cls: type[Any]) -> FieldType:
+    """The fields of the dataclass `cls`."""
+    return FieldType("fields", lambda raw, at: read_section(cls, raw, at), cls)
 
 
-def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> FieldType:
-    """The same fields under each of several names; `made` is given the name as its `name`."""
+def sections(cls: type[Any], pattern: re.Pattern[str], description: str) -> FieldType:
+    """A mapping of names to the fields of `cls`, which has the name as its `name`."""
 
     def read(raw: object, at: FieldPath) -> dict[str, Any]:
         if not isinstance(raw, dict) or not raw:
-            raise at.wrong("must be a mapping with at least one name in it")
+            raise at.wrong("must be a mapping with at least one name")
         for name in raw:
             if not isinstance(name, str) or not pattern.fullmatch(name):
-                raise at.under(str(name)).wrong(f"not a name: {words}; quote it if YAML takes it for another thing")
-        return {name: read_section(made, below, at.under(name), name=name) for name, below in raw.items()}
+                raise at.under(str(name)).wrong(
+                    f"invalid name: must be {description}; quote it if YAML reads it as a number, a boolean or a date"
+                )
+        return {name: read_section(cls, below, at.under(name), name=name) for name, below in raw.items()}
 
-    return FieldType(words, read, made, suffix=".<name>")
+    return FieldType(description, read, cls, suffix=".<name>")
 
 
-def several(made: type[Any], words: str) -> FieldType:
-    """The same fields several times, in a list."""
+def several(cls: type[Any], description: str) -> FieldType:
+    """A list whose elements have the fields of `cls`."""
 
     def read(raw: object, at: FieldPath) -> tuple[Any, ...]:
         if not isinstance(raw, list) or not raw:
-            raise at.wrong("must be a list with at least one in it")
-        return tuple(read_section(made, below, at.numbered(number)) for number, below in enumerate(raw))
+            raise at.wrong("must be a list with at least one element")
+        return tuple(read_section(cls, below, at.numbered(number)) for number, below in enumerate(raw))
 
-    return FieldType(words, read, made, suffix="[]")
+    return FieldType(description, read, cls, suffix="[]")
 
 
-def text(pattern: re.Pattern[str], words: str) -> FieldType:
-    """A text of a pattern."""
+def text(pattern: re.Pattern[str], description: str) -> FieldType:
+    """A text that matches `pattern`."""
 
     def read(raw: object, at: FieldPath) -> str:
         value = at.filled(raw) if isinstance(raw, str) else ""
         if not pattern.fullmatch(value):
-            raise at.wrong(f"must be {words}")
+            raise at.wrong(f"must be {description}")
         return value
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def host() -> FieldType:
@@ -162,56 +163,56 @@ def host() -> FieldType:
 
 
 def choice(options: type[StrEnum]) -> FieldType:
-    """One of a closed set of words."""
-    words = " or ".join(f"`{option}`" for option in options)
+    """One of a closed set of values."""
+    description = " or ".join(f"`{option}`" for option in options)
 
     def read(raw: object, at: FieldPath) -> StrEnum:
         value = at.filled(raw) if isinstance(raw, str) else raw
         if value not in list(options):
-            raise at.wrong(f"must be {words}")
+            raise at.wrong(f"must be {description}")
         return options(str(value))
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
-def words(options: tuple[str, ...]) -> FieldType:
-    """Some of a closed set of words: a list, at least one."""
+def choices(options: tuple[str, ...]) -> FieldType:
+    """A list of one or more of a closed set of values."""
     shown = ", ".join(f"`{option}`" for option in options)
 
     def read(raw: object, at: FieldPath) -> tuple[str, ...]:
         if not isinstance(raw, list) or not raw or any(one not in options for one in raw):
-            raise at.wrong(f"must be a list of at least one of {shown}")
+            raise at.wrong(f"must be a list of one or more of {shown}")
         return tuple(raw)
 
     return FieldType(f"list of {shown}", read)
 
 
-def place(here: str, *schemes: str) -> FieldType:
-    """The word for this machine (None), or the URL of servers elsewhere, as a Secret: a password may stand in it."""
-    words = f"`{here}`, or a URL: {', '.join(f'`{scheme}://…`' for scheme in schemes)}"
+def local_or_url(local: str, *schemes: str) -> FieldType:
+    """The word `local` (None), or the URL of a server, as a Secret because it may contain a password."""
+    description = f"`{local}`, or a URL: {', '.join(f'`{scheme}://…`' for scheme in schemes)}"
 
     def read(raw: object, at: FieldPath) -> Secret | None:
         value = at.filled(raw) if isinstance(raw, str) else ""
-        if value == here:
+        if value == local:
             return None
-        scheme, found, rest = value.partition("://")
-        if scheme not in schemes or not found or not rest.strip("/") or not VISIBLE.fullmatch(value):
-            raise at.wrong(f"must be {words}")
+        scheme, separator, rest = value.partition("://")
+        if scheme not in schemes or not separator or not rest.strip("/") or not VISIBLE.fullmatch(value):
+            raise at.wrong(f"must be {description}")
         if not at.literal_secrets and _PASSWORD.search(VARIABLE.sub("", str(raw))):
             raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
         return Secret(value)
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def pepper() -> FieldType:
-    """32 bytes as hexadecimal digits, secret."""
-    text_of = secret()
+    """A secret of 32 bytes, written as hexadecimal digits."""
+    any_secret = secret()
 
     def read(raw: object, at: FieldPath) -> Secret:
-        value: Secret = text_of.read(raw, at)
+        value: Secret = any_secret.read(raw, at)
         if not re.fullmatch(r"[0-9a-f]{64}", value.reveal(), re.ASCII):
-            raise at.wrong("must be 64 hexadecimal digits, as `tokenweir keys pepper` prints them")
+            raise at.wrong("must be 64 hexadecimal digits: generate them with `tokenweir keys pepper`")
         return value
 
     return FieldType("`${VAR}`", read)
@@ -230,7 +231,7 @@ def flag() -> FieldType:
 
 
 def flag_or_auto() -> FieldType:
-    """True, false, or None for "found out from the stream"."""
+    """True, false, or None for `auto`: detected from the stream."""
 
     def read(raw: object, at: FieldPath) -> bool | None:
         return None if raw == "auto" else bool(flag().read(raw, at))
@@ -239,50 +240,50 @@ def flag_or_auto() -> FieldType:
 
 
 def whole(low: int, high: int) -> FieldType:
-    """A whole number, limits included."""
-    words = f"a whole number from {low} to {high}"
+    """A whole number from `low` to `high`, both included."""
+    description = f"a whole number from {low} to {high}"
 
     def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
         if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value, re.ASCII):
             value = int(value)
         if type(value) is not int or not low <= value <= high:
-            raise at.wrong(f"must be {words}")
+            raise at.wrong(f"must be {description}")
         return value
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def number(*allowed: int) -> FieldType:
     """One of a few numbers."""
-    words = " or ".join(map(str, allowed))
+    description = " or ".join(map(str, allowed))
 
     def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
-        found = next((one for one in allowed if value in (one, str(one)) and not isinstance(value, bool)), None)
-        if found is None:
-            raise at.wrong(f"must be {words}")
-        return found
+        match = next((one for one in allowed if value in (one, str(one)) and not isinstance(value, bool)), None)
+        if match is None:
+            raise at.wrong(f"must be {description}")
+        return match
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def size(low: int, high: int) -> FieldType:
     """Bytes, as a number or with a unit: 1048576, 1 MiB."""
     number = whole(low, high)
-    words = f"bytes from {low} to {high}, also written 64 KiB, 16 MiB, 1 GiB"
+    description = f"bytes from {low} to {high}, also written 64 KiB, 16 MiB, 1 GiB"
 
     def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
-        written = _SIZE.fullmatch(value) if isinstance(value, str) else None
-        return int(number.read(int(written[1]) * _UNIT_BYTES[written[2]] if written else value, at))
+        with_unit = _SIZE.fullmatch(value) if isinstance(value, str) else None
+        return int(number.read(int(with_unit[1]) * _UNIT_BYTES[with_unit[2]] if with_unit else value, at))
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def seconds(high: float, *, zero: bool = False) -> FieldType:
-    """Seconds above 0 (or from 0 on) up to `high`."""
-    words = f"seconds, {'≥' if zero else '>'} 0 and ≤ {high:g}"
+    """Seconds up to `high`; 0 only with `zero`."""
+    description = f"seconds, {'≥' if zero else '>'} 0 and ≤ {high:g}"
 
     def read(raw: object, at: FieldPath) -> float:
         value = at.filled(raw) if isinstance(raw, str) else raw
@@ -291,14 +292,14 @@ def seconds(high: float, *, zero: bool = False) -> FieldType:
         except (ValueError, OverflowError):
             number = math.nan
         if not (0 <= number <= high and (zero or number > 0)):
-            raise at.wrong(f"must be {words}")
+            raise at.wrong(f"must be {description}")
         return number
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def duration() -> FieldType:
-    """Seconds, written 90d, 12h, …; `none` for no limit."""
+    """Seconds, written 90d, 12h, …; None: `none`, no limit."""
 
     def read(raw: object, at: FieldPath) -> int | None:
         value = at.filled(raw) if isinstance(raw, str) else ""
@@ -311,7 +312,7 @@ def duration() -> FieldType:
 
 
 def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> FieldType:
-    """A price, in nUSD per unit here; written in USD per unit, as an exact decimal, from 0 to `high` USD."""
+    """A price in nUSD per unit; written in USD per unit, as an exact decimal, from 0 to `high` USD."""
 
     def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
@@ -324,8 +325,8 @@ def rate(unit: str = "million tokens", high: int = USD_PER_MILLION_MAX) -> Field
 
 
 def usd(high: int) -> FieldType:
-    """An amount of money, in nUSD here; written in USD, as an exact decimal, from 0 to `high` USD."""
-    words = f"USD from 0 to {high}"
+    """An amount of money in nUSD; written in USD, as an exact decimal, from 0 to `high` USD."""
+    description = f"USD from 0 to {high}"
 
     def read(raw: object, at: FieldPath) -> int:
         value = at.filled(raw) if isinstance(raw, str) else raw
@@ -334,14 +335,14 @@ def usd(high: int) -> FieldType:
         except ValueError:
             nusd = -1
         if not 0 <= nusd <= high * NUSD_PER_USD:
-            raise at.wrong(f"must be {words}, no finer than a nano-USD")
+            raise at.wrong(f"must be {description}, no finer than a nano-USD")
         return nusd
 
-    return FieldType(words, read)
+    return FieldType(description, read)
 
 
 def path_of(what: str) -> FieldType:
-    """A path; a relative one starts at the configuration file. `what`: folder or file, for the reference."""
+    """A path, relative to the configuration file's folder. `what`: "folder" or "file", for the reference."""
 
     def read(raw: object, at: FieldPath) -> Path:
         value = at.filled(raw) if isinstance(raw, str) else ""
@@ -353,40 +354,39 @@ def path_of(what: str) -> FieldType:
 
 
 def secret() -> FieldType:
-    """A provider's key: `${VAR}`, or a literal one where that is allowed."""
+    """A secret: `${VAR}`, or a literal where `allow_literal_secrets` is set."""
 
     def read(raw: object, at: FieldPath) -> Secret:
         if not isinstance(raw, str):
-            raise at.wrong("must be a text, ${VAR}")
+            raise at.wrong("must be a string: ${VAR}")
         if not at.literal_secrets and not VARIABLE.fullmatch(raw):
             raise at.wrong("a secret does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
         value = at.filled(raw)
         if not value:
             raise at.wrong(f"the secret is empty{f' ({raw})' if VARIABLE.fullmatch(raw) else ''}")
         if len(value) > SECRET_CHARS_MAX or not VISIBLE.fullmatch(value):
-            raise at.wrong("the secret has blanks, line ends or characters beyond ASCII in it, or is too long")
+            raise at.wrong(f"the secret must be at most {SECRET_CHARS_MAX} visible ASCII characters, without blanks")
         return Secret(value)
 
     return FieldType("`${VAR}`", read)
 
 
 def policy() -> FieldType:
-    """The provider's own lines of the billing policy: situation → what is billed. Plain words on both sides."""
-    what = ", ".join(f"`{bills}`" for bills in BillableParts)
+    """A provider's overrides of the billing policy: situation → billed parts, both as plain strings."""
+    parts = ", ".join(f"`{part}`" for part in BillableParts)
 
     def read(raw: object, at: FieldPath) -> dict[str, str]:
         if not isinstance(raw, dict):
-            raise at.wrong("must be a mapping of situations")
+            raise at.wrong("must be a mapping of situations to what is billed")
         return {
             _situation(key, at): str(choice(BillableParts).read(value, at.under(str(key))))
             for key, value in raw.items()
         }
 
-    return FieldType(f"situation: one of {what}", read)
+    return FieldType(f"situation: one of {parts}", read)
 
 
 def _situation(key: object, at: FieldPath) -> str:
     if key not in list(Situation):
-        known = ", ".join(Situation)
-        raise at.under(str(key)).wrong(f"unknown situation; there are {known}")
+        raise at.under(str(key)).wrong(f"unknown situation; must be one of {', '.join(Situation)}")
     return str(key)

@@ -1,6 +1,7 @@
-"""The settings of what clients may ask for, and of who answers. Law: as of all settings; see values.py.
+"""The settings of models: the names that clients request, and the providers that serve them.
 
-What a key's owner pays is a matter of the model, whoever answers; what we pay is a matter of who did.
+Invariant: `price`, what the key's owner is billed, belongs to the model; `cost`, what the provider charges, belongs to
+the provider that served the request.
 """
 
 from __future__ import annotations
@@ -19,24 +20,30 @@ _UPSTREAM_MODEL = re.compile(_MODEL, re.ASCII)
 PROVIDER_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
 MODEL_NAME = re.compile(rf"{_MODEL}|\*|[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}/\*", re.ASCII)
 
-# Finer shares than thousandths nobody could see.
+# Shares finer than a thousandth make no visible difference.
 WEIGHT_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
-    """One provider that can answer for a model."""
+    """One provider that can serve a model."""
 
-    provider: str = field(metadata=about(text(PROVIDER_NAME, "the name of a provider"), "who answers"))
+    provider: str = field(
+        metadata=about(text(PROVIDER_NAME, "the name of a provider"), "the provider; one of `providers` above")
+    )
     upstream_model: str = field(
         default="",
-        metadata=about(text(_UPSTREAM_MODEL, "a model name"), "the model's name there", default="the same name"),
+        metadata=about(
+            text(_UPSTREAM_MODEL, "a model name"), "the model's name at this provider", default="the same name"
+        ),
     )
-    """never empty once read, but where the model is a pattern: then it is what the client asked for"""
+    """empty only if the model is a pattern: then the requested name is passed upstream"""
     weight: int | None = field(
         default=None,
         metadata=about(
-            whole(1, WEIGHT_MAX), "its share of the requests; all of a model's have one, or none", default="in order"
+            whole(1, WEIGHT_MAX),
+            "its share of the requests; set it for all providers of a model, or for none",
+            default="in order",
         ),
     )
     cost: Price | None = field(
@@ -46,24 +53,26 @@ class TargetSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """One name that clients may ask for, or a pattern of names. Once read, who answers is in `providers` alone."""
+    """One model name that clients may request, or a pattern of names. Once read, `providers` has every target."""
 
     name: str
     provider: str = field(
         default="",
         metadata=about(
-            text(PROVIDER_NAME, "the name of a provider"), "which provider answers; or `providers`, or `alias_of`",
+            text(PROVIDER_NAME, "the name of a provider"), "the provider; or give `providers`, or `alias_of`",
             default="*required*",
         ),
     )  # fmt: skip
     upstream_model: str = field(
         default="",
-        metadata=about(text(_UPSTREAM_MODEL, "a model name"), "its name there", default="the same name"),
+        metadata=about(
+            text(_UPSTREAM_MODEL, "a model name"), "the model's name at the provider", default="the same name"
+        ),
     )
     price: Price | None = field(
         default=None,
         metadata=about(
-            PRICE, "what the key's owner is billed, whoever answers",
+            PRICE, "what the key's owner is billed, whichever provider serves the request",
             default="the built-in price book, for the first provider",
         ),
     )  # fmt: skip
@@ -75,32 +84,35 @@ class ModelSettings:
         default=(),
         metadata=about(
             several(TargetSettings, "list of fields"),
-            "several, instead of `provider`: tried in this order, or by weight, until one answers",
+            "several providers, instead of `provider`: tried in this order, or by weight, until one answers",
             default="the one `provider`",
         ),
     )
     alias_of: str = field(
         default="",
         metadata=about(
-            text(_UPSTREAM_MODEL, "a model name"), "the model that this is another name of, in place of all else",
+            text(_UPSTREAM_MODEL, "a model name"),
+            "the model that this name is an alias of; set no other field beside it",
             default="none",
         ),
     )  # fmt: skip
     completion_tokens_max: int | None = field(
         default=None,
         metadata=about(
-            whole(1, COMPLETION_TOKENS_MAX), "most tokens one answer can have: no more is held", default="not known"
+            whole(1, COMPLETION_TOKENS_MAX),
+            "largest number of tokens in one answer; the reservation is no larger",
+            default="unknown",
         ),
     )
     tokenizer: Path | None = field(
         default=None,
         metadata=about(
-            path_of("file"), "its `tokenizer.json`, to estimate streams by; needs the extra `tokenweir[tokenizers]`",
+            path_of("file"), "its `tokenizer.json`, for estimates; needs the extra `tokenweir[tokenizers]`",
             default="none",
         ),
     )  # fmt: skip
 
     @property
     def is_pattern(self) -> bool:
-        """True for `*` and `prefix/*`, which pass names on."""
+        """True for `*` and `prefix/*`, which pass the requested name upstream."""
         return self.name.endswith("*")

@@ -1,6 +1,6 @@
-"""A YAML file and the environment → `Settings`, or a refusal that names the field.
+"""A YAML file and the environment → `Settings`, or an error that names the field.
 
-Law: what is started with is what was written: unknown fields, doubled keys and names that lead nowhere are refused.
+Invariant: unknown fields, duplicate keys and references to unknown names are errors.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.sinks import SinkKind
 from proxy.settings.values import ProviderSettings, Settings
 
-# Thousands of models fit in; a longer file is not a configuration.
+# Room for thousands of models; a longer file is not a configuration.
 FILE_BYTES_MAX = 4 << 20
 
 Lookup = Callable[[ProviderSettings, str], Price | None]
-"""provider, upstream model → list price of the built-in book, if it has one"""
+"""provider, upstream model → price in the built-in price book, or None"""
 
 
 def load(file: Path, env: Mapping[str, str]) -> Settings:
@@ -31,7 +31,7 @@ def load(file: Path, env: Mapping[str, str]) -> Settings:
         with file.open("rb") as opened:
             written = opened.read(FILE_BYTES_MAX + 1)
         if len(written) > FILE_BYTES_MAX:
-            raise SettingsError(f"{file}: longer than {FILE_BYTES_MAX} bytes")
+            raise SettingsError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB; is this the right file?")
         return parse(written.decode("utf-8"), env=env, folder=file.parent)
     except OSError as failure:
         raise SettingsError(f"{file}: {failure.strerror}") from failure
@@ -40,7 +40,7 @@ def load(file: Path, env: Mapping[str, str]) -> Settings:
 
 
 def parse(text: str, *, env: Mapping[str, str], folder: Path) -> Settings:
-    """The settings written in YAML `text`; relative paths start at `folder`. Raises SettingsError."""
+    """The settings written in YAML `text`; relative paths are relative to `folder`. Raises SettingsError."""
     return settings_from(_yaml(text), env=env, folder=folder)
 
 
@@ -57,63 +57,67 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path) -> Setti
 
 
 def _check_sharing(settings: Settings, at: FieldPath) -> None:
-    """What several machines share must be reachable by, and the same on, all of them. Raises SettingsError."""
+    """Settings that depend on each other. Raises SettingsError."""
     if settings.queue is not None and settings.ledger is None:
-        raise at.under("ledger").wrong("workers behind a queue cannot reach a SQLite file: must be `postgresql://…`")
+        raise at.under("ledger").wrong(
+            "must be `postgresql://…` when `queue` is set: workers cannot share a SQLite file"
+        )
     if (settings.alerts.url is None) != (settings.alerts.secret is None):
-        raise at.under("alerts").wrong("needs both, `url` and `secret`: no webhook goes out unsigned")
+        raise at.under("alerts").wrong("set both `url` and `secret`, or neither: webhooks are always signed")
     for name, sink in settings.sinks.items():
         if sink.secret is None and sink.kind is not SinkKind.OPENMETER:
             raise at.under("sinks").under(name).under("secret").wrong("is missing")
     if settings.ledger is not None and settings.key_pepper is None:
         raise at.under("key_pepper").wrong(
-            "is missing: proxies that share a ledger must hash keys alike; `tokenweir keys pepper` prints a new one"
+            "is missing: proxies that share a ledger must hash keys alike; generate one with `tokenweir keys pepper`"
         )
 
 
 def require_prices(settings: Settings, lookup: Lookup) -> None:
-    """Refuse named models that would be served for nothing. Raises SettingsError, naming the first one."""
+    """Refuse named models without a price. Raises SettingsError about the first one."""
     for model in settings.models.values():
         if model.is_pattern or model.price is not None:
             continue
         first = model.providers[0]
         if lookup(settings.providers[first.provider], first.upstream_model) is None:
             raise SettingsError(
-                f"models.{model.name}.price: is missing, and the built-in price book does not know "
-                f"{first.upstream_model!r} at {first.provider!r}; write {{input: …, output: …}}, "
-                f"USD per million tokens"
+                f"models.{model.name}.price: is missing, and the built-in price book has no price for "
+                f"{first.upstream_model!r} at {first.provider!r}; write price: {{input: …, output: …}}, "
+                f"in USD per million tokens"
             )
 
 
-def route(models: Mapping[str, ModelSettings], asked: str) -> tuple[ModelSettings, str] | None:
-    """Which model setting answers to a name, and what patterns pass on of it: the name to send upstream, empty where
-    each provider has one of its own. None where nothing does.
+def route(models: Mapping[str, ModelSettings], name: str) -> tuple[ModelSettings, str] | None:
+    """The model setting that serves the requested `name`, and the name to send upstream if that setting is a pattern,
+    else "". None: no setting does.
 
-    A whole name goes before `prefix/*`, that before `*`.
+    An exact name is preferred to `prefix/*`, and `prefix/*` to `*`.
     """
-    named = models.get(asked)
-    if named is not None and not named.is_pattern:
-        return named, ""
-    prefix, _, rest = asked.partition("/")
+    exact = models.get(name)
+    if exact is not None and not exact.is_pattern:
+        return exact, ""
+    prefix, _, rest = name.partition("/")
     prefixed = models.get(f"{prefix}/*")
     if prefixed is not None and rest:
         return prefixed, rest
-    rest_of_all = models.get("*")
-    return None if rest_of_all is None or not asked else (rest_of_all, asked)
+    catch_all = models.get("*")
+    return None if catch_all is None or not name else (catch_all, name)
 
 
 def _routed(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSettings:
-    """The model with all who can answer for it. Raises SettingsError where that leads nowhere."""
+    """The model with all its targets. Raises SettingsError if one does not exist."""
     here = at.under("models").under(model.name)
     if model.alias_of:
         return _alias(model, settings, at)
     if model.provider and model.providers:
-        raise here.under("providers").wrong("stands beside `provider`: one of the two says who answers")
+        raise here.under("providers").wrong("cannot be combined with `provider`: give one of the two")
     if model.providers:
-        _refuse_beside(model, ("upstream_model", "cost"), "belongs to each of `providers` here", here)
+        _refuse_beside(
+            model, ("upstream_model", "cost"), "cannot be combined with `providers`: set it in each element", here
+        )
         places = [here.under("providers").numbered(number) for number in range(len(model.providers))]
     elif not model.provider:
-        raise here.under("provider").wrong("is missing; or give `providers`, or `alias_of`")
+        raise here.under("provider").wrong("is missing: give `provider`, `providers` or `alias_of`")
     else:
         places = [here]
     one = TargetSettings(provider=model.provider, upstream_model=model.upstream_model, cost=model.cost)
@@ -125,38 +129,38 @@ def _routed(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSet
 
 
 def _target(target: TargetSettings, model: ModelSettings, settings: Settings, at: FieldPath) -> TargetSettings:
-    """With its upstream name, if its provider exists."""
+    """`target` with its upstream name. Raises SettingsError if its provider does not exist."""
     if target.provider not in settings.providers:
         known = ", ".join(settings.providers)
-        raise at.under("provider").wrong(f"no such provider; there are: {known}")
+        raise at.under("provider").wrong(f"unknown provider; must be one of {known}")
     if model.is_pattern and target.upstream_model:
-        raise at.under("upstream_model").wrong("a name with * passes names on; it cannot rename them")
+        raise at.under("upstream_model").wrong("cannot be set for a name with *: the requested name is sent upstream")
     return replace(target, upstream_model=target.upstream_model or ("" if model.is_pattern else model.name))
 
 
 def _check_choice(targets: Sequence[TargetSettings], at: FieldPath) -> None:
-    """Each is another one, and all have a weight or none has."""
+    """No target twice, and a weight for all targets or for none."""
     seen = set()
     for number, target in enumerate(targets):
         place = at.numbered(number)
         if (target.provider, target.upstream_model) in seen:
-            raise place.under("provider").wrong("the same provider and model stand here before")
+            raise place.under("provider").wrong("duplicate: this provider and model are listed before")
         seen.add((target.provider, target.upstream_model))
         if (target.weight is None) != (targets[0].weight is None):
-            raise place.under("weight").wrong("all of a model's providers have a weight, or none has")
+            raise place.under("weight").wrong("must be set for all providers of the model, or for none")
 
 
 def _alias(model: ModelSettings, settings: Settings, at: FieldPath) -> ModelSettings:
-    """What the other name says, under this one."""
+    """The target of the alias, under the alias's name."""
     here = at.under("models").under(model.name)
     _refuse_beside(
         model, tuple(one.name for one in fields(model) if one.name not in ("name", "alias_of")),
-        "does not stand beside `alias_of`: an alias is all that the other name is", here,
+        "cannot be combined with `alias_of`: an alias takes every field from the other model", here,
     )  # fmt: skip
     named = settings.models.get(model.alias_of)
     if named is None or named.alias_of or named.is_pattern or model.is_pattern:
         raise here.under("alias_of").wrong(
-            "must name a model of this file that is no alias; neither can have a * in it"
+            "must name a model of this file that is not an alias; neither name may contain *"
         )
     return replace(_routed(named, settings, at), name=model.name, alias_of=model.alias_of)
 
@@ -168,20 +172,20 @@ def _refuse_beside(model: ModelSettings, names: Sequence[str], why: str, at: Fie
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that takes no key twice."""
+    """YAML without duplicate keys."""
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise SettingsError(f"line {key.start_mark.line + 1}: {key.value!r} is written twice")
+                raise SettingsError(f"line {key.start_mark.line + 1}: duplicate field {key.value!r}")
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else key)
         return node
 
 
 def _yaml(text: str) -> object:
-    """The document. Refusals give the place only, not the line: a secret may stand in it."""
+    """The document. Errors give the number of a line and never quote it: it may contain a secret."""
     try:
         loader = _Loader(text)
         return loader.get_single_data()
@@ -189,6 +193,6 @@ def _yaml(text: str) -> object:
         raise
     except yaml.MarkedYAMLError as wrong:
         line = f"line {wrong.problem_mark.line + 1}: " if wrong.problem_mark else ""
-        raise SettingsError(f"{line}not YAML: {wrong.problem}") from None
+        raise SettingsError(f"{line}invalid YAML: {wrong.problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as wrong:
-        raise SettingsError(f"not YAML: {type(wrong).__name__}") from None
+        raise SettingsError(f"invalid YAML: {type(wrong).__name__}") from None

@@ -1,4 +1,4 @@
-"""The configuration reference, as Markdown. Law: it is made of the settings themselves, never written by hand."""
+"""The configuration reference as Markdown, generated from the settings."""
 
 from __future__ import annotations
 
@@ -18,48 +18,49 @@ def reference() -> str:
     """Two tables: every setting (name, type, default, meaning), and what is billed in which situation."""
     settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "", {})]
     policy = ["## What is billed when", "", "| situation | bills | when |", "|---|---|---|"]
-    policy += [f"| `{found}` | `{rule.bills}` | {rule.when} |" for found, rule in POLICY.items()]
+    policy += [f"| `{situation}` | `{rule.bills}` | {rule.when} |" for situation, rule in POLICY.items()]
     return "\n".join([*settings, "", *policy, ""])
 
 
-def _rows(section: type[Any], prefix: str, told: dict[type[Any], str]) -> Iterator[str]:
-    """`told`: sections that have rows already → where those are."""
-    known = _known(section, told)
-    told |= {each: prefix.rstrip(".") for each in section.__mro__ if is_dataclass(each) and each not in told}
+def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str]) -> Iterator[str]:
+    """`listed`: sections that have rows already → the name that those rows are under."""
+    known = _known(section, listed)
+    listed |= {each: prefix.rstrip(".") for each in section.__mro__ if is_dataclass(each) and each not in listed}
     for setting in fields(section):
         if not setting.metadata or setting.name in known:
             continue
         kind: FieldType = setting.metadata["kind"]
         name = f"{prefix}{setting.name}"
-        cells = (f"`{name}`", kind.words, _default(setting), setting.metadata["meaning"] + _elsewhere(kind, told))
+        meaning = setting.metadata["meaning"] + _cross_reference(kind, listed)
+        cells = (f"`{name}`", kind.description, _default(setting), meaning)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         if kind.section is not None:
-            yield from _rows(kind.section, f"{name}{kind.suffix}.", told)
+            yield from _rows(kind.section, f"{name}{kind.suffix}.", listed)
 
 
-def _known(section: type[Any], told: Mapping[type[Any], str]) -> set[str]:
-    return {field.name for each in section.__mro__ if each in told for field in fields(each)}
+def _known(section: type[Any], listed: Mapping[type[Any], str]) -> set[str]:
+    return {field.name for each in section.__mro__ if each in listed for field in fields(each)}
 
 
-def _elsewhere(kind: FieldType, told: Mapping[type[Any], str]) -> str:
-    """Where the fields of a section are told, if not here."""
+def _cross_reference(kind: FieldType, listed: Mapping[type[Any], str]) -> str:
+    """The place of the section's fields, if they are listed already."""
     if kind.section is None:
         return ""
-    place = next((told[each] for each in kind.section.__mro__ if each in told), None)
+    place = next((listed[each] for each in kind.section.__mro__ if each in listed), None)
     return "" if place is None else f"; fields as in `{place}`"
 
 
 def _default(setting: Field[Any]) -> str:
-    words: str | None = setting.metadata["default"]
-    if words is not None:
-        return words
+    text: str | None = setting.metadata["default"]
+    if text is not None:
+        return text
     if setting.default is MISSING:
         return "*required*"
     return "as below" if is_dataclass(setting.default) else f"`{_written(setting)}`"
 
 
 def _written(setting: Field[Any]) -> str:
-    """The default as it would be written in the file."""
+    """The default as written in the file."""
     value = setting.default
     if isinstance(value, bool | Path):
         return str(value).lower()

@@ -1,4 +1,4 @@
-"""The base URL of a provider. Law: nothing in it that two parsers could read differently, and no secret."""
+"""The base URL of a provider. Invariant: it contains no secret and nothing that two parsers could read differently."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from proxy.settings.kinds import VISIBLE, FieldPath, FieldType
 
 
 def url() -> FieldType:
-    """The base URL of a provider, without the slash at its end."""
+    """The base URL of a provider, without a trailing slash."""
 
     def read(raw: object, at: FieldPath) -> str:
         value = at.filled(raw) if isinstance(raw, str) else ""
-        refused = _refused_url(value)
-        if refused:
-            raise at.wrong(refused)
+        problem = _problem(value)
+        if problem:
+            raise at.wrong(problem)
         return value.rstrip("/")
 
     return FieldType("URL", read)
 
 
-def _refused_url(value: str) -> str | None:
-    """Why this is no base URL; None if it is one."""
+def _problem(value: str) -> str | None:
+    """The reason why `value` is not a base URL; None if it is one."""
     if not VISIBLE.fullmatch(value) or "\\" in value:
         return "must be a URL of visible ASCII characters"
     try:
@@ -33,12 +33,12 @@ def _refused_url(value: str) -> str | None:
     if not usable or parts.scheme not in ("http", "https"):
         return "must be a URL, http://host… or https://host…"
     if "@" in parts.netloc:
-        return "must hold no user name or password"
+        return "must not contain a user name or a password"
     if "?" in value or "#" in value:
-        return "must have no query and no fragment"
+        return "must not contain a query or a fragment"
     if {"..", "."} & set(parts.path.split("/")) or "//" in parts.path or "%" in parts.path:
-        return "its path must be plain: no '..', no '//', no '%'"
+        return "the path must not contain '.', '..', '//' or '%'"
     for dialect in DIALECTS:
         if parts.path.rstrip("/").endswith(dialect.upstream_path):
-            return f"must be the part before {dialect.upstream_path}"
+            return f"must end before {dialect.upstream_path}: the proxy appends it"
     return None

@@ -1,7 +1,7 @@
-"""Every setting: its name, its default, its limits, and what it means.
+"""Every setting: its name, its default, its limits and its meaning.
 
-Law: a setting exists here once; the file reader and docs/reference/settings.md are both made of these lines. All
-values are frozen and checked. Adapters take the values they need, not these objects.
+Invariants: a setting is declared once; the file reader and docs/reference/settings.md are both generated from these
+declarations. All values are frozen and checked. Adapters take the values they need, not these objects.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from proxy.settings.admin import AdminSettings
 from proxy.settings.kinds import (
     about,
     choice,
+    choices,
     duration,
     flag,
     flag_or_auto,
     host,
+    local_or_url,
     path_of,
     pepper,
-    place,
     policy,
     seconds,
     secret,
@@ -32,7 +33,6 @@ from proxy.settings.kinds import (
     sections,
     size,
     whole,
-    words,
 )
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.sinks import SINK_NAME, SinkSettings
@@ -46,38 +46,38 @@ from proxy.settings.traces import TracesSettings
 from proxy.settings.urls import url
 
 LEDGER_SCHEMES = ("postgresql",)
-# As redis-py takes them; of several addresses, for Sentinel and Cluster, the list stands where the host does.
+# Those of redis-py; for Sentinel and Cluster, a list of addresses takes the place of the host.
 QUEUE_SCHEMES = (
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
 )  # fmt: skip
-# One Redis thread carries 50,000 records a second; more streams than this help nobody.
+# One Redis thread carries 50,000 records a second; more streams do not help.
 SHARDS_MAX = 64
 
-# No exchange lasts a day; a longer time is one in milliseconds.
+# No exchange takes a day; a larger number is probably in milliseconds.
 DAY_S = 86_400.0
-# Ten minutes: no service manager waits longer for a process to stop.
+# No service manager waits longer than ten minutes for a process to stop.
 GRACE_S_MAX = 600.0
 # Four times the output limit of any model of 2026.
 DRAIN_TOKENS_MAX = 1_000_000
-# A request is held in memory as a whole, several times over while it is read.
+# A request is in memory as a whole, several times over while it is parsed.
 REQUEST_BYTES_MAX = 256 << 20
-# A slot is a few hundred bytes of the progress table: a million of them is still a small file.
+# A slot of the progress table is a few hundred bytes: a million of them is still a small file.
 EXCHANGES_MAX = 1 << 20
-# Six series for each, in each process: more than this belongs into SQL.
+# Six series each, in each process; for more, query the ledger.
 METRIC_KEYS_MAX = METRIC_PROJECTS_MAX = 1_000
-# Below 16 MiB a short outage of the ledger would already stop the work; 1 TiB is a unit mistaken for another.
+# Below 16 MiB a short outage of the ledger would fill the journal; 1 TiB or more is probably a wrong unit.
 JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
 
 
 class OnClientDisconnect(StrEnum):
-    """What becomes of the provider's stream when the client is gone."""
+    """Handling of the provider's stream after the client disconnected."""
 
     CANCEL = "cancel"
     DRAIN = "drain"
 
 
 class InjectUsage(StrEnum):
-    """Whether the proxy asks for usage in streams whose client did not."""
+    """Whether the proxy requests usage in streams whose client did not."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -85,7 +85,7 @@ class InjectUsage(StrEnum):
 
 
 class Durability(StrEnum):
-    """What an entry of the journal survives from the moment it counts as written."""
+    """What a journal record survives once it is acknowledged."""
 
     PROCESS = "process"
     POWER = "power"
@@ -93,7 +93,7 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where clients come in."""
+    """The listener for clients."""
 
     host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
     port: int = field(default=8080, metadata=about(whole(0, 65_535), "port to listen on; 0: any free one"))
@@ -101,7 +101,7 @@ class Listen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Where a worker shows its health and its metrics."""
+    """The listener of a worker's health checks and metrics."""
 
     host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
     port: int = field(default=8081, metadata=about(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any"))
@@ -109,42 +109,42 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalSettings:
-    """The local outbox."""
+    """The journal: records that are not in the ledger yet."""
 
     bytes_max: int = field(
         default=1 << 30,
         metadata=about(
             size(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
-            "largest size on disk; when it is reached, new requests get 503 and running streams finish",
+            "largest size on disk; at this size new requests get 503 and running streams finish",
         ),
     )
     durability: Durability = field(
         default=Durability.PROCESS,
         metadata=about(
-            choice(Durability), "what an opened exchange survives: the end of the process, or a loss of power too"
+            choice(Durability), "what a journaled exchange survives: a crash of the process, or a power loss too"
         ),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """How far a provider's stream is read on after its client left."""
+    """Bounds on reading a provider's stream after the client disconnected."""
 
-    seconds: float = field(default=120.0, metadata=about(seconds(DAY_S), "longest time to read on"))
+    seconds: float = field(default=120.0, metadata=about(seconds(DAY_S), "longest time to keep reading"))
     tokens: int = field(
-        default=8192, metadata=about(whole(1, DRAIN_TOKENS_MAX), "most generated tokens to read on for")
+        default=8192, metadata=about(whole(1, DRAIN_TOKENS_MAX), "largest number of generated tokens to keep reading")
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long a provider may take. Seconds."""
+    """Timeouts of requests to a provider. Seconds."""
 
-    connect_s: float = field(default=10.0, metadata=about(seconds(DAY_S), "to be connected"))
+    connect_s: float = field(default=10.0, metadata=about(seconds(DAY_S), "to open a connection"))
     first_byte_s: float = field(
-        default=120.0, metadata=about(seconds(DAY_S), "from the request sent to the first byte of the answer")
+        default=120.0, metadata=about(seconds(DAY_S), "from the end of the request to the first byte of the answer")
     )
-    idle_s: float = field(default=120.0, metadata=about(seconds(DAY_S), "of silence within an answer"))
+    idle_s: float = field(default=120.0, metadata=about(seconds(DAY_S), "between two parts of an answer"))
     total_s: float = field(default=3600.0, metadata=about(seconds(DAY_S), "for the whole exchange"))
 
 
@@ -154,120 +154,135 @@ class ProviderSettings:
 
     name: str
     base_url: str = field(
-        metadata=about(url(), "what comes before `/chat/completions`, `/messages` and the like; a path prefix is kept"),
+        metadata=about(
+            url(), "the URL up to `/chat/completions`, `/messages` or the like, such as `https://api.openai.com/v1`"
+        ),
     )
     api_key: Secret | None = field(
         default=None,
-        metadata=about(secret(), "the provider's key; without one, none is sent", default="none"),
+        metadata=about(secret(), "the provider's API key; without it, requests carry none", default="none"),
     )
     dialects: tuple[str, ...] = field(
         default=("openai",),
-        metadata=about(words(WORDS), "the wire languages it speaks: families, or single ones", default="`[openai]`"),
+        metadata=about(
+            choices(WORDS), "the API dialects that it supports: whole families or single dialects", default="`[openai]`"
+        ),
     )
     key_header: KeyHeader | None = field(
         default=None,
-        metadata=about(choice(KeyHeader), "the header that takes the key", default="as the language has it"),
+        metadata=about(choice(KeyHeader), "the header that carries the key", default="the dialect's own"),
     )
     on_client_disconnect: OnClientDisconnect = field(
         default=OnClientDisconnect.CANCEL,
         metadata=about(
             choice(OnClientDisconnect),
-            "`cancel` closes upstream at once and estimates; `drain` reads on for the reported usage, bounded",
+            "when the client disconnects: `cancel` closes the provider's stream and estimates the usage; `drain` keeps "
+            "reading for the reported usage, within the bounds of `drain`",
             formerly="on_client_leave",
         ),
     )
     drain: Drain = field(default=Drain(), metadata=about(section(Drain), "bounds of `drain`"))
-    timeouts: Timeouts = field(default=Timeouts(), metadata=about(section(Timeouts), "all in seconds"))
+    timeouts: Timeouts = field(default=Timeouts(), metadata=about(section(Timeouts), "timeouts, in seconds"))
     inject_usage: InjectUsage = field(
         default=InjectUsage.AUTO,
         metadata=about(
             choice(InjectUsage),
-            "ask for usage in streams whose client did not; `auto` stops where the provider answers 400 or 422 to it",
+            "request usage in streams whose client did not; `auto` stops if the provider answers 400 or 422",
         ),
     )
     heartbeat_s: float = field(
         default=0.0,
-        metadata=about(seconds(DAY_S, zero=True), "of silence after which the client gets a comment; 0: off"),
+        metadata=about(
+            seconds(DAY_S, zero=True), "silence of a stream after which the client gets an SSE comment; 0: off"
+        ),
     )
     cumulative: bool | None = field(
         default=None,
-        metadata=about(
-            flag_or_auto(), "whether each chunk repeats the text so far; `auto`: seen from the stream", default="auto"
-        ),
+        metadata=about(flag_or_auto(), "whether each chunk repeats the text so far; `auto`: detected", default="auto"),
     )
     bill: Mapping[str, str] = field(
         default_factory=dict,
-        metadata=about(policy(), "what is billed in which situation, where it differs from the table", default="{}"),
+        metadata=about(policy(), "exceptions to the table of what is billed when, below", default="{}"),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSettings:
-    """What /metrics says beyond what it always does."""
+    """Optional series of /metrics."""
 
     keys_max: int = field(
         default=0,
         metadata=about(
-            whole(0, METRIC_KEYS_MAX), "keys with series of their own, by id, the first ones seen; 0: none have"
+            whole(0, METRIC_KEYS_MAX), "number of keys with their own series, by id, first come first served; 0: none"
         ),
     )
     projects_max: int = field(
         default=0,
         metadata=about(
-            whole(0, METRIC_PROJECTS_MAX), "projects with series of their own, by id, the first ones seen; 0: none have"
+            whole(0, METRIC_PROJECTS_MAX),
+            "number of projects with their own series, by id, first come first served; 0: none",
         ),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that can be set."""
+    """All settings."""
 
-    listen: Listen = field(default=Listen(), metadata=about(section(Listen), "where clients come in"))
+    listen: Listen = field(default=Listen(), metadata=about(section(Listen), "the listener for clients"))
     data_dir: Path = field(
         default=Path("data"),
-        metadata=about(
-            path_of("folder"), "where the journal is kept, and the ledger when it is SQLite", default="./data"
-        ),
+        metadata=about(path_of("folder"), "folder of the journal, and of the ledger if it is SQLite", default="./data"),
     )
     ledger: Secret | None = field(
         default=None,
-        metadata=about(place("sqlite", *LEDGER_SCHEMES), "where the entries are kept", default="`sqlite`"),
+        metadata=about(
+            local_or_url("sqlite", *LEDGER_SCHEMES), "the database of the billing entries", default="`sqlite`"
+        ),
     )
     """None: SQLite, in `data_dir`"""
     queue: Secret | None = field(
         default=None,
-        metadata=about(place("local", *QUEUE_SCHEMES), "what carries records to the ledger", default="`local`"),
+        metadata=about(
+            local_or_url("local", *QUEUE_SCHEMES),
+            "the queue between proxies and workers; `local`: the proxy writes the ledger itself",
+            default="`local`",
+        ),
     )
-    """None: the proxy's own process does"""
+    """None: `local`"""
     queue_shards: int = field(
         default=1,
-        metadata=about(whole(1, SHARDS_MAX), "streams that the queue is spread over; the same for all that share it"),
+        metadata=about(
+            whole(1, SHARDS_MAX), "number of Redis streams of the queue; the same on every proxy and worker"
+        ),
     )
     lease_s: float = field(
         default=30.0,
         metadata=about(
-            seconds(DAY_S), "silence after which a proxy on the queue counts as dead: a worker settles its exchanges"
+            seconds(DAY_S),
+            "time without a heartbeat after which a proxy counts as dead and a worker settles its exchanges",
         ),
     )
     key_pepper: Secret | None = field(
         default=None,
         metadata=about(
-            pepper(), "what keys are hashed with, for proxies that share a ledger", default="a file in `data_dir`"
+            pepper(),
+            "the secret that keys are hashed with; required if `ledger` is Postgres",
+            default="a file in `data_dir`",
         ),
     )
     key_lifetime_max: int | None = field(
-        default=None, metadata=about(duration(), "longest lifetime that a key can be given", default="none")
+        default=None, metadata=about(duration(), "longest lifetime of a key", default="none")
     )
     """seconds"""
     reserve: ReserveSettings = field(
-        default=ReserveSettings(), metadata=about(section(ReserveSettings), "what a request holds of its budgets")
+        default=ReserveSettings(), metadata=about(section(ReserveSettings), "what a request reserves of its budgets")
     )
     budgets: BudgetSettings = field(
-        default=BudgetSettings(), metadata=about(section(BudgetSettings), "what applies to every limited key")
+        default=BudgetSettings(), metadata=about(section(BudgetSettings), "settings of all keys with limits")
     )
     idempotency: IdempotencySettings = field(
-        default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "requests that come twice")
+        default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "repeated requests")
     )
     alerts: AlertSettings = field(
         default=AlertSettings(), metadata=about(section(AlertSettings), "webhooks about budgets")
@@ -275,53 +290,59 @@ class Settings:
     sinks: Mapping[str, SinkSettings] = field(
         default_factory=dict,
         metadata=about(
-            sections(SinkSettings, SINK_NAME, "name of a-z 0-9 _ . -, up to 64"), "servers that entries are pushed to",
+            sections(SinkSettings, SINK_NAME, "1 to 64 of a-z 0-9 _ . -"), "billing systems that receive the entries",
             default="none",
         ),
     )  # fmt: skip
     worker: WorkerSettings = field(
-        default=WorkerSettings(), metadata=about(section(WorkerSettings), "`tokenweir worker`")
+        default=WorkerSettings(), metadata=about(section(WorkerSettings), "the listener of `tokenweir worker`")
     )
     admin: AdminSettings = field(
         default=AdminSettings(), metadata=about(section(AdminSettings), "the console and its APIs")
     )
     metrics: MetricsSettings = field(
-        default=MetricsSettings(), metadata=about(section(MetricsSettings), "series that are not always wanted")
+        default=MetricsSettings(), metadata=about(section(MetricsSettings), "optional series of /metrics")
     )
     traces: TracesSettings | None = field(
         default=None,
-        metadata=about(section(TracesSettings), "spans for an OTLP collector; needs `tokenweir[otlp]`", default="off"),
+        metadata=about(
+            section(TracesSettings), "spans to an OTLP collector; needs the extra `tokenweir[otlp]`", default="off"
+        ),
     )
     journal: JournalSettings = field(
-        default=JournalSettings(), metadata=about(section(JournalSettings), "the local outbox")
+        default=JournalSettings(),
+        metadata=about(section(JournalSettings), "the file of records that are not in the ledger yet"),
     )
     shutdown_grace_s: float = field(
         default=30.0,
         metadata=about(
-            seconds(GRACE_S_MAX, zero=True), "how long running streams may go on after SIGTERM; the rest is cut"
+            seconds(GRACE_S_MAX, zero=True), "how long running streams may continue after SIGTERM; then they are cut"
         ),
     )
     write_stall_s: float = field(
-        default=60.0, metadata=about(seconds(DAY_S), "how long a client may read nothing before it counts as gone")
+        default=60.0,
+        metadata=about(seconds(DAY_S), "how long a client may read nothing before it counts as disconnected"),
     )
     request_bytes_max: int = field(
-        default=16 << 20, metadata=about(size(1024, REQUEST_BYTES_MAX), "longest request body; a longer one gets 413")
+        default=16 << 20, metadata=about(size(1024, REQUEST_BYTES_MAX), "largest request body; a larger one gets 413")
     )
     exchanges_max: int = field(
         default=16_384,
-        metadata=about(whole(1, EXCHANGES_MAX), "exchanges at once; more get 503", formerly="streams_max"),
+        metadata=about(
+            whole(1, EXCHANGES_MAX), "largest number of exchanges at once; more get 503", formerly="streams_max"
+        ),
     )
     allow_literal_secrets: bool = field(
-        default=False, metadata=about(flag(), "let an `api_key` stand in the file itself")
+        default=False, metadata=about(flag(), "allow secrets to be written in the file itself")
     )
     providers: Mapping[str, ProviderSettings] = field(
         metadata=about(
-            sections(ProviderSettings, PROVIDER_NAME, "name of a-z 0-9 _ . -, up to 64"), "the upstream APIs, by name"
+            sections(ProviderSettings, PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"), "the upstream APIs, by name"
         )
     )
     models: Mapping[str, ModelSettings] = field(
         metadata=about(
-            sections(ModelSettings, MODEL_NAME, "model name of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
-            "what clients may ask for; `*` passes any name on, `prefix/*` what follows the slash",
+            sections(ModelSettings, MODEL_NAME, "1 to 200 of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
+            "the models that clients may request; `*` passes any name upstream, `prefix/*` the part after the slash",
         )
     )

@@ -138,7 +138,7 @@ WRONG = {
     "providers: {one: {base_url: 'http://127.0.0.1:1/v1'}}\nmodels: {m: {provider: two}}": "models.m.provider: ",
     "providers: {one: {base_url: nowhere}}\nmodels: {m: {provider: one}}": "providers.one.base_url: ",
     "listen: {port: 99999}": "listen.port: ",
-    "shutdown_grace: 3": "shutdown_grace: unknown field; is shutdown_grace_s meant?",
+    "shutdown_grace: 3": "shutdown_grace: unknown field; did you mean shutdown_grace_s?",
 }
 
 

@@ -68,7 +68,7 @@ class Fate:
     def await_it(self) -> None:
         """From now on it can come."""
         self._around(Settler, "_write", self._write)
-        self._around(Settler, "_made", self._made)
+        self._around(Settler, "_entry", self._made)
         self._around(Sums, "add", self._at(Phase.MID_BATCH))
         self._around(LedgerStore, "settle", self._settle)
         self._around(RedisQueue, "_acknowledge", self._acknowledge)

@@ -47,7 +47,7 @@ def test_an_account_comes_back_as_it_was_made(accounts: AccountStore) -> None:
 def test_a_name_belongs_to_one_of_its_kind_and_organization(accounts: AccountStore) -> None:
     accounts.create_organization(account_id="org-1", name="acme")
     accounts.create_organization(account_id="org-2", name="bolt")
-    with pytest.raises(NameTakenError, match="name: another organization is called 'acme'"):
+    with pytest.raises(NameTakenError, match="name: another organization already has the name 'acme'"):
         accounts.create_organization(account_id="org-3", name="acme")
     for organization in ("acme", "bolt"):
         accounts.create_project(account_id=f"proj-{organization}", name="web", organization=organization)
@@ -55,7 +55,7 @@ def test_a_name_belongs_to_one_of_its_kind_and_organization(accounts: AccountSto
         accounts.create_project(account_id="proj-3", name="web", organization="acme")
     with pytest.raises(NameTakenError):
         accounts.update("bolt", name="acme")
-    with pytest.raises(UnknownAccountError, match="say which: proj-acme, proj-bolt"):
+    with pytest.raises(UnknownAccountError, match="use one of the ids proj-acme, proj-bolt"):
         accounts.one("web")
     assert accounts.one("proj-bolt").parent_id == "org-2"
     assert accounts.one("default", AccountKind.PROJECT).account_id == DEFAULT_PROJECT

@@ -18,16 +18,19 @@ def said(line: AuditEntry) -> tuple[str, str | None, str, str | None]:
 
 
 def test_every_act_is_a_line_whatever_becomes_of_it(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acts, "PAGE_ACTS", 2)
+    monkeypatch.setattr(acts, "PAGE_ENTRIES", 2)
     clock = itertools.count(1_793_000_000)
     kept = AuditLog(engine, clock=lambda: float(next(clock)))
-    with kept.act(BY, "key.create", None, {"alias": "a"}) as act:
+    with kept.operation(BY, "key.create", None, {"alias": "a"}) as act:
         assert [said(line) for line in kept.latest(9)] == [("key.create", None, "begun", None)]
         act.target = "key-1"
     pasted = "tw-" + "a" * 43
-    with pytest.raises(ValueError, match="no such key"), kept.act(BY, "key.block", pasted, {"typed": ["x", pasted]}):
+    with (
+        pytest.raises(ValueError, match="no such key"),
+        kept.operation(BY, "key.block", pasted, {"typed": ["x", pasted]}),
+    ):
         raise ValueError(f"no such key: {pasted}")
-    with pytest.raises(KeyError), kept.act(BY, "key.block", "c", {}):
+    with pytest.raises(KeyError), kept.operation(BY, "key.block", "c", {}):
         raise KeyError("words that are nobody's business")
     lines = list(kept.since(0.0))
     assert [said(line) for line in lines] == [

@@ -85,7 +85,7 @@ def test_the_same_top_up_again_pays_nothing_more_and_another_is_refused(engine: 
     paid = pay(engine, 50 * USD)
     assert pay(engine, 50 * USD) == paid
     for other in ({"nusd": 51 * USD}, {"nusd": 50 * USD, "who": "key-2"}):
-        with pytest.raises(CreditError, match="id: something else"):
+        with pytest.raises(CreditError, match="id: the ledger has another"):
             pay(engine, **other)  # type: ignore[arg-type]
     assert read_balances(engine)[0].charged_usd == -50 * USD
     assert wrong(engine) == {}

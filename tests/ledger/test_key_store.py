@@ -170,15 +170,15 @@ def test_a_key_belongs_to_a_project_that_is_there(engine: Engine, keys: KeyStore
 
 WRONG: dict[str, dict[str, Any]] = {
     "budget_usd": {"budget_usd": -1},
-    "budget_usd: 0 to 1000000": {"budget_usd": BUDGET_NUSD_MAX + 1},
+    "budget_usd: must be 0 to 1000000": {"budget_usd": BUDGET_NUSD_MAX + 1},
     "budget_window": {"budget_window": "1y"},
     "budget_window: longer": {"budget_window": "999999999w"},
     "rpm": {"rpm": 0},
     "tpm": {"tpm": RATE_MAX + 1},
     "parallel": {"parallel": -1},
-    "tags: at most": {"tags": [str(n) for n in range(21)]},
-    "tags: 1 to": {"tags": ["x" * 65]},
-    "tags: 1 to 64": {"tags": ["a\nb"]},
+    "tags: must be at most": {"tags": [str(n) for n in range(21)]},
+    "tags: each must be 1 to": {"tags": ["x" * 65]},
+    "tags: each must be 1 to 64": {"tags": ["a\nb"]},
     "alias": {"alias": " "},
 }
 

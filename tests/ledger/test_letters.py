@@ -100,7 +100,7 @@ BAD = {
         msgspec.json.encode(structs.replace(a_real_record(), version=99)).decode(),
         "still cannot be read: UndecodableError: record version 99",
     ),
-    "more than a column holds": (of_entry(bytes=1 << 63).payload, "the database still refuses it"),
+    "more than a column holds": (of_entry(bytes=1 << 63).payload, "the database still rejects it"),
 }
 
 
@@ -144,11 +144,11 @@ def test_nobody_deals_with_a_letter_twice(engine: Engine, letters: DeadLetters) 
     bury(engine, of_record())
     (letter,) = letters.open()
     letters.retry(letter)
-    with pytest.raises(DeadLetterError, match="not open any more"):
+    with pytest.raises(DeadLetterError, match="no longer open"):
         letters.retry(letter)
-    with pytest.raises(DeadLetterError, match="not open any more"):
+    with pytest.raises(DeadLetterError, match="no longer open"):
         letters.drop(letter, "too late", 1.0)
-    with pytest.raises(DeadLetterError, match="is retried already"):
+    with pytest.raises(DeadLetterError, match="is already retried"):
         letters.named(letter.id)
     assert stored(engine) == [a_real_entry()]
 
@@ -156,7 +156,7 @@ def test_nobody_deals_with_a_letter_twice(engine: Engine, letters: DeadLetters) 
 @pytest.mark.parametrize("why", ["", " ", "x" * 501, "two\nlines"])
 def test_a_reason_to_drop_is_a_sentence(engine: Engine, letters: DeadLetters, why: str) -> None:
     bury(engine, of_record())
-    with pytest.raises(DeadLetterError, match="a reason has"):
+    with pytest.raises(DeadLetterError, match="reason: must be"):
         letters.drop(letters.open()[0], why, 1.0)
     assert len(letters.open()) == 1
 
@@ -177,7 +177,7 @@ def test_an_id_that_could_mean_two_names_none(engine: Engine, letters: DeadLette
         for letter_id in ("a" * 63 + "1", "a" * 63 + "2"):
             row = {**_a_row(), "id": letter_id}
             connection.execute(dead_letters.insert().values(row))
-    with pytest.raises(DeadLetterError, match="more than one"):
+    with pytest.raises(DeadLetterError, match="several dead letters"):
         letters.named("a" * 63)
     assert letters.named("a" * 63 + "2").id == "a" * 63 + "2"
 

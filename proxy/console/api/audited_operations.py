@@ -58,7 +58,7 @@ class AuditedOperations:
 
         def recorded() -> Any:
             by = Actor(call.session.actor, "api", call.session.address)
-            with self._audit_log.act(by, action, target, details) as act:
+            with self._audit_log.operation(by, action, target, details) as act:
                 done = work(act)
                 if isinstance(done, ApiKey):
                     act.target = done.key_id

@@ -1,5 +1,7 @@
-"""Organizations and projects in SQL. Law: see levels.py; none is ever deleted, nor moved to another organization: what
-a project has spent, its organization has spent.
+"""Organizations and projects in SQL.
+
+Invariants: those of limits.py; an account is never deleted and a project never moves to another organization, so the
+spend of a project is part of the spend of its organization.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from proxy.storage.database import Lock, hold, reading, writing
 
 _COLUMNS = accounts.c
 CHANGES = frozenset({"name", "limits"}) | LIMITS
-"""what `update` may be given"""
+"""the fields that `update` takes"""
 
 
 class AccountError(ValueError):
-    """A change of accounts that cannot be made; its words are for the operator."""
+    """An invalid change of accounts; the message is for the operator."""
 
 
 class NameTakenError(AccountError):
@@ -38,11 +40,11 @@ class NameTakenError(AccountError):
 
 
 class UnknownAccountError(AccountError):
-    """No account has this id, and not exactly one this name."""
+    """No account has this id, and none or several have this name."""
 
 
 class AccountStore:
-    """Makes, lists and changes organizations and projects. Every method raises LedgerUnavailable."""
+    """Creates, lists and changes organizations and projects. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float]) -> None:
         """`clock`: Unix seconds."""
@@ -50,19 +52,19 @@ class AccountStore:
         self._clock = clock
 
     def create_organization(self, *, account_id: str, name: str, limits: Limits = UNLIMITED) -> Account:
-        """Put a new organization down. Raises NameTakenError, or ValueError naming the field that is wrong."""
+        """Create an organization. Raises NameTakenError, or ValueError that names the invalid field."""
         return self._create(account_id, AccountKind.ORGANIZATION, name, limits, None)
 
     def create_project(self, *, account_id: str, name: str, organization: str, limits: Limits = UNLIMITED) -> Account:
-        """Put a new project of this organization (its id or name) down. Raises as above, or UnknownAccountError."""
+        """Create a project of this organization (id or name). Raises as above, or UnknownAccountError."""
         return self._create(account_id, AccountKind.PROJECT, name, limits, organization)
 
     def update(self, id_or_name: str, **changes: Any) -> Account:
-        """Change its `name`, its `limits`, or single ones of them by their names; nothing changes: no new revision.
+        """Change `name`, `limits`, or single limits by their names. Equal values take no new revision.
 
-        Raises UnknownAccountError, NameTakenError, or ValueError naming the field that is wrong.
+        Raises UnknownAccountError, NameTakenError, or ValueError that names the invalid field.
         """
-        assert changes.keys() <= CHANGES, "an account has nothing else that may change"
+        assert changes.keys() <= CHANGES, f"not fields of an account: {changes.keys() - CHANGES}"
 
         def changed(account: Account) -> Account:
             name = checked_name("name", changes.get("name", account.name))
@@ -71,12 +73,12 @@ class AccountStore:
         return self._change(id_or_name, changed)
 
     def block(self, id_or_name: str) -> Account:
-        """No key below it counts until it is unblocked; again is fine. Raises UnknownAccountError."""
+        """Refuse its keys until it is unblocked. Idempotent. Raises UnknownAccountError."""
         now = self._clock()
         return self._change(id_or_name, lambda one: one if one.blocked_at is not None else replace(one, blocked_at=now))
 
     def unblock(self, id_or_name: str) -> Account:
-        """Its keys count again, as far as nothing else is blocked. Raises UnknownAccountError."""
+        """Accept its keys again, unless they or another account of theirs are blocked. Raises UnknownAccountError."""
         return self._change(id_or_name, lambda one: replace(one, blocked_at=None))
 
     def every(self) -> list[Account]:
@@ -85,7 +87,7 @@ class AccountStore:
             return sorted(read_accounts(connection), key=lambda one: (one.created_at, one.account_id))
 
     def one(self, id_or_name: str, kind: AccountKind | None = None) -> Account:
-        """The account with this id, or else the only one with this name; of this kind. Raises UnknownAccountError."""
+        """The account of this kind with this id, or else the only one with this name. Raises UnknownAccountError."""
         with reading(self._engine) as connection:
             return _one(connection, id_or_name, kind)
 
@@ -125,22 +127,24 @@ class AccountStore:
 
 
 def read_accounts(connection: Connection, *conditions: ColumnElement[bool]) -> list[Account]:
-    """Those that meet the conditions, in the order of their last changes."""
+    """The accounts that meet the conditions, in the order of their last changes."""
     rows = connection.execute(select(accounts).where(*conditions).order_by(_COLUMNS.revision))
     return [_account_of(row) for row in rows]
 
 
 def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> Account:
-    words = "account" if kind is None else kind.value
+    field = "account" if kind is None else kind.value
     of_kind = [] if kind is None else [_COLUMNS.kind == kind.value]
-    named = read_accounts(connection, or_(_COLUMNS.account_id == id_or_name, _COLUMNS.name == id_or_name), *of_kind)
-    found = [one for one in named if one.account_id == id_or_name] or named
-    if not found:
-        raise UnknownAccountError(f"{words}: none has the id or the name {id_or_name!r}")
-    if len(found) > 1:
-        ids = ", ".join(one.account_id for one in found)
-        raise UnknownAccountError(f"{words}: {len(found)} have the name {id_or_name!r}; say which: {ids}")
-    return found[0]
+    candidates = read_accounts(
+        connection, or_(_COLUMNS.account_id == id_or_name, _COLUMNS.name == id_or_name), *of_kind
+    )
+    matches = [one for one in candidates if one.account_id == id_or_name] or candidates
+    if not matches:
+        raise UnknownAccountError(f"{field}: none has the id or the name {id_or_name!r}")
+    if len(matches) > 1:
+        ids = ", ".join(one.account_id for one in matches)
+        raise UnknownAccountError(f"{field}: {len(matches)} have the name {id_or_name!r}; use one of the ids {ids}")
+    return matches[0]
 
 
 def _require_name(connection: Connection, account: Account) -> None:
@@ -148,7 +152,7 @@ def _require_name(connection: Connection, account: Account) -> None:
     same = read_accounts(connection, _COLUMNS.kind == account.kind.value, _COLUMNS.name == account.name)
     others = {one.account_id for one in same if one.parent_id == account.parent_id} - {account.account_id}
     if others:
-        raise NameTakenError(f"name: another {account.kind.value} is called {account.name!r} already")
+        raise NameTakenError(f"name: another {account.kind.value} already has the name {account.name!r}")
 
 
 def _account_of(row: Row[Any]) -> Account:

@@ -1,5 +1,7 @@
-"""What operators do, line by line. Law: an act that is not put down is not done; what became of it is said in the same
-line, once. No line is ever deleted, and none holds a secret, whatever somebody has pasted.
+"""The audit log of operators' changes.
+
+Invariants: an operation is recorded before it runs, and is not run if it cannot be recorded; its result is added to
+the same entry, once; no entry is ever deleted, and none contains a secret.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from proxy.storage.database import LedgerUnavailable, reading, writing
 
 BEGUN, DONE, REFUSED, FAILED = "begun", "done", "refused", "failed"
 
-# A name, an alias, an address as somebody typed it.
+# Names, aliases and addresses as typed.
 TEXT_CHARS_MAX = 256
-# In memory at a time.
-PAGE_ACTS = 500
+# Entries in memory at a time.
+PAGE_ENTRIES = 500
 
 _log = logging.getLogger(__name__)
 _COLUMNS = acts.c
@@ -30,25 +32,26 @@ _COLUMNS = acts.c
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, and from where."""
+    """An operator, and where the operation came from."""
 
     name: str
     via: str
     """api or cli"""
     origin: str | None
-    """an address, or a machine's name"""
+    """a client address, or a host name"""
 
 
 @dataclass(slots=True)
 class PendingEntry:
-    """One that is being done; its `target` may become known while it is."""
+    """The entry of a running operation."""
 
     target: str | None
+    """may be set while the operation runs"""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One as it was put down. Times: Unix seconds."""
+    """A stored entry. Times: Unix seconds."""
 
     act_id: str
     at: float
@@ -63,7 +66,7 @@ class AuditEntry:
 
 
 class AuditLog:
-    """Puts acts down, and reads them. Every method raises LedgerUnavailable."""
+    """Records operations and reads their entries. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float]) -> None:
         """`clock`: Unix seconds."""
@@ -71,86 +74,88 @@ class AuditLog:
         self._clock = clock
 
     @contextmanager
-    def act(
+    def operation(
         self, by: Actor, action: str, target: str | None, details: Mapping[str, Any] | None
     ) -> Iterator[PendingEntry]:
-        """Do it in here. A ValueError is a refusal: its words are put down."""
-        act = PendingEntry(target)
-        act_id = self._begin(by, action, act, details)
+        """Run an operation inside this context. A ValueError is a refusal: its message is recorded."""
+        entry = PendingEntry(target)
+        entry_id = self._begin(by, action, entry, details)
         try:
-            yield act
+            yield entry
         except ValueError as refusal:
-            self._end(act_id, by, action, act, REFUSED, str(refusal))
+            self._end(entry_id, by, action, entry, REFUSED, str(refusal))
             raise
         except BaseException as failure:
-            self._end(act_id, by, action, act, FAILED, type(failure).__name__)
+            self._end(entry_id, by, action, entry, FAILED, type(failure).__name__)
             raise
-        self._end(act_id, by, action, act, DONE, None)
+        self._end(entry_id, by, action, entry, DONE, None)
 
     def since(self, at: float) -> Iterator[AuditEntry]:
-        """Those at or after `at` (Unix seconds), oldest first, page by page."""
+        """The entries at or after `at` (Unix seconds), oldest first, page by page."""
         after = _id(at, "")
         while True:
-            query = select(acts).where(_COLUMNS.act_id > after).order_by(_COLUMNS.act_id).limit(PAGE_ACTS)
+            query = select(acts).where(_COLUMNS.act_id > after).order_by(_COLUMNS.act_id).limit(PAGE_ENTRIES)
             with reading(self._engine) as connection:
                 page = [AuditEntry(*row) for row in connection.execute(query)]
             yield from page
-            if len(page) < PAGE_ACTS:
+            if len(page) < PAGE_ENTRIES:
                 return
             after = page[-1].act_id
 
     def latest(self, limit: int, before: str | None = None) -> list[AuditEntry]:
-        """The last ones, newest first; or the last ones before the act of this id."""
+        """The last `limit` entries, newest first; with `before`, those before the entry of this id."""
         query = select(acts).order_by(_COLUMNS.act_id.desc()).limit(limit)
         if before is not None:
             query = query.where(_COLUMNS.act_id < before)
         with reading(self._engine) as connection:
             return [AuditEntry(*row) for row in connection.execute(query)]
 
-    def _begin(self, by: Actor, action: str, act: PendingEntry, details: Mapping[str, Any] | None) -> str:
+    def _begin(self, by: Actor, action: str, entry: PendingEntry, details: Mapping[str, Any] | None) -> str:
         now = self._clock()
-        act_id = _id(now, secrets.token_hex(8))
+        entry_id = _id(now, secrets.token_hex(8))
         row = {
-            "act_id": act_id,
+            "act_id": entry_id,
             "at": now,
             "actor": _short(by.name),
             "via": by.via,
             "origin": _short(by.origin),
             "action": action,
-            "target": _short(act.target),
+            "target": _short(entry.target),
             "details": _clean(details) if details else None,
             "result": BEGUN,
             "words": None,
         }
         with writing(self._engine) as connection:
             connection.execute(insert(acts).values(row))
-        return act_id
+        return entry_id
 
-    def _end(self, act_id: str, by: Actor, action: str, act: PendingEntry, result: str, words: str | None) -> None:
-        """Whatever becomes of this line, the act is done: then it stays as it was begun."""
-        target = _short(act.target)
-        _log.info("act: %s %s by %s (%s, %s): %s", action, target, _short(by.name), by.via, _short(by.origin), result)
+    def _end(
+        self, entry_id: str, by: Actor, action: str, entry: PendingEntry, result: str, message: str | None
+    ) -> None:
+        """Record the result. Never raises LedgerUnavailable: the operation has run, so its entry stays as begun."""
+        target = _short(entry.target)
+        _log.info("audit: %s %s by %s (%s, %s): %s", action, target, _short(by.name), by.via, _short(by.origin), result)
         try:
             with writing(self._engine) as connection:
-                changed = {"target": target, "result": result, "words": _short(words)}
-                connection.execute(update(acts).where(_COLUMNS.act_id == act_id).values(changed))
+                changes = {"target": target, "result": result, "words": _short(message)}
+                connection.execute(update(acts).where(_COLUMNS.act_id == entry_id).values(changes))
         except LedgerUnavailable as error:
-            _log.warning("act %s: what became of it cannot be put down: %s", act_id, error)
+            _log.warning("audit entry %s: the result %s was not recorded: %s", entry_id, result, error)
 
 
-def _id(at: float, noise: str) -> str:
-    return f"{max(0, int(at * 1_000_000)):017d}-{noise}"
+def _id(at: float, suffix: str) -> str:
+    return f"{max(0, int(at * 1_000_000)):017d}-{suffix}"
 
 
 def _short(text: str | None) -> str | None:
-    """What a database and a terminal can take of it."""
+    """`text` without secrets and control characters, cut to TEXT_CHARS_MAX."""
     if text is None:
         return None
-    return "".join(letter if letter.isprintable() else "…" for letter in masked(text)[:TEXT_CHARS_MAX])
+    return "".join(char if char.isprintable() else "…" for char in masked(text)[:TEXT_CHARS_MAX])
 
 
 def _clean(value: Any) -> Any:
-    """The same for the texts in the details."""
+    """`value` with each text in it passed through `_short`."""
     if isinstance(value, Mapping):
         return {name: _clean(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

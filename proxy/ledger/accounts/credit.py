@@ -1,5 +1,7 @@
-"""What was paid in. Law: a top-up is an entry like any other, settled once, changed never; a refund is one with the
-other sign. It moves the balance of the key or account that it names, and is no usage of any day.
+"""Credit: top-ups and refunds.
+
+Invariants: a top-up is a ledger entry, settled once and never changed; a refund is one with the opposite sign; it
+changes the balance of its key or account and is not part of daily usage.
 """
 
 from __future__ import annotations
@@ -15,34 +17,36 @@ from proxy.ledger.settling.store import Arrival, LedgerStore
 
 
 class CreditError(ValueError):
-    """A top-up that cannot be made; its words are for the operator."""
+    """An invalid top-up; the message is for the operator."""
 
 
 def add_credit(
     store: LedgerStore, *, exchange_id: str, scope_id: str, name: str, nusd: int, why: str, at: float | None = None
 ) -> LedgerEntry:
-    """Pay `nusd` in for a key or an account; its entry. Negative: pay it out again. `exchange_id`: a new UUIDv7; the
-    same one again, for the same amount, pays nothing more. `at`: Unix seconds, None: now.
+    """Add `nusd` of credit to a key or an account and return the entry; a negative amount is a refund. `exchange_id`: a
+    new UUIDv7, which makes the call idempotent. `at`: Unix seconds, None: now.
 
-    Raises CreditError, LedgerUnavailable (then it is in the ledger or not: the same again is safe).
+    Raises CreditError, LedgerUnavailable (then the entry may have been written: retry with the same id).
     """
     entry = credit_entry(exchange_id, scope_id, name, nusd, why, time.time() if at is None else at)
     with store.settling() as settling:
-        there = [one.entry for one in settling.stored([exchange_id]).values()]
-        if not there:
+        stored = [one.entry for one in settling.stored([exchange_id]).values()]
+        if not stored:
             settling.insert([Arrival(entry)])
             return entry
-    if [(one.kind, one.key_id, one.charge_usd) for one in there] != [(EntryKind.CREDIT, scope_id, -nusd)]:
-        raise CreditError("id: something else was settled under it")
-    return there[0]
+    if [(one.kind, one.key_id, one.charge_usd) for one in stored] != [(EntryKind.CREDIT, scope_id, -nusd)]:
+        raise CreditError("id: the ledger has another entry with this id; use a new one")
+    return stored[0]
 
 
 def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str, at: float) -> LedgerEntry:
     """The entry of a top-up. Raises CreditError."""
     if nusd == 0 or abs(nusd) > BUDGET_NUSD_MAX:
-        raise CreditError(f"usd: up to {usd_text(BUDGET_NUSD_MAX)} either way and not 0, not {usd_text(nusd)}")
+        raise CreditError(
+            f"usd: must not be 0, and at most {usd_text(BUDGET_NUSD_MAX)} either way, not {usd_text(nusd)}"
+        )
     if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
-        raise CreditError(f"reason: 1 to {REASON_CHARS_MAX} printable characters")
+        raise CreditError(f"reason: must be 1 to {REASON_CHARS_MAX} printable characters")
     return LedgerEntry(
         entry_id=str(uuid5(ENTRIES, f"{exchange_id}/{EntryKind.CREDIT}/0")),
         exchange_id=exchange_id,
@@ -57,7 +61,7 @@ def credit_entry(exchange_id: str, scope_id: str, name: str, nusd: int, why: str
         outcome=EntryKind.CREDIT,
         cost_usd=0,
         charge_usd=-nusd,
-        started_at=round(at, 6),  # as exact as the column, so that what is read has the hash of what was written
+        started_at=round(at, 6),  # the column's precision, so that the entry as read has the hash of the entry written
         duration_ms=0.0,
         details={"why": why.strip(), "by": BY_OPERATOR},
         **NOTHING_USED,

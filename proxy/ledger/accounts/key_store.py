@@ -1,5 +1,7 @@
-"""Keys in SQL. Law: see levels.py; no secret ever comes here, only its digest and its last characters. A key that is
-revoked stays so.
+"""Keys in SQL.
+
+Invariants: those of limits.py; only the digest and the last characters of a secret are stored; a revoked key stays
+revoked.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from proxy.ledger.schema.tables import accounts, api_keys
 from proxy.storage.database import Lock, hold, reading, writing
 
 ALIAS_CHARS_MAX = NAME_CHARS_MAX
-# What a person reads at a glance, and what a metric or a report can be grouped by.
+# Enough to group reports by.
 TAGS_MAX, TAG_CHARS_MAX = 20, 64
 
 _COLUMNS = api_keys.c
 _PLAIN = frozenset({"alias", "models", "expires_at", "on_exhausted", "on_store_outage", "tags"})
 CHANGES = _PLAIN | {"limits"} | LIMITS
-"""what `update` may be given"""
+"""the fields that `update` takes"""
 
 
 class KeyStoreError(ValueError):
-    """A change of keys that cannot be made; its words are for the operator."""
+    """An invalid change of keys; the message is for the operator."""
 
 
 class AliasTakenError(KeyStoreError):
@@ -50,9 +52,9 @@ class UnknownKeyError(KeyStoreError):
 
 
 class KeyStore:
-    """Makes, lists and changes keys. Every method raises LedgerUnavailable.
+    """Creates, lists and changes keys. Every method raises LedgerUnavailable.
 
-    A key is named by its id, or by its alias while it is live; what names none raises UnknownKeyError.
+    A key is found by its id, or by its alias while it is live; otherwise methods raise UnknownKeyError.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float]) -> None:
@@ -103,7 +105,7 @@ class KeyStore:
         return key
 
     def every(self) -> list[ApiKey]:
-        """Every key that ever was, oldest first."""
+        """Every key, revoked and expired ones included, oldest first."""
         with reading(self._engine) as connection:
             return sorted(_keys(connection), key=lambda key: (key.created_at, key.key_id))
 
@@ -113,12 +115,11 @@ class KeyStore:
             return _one(connection, key_id_or_alias, self._clock())
 
     def update(self, key_id_or_alias: str, **changes: Any) -> ApiKey:
-        """Change some of its fields, its `limits`, or single ones of them by their names; what is the same already
-        takes no revision.
+        """Change fields, `limits`, or single limits by their names. Equal values take no new revision.
 
-        Raises AliasTakenError, KeyStoreError for a revoked key, or ValueError naming the field that is wrong.
+        Raises AliasTakenError, KeyStoreError for a revoked key, or ValueError that names the invalid field.
         """
-        assert changes.keys() <= CHANGES, "a key has nothing else that may change"
+        assert changes.keys() <= CHANGES, f"not fields of a key: {changes.keys() - CHANGES}"
 
         def changed(key: ApiKey) -> ApiKey:
             plain = {name: value for name, value in changes.items() if name in _PLAIN}
@@ -130,7 +131,7 @@ class KeyStore:
         return self._change(key_id_or_alias, changed)
 
     def rotate(self, key_id_or_alias: str, *, digest: bytes, hint: str, old_until: float) -> ApiKey:
-        """Give it a new secret. The one before counts until `old_until` (Unix seconds), the one before that no more.
+        """Replace its secret. The previous one stays valid until `old_until` (Unix seconds); older ones are invalid.
 
         Raises KeyStoreError for a revoked key.
         """
@@ -140,25 +141,25 @@ class KeyStore:
         )
 
     def block(self, key_id_or_alias: str) -> ApiKey:
-        """It does not count until it is unblocked; again is fine. Raises KeyStoreError for a revoked key."""
+        """Refuse the key until it is unblocked. Idempotent. Raises KeyStoreError for a revoked key."""
         now = self._clock()
         return self._change(
             key_id_or_alias, lambda key: key if key.blocked_at is not None else replace(key, blocked_at=now)
         )
 
     def unblock(self, key_id_or_alias: str) -> ApiKey:
-        """It counts again. Raises KeyStoreError for a revoked key."""
+        """Accept the key again. Raises KeyStoreError for a revoked key."""
         return self._change(key_id_or_alias, lambda key: replace(key, blocked_at=None))
 
     def revoke(self, key_id_or_alias: str) -> ApiKey:
-        """It never counts again; once more is fine."""
+        """Refuse the key for ever. Idempotent."""
         now = self._clock()
         return self._change(
             key_id_or_alias, lambda key: key if key.revoked_at is not None else replace(key, revoked_at=now), final=True
         )
 
     def changes_since(self, revision: int) -> list[ApiKey | Account]:
-        """Every key and account made or changed after `revision`, in the order of the changes; 0: all."""
+        """Every key and account created or changed after `revision`, in the order of the changes; 0: all."""
         with reading(self._engine) as connection:
             changes: list[ApiKey | Account] = [
                 *_keys(connection, _COLUMNS.revision > revision),
@@ -167,17 +168,17 @@ class KeyStore:
         return sorted(changes, key=attrgetter("revision"))
 
     def _change(self, key_id_or_alias: str, changed: Callable[[ApiKey], ApiKey], *, final: bool = False) -> ApiKey:
-        """`final`: also a revoked key may be given."""
+        """`final`: the change applies to revoked keys too."""
         with writing(self._engine) as connection:
             hold(connection, Lock.KEYS)
             now = self._clock()
             old = _one(connection, key_id_or_alias, now)
             if old.revoked_at is not None and not final:
-                raise KeyStoreError(f"the key {old.key_id} is revoked; that is for ever")
+                raise KeyStoreError(f"the key {old.key_id} is revoked and cannot be changed; create a new key")
             new = changed(old)
             if new == old:
                 return old
-            if (new.alias, new.expires_at) != (old.alias, old.expires_at):  # nothing else may be in the way of the rest
+            if (new.alias, new.expires_at) != (old.alias, old.expires_at):  # no other change can break uniqueness
                 _require_alias(connection, new, now)
             new = replace(new, revision=next_revision(connection))
             connection.execute(update(api_keys).where(_COLUMNS.key_id == new.key_id).values(_row_of(new)))
@@ -185,36 +186,36 @@ class KeyStore:
 
 
 def _one(connection: Connection, key_id_or_alias: str, now: float) -> ApiKey:
-    named = _keys(connection, or_(_COLUMNS.key_id == key_id_or_alias, _COLUMNS.alias == key_id_or_alias))
-    found = [key for key in named if key.key_id == key_id_or_alias] or [key for key in named if key.live(now)]
-    if not found:
-        raise UnknownKeyError(f"key: none has the id, and no live one the alias, {key_id_or_alias!r}")
-    return found[0]
+    keys = _keys(connection, or_(_COLUMNS.key_id == key_id_or_alias, _COLUMNS.alias == key_id_or_alias))
+    matches = [key for key in keys if key.key_id == key_id_or_alias] or [key for key in keys if key.live(now)]
+    if not matches:
+        raise UnknownKeyError(f"key: no key has the id, and no live key the alias, {key_id_or_alias!r}")
+    return matches[0]
 
 
 def _require_alias(connection: Connection, key: ApiKey, now: float) -> None:
-    """Raises AliasTakenError if another live key has its alias; one that is not live may have any."""
+    """Raises AliasTakenError if `key` is live and another live key has its alias."""
     same = _keys(connection, _COLUMNS.alias == key.alias) if key.live(now) else []
     if any(one.live(now) for one in same if one.key_id != key.key_id):
-        raise AliasTakenError(f"alias: a live key has {key.alias!r} already")
+        raise AliasTakenError(f"alias: another live key already has {key.alias!r}")
 
 
 def _require_project(connection: Connection, project_id: str) -> None:
     """Raises UnknownAccountError."""
-    is_it = accounts.c.account_id == project_id, accounts.c.kind == AccountKind.PROJECT.value
-    if not read_accounts(connection, *is_it):
+    is_project = accounts.c.account_id == project_id, accounts.c.kind == AccountKind.PROJECT.value
+    if not read_accounts(connection, *is_project):
         raise UnknownAccountError(f"project: none has the id {project_id!r}")
 
 
 def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in their order. Raises ValueError."""
-    once = tuple(dict.fromkeys(tags))
-    if len(once) > TAGS_MAX:
-        raise ValueError(f"tags: at most {TAGS_MAX}, not {len(once)}")
-    for tag in once:
+    """Distinct tags, in their order. Raises ValueError."""
+    distinct = tuple(dict.fromkeys(tags))
+    if len(distinct) > TAGS_MAX:
+        raise ValueError(f"tags: must be at most {TAGS_MAX}, not {len(distinct)}")
+    for tag in distinct:
         if not tag.strip() or len(tag) > TAG_CHARS_MAX or not tag.isprintable():
-            raise ValueError(f"tags: 1 to {TAG_CHARS_MAX} printable characters each, not {tag!r}")
-    return once
+            raise ValueError(f"tags: each must be 1 to {TAG_CHARS_MAX} printable characters, not {tag!r}")
+    return distinct
 
 
 def _keys(connection: Connection, *conditions: ColumnElement[bool]) -> list[ApiKey]:

@@ -1,5 +1,8 @@
-"""Whose an entry is: its key, and the accounts above that. Law: as things are now; a key never leaves its project, so
-only names and tags can have been others once."""
+"""The owners of entries: keys, and the accounts above them.
+
+Invariant: names and tags are the current ones; ids are those of the time of the entry, because a key never moves to
+another project.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _IDS: BindParameter[str] = bindparam("ids", expanding=True)
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A key or an account, and what is above it."""
+    """A key or an account, with the accounts above it."""
 
     scope_id: str
     name: str
@@ -30,7 +33,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def owners_of(engine: Engine, scope_ids: Collection[str]) -> dict[str, Owner]:
-    """Those of these keys and accounts that there are. Raises LedgerUnavailable."""
+    """The owners with these ids; unknown ids are left out. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return {one.scope_id: one for ids in batches(scope_ids, IDS_MAX) for one in _owners(connection, ids)}
 

@@ -1,1 +1,1 @@
-"""Tables, partitions, migrations and backups of the ledger."""
+"""The ledger's tables, partitions, migrations and backups."""

@@ -1,6 +1,6 @@
-"""A copy of a SQLite ledger, made while it is written to. Postgres has better means of its own.
+"""Online backups of a SQLite ledger; for Postgres use its own tools.
 
-Law: a copy that is there is whole: it is of one moment, was read back, and is on the disk.
+Invariant: a finished copy is one consistent snapshot that was verified and is on the disk.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from proxy.storage.database import BUSY_S_MAX, LedgerUnavailable
 
 
 def copy_ledger(file: Path, to: Path) -> None:
-    """One moment of `file`, at `to`, for its owner only. Raises FileExistsError, LedgerUnavailable, OSError."""
+    """Copy `file` to `to`, with mode 0600. Raises FileExistsError, LedgerUnavailable, OSError."""
     if not file.exists():
         raise LedgerUnavailable(f"there is no ledger at {file}")
     if to.exists():
-        raise FileExistsError(f"{to} is there already: name a folder for this backup alone")
+        raise FileExistsError(f"{to} already exists: use a new folder for each backup")
     draft = to.with_name(f"{to.name}.new")
     os.close(os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600))
     try:
@@ -34,11 +34,11 @@ def copy_ledger(file: Path, to: Path) -> None:
 def _copy(file: Path, draft: Path) -> None:
     source = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_S_MAX)
     with closing(source), closing(sqlite3.connect(draft)) as copy:
-        source.backup(copy)  # all pages in one step: one moment, whoever writes meanwhile
-        copy.execute("PRAGMA journal_mode=DELETE")  # one file, that can be carried anywhere
-        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(f"the copy is damaged, and so is the ledger: {found}")
+        source.backup(copy)  # all pages in one step: one snapshot, despite concurrent writers
+        copy.execute("PRAGMA journal_mode=DELETE")  # a single file
+        (result,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise sqlite3.DatabaseError(f"the copy is damaged, and so is the ledger: {result}")
 
 
 def _sync(path: Path) -> None:

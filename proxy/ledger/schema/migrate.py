@@ -1,5 +1,7 @@
-"""Bring the database to the version this code is written for. Law: all of an upgrade is one transaction that holds
-the write lock from its start, so any number of processes may do it at once."""
+"""Upgrades of the database to the schema of this version.
+
+Invariant: an upgrade is one transaction that takes the write lock first, so processes may start it concurrently.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,18 @@ from proxy.ledger.schema.tables import metadata
 from proxy.storage.database import Lock, hold, is_shared, open_engine, reading, writing
 from proxy.storage.postgres import require_suitable
 
-# On Postgres: others wait for an upgrade of any length, but what it changes it asks for no longer than any writer, so
-# that those who read now do not hold up those who come after it.
+# On Postgres: processes wait for a running upgrade without limit, but the upgrade waits for table locks no longer than
+# any writer does: its waiting lock request would block later readers.
 _PATIENT = "SET LOCAL statement_timeout = 0", "SET LOCAL lock_timeout = 0"
 _POLITE = "SET LOCAL lock_timeout = '10s'"
 
 
 class NewerDatabaseError(ValueError):
-    """The database was made by a later version of this program, which must not be written to by this one."""
+    """A later version of this program upgraded the database; this version must not write to it."""
 
 
 def migrate(url: str) -> None:
-    """Upgrade to the newest revision; nothing to do is fine, and then nothing is written or locked.
+    """Upgrade to the newest revision. An up-to-date database is neither written nor locked.
 
     Raises LedgerUnavailable, LedgerUrlError, NewerDatabaseError, UnsuitableDatabaseError.
     """
@@ -46,28 +48,32 @@ def migrate(url: str) -> None:
 
 
 def check(url: str) -> list[str]:
-    """How the database differs from what this code expects: nothing, if `migrate` has run."""
+    """The differences between the database and the schema of this version; none after `migrate`."""
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
             context = MigrationContext.configure(connection, opts={"compare_type": True, "include_name": _is_ours})
             differences = [repr(difference) for difference in compare_metadata(context, metadata)]
-            return differences + _other_keys(connection)
+            return differences + _key_differences(connection)
     finally:
         engine.dispose()
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """A month's partition is not a table of its own."""
+    """Partitions are not compared."""
     return kind != "table" or not str(name).startswith("ledger_entries_")
 
 
-def _other_keys(connection: Connection) -> list[str]:
-    """Primary keys that differ; Alembic does not look."""
+def _key_differences(connection: Connection) -> list[str]:
+    """Primary keys that differ; Alembic does not compare them."""
     inspector = inspect(connection)
-    found = {name: inspector.get_pk_constraint(name)["constrained_columns"] for name in inspector.get_table_names()}
-    wanted = {table.name: table.primary_key.columns.keys() for table in metadata.sorted_tables}
-    return [f"primary key of {name}: {found[name]}" for name in wanted if name in found and found[name] != wanted[name]]
+    actual = {name: inspector.get_pk_constraint(name)["constrained_columns"] for name in inspector.get_table_names()}
+    expected = {table.name: table.primary_key.columns.keys() for table in metadata.sorted_tables}
+    return [
+        f"primary key of {name}: {actual[name]}"
+        for name in expected
+        if name in actual and actual[name] != expected[name]
+    ]
 
 
 def _scripts() -> ScriptDirectory:
@@ -81,12 +87,14 @@ def _config() -> Config:
 
 
 def is_newest(connection: Connection) -> bool:
-    """Whether there is nothing to upgrade; an empty database is not the newest. Raises NewerDatabaseError."""
+    """Whether there is nothing to upgrade; False for an empty database. Raises NewerDatabaseError."""
     scripts = _scripts()
-    found = MigrationContext.configure(connection).get_current_revision()
-    if found is not None and found not in {script.revision for script in scripts.walk_revisions()}:
-        raise NewerDatabaseError(f"the ledger is at revision {found}, which this version does not know")
-    return found == scripts.get_current_head()
+    revision = MigrationContext.configure(connection).get_current_revision()
+    if revision is not None and revision not in {script.revision for script in scripts.walk_revisions()}:
+        raise NewerDatabaseError(
+            f"the ledger is at revision {revision}, which is unknown to this version: use a newer version of tokenweir"
+        )
+    return revision == scripts.get_current_head()
 
 
 def _upgrade(engine: Engine) -> None:
@@ -97,7 +105,7 @@ def _upgrade(engine: Engine) -> None:
                 connection.exec_driver_sql(statement)
             hold(connection, Lock.SCHEMA)
             connection.exec_driver_sql(_POLITE)
-        if not is_newest(connection):  # another process may just have done it
+        if not is_newest(connection):  # another process may have upgraded it while this one waited
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
         add_partitions(connection, time.time())

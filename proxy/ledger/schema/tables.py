@@ -1,7 +1,7 @@
-"""The ledger in SQL. Law: `ledger_entries` is only ever inserted into; a balance is the sum of its entries, and a day's
-usage the sum of its entries but for top-ups.
+"""The ledger's tables, the same on SQLite and Postgres.
 
-One schema on SQLite and Postgres. `migrations/` makes these tables; a test holds the two together.
+Invariants: rows of `ledger_entries` are inserted and never changed; a balance is the sum of its entries; daily usage is
+the sum of the day's entries without top-ups. `migrations/` creates these tables; a test compares the two.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ from proxy.billing.money import NUSD_PER_USD
 
 
 class Money(TypeDecorator[int]):
-    """nUSD (int) here ⇄ NUMERIC(24, 9) USD in SQL.
+    """nUSD (int) in Python ⇄ NUMERIC(24, 9) USD in SQL.
 
-    Exact on Postgres. SQLite keeps a NUMERIC with a fraction as a 64-bit float: exact below 2**23 USD (8.3 million),
-    where floats lie closer together than nano-dollars. Sums made in SQL (balances) round twice more and are exact
-    below 2**22 USD per key (4.1 million): more than one machine with an embedded ledger will bill.
+    Exact on Postgres. SQLite stores a NUMERIC with a fraction as a 64-bit float: exact below 2**23 USD (8.3 million),
+    where the spacing of floats is finer than a nano-dollar. Sums in SQL (balances) round twice more and are exact
+    below 2**22 USD per key (4.1 million): more than a single machine will bill.
     """
 
     impl = Numeric
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The same column everywhere; only SQLite hands out floats."""
+        """Floats on SQLite, Decimals on Postgres."""
         floats: Numeric[float] = Numeric(24, 9, asdecimal=False)
         return dialect.type_descriptor(floats if dialect.name == "sqlite" else Numeric(24, 9))
 
     def process_bind_param(self, value: int | None, dialect: Dialect) -> float | Decimal | None:
-        """nUSD → what the driver takes. int / int is rounded correctly, so the float is the nearest one."""
+        """nUSD → the driver's value. int / int rounds correctly, so the float is the nearest one."""
         if value is None:
             return None
         return value / NUSD_PER_USD if dialect.name == "sqlite" else Decimal(value).scaleb(-9)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> int | None:
-        """What the driver gives → nUSD, rounded to the nearest: undoes the float's error."""
+        """The driver's value → nUSD, rounded to the nearest, which removes the float's error."""
         if isinstance(value, Decimal):
-            return round(value.scaleb(9))  # a third of the time of a product
+            return round(value.scaleb(9))  # takes a third of the time of a multiplication
         return None if value is None else round(Decimal(value) * NUSD_PER_USD)
 
 
@@ -73,17 +73,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UtcTime(TypeDecorator[float]):
-    """Unix seconds (float) here ⇄ a timestamp in UTC, to the microsecond, in SQL."""
+    """Unix seconds (float) in Python ⇄ a UTC timestamp, to the microsecond, in SQL."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """SQLite keeps text: made here in one step, which is a tenth of what an entry costs there."""
+        """SQLite stores text; formatting it in one step saves a tenth of the cost of an entry."""
         return _sqlite_text if dialect.name == "sqlite" else super().bind_processor(dialect)
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """The same the other way, in a quarter of the time that SQLAlchemy's takes."""
+        """The inverse for SQLite, in a quarter of the time of SQLAlchemy's own."""
         return _sqlite_seconds if dialect.name == "sqlite" else super().result_processor(dialect, coltype)
 
     def process_bind_param(self, value: float | None, dialect: Dialect) -> datetime | None:
@@ -98,14 +98,14 @@ class UtcTime(TypeDecorator[float]):
 _SQLITE_EPOCH = _EPOCH.replace(tzinfo=None)
 
 
-@lru_cache(maxsize=8)  # all rows of a transaction have one `settled_at`
+@lru_cache(maxsize=8)  # all rows of a transaction have the same `settled_at`
 def _sqlite_text(value: float | None) -> str | None:
-    """Unix seconds → UTC as SQLAlchemy writes it for SQLite. Raises OverflowError beyond the calendar."""
+    """Unix seconds → UTC in SQLAlchemy's format for SQLite. Raises OverflowError beyond the calendar."""
     return None if value is None else (_SQLITE_EPOCH + timedelta(seconds=value)).isoformat(" ", "microseconds")
 
 
 def _sqlite_seconds(value: str | None) -> float | None:
-    """UTC as it is written for SQLite → Unix seconds."""
+    """UTC in the format for SQLite → Unix seconds."""
     return None if value is None else (datetime.fromisoformat(value) - _SQLITE_EPOCH).total_seconds()
 
 
@@ -114,13 +114,13 @@ def _json() -> JSON:
 
 
 def _text() -> String:
-    """Text in the order of its bytes, as SQLite has it: ids sort by the time that is in them, and no index is broken by
-    a new version of the system's locales."""
+    """Text that sorts by its bytes, as on SQLite: ids sort by their time, and a new version of the system's locales
+    breaks no index."""
     return String().with_variant(String(collation="C"), "postgresql")
 
 
 def _sums() -> list[Column[Any]]:
-    """What is added up of entries; `entries` counts them."""
+    """The sums over entries, and their number."""
     return [
         Column("charged_usd", Money, nullable=False),
         Column("cost_usd", Money, nullable=False),
@@ -170,21 +170,21 @@ ledger_entries = Table(
     Column("duration_ms", Double, nullable=False),
     Column("details", _json(), nullable=False),
     Column("seq", Integer, nullable=False),
-    # Tells a redelivery (same content: nothing happens) from a conflict (other content: an alarm).
+    # Distinguishes a redelivery (same content: ignored) from a conflict (other content: a dead letter).
     Column("content_hash", _text(), nullable=False),
-    # Rises strictly from one settling transaction to the next: the cursor of whoever follows the ledger.
+    # Rises strictly from one settling transaction to the next: the cursor of readers that follow the ledger.
     Column("settled_at", UtcTime, nullable=False),
-    # The receipt: which record of which journal this entry was made of; a journal forgets what it finds here.
+    # The receipt: the journal and the record that this entry comes from. A journal deletes records with a receipt.
     Column("node", _text()),
     Column("journal_seq", BigInteger),
-    # What an entry is, and all that must be unique: `entry_id` is derived from it. It begins with what Postgres
-    # partitions by, and so it is unique in the whole table.
+    # The identity of an entry; `entry_id` is derived from it. It begins with Postgres's partition key, which makes it
+    # unique in the whole table.
     PrimaryKeyConstraint("exchange_id", "kind", "seq"),
     Index("ix_ledger_entries_key_id_started_at", "key_id", "started_at"),
     Index("ix_ledger_entries_model_started_at", "model", "started_at"),
     Index("ix_ledger_entries_settled_at_entry_id", "settled_at", "entry_id"),
     Index("ix_ledger_entries_node_journal_seq", "node", "journal_seq"),
-    # Of the few that end no exchange: how many of a day's entries are no requests.
+    # For counting the day's entries that are not requests (adjustments, attempts, top-ups).
     Index(
         "ix_ledger_entries_others",
         "started_at",
@@ -194,8 +194,8 @@ ledger_entries = Table(
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )
 
-# One row, the lock and the clock of settling: whoever settles moves it on first, and so one transaction's entries are
-# all there before the next one's `settled_at` is known.
+# One row, the lock and the clock of settling: a settling transaction updates it first, so it commits before the next
+# one gets its `settled_at`.
 ledger_clock = Table(
     "ledger_clock",
     metadata,
@@ -210,11 +210,11 @@ balances = Table(
     *_sums(),
 )
 
-# What dashboards ask: it grows with keys and days, not with entries.
+# For dashboards: it grows with keys, models and days, not with entries.
 usage_daily = Table(
     "usage_daily",
     metadata,
-    # In UTC, of the entries' `started_at`.
+    # The UTC day of the entries' `started_at`.
     Column("day", Date, nullable=False),
     Column("key_id", _text(), nullable=False),
     Column("model", _text(), nullable=False),
@@ -226,7 +226,7 @@ usage_daily = Table(
 dead_letters = Table(
     "dead_letters",
     metadata,
-    # Derived from reason, payload and receipt: the same letter that comes again is counted, not added.
+    # Derived from reason, payload and receipt: a repeated dead letter is counted, not added.
     Column("id", _text(), primary_key=True),
     Column("exchange_id", _text()),
     Column("kind", _text()),
@@ -236,10 +236,10 @@ dead_letters = Table(
     Column("first_seen", UtcTime, nullable=False),
     Column("last_seen", UtcTime, nullable=False),
     Column("times_seen", BigInteger, nullable=False),
-    # The receipt, as of an entry.
+    # The receipt, as in ledger_entries.
     Column("node", _text()),
     Column("journal_seq", BigInteger),
-    # open: somebody should look at it; retried, dropped: somebody has. No letter is ever deleted.
+    # open: an operator must decide; retried or dropped: the decision. Rows are never deleted.
     Column("state", _text(), nullable=False),
     Column("state_at", UtcTime, nullable=False),
     Index("ix_dead_letters_first_seen", "first_seen"),
@@ -247,7 +247,7 @@ dead_letters = Table(
     Index("ix_dead_letters_node_journal_seq", "node", "journal_seq"),
 )
 
-# Organizations and projects. The two named "default" are there from the beginning; none is ever deleted.
+# Organizations and projects. Two accounts named "default" are created with the table; none is ever deleted.
 accounts = Table(
     "accounts",
     metadata,
@@ -255,11 +255,11 @@ accounts = Table(
     Column("kind", _text(), nullable=False),
     Column("parent_id", _text()),
     Column("name", _text(), nullable=False),
-    # Only what is set; null: nothing is. Money: nUSD.
+    # Only the limits that are set; null: none. Money: nUSD.
     Column("limits", _json()),
     Column("created_at", UtcTime, nullable=False),
     Column("blocked_at", UtcTime),
-    # Of keys and accounts together: see api_keys.
+    # Shared by keys and accounts: see api_keys.
     Column("revision", BigInteger, nullable=False),
     UniqueConstraint("revision"),
     Index("ix_accounts_parent_id", "parent_id"),
@@ -276,8 +276,8 @@ api_keys = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
-    # max + 1, of keys and accounts together, at every change. Unique, so that two changes at once cannot take the same
-    # one on any database.
+    # The maximum over keys and accounts + 1 at every change. Unique, so that two concurrent changes cannot take the
+    # same one.
     Column("revision", BigInteger, nullable=False),
     Column("project_id", _text(), nullable=False, server_default=DEFAULT_PROJECT),
     Column("limits", _json()),
@@ -285,7 +285,7 @@ api_keys = Table(
     Column("on_store_outage", _text()),
     Column("tags", _json()),
     Column("blocked_at", UtcTime),
-    # Of the secret before the last rotation, which counts until then.
+    # The secret before the last rotation, and the end of its validity.
     Column("old_digest", LargeBinary),
     Column("old_until", UtcTime),
     UniqueConstraint("digest"),
@@ -294,7 +294,7 @@ api_keys = Table(
     Index("ix_api_keys_project_id", "project_id"),
 )
 
-# What passed a threshold of a budget, once for each window, and whether somebody was told.
+# Budget thresholds that were exceeded, once per window, and the delivery of their webhooks.
 budget_alerts = Table(
     "budget_alerts",
     metadata,
@@ -302,12 +302,12 @@ budget_alerts = Table(
     Column("scope_id", _text(), nullable=False),
     # In percent of the budget.
     Column("threshold", Integer, nullable=False),
-    # When the window began.
+    # The beginning of the budget's window.
     Column("since", UtcTime, nullable=False),
     Column("spent_usd", Money, nullable=False),
     Column("budget_usd", Money, nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    # open: somebody is to be told; sent; given_up.
+    # open: the webhook is to be sent; sent; given_up.
     Column("state", _text(), nullable=False),
     Column("tries", Integer, nullable=False),
     Column("next_at", UtcTime, nullable=False),
@@ -315,48 +315,49 @@ budget_alerts = Table(
     Index("ix_budget_alerts_state_next_at", "state", "next_at"),
 )
 
-# What operators have done, and tried: a line for each act, put down before it is done.
+# The audit log: one row per operation, written before the operation runs.
 acts = Table(
     "acts",
     metadata,
-    # Begins with its time: in the order of the acts.
+    # Begins with the time, so ids sort by time.
     Column("act_id", _text(), primary_key=True),
     Column("at", UtcTime, nullable=False),
-    # `admin`, a key's id, or the account of the machine on which a command was given.
+    # `admin`, a key's id, or the operating system's user of a command.
     Column("actor", _text(), nullable=False),
     # api or cli.
     Column("via", _text(), nullable=False),
-    # The address, or the machine, that it came from.
+    # The client's address, or the host name.
     Column("origin", _text()),
     Column("action", _text(), nullable=False),
     Column("target", _text()),
     Column("details", _json()),
-    # begun: nobody has said what became of it; done; refused; failed.
+    # begun: the result is unknown; done; refused; failed.
     Column("result", _text(), nullable=False),
+    # The message of a refusal, or the class of a failure.
     Column("words", _text()),
 )
 
-# What pushes entries to others, and how far each of them is.
+# The sinks that entries are pushed to, and the progress of each.
 sinks = Table(
     "sinks",
     metadata,
     Column("name", _text(), primary_key=True),
-    # The cursor: everything up to this entry, in the order of settling, is sent, or is a letter.
+    # The cursor: every entry up to this one, in the order of settling, was sent or is in sink_letters.
     Column("settled_at", UtcTime, nullable=False),
     Column("entry_id", _text(), nullable=False),
     Column("sent", BigInteger, nullable=False),
     Column("last_sent_at", UtcTime),
-    # Who sends, and until when nobody else does.
+    # The process that sends, and the end of its exclusive claim.
     Column("claimed_by", _text()),
     Column("claimed_until", UtcTime, nullable=False),
-    # Failures in a row: 0 while it works.
+    # Consecutive failures; 0 after a success.
     Column("failures", Integer, nullable=False),
     Column("failing_since", UtcTime),
     Column("next_at", UtcTime, nullable=False),
     Column("last_error", _text()),
 )
 
-# Entries that a sink's server refuses for what they say.
+# Entries that a sink's server rejected because of their content.
 sink_letters = Table(
     "sink_letters",
     metadata,
@@ -365,7 +366,7 @@ sink_letters = Table(
     Column("settled_at", UtcTime, nullable=False),
     Column("why", _text(), nullable=False),
     Column("first_seen", UtcTime, nullable=False),
-    # open: somebody should look at it; again: to be sent once more; sent. No letter is ever deleted.
+    # open: an operator must decide; again: to be sent once more; sent. Rows are never deleted.
     Column("state", _text(), nullable=False),
     PrimaryKeyConstraint("sink", "entry_id"),
     Index("ix_sink_letters_sink_state", "sink", "state"),

@@ -1,1 +1,1 @@
-"""Records become ledger entries here, with the balances they change."""
+"""Settling: usage records become ledger entries, with the balances that they change."""

@@ -1,8 +1,10 @@
-"""The lock and the clock of settling. Law: `settled_at` rises strictly from one settling transaction to the next, and
-all of one is in the ledger before the next one's begins: whoever has read up to a moment has missed nothing before it.
+"""The lock and the clock of settling.
 
-On Postgres the one row of `ledger_clock` is the lock, held to the end of the transaction, and the time is the server's.
-On SQLite whoever writes is alone, and the time is this machine's.
+Invariant: `settled_at` rises strictly from one settling transaction to the next, and each commits before the next one
+starts; so a reader that has read up to a time has missed no earlier entry.
+
+On Postgres the single row of `ledger_clock` is the lock, held to the end of the transaction, and the time is the
+server's. On SQLite there is only one writer at a time, and the time is this machine's.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from sqlalchemy import Connection, Dialect
 from proxy.ledger.schema.tables import ledger_clock
 from proxy.storage.database import LedgerUnavailable, is_shared
 
-# Timestamps in SQL are exact to this.
+# The precision of timestamps in SQL.
 _MICROSECOND = 1e-6
 
 _NEXT_OF_POSTGRES = (
@@ -25,10 +27,10 @@ _NEXT_OF_POSTGRES = (
 
 
 class LedgerClock:
-    """Ticks once in each transaction that settles, as its first statement."""
+    """Advances once in each settling transaction, as its first statement."""
 
     def __init__(self, dialect: Dialect, clock: Callable[[], float]) -> None:
-        """`clock`: Unix seconds; whatever it does, our time never falls."""
+        """`clock`: Unix seconds; if it goes back, `settled_at` still rises."""
         kind = ledger_clock.c.settled_at.type.dialect_impl(dialect)
         to_sql, from_sql = kind.bind_processor(dialect), kind.result_processor(dialect, None)
         assert to_sql is not None and from_sql is not None  # noqa: PT018  it is a type of ours
@@ -37,7 +39,8 @@ class LedgerClock:
         self._clock = clock
 
     def tick(self, connection: Connection) -> float:
-        """Now, in Unix seconds to the microsecond, and later than ever before. Waits for whoever settles now."""
+        """The time in Unix seconds, to the microsecond, later than every tick before. Waits for a running settling
+        transaction."""
         if is_shared(connection):
             return self._read(connection, _NEXT_OF_POSTGRES)
         last = self._read(connection, "SELECT settled_at FROM ledger_clock")
@@ -46,7 +49,7 @@ class LedgerClock:
         return now
 
     def _read(self, connection: Connection, sql: str) -> float:
-        found = connection.exec_driver_sql(sql).scalar()
-        if found is None:
-            raise LedgerUnavailable("the ledger's clock (the row of ledger_clock) is gone: restored in part?")
-        return float(self._from_sql(found))
+        settled_at = connection.exec_driver_sql(sql).scalar()
+        if settled_at is None:
+            raise LedgerUnavailable("the row of table ledger_clock is missing: was the ledger restored in part?")
+        return float(self._from_sql(settled_at))

@@ -1,5 +1,7 @@
-"""Puts right what is settled. Law: a correction is worked out and written in one transaction in which nobody else
-settles, so that the second of two sees the first; entries are only ever added.
+"""Corrections of settled exchanges.
+
+Invariants: a correction is computed and written in one settling transaction, which excludes all others, so the second
+of two corrections sees the first; entries are only added.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.storage.database import reading
 
-# Settlers wait while one batch is worked out and written: a twentieth of a second.
+# Settlers wait while a batch is computed and written: a twentieth of a second.
 BATCH_EXCHANGES = 500
 
 _COLUMNS = ledger_entries.c
 
 Prices = Callable[[LedgerEntry], tuple[Price | None, Price | None]]
-"""a terminal entry → what its tokens are to be charged at, and what they cost us; None: leave it as it is"""
+"""a terminal entry → the price that the owner is charged and the price of the provider; None: unchanged"""
 
 
 @dataclass(slots=True)
 class CorrectionResult:
-    """What rerating came to, for one key or for all. Money: nUSD, what is added."""
+    """The effect of rerating, for one key or for all. Money: nUSD, the amounts added."""
 
     adjusted: int = 0
     charge_usd: int = 0
@@ -43,17 +45,17 @@ class CorrectionResult:
 
 @dataclass(slots=True)
 class RerateResult:
-    """What rerating has done so far."""
+    """The progress of rerating."""
 
     exchanges: int = 0
-    """were looked at"""
+    """exchanges examined"""
     by_hand: int = 0
-    """of them, have money that a person has set, which stays"""
+    """exchanges whose money an operator has set; it stays"""
     unreadable: int = 0
-    """of them, say things that cannot be priced"""
+    """exchanges that cannot be priced because their entries are malformed"""
     total: CorrectionResult = field(default_factory=CorrectionResult)
     by_key: dict[tuple[str, str], CorrectionResult] = field(default_factory=dict)
-    """(key_id, alias) → of that key"""
+    """(key_id, alias) → the effect on that key"""
 
     def add(self, line: LedgerEntry) -> None:
         """Count an adjustment."""
@@ -69,17 +71,17 @@ class Corrections:
         self._store = store
 
     def adjust(
-        self, exchange_id: str, wanted: CorrectionRequest, why: str, *, dry_run: bool = False
+        self, exchange_id: str, request: CorrectionRequest, why: str, *, dry_run: bool = False
     ) -> LedgerEntry | None:
-        """Make the exchange come to what is wanted; the entry that does it, or None if it does already.
+        """Add the adjustment that gives the exchange the requested totals → the entry; None if it has them already.
 
         Raises CorrectionError.
         """
         if dry_run:
             with reading(self._engine) as connection:
-                return corrected(exchange_totals(_entries(connection, [exchange_id])[exchange_id]), wanted, why)
+                return corrected(exchange_totals(_entries(connection, [exchange_id])[exchange_id]), request, why)
         with self._store.settling() as settling:
-            line = corrected(exchange_totals(_entries(settling.connection, [exchange_id])[exchange_id]), wanted, why)
+            line = corrected(exchange_totals(_entries(settling.connection, [exchange_id])[exchange_id]), request, why)
             if line is not None:
                 settling.insert([Arrival(line)])
         return line
@@ -94,21 +96,21 @@ class Corrections:
         dry_run: bool = False,
         progress: Callable[[RerateResult], None] = lambda _: None,
     ) -> RerateResult:
-        """Give every exchange of `model` that began in [since, until) the money it has at these prices.
+        """Adjust every exchange of `model` that began in [since, until) (Unix seconds) to these prices.
 
-        Done again it changes nothing, and after an interruption the rest. `progress` is told after each batch.
+        Idempotent; after an interruption, run it again for the rest. `progress` is called after each batch.
         """
-        rerated_ = RerateResult()
+        result = RerateResult()
         after = (since, "")
         while page := self._page(model, after, until):
             after = (page[-1].started_at, page[-1].exchange_id)
-            for line in self._batch([row.exchange_id for row in page], prices, rerated_, dry_run=dry_run):
-                rerated_.add(line)
-            progress(rerated_)
-        return rerated_
+            for line in self._batch([row.exchange_id for row in page], prices, result, dry_run=dry_run):
+                result.add(line)
+            progress(result)
+        return result
 
     def _page(self, model: str, after: tuple[float, str], until: float) -> Sequence[Row[Any, Any]]:
-        """The next exchanges by the time they began, as (started_at, exchange_id)."""
+        """The next exchanges by start time, as (started_at, exchange_id)."""
         cursor = (_COLUMNS.started_at, _COLUMNS.exchange_id)
         query = select(*cursor).where(
             _COLUMNS.model == model,
@@ -119,11 +121,11 @@ class Corrections:
         with reading(self._engine) as connection:
             return connection.execute(query.order_by(*cursor).limit(BATCH_EXCHANGES)).all()
 
-    def _batch(self, ids: Sequence[str], prices: Prices, so_far: RerateResult, *, dry_run: bool) -> list[LedgerEntry]:
-        """First seen without holding anybody up: mostly there is nothing to do."""
-        so_far.exchanges += len(ids)
+    def _batch(self, ids: Sequence[str], prices: Prices, result: RerateResult, *, dry_run: bool) -> list[LedgerEntry]:
+        """A read without the settling lock comes first: mostly there is nothing to adjust."""
+        result.exchanges += len(ids)
         with reading(self._engine) as connection:
-            lines = _repriced(_entries(connection, ids), prices, so_far)
+            lines = _repriced(_entries(connection, ids), prices, result)
         if dry_run or not lines:
             return lines
         with self._store.settling() as settling:
@@ -134,25 +136,25 @@ class Corrections:
         return lines
 
 
-def _repriced(entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, so_far: RerateResult) -> list[LedgerEntry]:
+def _repriced(entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, result: RerateResult) -> list[LedgerEntry]:
     """The adjustments that are needed."""
     lines: list[LedgerEntry] = []
     for one in entries.values():
         try:
-            now = exchange_totals(one)
-            line = rerated(now, *prices(now.terminal))
-        except ValueError:  # one that cannot be read leaves the others alone
-            so_far.unreadable += 1
+            totals = exchange_totals(one)
+            line = rerated(totals, *prices(totals.terminal))
+        except ValueError:  # a malformed exchange must not stop the others
+            result.unreadable += 1
             continue
-        so_far.by_hand += not now.by_hand.isdisjoint(MONEY)
+        result.by_hand += not totals.by_hand.isdisjoint(MONEY)
         lines += [line] if line is not None else []
     return lines
 
 
 def _entries(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:
-    """All entries of each of these exchanges."""
-    found: dict[str, list[LedgerEntry]] = {exchange_id: [] for exchange_id in exchange_ids}
+    """Exchange id → all its entries."""
+    entries: dict[str, list[LedgerEntry]] = {exchange_id: [] for exchange_id in exchange_ids}
     query = select(*(_COLUMNS[name] for name in ENTRY_FIELDS)).where(_COLUMNS.exchange_id.in_(exchange_ids))
     for row in connection.execute(query):
-        found[row.exchange_id].append(LedgerEntry(*row))
-    return found
+        entries[row.exchange_id].append(LedgerEntry(*row))
+    return entries

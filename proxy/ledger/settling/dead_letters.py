@@ -1,5 +1,7 @@
-"""What a person does with dead letters. Law: none is ever deleted; what is retried is settled as it would have been at
-first, and marked in the same transaction; what fails again changes nothing.
+"""The operator's handling of dead letters: list, retry, drop.
+
+Invariants: a dead letter is never deleted; a retry settles it as at first and marks it in the same transaction; a retry
+that fails changes nothing.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from proxy.ledger.settling.settling import DROPPED, OPEN, RETRIED
 from proxy.ledger.settling.store import Arrival, LedgerStore, Settled
 from proxy.storage.database import reading, writing
 
-# The beginning of an id that is enough, if no other begins so.
+# The shortest prefix that identifies a dead letter, if it is unique.
 ID_CHARS_MIN = 8
 
 _COLUMNS = dead_letters.c
 
 
 class DeadLetterError(ValueError):
-    """A letter that is not there, or that somebody has dealt with already; its words are for the operator."""
+    """A dead letter that does not exist, is not open or fails again; the message is for the operator."""
 
 
 class StoredDeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter as the ledger has it. Times: Unix seconds."""
+    """A stored dead letter. Times: Unix seconds."""
 
     id: str
     exchange_id: str | None
@@ -46,68 +48,68 @@ class StoredDeadLetter(msgspec.Struct, frozen=True):
 
 
 class DeadLetters:
-    """Reads and settles them. Every method raises LedgerUnavailable."""
+    """Reads and settles dead letters. Every method raises LedgerUnavailable."""
 
     def __init__(self, engine: Engine, store: LedgerStore, *, to_entry: Callable[[bytes], LedgerEntry]) -> None:
-        """`to_entry`: the JSON of a record → its entry; whatever it raises leaves the letter as it is."""
+        """`to_entry`: the JSON of a record → its entry; may raise anything if the record cannot be read."""
         self._engine = engine
         self._store = store
         self._to_entry = to_entry
 
     def open(self) -> list[StoredDeadLetter]:
-        """Those that nobody has dealt with, oldest first."""
+        """The open dead letters, oldest first."""
         query = select(dead_letters).where(_COLUMNS.state == OPEN).order_by(_COLUMNS.first_seen, _COLUMNS.id)
         with reading(self._engine) as connection:
             return [StoredDeadLetter(*row) for row in connection.execute(query)]
 
-    def named(self, beginning: str) -> StoredDeadLetter:
-        """The letter whose id begins so. Raises LetterError unless there is just one, and it is open."""
-        if len(beginning) < ID_CHARS_MIN:
-            raise DeadLetterError(f"an id, or its first {ID_CHARS_MIN} characters or more, is needed: {beginning!r}")
-        query = select(dead_letters).where(_COLUMNS.id.startswith(beginning, autoescape=True)).limit(2)
+    def named(self, prefix: str) -> StoredDeadLetter:
+        """The open dead letter whose id begins with `prefix`. Raises DeadLetterError unless exactly one matches."""
+        if len(prefix) < ID_CHARS_MIN:
+            raise DeadLetterError(f"id: give at least the first {ID_CHARS_MIN} characters, not {prefix!r}")
+        query = select(dead_letters).where(_COLUMNS.id.startswith(prefix, autoescape=True)).limit(2)
         with reading(self._engine) as connection:
-            found = [StoredDeadLetter(*row) for row in connection.execute(query)]
-        if len(found) != 1:
+            matches = [StoredDeadLetter(*row) for row in connection.execute(query)]
+        if len(matches) != 1:
             raise DeadLetterError(
-                f"{'more than one' if found else 'no'} dead letter has an id that begins {beginning!r}"
+                f"{'several dead letters have' if matches else 'no dead letter has'} the id {prefix!r}…"
             )
-        if found[0].state != OPEN:
-            raise DeadLetterError(f"the dead letter {found[0].id} is {found[0].state} already")
-        return found[0]
+        if matches[0].state != OPEN:
+            raise DeadLetterError(f"the dead letter {matches[0].id} is already {matches[0].state}")
+        return matches[0]
 
-    def retry(self, letter: StoredDeadLetter) -> str:
-        """Settle it after all; what became of it: `inserted`, `adjusted` or `repeated`.
+    def retry(self, dead_letter: StoredDeadLetter) -> str:
+        """Settle it again → `inserted`, `adjusted` or `repeated`.
 
-        Raises LetterError with the reason why it stays open: nothing has happened then.
+        Raises DeadLetterError with the reason if it stays open; then nothing has changed.
         """
-        arrival = Arrival(self._entry(letter), letter.node, letter.journal_seq)
+        arrival = Arrival(self._entry(dead_letter), dead_letter.node, dead_letter.journal_seq)
         with self._store.settling() as settling:
             settled = settling.settle_any([arrival], [])
             if settled.conflicts or settled.rejected:
                 raise DeadLetterError(_why(settled))
-            _mark(settling.connection, letter, RETRIED, settling.now, "")
+            _mark(settling.connection, dead_letter, RETRIED, settling.now, "")
         return "inserted" if settled.inserted else "adjusted" if settled.adjusted else "repeated"
 
-    def drop(self, letter: StoredDeadLetter, why: str, now: float) -> None:
-        """Decide against it, for this reason, which is added to its own. Raises LetterError."""
+    def drop(self, dead_letter: StoredDeadLetter, why: str, now: float) -> None:
+        """Close it unsettled; `why` is appended to its reason. Raises DeadLetterError."""
         if not why.strip() or len(why) > REASON_CHARS_MAX or not why.isprintable():
-            raise DeadLetterError(f"a reason has 1 to {REASON_CHARS_MAX} printable characters")
+            raise DeadLetterError(f"reason: must be 1 to {REASON_CHARS_MAX} printable characters")
         with writing(self._engine) as connection:
-            _mark(connection, letter, DROPPED, now, f"; dropped: {why.strip()}")
+            _mark(connection, dead_letter, DROPPED, now, f"; dropped: {why.strip()}")
 
-    def _entry(self, letter: StoredDeadLetter) -> LedgerEntry:
-        """What is laid aside is a record that could not be read, or an entry that could not be stored."""
+    def _entry(self, dead_letter: StoredDeadLetter) -> LedgerEntry:
+        """The payload is a record that could not be read, or an entry that could not be stored."""
         try:
-            shape = msgspec.json.decode(letter.payload)
-            if isinstance(shape, dict) and "entry_id" in shape:
-                return msgspec.convert(shape, LedgerEntry)
-            return self._to_entry(letter.payload.encode())
+            payload = msgspec.json.decode(dead_letter.payload)
+            if isinstance(payload, dict) and "entry_id" in payload:
+                return msgspec.convert(payload, LedgerEntry)
+            return self._to_entry(dead_letter.payload.encode())
         except Exception as error:
-            raise DeadLetterError(f"still cannot be read: {type(error).__name__}: {error}") from error
+            raise DeadLetterError(f"the payload still cannot be read: {type(error).__name__}: {error}") from error
 
 
 def count_open(engine: Engine) -> int:
-    """How many letters nobody has dealt with. Raises LedgerUnavailable."""
+    """The number of open dead letters. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         counted = connection.execute(select(func.count()).where(_COLUMNS.state == OPEN)).scalar_one()
     return int(counted)
@@ -115,15 +117,15 @@ def count_open(engine: Engine) -> int:
 
 def _why(settled: Settled) -> str:
     if settled.conflicts:
-        return "the ledger has another content under this id: adjust that, and drop this"
-    return "the database still refuses it"
+        return "the ledger has another content under this id: adjust that exchange, and drop this dead letter"
+    return "the database still rejects it"
 
 
-def _mark(connection: Connection, letter: StoredDeadLetter, state: str, now: float, more: str) -> None:
-    """Raises LetterError if somebody else was faster."""
-    mine = (_COLUMNS.id == letter.id) & (_COLUMNS.state == OPEN)
+def _mark(connection: Connection, dead_letter: StoredDeadLetter, state: str, now: float, suffix: str) -> None:
+    """Raises DeadLetterError if another operator was faster."""
+    still_open = (_COLUMNS.id == dead_letter.id) & (_COLUMNS.state == OPEN)
     values: dict[str, Any] = {"state": state, "state_at": now}
-    if more:
-        values["reason"] = _COLUMNS.reason + literal(more)
-    if connection.execute(update(dead_letters).where(mine).values(values)).rowcount != 1:
-        raise DeadLetterError(f"the dead letter {letter.id} is not open any more")
+    if suffix:
+        values["reason"] = _COLUMNS.reason + literal(suffix)
+    if connection.execute(update(dead_letters).where(still_open).values(values)).rowcount != 1:
+        raise DeadLetterError(f"the dead letter {dead_letter.id} is no longer open")

@@ -1,7 +1,9 @@
-"""Carries records from a queue into the ledger. Law: a record is acknowledged only after its transaction has
-committed; nothing stops the settler but its owner; a record that cannot become an entry never holds up another.
+"""Moves records from a queue into the ledger.
 
-Reading, pricing and writing happen on one thread of its own: the event loop, which may relay streams, only hands over.
+Invariants: a record is acknowledged only after its transaction has committed; only `close` and cancellation stop the
+settler; a record that cannot become an entry never delays another.
+
+Records are read, priced and written on a thread of their own, because the event loop may be relaying streams.
 """
 
 from __future__ import annotations
@@ -18,20 +20,20 @@ from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settle
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.executor import BoundedExecutor, InThread
 
-# Larger batches are hardly cheaper per entry (27 µs at 100, 21 at 500), and taking one from the journal holds up the
+# Larger batches are hardly cheaper per entry (27 µs at 100, 21 at 500), and taking one from the journal blocks the
 # event loop for a few µs per record.
 BATCH_RECORDS_MAX = 250
 
-# A database comes back within seconds of a restart or minutes of a failover; asking more often than this helps nobody.
+# A restart of a database takes seconds and a failover minutes; more frequent retries do not help.
 RETRY_S_MIN, RETRY_S_MAX = 0.05, 5.0
 
-# Tries of a batch that fails though the database is well: then one of its records is to blame.
+# Tries of a batch that fails while the database is available: after that, one of its records is the cause.
 TRIES_MAX = 3
 
-# A record that was delivered more often than this, each time to a worker that did not live to settle it, is not tried.
+# A record delivered more often than this has crashed that many workers and is not tried again.
 DELIVERIES_MAX = 5
 
-# Several times in the shortest time after which anybody would claim a batch.
+# A fraction of the shortest time after which another worker would claim a batch.
 HOLD_S = 5.0
 
 
@@ -40,50 +42,51 @@ class PendingRecord(Protocol):
 
     @property
     def node(self) -> str:
-        """The journal that it comes from."""
+        """The id of its journal."""
 
     @property
     def seq(self) -> int:
-        """Its number there."""
+        """Its number in the journal."""
 
     @property
     def payload(self) -> bytes:
-        """The record as it was written down."""
+        """The record's bytes in the journal."""
 
     @property
     def deliveries(self) -> int:
-        """How often somebody has tried to settle it, this time included."""
+        """The number of attempts to settle it, this one included."""
 
     @property
     def record(self) -> UsageRecord:
-        """The record. Raises ValueError if this version cannot read it."""
+        """The decoded record. Raises ValueError if this version cannot read it."""
 
 
 class RecordSource(Protocol):
-    """The queue, as the settler sees it."""
+    """The queue, as the settler uses it."""
 
     async def take(self, limit: int) -> Sequence[Any]:
-        """The oldest records that are not settled, at most `limit`. Waits up to a second for the first one; may give
-        none. Raises OSError if they cannot be had now."""
+        """The oldest unsettled records, at most `limit`. Waits up to a second for the first one; may return none.
+        Raises OSError if the queue is unavailable."""
 
     async def hold(self, taken: Sequence[Any]) -> None:
-        """These are still being settled. Never raises."""
+        """Extend the claim on records that are still being settled. Never raises."""
 
     async def settled(self, taken: Sequence[Any]) -> None:
-        """The ledger has these for good. Never raises: what cannot be acknowledged comes again."""
+        """Acknowledge records that the ledger has durably. Never raises: an unacknowledged record is delivered
+        again."""
 
     def drain(self) -> None:
-        """From now on `take` does not wait, and gives only what nobody else would carry."""
+        """From now on `take` does not wait, and returns only records that no other process would settle."""
 
 
 class Observer(Protocol):
-    """Who wants to know how it goes: metrics. Called on the event loop's thread."""
+    """Metrics of the settler. Called on the event loop's thread."""
 
     def committed(self, settled: Settled, *, unreadable: int, duration_s: float) -> None:
-        """One transaction: `settled.inserted` are the new entries; `unreadable` records became dead letters."""
+        """A transaction committed: `settled.inserted` are the new entries; `unreadable` records became dead letters."""
 
     def failed(self, error: Exception) -> None:
-        """A try failed and there will be another: LedgerUnavailable, an OSError of the queue, or else a bug of ours."""
+        """A try failed and will be repeated: LedgerUnavailable, an OSError of the queue, or a bug."""
 
 
 class Settler:
@@ -99,8 +102,8 @@ class Settler:
         batch_records_max: int = BATCH_RECORDS_MAX,
         hold_s: float = HOLD_S,
     ) -> None:
-        """`to_entry`: pure; whatever it raises makes its record a dead letter. `hold_s`: how often a batch that takes
-        long is claimed anew, so that nobody takes its owner for dead."""
+        """`to_entry`: pure; any exception makes the record a dead letter. `hold_s`: interval, in seconds, at which the
+        claim on a slow batch is extended, so that no other worker takes it over."""
         self._source = source
         self._store = store
         self._to_entry = to_entry
@@ -111,20 +114,20 @@ class Settler:
         self._closing = False
 
     async def run(self) -> None:
-        """Settle until `close`, and then until nothing is left. Cancel it to stop at once: nothing is lost."""
+        """Settle until `close`, then until no record is left. Cancel it to stop at once without losing records."""
         thread = BoundedExecutor(1, name="settler")
         try:
             await self.settle_with(thread.run)
         finally:
-            thread.close(wait=False)  # a transaction under way ends by itself, and will be found repeated
+            thread.close(wait=False)  # a running transaction ends by itself; its records are then found settled
 
     async def settle_with(self, in_thread: InThread) -> None:
-        """The same, wherever `in_thread` lets it write."""
+        """The same, with `in_thread` for the blocking work."""
         try:
             while True:
                 batch = await self._taken()
                 if batch:
-                    await self._settle_holding(in_thread, batch)
+                    await self._settle_claimed(in_thread, batch)
                     await self._source.settled(batch)
                 elif self._closing:
                     return
@@ -132,9 +135,9 @@ class Settler:
             self._ended.set()
 
     async def close(self, deadline_s: float) -> bool:
-        """Settle what only this process would; True if all of it is in the ledger within `deadline_s`.
+        """Settle the records that no other process would; True if all are in the ledger within `deadline_s`.
 
-        If not, cancel `run`: the rest stays where it is, for the next start.
+        If not, cancel `run`: the rest stays in the queue for the next start.
         """
         self._closing = True
         self._source.drain()
@@ -155,12 +158,12 @@ class Settler:
             await asyncio.sleep(retry_s)
             retry_s = min(2 * retry_s, RETRY_S_MAX)
 
-    async def _settle_holding(self, in_thread: InThread, batch: Sequence[PendingRecord]) -> None:
-        """Settle, however long it takes, and let nobody think that we are dead."""
+    async def _settle_claimed(self, in_thread: InThread, batch: Sequence[PendingRecord]) -> None:
+        """Settle the batch and extend the claim on it meanwhile."""
         async with asyncio.TaskGroup() as group:
-            holding = group.create_task(self._hold(batch))
+            claim = group.create_task(self._hold(batch))
             await self._settle(in_thread, batch)
-            holding.cancel()
+            claim.cancel()
 
     async def _hold(self, batch: Sequence[PendingRecord]) -> None:
         while True:
@@ -168,13 +171,13 @@ class Settler:
             await self._source.hold(batch)
 
     async def _settle(self, in_thread: InThread, batch: Sequence[PendingRecord]) -> None:
-        """Try until it is done: the whole batch, or, if one of its records trips a bug, each by itself."""
+        """Retry until the batch is settled: as a whole, or record by record if one of them triggers a bug."""
         retry_s, tries = RETRY_S_MIN, 0
         while True:
             began = perf_counter()
             try:
                 settled, unreadable = await in_thread(self._write, batch)
-            except Exception as error:  # noqa: BLE001  the database is away, or a bug: to be seen, not to end all billing
+            except Exception as error:  # noqa: BLE001  an outage or a bug must be reported, and not stop all billing
                 self._observer.failed(error)
                 tries += not isinstance(error, LedgerUnavailable)
                 if tries >= TRIES_MAX and not isinstance(batch[0], _RejectedRecord):
@@ -187,7 +190,7 @@ class Settler:
                 return
 
     async def _isolate(self, in_thread: InThread, batch: Sequence[PendingRecord], error: Exception) -> None:
-        """One record of the batch is to blame for `error`: bury it, settle its neighbours."""
+        """Settle each record alone; one that still fails with `error` becomes a dead letter."""
         if len(batch) > 1:
             for pending in batch:
                 await self._settle(in_thread, [pending])
@@ -195,32 +198,32 @@ class Settler:
             await self._settle(in_thread, [_RejectedRecord(batch[0], f"failed: {type(error).__name__}")])
 
     def _write(self, batch: Sequence[PendingRecord]) -> tuple[Settled, int]:
-        """On the settler's thread: read, price, write. → what became of it, and how many could not be read."""
+        """On the settler's thread: read, price, write → the result, and the number of unreadable records."""
         arrivals: list[Arrival] = []
-        letters: list[DeadLetter] = []
+        unreadable: list[DeadLetter] = []
         for pending in batch:
             if pending.deliveries > DELIVERIES_MAX and self._store.receipts(pending.node, pending.seq, pending.seq):
-                continue  # it is in the ledger: only its acknowledgement never arrived
-            made = self._made(pending)
-            if isinstance(made, LedgerEntry):
-                arrivals.append(Arrival(made, pending.node, pending.seq))
+                continue  # it is in the ledger: only its acknowledgement was lost
+            entry = self._entry(pending)
+            if isinstance(entry, LedgerEntry):
+                arrivals.append(Arrival(entry, pending.node, pending.seq))
             else:
-                letters.append(made)
-        return self._store.settle(arrivals, letters), len(letters)
+                unreadable.append(entry)
+        return self._store.settle(arrivals, unreadable), len(unreadable)
 
-    def _made(self, pending: PendingRecord) -> LedgerEntry | DeadLetter:
+    def _entry(self, pending: PendingRecord) -> LedgerEntry | DeadLetter:
         if isinstance(pending, _RejectedRecord):
-            return _letter(pending, pending.reason)
+            return _dead_letter(pending, pending.reason)
         if pending.deliveries > DELIVERIES_MAX:
-            return _letter(pending, f"delivered {DELIVERIES_MAX} times and never settled")
+            return _dead_letter(pending, f"delivered {DELIVERIES_MAX} times and never settled")
         try:
             return self._to_entry(pending.record)
-        except Exception as error:  # noqa: BLE001  one record that trips a bug must not stop the billing of all others
-            return _letter(pending, f"unreadable: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001  a record that triggers a bug must not stop the billing of others
+            return _dead_letter(pending, f"unreadable: {type(error).__name__}")
 
 
 class _RejectedRecord:
-    """A record that will not be tried again."""
+    """A record that is not tried again."""
 
     def __init__(self, pending: PendingRecord, reason: str) -> None:
         self.node, self.seq, self.payload = pending.node, pending.seq, pending.payload
@@ -229,10 +232,10 @@ class _RejectedRecord:
 
     @property
     def record(self) -> UsageRecord:
-        """Not to be read."""
+        """Raises ValueError."""
         raise ValueError(self.reason)
 
 
-def _letter(pending: PendingRecord, reason: str) -> DeadLetter:
+def _dead_letter(pending: PendingRecord, reason: str) -> DeadLetter:
     text = pending.payload.decode("utf-8", "backslashreplace").replace("\0", "\\0")
     return DeadLetter(reason=reason, payload=text, node=pending.node, journal_seq=pending.seq)

@@ -1,7 +1,7 @@
-"""What happens within one settling transaction. Law: see store.py, whose promises are kept here.
+"""The work of one settling transaction.
 
-Every record that arrives with a receipt leaves it behind, in an entry or in a dead letter: only then can its journal
-forget it.
+Invariants: those of store.py; the receipt of every arrival is stored, in an entry or in a dead letter, because its
+journal deletes the record only then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proxy.storage.database import refused_row
 from proxy.storage.prepared import prepared_insert
 
 OPEN, RETRIED, DROPPED = "open", "retried", "dropped"
-"""states of a dead letter: somebody should look at it; it was settled after all; somebody has decided against it"""
+"""states of a dead letter: an operator must decide; settled by a retry; closed unsettled"""
 
 _ALL_FIELDS = attrgetter(*ENTRY_FIELDS)
 _IDENTITY = attrgetter("exchange_id", "kind", "seq")
@@ -34,7 +34,7 @@ Identity = tuple[str, str, int]
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """An entry on its way in, and its receipt: which record of which journal it was made of. A sweeper has none."""
+    """An entry to settle, and its receipt: the journal and the record it comes from. Entries of a sweeper have none."""
 
     entry: LedgerEntry
     node: str | None = None
@@ -42,7 +42,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """An entry as the ledger has it."""
+    """A stored entry."""
 
     entry: LedgerEntry
     content_hash: str
@@ -52,11 +52,11 @@ class Stored(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What could not become a ledger entry, kept for a person to look at."""
+    """A rejected event: a record or an entry that could not be settled, kept for an operator."""
 
     reason: str
     payload: str
-    """all of it, as JSON where it is"""
+    """the whole record or entry, as JSON if it can be"""
     exchange_id: str | None = None
     kind: str | None = None
     seq: int | None = None
@@ -67,24 +67,24 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a batch: its numbers add up to the arrivals given. Lines of attempts are in none of them."""
+    """The result of a batch: its counts add up to the arrivals. Entries of attempts are in none of them."""
 
     inserted: Sequence[LedgerEntry] = ()
-    """are new in the ledger"""
+    """new entries"""
     repeated: int = 0
-    """were there before, with the same content (or swept, and better known by then): nothing happened"""
+    """arrivals that the ledger already has, with the same content or, for swept exchanges, better data: ignored"""
     conflicts: int = 0
-    """were there before with another content: an alarm; kept as dead letters"""
+    """arrivals that differ from a stored entry with the same identity: kept as dead letters"""
     rejected: int = 0
-    """could not be stored; kept as dead letters"""
+    """arrivals that the database rejects: kept as dead letters"""
     adjusted: Sequence[LedgerEntry] = ()
-    """the differences that late records made to what had been swept; new in the ledger"""
+    """new adjustments: differences between late records and swept exchanges"""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Arrivals (not none) as the database takes them: made before the transaction, because whoever settles holds the
-    lock that all others wait for."""
+    """One or more arrivals with their bound parameters, computed before the transaction, which holds the settling
+    lock."""
 
     arrivals: Sequence[Arrival]
     rows: Any
@@ -92,7 +92,7 @@ class Batch:
 
 
 class Statements:
-    """Everything that is compiled once for a database."""
+    """The statements, compiled once per database."""
 
     def __init__(self, dialect: Dialect, content_hash: Callable[[LedgerEntry], str]) -> None:
         self.content_hash = content_hash
@@ -106,7 +106,7 @@ class Statements:
         self.sums = Sums(dialect)
 
     def batch(self, arrivals: Sequence[Arrival]) -> Batch:
-        """Raises what a bad row raises."""
+        """Bind arrivals (one or more). Raises the error of an invalid row."""
         rows = self.entries.bound([self._row(one) for one in arrivals])
         return Batch(arrivals, rows, self.sums.bound([one.entry for one in arrivals]))
 
@@ -117,7 +117,7 @@ class Statements:
 
 @dataclass(slots=True)
 class _Tally:
-    """What has become of the arrivals so far."""
+    """The results so far."""
 
     inserted: list[LedgerEntry] = field(default_factory=list)
     repeated: int = 0
@@ -128,16 +128,16 @@ class _Tally:
 
 
 class Settling:
-    """One transaction, in which nobody else settles."""
+    """One settling transaction; it excludes all others."""
 
     def __init__(self, statements: Statements, connection: Connection, now: float) -> None:
-        """`now`: the `settled_at` of all that is written, as `ledger_clock` has it."""
+        """`now`: the `settled_at` of all rows written, equal to that of `ledger_clock`."""
         self.connection = connection
         self.now = now
         self._statements = statements
 
     def settle_new(self, batch: Batch | None, letters: Sequence[DeadLetter]) -> Settled:
-        """All at once. Raises OddBatchError if one was there before, and whatever a bad row raises."""
+        """Insert all. Raises DuplicateInBatchError if an entry exists already, or the error of an invalid row."""
         if batch is not None:
             self._insert(batch)
         self.insert_dead_letters(letters)
@@ -146,15 +146,15 @@ class Settling:
         )
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
-        """Each as it deserves: inserted, repeated, an adjustment, or a dead letter."""
+        """Settle each arrival by itself: as a new entry, a repetition, an adjustment or a dead letter."""
         stored = self.stored({arrival.entry.exchange_id for arrival in arrivals})
         tally, adjusting = _Tally(), _Tally()
         self._settle_among(stored, arrivals, tally)
         for arrival in tally.late:
             self._restate(stored, arrival, adjusting)
-        aside = _Tally()
-        self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in stored), aside)
-        self.insert_dead_letters([*letters, *tally.letters, *adjusting.letters, *aside.letters])
+        attempting = _Tally()
+        self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in stored), attempting)
+        self.insert_dead_letters([*letters, *tally.letters, *adjusting.letters, *attempting.letters])
         return Settled(
             inserted=tuple(tally.inserted),
             repeated=tally.repeated + adjusting.repeated,
@@ -164,31 +164,31 @@ class Settling:
         )
 
     def insert(self, arrivals: Sequence[Arrival]) -> None:
-        """Entries (not none) that are new, and their sums. Raises OddBatchError if one is not."""
+        """Insert one or more new entries and add to the sums. Raises DuplicateInBatchError if one is not new."""
         self._insert(self._statements.batch(arrivals))
 
     def insert_dead_letters(self, letters: Iterable[DeadLetter]) -> None:
-        """Put letters down; one that was there before is counted."""
+        """Insert dead letters; a repeated one is counted."""
         rows: dict[str, tuple[Any, ...]] = {}
         for letter in letters:
-            identity = letter_id(letter)
+            identity = dead_letter_id(letter)
             times = rows[identity][8] + 1 if identity in rows else 1
-            rows[identity] = (identity, *_letter_row(letter, self.now, times))
+            rows[identity] = (identity, *_dead_letter_row(letter, self.now, times))
         if rows:
             insert = self._statements.letters
             insert.execute(self.connection, insert.bound(rows.values()))
 
     def stored(self, exchange_ids: Iterable[str]) -> dict[Identity, Stored]:
-        """Every entry of these exchanges."""
+        """Every stored entry of these exchanges."""
         ids = [one for one in exchange_ids if isinstance(one, str)]
-        found: dict[Identity, Stored] = {}
+        stored: dict[Identity, Stored] = {}
         for row in self.connection.execute(_STORED, {"exchange_ids": ids}):
             entry = LedgerEntry(*row[: len(ENTRY_FIELDS)])
-            found[_IDENTITY(entry)] = Stored(entry, row.content_hash, row.node, row.journal_seq)
-        return found
+            stored[_IDENTITY(entry)] = Stored(entry, row.content_hash, row.node, row.journal_seq)
+        return stored
 
     def _settle_among(self, stored: dict[Identity, Stored], arrivals: Sequence[Arrival], tally: _Tally) -> None:
-        """`stored` is all that the ledger has of these exchanges; what goes in is added to it."""
+        """`stored`: all stored entries of these exchanges; new ones are added to it."""
         new: dict[Identity, Arrival] = {}
         known: list[Arrival] = []
         for arrival in arrivals:
@@ -198,15 +198,15 @@ class Settling:
             else:
                 new[identity] = arrival
         before = len(tally.inserted)
-        self._insert_sound(list(new.values()), tally)
+        self._insert_valid(list(new.values()), tally)
         for entry in tally.inserted[before:]:
             one = new[_IDENTITY(entry)]
             stored[_IDENTITY(entry)] = Stored(entry, self._statements.content_hash(entry), one.node, one.journal_seq)
         for arrival in known:
             self._compare(arrival, stored.get(_IDENTITY(arrival.entry)), tally)
 
-    def _insert_sound(self, arrivals: Sequence[Arrival], tally: _Tally) -> None:
-        """Insert those that can be stored. What is refused is halved until the bad row stands alone."""
+    def _insert_valid(self, arrivals: Sequence[Arrival], tally: _Tally) -> None:
+        """Insert the arrivals that the database accepts; a rejected batch is halved until the invalid row is alone."""
         if not arrivals:
             return
         try:
@@ -217,20 +217,20 @@ class Settling:
                 raise
             if len(arrivals) > 1:
                 middle = len(arrivals) // 2
-                self._insert_sound(arrivals[:middle], tally)
-                self._insert_sound(arrivals[middle:], tally)
+                self._insert_valid(arrivals[:middle], tally)
+                self._insert_valid(arrivals[middle:], tally)
             else:
                 tally.rejected += 1
-                tally.letters.append(_letter(arrivals[0], f"rejected: {_class_name(error)}"))
+                tally.letters.append(_dead_letter(arrivals[0], f"rejected: {_class_name(error)}"))
         else:
             tally.inserted += (arrival.entry for arrival in arrivals)
 
     def _compare(self, arrival: Arrival, stored: Stored | None, tally: _Tally) -> None:
-        """An arrival whose name is taken; `stored` is None if the one that took it in this batch was refused."""
+        """Settle an arrival whose identity exists; `stored` is None if the first with it in this batch was rejected."""
         entry = arrival.entry
         if stored is None:
             tally.rejected += 1
-            tally.letters.append(_letter(arrival, "rejected: so was another under this id"))
+            tally.letters.append(_dead_letter(arrival, "rejected: so was another under this id"))
         elif stored.content_hash == self._hash(entry):
             tally.repeated += 1
             if arrival.node is not None and (stored.node, stored.journal_seq) != (arrival.node, arrival.journal_seq):
@@ -241,10 +241,10 @@ class Settling:
             self._conflict(arrival, tally)
 
     def _restate(self, stored: dict[Identity, Stored], arrival: Arrival, tally: _Tally) -> None:
-        """An arrival that may say better what the ledger has of its exchange."""
-        there = [one for one in stored.values() if one.entry.exchange_id == arrival.entry.exchange_id]
+        """Settle an arrival that may have better data than the stored entries of its swept exchange."""
+        known = [one for one in stored.values() if one.entry.exchange_id == arrival.entry.exchange_id]
         try:
-            change = restated([one.entry for one in there], arrival.entry, self._statements.content_hash)
+            change = restated([one.entry for one in known], arrival.entry, self._statements.content_hash)
         except ContradictionError:
             self._conflict(arrival, tally)
             return
@@ -252,20 +252,20 @@ class Settling:
             self._settle_among(stored, [msgspec.structs.replace(arrival, entry=change)], tally)
             return
         tally.repeated += 1
-        receipts = {(one.node, one.journal_seq) for one in there}
+        receipts = {(one.node, one.journal_seq) for one in known}
         if arrival.node is not None and (arrival.node, arrival.journal_seq) not in receipts:
             self._receipt(arrival, tally)
 
     def _receipt(self, arrival: Arrival, tally: _Tally) -> None:
-        """Nothing is wrong, but its journal would ask for ever."""
-        tally.letters.append(replace(_letter(arrival, "repeated under another receipt"), state=DROPPED))
+        """Store the receipt alone: without it the journal would keep the record for ever."""
+        tally.letters.append(replace(_dead_letter(arrival, "repeated under another receipt"), state=DROPPED))
 
     def _conflict(self, arrival: Arrival, tally: _Tally) -> None:
         tally.conflicts += 1
-        tally.letters.append(_letter(arrival, "conflict: the ledger has another content under this id"))
+        tally.letters.append(_dead_letter(arrival, "conflict: the ledger has another content under this id"))
 
     def _hash(self, entry: LedgerEntry) -> str | None:
-        """None for an entry that could not be stored anyway, and so is not the one that is."""
+        """None for a malformed entry, which cannot equal a stored one."""
         try:
             return self._statements.content_hash(entry)
         except (TypeError, ValueError):
@@ -278,23 +278,23 @@ class Settling:
 
 
 def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """The lines of the attempts that these name. Without a receipt: the exchange's own entry has that."""
+    """The entries of the attempts that these name. They have no receipt: the exchange's own entry has it."""
     return [Arrival(line) for one in arrivals for line in lines(one.entry)]
 
 
 class DuplicateInBatchError(Exception):
-    """Not every row of a batch was new: undoes its transaction."""
+    """Not every row of a batch was new; raised to roll back its transaction."""
 
 
-def letter_id(letter: DeadLetter) -> str:
-    """The same for the same letter; another receipt makes it another one."""
+def dead_letter_id(letter: DeadLetter) -> str:
+    """Equal for equal dead letters, receipt included."""
     receipt = "" if letter.node is None else f"\n{letter.node}\n{letter.journal_seq}"
     text = f"{letter.reason}\n{letter.payload}{receipt}"
     return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _counting(insert: Any) -> Any:
-    """A letter that comes again is counted, and open again if it had been retried."""
+    """A repeated dead letter is counted, and reopened if it was retried."""
     new, old = insert.excluded, dead_letters.c
     again = old.state == literal_column(f"'{RETRIED}'")
     return insert.on_conflict_do_update(
@@ -308,20 +308,20 @@ def _counting(insert: Any) -> Any:
     )
 
 
-def _letter_row(letter: DeadLetter, now: float, times: int) -> tuple[Any, ...]:
-    """A row of dead_letters after its id, in the table's order. Whatever a letter holds, it can be stored."""
+def _dead_letter_row(letter: DeadLetter, now: float, times: int) -> tuple[Any, ...]:
+    """A row of dead_letters after its id, in the table's order. Every text is made storable."""
     exchange = (_storable(letter.exchange_id), _storable(letter.kind), letter.seq)
-    said = (_storable(letter.reason), _storable(letter.payload))
-    return (*exchange, *said, now, now, times, letter.node, letter.journal_seq, letter.state, now)
+    texts = (_storable(letter.reason), _storable(letter.payload))
+    return (*exchange, *texts, now, now, times, letter.node, letter.journal_seq, letter.state, now)
 
 
 def _storable(text: str | None) -> str | None:
-    """Without what Postgres (NUL) and UTF-8 (half a surrogate pair) cannot hold."""
+    """Escape NUL, which Postgres rejects, and lone surrogates, which UTF-8 cannot encode."""
     return None if text is None else text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
-def _letter(arrival: Arrival, reason: str) -> DeadLetter:
-    """Whatever is wrong with an entry, its letter can be stored: ASCII JSON, and ids only if they are sound."""
+def _dead_letter(arrival: Arrival, reason: str) -> DeadLetter:
+    """Storable even if the entry is not: ASCII JSON, and ids only if they are valid."""
     entry = arrival.entry
     payload = {name: getattr(entry, name) for name in ENTRY_FIELDS}
     return DeadLetter(
@@ -336,5 +336,5 @@ def _letter(arrival: Arrival, reason: str) -> DeadLetter:
 
 
 def _class_name(error: Exception) -> str:
-    """The class of an error, the driver's own where there is one. Not its words: they may quote the row."""
+    """The class of an error, the driver's own if there is one. Its message is left out: it may quote the row."""
     return type(error.orig if isinstance(error, exc.DBAPIError) else error).__name__

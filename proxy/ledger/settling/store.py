@@ -1,9 +1,11 @@
-"""The one transaction that settles. Law: {entries, balances, usage by day, dead letters} commit together or not at
-all; a sum moves only for a row that was really inserted; a row that differs from its namesake is an alarm, never an
-overwrite, but for the late record of an exchange that was swept: that becomes the difference.
+"""The settling transaction.
 
-A batch goes in whole; if it turns out that one of its rows was here before, or cannot be stored, nothing of
-that has happened, and it goes in again with care: only odd batches pay for being odd.
+Invariants: entries, balances, daily usage and dead letters commit together or not at all; sums change only for entries
+that were inserted; an arrival that differs from the stored entry with its identity becomes a dead letter and never
+overwrites it, except the late record of a swept exchange, which is booked as an adjustment.
+
+A batch is inserted as a whole; if a row exists already or is rejected, the transaction rolls back and the batch is
+settled row by row. Only such batches pay for the comparison.
 """
 
 from __future__ import annotations
@@ -31,20 +33,20 @@ __all__ = ["Arrival", "DeadLetter", "LedgerStore", "Settled"]
 
 
 class LedgerStore:
-    """Writes the ledger. Safe to use from several threads, processes and machines at once."""
+    """Writes the ledger. Safe for concurrent use by threads, processes and machines."""
 
     def __init__(
         self, engine: Engine, *, content_hash: Callable[[LedgerEntry], str], clock: Callable[[], float]
     ) -> None:
-        """`content_hash`: equal for equal entries and for no others. `clock`: Unix seconds."""
+        """`content_hash`: equal only for equal entries. `clock`: Unix seconds."""
         self._engine = engine
         self._clock = LedgerClock(engine.dialect, clock)
         self._statements = Statements(engine.dialect, content_hash)
 
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
-        """Put `arrivals` and `letters` down durably, in one transaction. Idempotent.
+        """Store `arrivals` and `letters` durably, in one transaction. Idempotent.
 
-        Raises LedgerUnavailable: nothing, or (only the answer was lost) everything was done; do it again.
+        Raises LedgerUnavailable: nothing was stored, or everything was and the answer was lost; call it again.
         """
         try:
             batch = self._statements.batch([*arrivals, *attempts(arrivals)]) if arrivals else None
@@ -60,18 +62,18 @@ class LedgerStore:
 
     @contextmanager
     def settling(self) -> Iterator[Settling]:
-        """A transaction in which nobody else settles. Raises LedgerUnavailable."""
+        """A settling transaction, which excludes all others. Raises LedgerUnavailable."""
         with writing(self._engine) as connection:
             yield Settling(self._statements, connection, self._clock.tick(connection))
 
     def receipts(self, node: str, low: int, high: int) -> set[int]:
-        """Which records low..high of this node's journal the ledger has, as entries or as dead letters.
+        """The numbers, from `low` to `high`, of the node's journal records that are entries or dead letters.
 
         Raises LedgerUnavailable.
         """
-        found = [
+        queries = [
             select(table.c.journal_seq).where(table.c.node == node, table.c.journal_seq.between(low, high))
             for table in (ledger_entries, dead_letters)
         ]
         with reading(self._engine) as connection:
-            return set(connection.execute(union_all(*found)).scalars())
+            return set(connection.execute(union_all(*queries)).scalars())

@@ -1,5 +1,8 @@
-"""What is added up of entries: balances by key, usage by key, day and model. Law: a sum moves in the transaction that
-inserts its entry, and for nothing else; what nobody knows adds nothing. A top-up moves a balance, and is no usage."""
+"""Sums over entries: balances by key, daily usage by key and model.
+
+Invariants: a sum changes only in the transaction that inserts its entry; unknown amounts add nothing; a top-up changes
+a balance and not the daily usage.
+"""
 
 from __future__ import annotations
 
@@ -28,22 +31,22 @@ _EPOCH = date(1970, 1, 1)
 
 
 class Sums:
-    """Adds entries to the tables of sums."""
+    """Adds entries to the sums."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._balances = _adding(balances, dialect)
         self._daily = _adding(usage_daily, dialect)
 
     def bound(self, entries: Iterable[LedgerEntry]) -> tuple[Any, Any]:
-        """What these (not none) come to, as `add` takes it. Raises what a bad row raises."""
+        """The sums of one or more entries, bound for `add`. Raises the error of an invalid row."""
         usage, credit = _by_day(entries)
-        # In the order of the keys, so that two who add cannot deadlock.
+        # In the order of the keys, so that two transactions cannot deadlock.
         keys = [(key, *sums) for key, sums in sorted(_by_key([*usage.items(), *credit.items()]).items())]
         days = [(_EPOCH + timedelta(day), key, model, *sums) for (key, day, model), sums in sorted(usage.items())]
         return self._balances.bound(keys), self._daily.bound(days) if days else None
 
     def add(self, connection: Connection, bound: tuple[Any, Any]) -> None:
-        """Add it. Raises what a bad row raises."""
+        """Add sums from `bound`. Raises the error of an invalid row."""
         by_key, by_day = bound
         self._balances.execute(connection, by_key)
         if by_day is not None:
@@ -51,16 +54,16 @@ class Sums:
 
 
 _ByDay = dict[tuple[str, int, str], list[int]]
-"""(key_id, days since 1970 in UTC, model) → its sums, in the tables' order"""
+"""(key_id, days since 1970 in UTC, model) → the sums, in the tables' order"""
 
 
 def _by_day(entries: Iterable[LedgerEntry]) -> tuple[_ByDay, _ByDay]:
-    """Of usage, and of top-ups."""
+    """The sums of usage, and those of top-ups."""
     usage: _ByDay = {}
     credit: _ByDay = {}
     for entry in entries:
         sums = credit if entry.kind == EntryKind.CREDIT else usage
-        # As exact as the column: half a microsecond before midnight is midnight there.
+        # Rounded like the column: half a microsecond before midnight is midnight there.
         group = (entry.key_id, int(round(entry.started_at, 6) // _DAY_S), entry.model)
         total = sums.setdefault(group, [0] * 8)
         for index, value in enumerate(_COUNTED(entry)):
@@ -78,12 +81,12 @@ def _by_key(by_day: Iterable[tuple[tuple[str, int, str], list[int]]]) -> dict[st
 
 
 def _adding(table: Table, dialect: Dialect) -> PreparedInsert:
-    """A row that is new goes in; one that is there grows."""
+    """The statement that inserts a new row or adds to an existing one."""
     names = [c.name for c in table.columns if not c.primary_key]
 
     def grow(insert: Any) -> Any:
         sums = {name: table.c[name] + insert.excluded[name] for name in names}
-        # Rounded to the nano-USD at every step, so that SQLite's float is always the one nearest to the true sum.
+        # Rounded to the nano-USD at every step, so that SQLite's float stays the nearest to the exact sum.
         for name in ("charged_usd", "cost_usd"):
             sums[name] = func.round(sums[name], literal_column("9"), type_=table.c[name].type)
         return insert.on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=sums)

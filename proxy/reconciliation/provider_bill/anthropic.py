@@ -1,10 +1,9 @@
-"""What Anthropic exports: `GET /v1/organizations/usage_report/messages` and `GET /v1/organizations/cost_report`. The
-shape is that of the Admin API's reference (Usage and Cost).
+"""Anthropic's exports: `GET /v1/organizations/usage_report/messages` and `GET /v1/organizations/cost_report`, as in the
+Admin API's reference (Usage and Cost).
 
-Law: what was read from the cache, what was written to it and what was neither are counted apart; our prompt tokens are
-the sum of all, and the cached ones those that were read. Requests are not counted. Money is a decimal text in the
-currency's smallest unit: "123.45" in USD is 1.2345 dollars. What costs money and has no model (searches, code) comes
-under its description.
+Invariants: tokens read from the cache, written to it and neither are counted separately; our prompt tokens are the sum
+of all three, our cached tokens those read. Requests are not counted. Money is a decimal text in the currency's smallest
+unit: "123.45" in USD is 1.2345 dollars. Costs without a model (searches, code) are listed under their description.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _CENTS_PER_USD = Decimal(100)
 
 
 def is_bucket(place: JsonPath) -> bool:
-    """True if it looks like one of these."""
+    """True if the value looks like a bucket of Anthropic's."""
     return place.has("starting_at")
 
 
@@ -35,7 +34,7 @@ def _moment(place: JsonPath) -> int:
         moment = datetime.fromisoformat(place.text())
         return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
     except (ValueError, OverflowError):
-        raise place.wrong("must be a time: 2026-11-01T00:00:00Z") from None
+        raise place.wrong("must be a time such as 2026-11-01T00:00:00Z") from None
 
 
 def _result(place: JsonPath) -> Result:

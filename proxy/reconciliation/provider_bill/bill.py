@@ -1,7 +1,7 @@
-"""What a provider says that it served and what it wants for it: the values that its exports are read into.
+"""A provider's bill: the values that its usage and cost exports are read into.
 
-Law: what a provider says is added up, never guessed; a result that cannot be read is refused by its place in the file,
-and none is left out. What is not compared with our ledger (projects, keys, tiers) is read over.
+Invariants: reported amounts are summed and never guessed; a result that cannot be read is an error with its place in
+the file, never left out. Fields that are not compared with the ledger (projects, keys, tiers) are ignored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 DAY_S = 86_400
 
-# More than a provider with many models says in some years; a larger file is not an export.
+# More than years of a provider with many models; a larger file is not an export.
 ROWS_MAX = 100_000
 
-# What no organization uses in a minute, an hour or a day: a larger number is a broken file.
+# More than any organization uses in a day; a larger number means a broken file.
 _COUNT_MAX = 10**15
 _USD_MAX = 10**9
 _NUMBER_CHARS_MAX = 100
@@ -29,11 +29,11 @@ _NAME_CHARS_MAX = 500
 
 
 class BillError(ValueError):
-    """An export that cannot be read. The text begins with the place in the file; it quotes nothing of it."""
+    """An export that cannot be read. The message begins with the place in the file and quotes nothing of it."""
 
 
 class BillKind(StrEnum):
-    """What is compared; named as in the ledger."""
+    """The compared amounts, named as in the ledger."""
 
     REQUESTS = "requests"
     PROMPT = "prompt_tokens"
@@ -43,7 +43,7 @@ class BillKind(StrEnum):
 
 
 class BillSubject(StrEnum):
-    """What a page of an export is about."""
+    """The kind of an export."""
 
     USAGE = "usage"
     COST = "cost"
@@ -61,14 +61,14 @@ class Result:
 
     subject: BillSubject
     model: str | None
-    """as the provider names it, or what else it wants money for; None: it did not say which"""
+    """the provider's name of the model, or of another billed item; None: the export names none"""
     amounts: Mapping[BillKind, Decimal | int]
     """requests, tokens; cost in USD"""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A time within one day (UTC), and what was used in it. Unix seconds; `end_s` is not part of it."""
+    """The usage of a period within one day (UTC). Unix seconds; `end_s` is exclusive."""
 
     begin_s: int
     end_s: int
@@ -82,17 +82,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class JsonPath:
-    """A value of the file and where it stands there: `data[3].results[0].input_tokens`."""
+    """A value of the file and its path, such as `data[3].results[0].input_tokens`."""
 
     value: Any
     path: str = ""
 
     def wrong(self, why: str) -> BillError:
-        """The refusal of what stands here."""
+        """An error about this value."""
         return BillError(f"{self.path.removesuffix(': ')}: {why}" if self.path else why)
 
     def has(self, name: str) -> bool:
-        """True if there is such a field, and it is not null."""
+        """True if the field exists and is not null."""
         return isinstance(self.value, dict) and self.value.get(name) is not None
 
     def field(self, name: str) -> JsonPath:
@@ -105,36 +105,36 @@ class JsonPath:
         return place
 
     def items(self) -> Iterator[JsonPath]:
-        """What is in the list. Raises BillError if this is none."""
+        """The elements of the list. Raises BillError if the value is not a list."""
         if not isinstance(self.value, list):
             raise self.wrong("must be a list")
         return (JsonPath(value, f"{self.path}[{index}]") for index, value in enumerate(self.value))
 
     def count(self) -> int:
-        """Raises BillError if this is no count."""
+        """The value as a count. Raises BillError."""
         if type(self.value) is not int or not 0 <= self.value <= _COUNT_MAX:
             raise self.wrong(f"must be a whole number from 0 to {_COUNT_MAX}")
         return self.value
 
     def count_or_zero(self, name: str) -> int:
-        """The count in the field of this name; 0 where there is none, or null."""
+        """The count in the field of this name; 0 if it is missing or null."""
         if not isinstance(self.value, dict):
             raise self.wrong("must be an object")
         return self.field(name).count() if self.has(name) else 0
 
     def text(self) -> str:
-        """Raises BillError if this is no short text."""
+        """The value as a short text. Raises BillError."""
         text = self.value
         if not isinstance(text, str) or not 0 < len(text) <= _NAME_CHARS_MAX or not text.isprintable():
             raise self.wrong(f"must be a text of 1 to {_NAME_CHARS_MAX} printable characters")
         return text
 
     def text_or_none(self, name: str) -> str | None:
-        """The text in the field of this name; None where there is none, or null."""
+        """The text in the field of this name; None if it is missing or null."""
         return self.field(name).text() if self.has(name) else None
 
     def amount(self) -> Decimal:
-        """A number, or a text that is one: exact, and below 0 if it is paid back. Raises BillError."""
+        """The value, a number or a decimal text, as an exact amount; negative: a refund. Raises BillError."""
         value = self.value
         if isinstance(value, str) and len(value) <= _NUMBER_CHARS_MAX:
             try:
@@ -147,26 +147,26 @@ class JsonPath:
         return amount
 
     def day_of(self, begin_s: int, end_s: int) -> tuple[int, int]:
-        """The two, Unix seconds, if they are a time within one day (UTC); here stands the end. Raises BillError."""
+        """Both times (Unix seconds), if they are within one day (UTC); this value is the end. Raises BillError."""
         if not 0 <= begin_s < end_s <= min(begin_s - begin_s % DAY_S + DAY_S, _LAST_S):
-            raise self.wrong("must be on the day (UTC) of the beginning, and after it: export with bucket_width=1d")
+            raise self.wrong("must be after the start and on the same UTC day: export with bucket_width=1d")
         return begin_s, end_s
 
 
 class Bill:
-    """All that an export says, by day (UTC) and model."""
+    """The amounts of an export, by day (UTC) and model."""
 
     def __init__(self) -> None:
         self.goes_on = False
-        """its last page says that there are more"""
-        self._said: dict[BillSubject, dict[tuple[date, str | None], Counter[BillKind]]] = defaultdict(dict)
+        """the last page announces another page that is not in the file"""
+        self._reported: dict[BillSubject, dict[tuple[date, str | None], Counter[BillKind]]] = defaultdict(dict)
         self._lines: dict[tuple[date, str | None], int] = Counter()
         self._covered: dict[BillSubject | None, set[tuple[int, int]]] = defaultdict(set)
 
     def add(self, buckets: Iterable[Bucket]) -> None:
         """Add a page. Raises BillError if there are too many."""
         buckets = list(buckets)
-        # A bucket in which nothing was used does not say what it is about: its page does.
+        # An empty bucket has no subject of its own: its page's subjects apply.
         subjects: set[BillSubject | None] = {result.subject for bucket in buckets for result in bucket.results}
         for bucket in buckets:
             for subject in subjects or {None}:
@@ -176,29 +176,29 @@ class Bill:
 
     def _add(self, day: date, result: Result) -> None:
         row = (day, result.model)
-        sums = self._said[result.subject].setdefault(row, Counter())
+        sums = self._reported[result.subject].setdefault(row, Counter())
         for kind, amount in result.amounts.items():
             sums[kind] += amount  # type: ignore[assignment]  # an int or a Decimal
         if result.subject is BillSubject.COST:
             self._lines[row] += 1
-        if len(self._said[result.subject]) > ROWS_MAX:
-            raise BillError(f"more than {ROWS_MAX} days and models: ask the provider for a shorter time")
+        if len(self._reported[result.subject]) > ROWS_MAX:
+            raise BillError(f"more than {ROWS_MAX} combinations of day and model: export a shorter period")
 
     @property
     def subjects(self) -> tuple[BillSubject, ...]:
-        """What it is about; an export in which nothing was used is one of usage."""
-        return tuple(subject for subject in BillSubject if subject in self._said) or (BillSubject.USAGE,)
+        """The subjects of the export; an empty export counts as one of usage."""
+        return tuple(subject for subject in BillSubject if subject in self._reported) or (BillSubject.USAGE,)
 
     def spans(self, subject: BillSubject) -> list[tuple[int, int]]:
-        """The times that it speaks of, in order, as long as they can be: Unix seconds, the second one not part of it.
+        """The periods that the export covers, in order and merged: Unix seconds, the end exclusive.
 
-        Raises BillError if a time is counted in two buckets.
+        Raises BillError if two buckets overlap.
         """
         spans: list[tuple[int, int]] = []
         for begin, end in sorted(self._covered[subject] | self._covered[None]):
             if spans and begin < spans[-1][1]:
                 when = datetime.fromtimestamp(begin, UTC).isoformat()
-                raise BillError(f"two buckets of {subject} overlap at {when}: export each time once")
+                raise BillError(f"two buckets of {subject} overlap at {when}: export each period once")
             if spans and begin == spans[-1][1]:
                 spans[-1] = (spans[-1][0], end)
             else:
@@ -206,14 +206,14 @@ class Bill:
         return spans
 
     def kinds(self, subject: BillSubject) -> tuple[BillKind, ...]:
-        """What it counts; where nothing was used, what every export counts."""
-        said = {kind for sums in self._said[subject].values() for kind in sums}
-        return tuple(kind for kind in KINDS[subject] if kind in said) or (BillKind.PROMPT, BillKind.COMPLETION)
+        """The amounts that the export reports; for an empty export, those that every export of usage has."""
+        reported = {kind for sums in self._reported[subject].values() for kind in sums}
+        return tuple(kind for kind in KINDS[subject] if kind in reported) or (BillKind.PROMPT, BillKind.COMPLETION)
 
     def amounts(self, subject: BillSubject) -> Mapping[tuple[date, str | None], Mapping[BillKind, Decimal | int]]:
-        """(day, model) → what was used; cost in USD."""
-        return self._said[subject]
+        """(day, model) → the amounts; cost in USD."""
+        return self._reported[subject]
 
     def lines(self, day: date, model: str | None) -> int:
-        """How many amounts of money this one is the sum of."""
+        """The number of amounts that the cost of this day and model is the sum of."""
         return self._lines.get((day, model), 0)

@@ -1,19 +1,17 @@
-"""A provider's bill against our ledger, day by day and model by model. Pure.
+"""Comparison of a provider's bill with the ledger, by day and model. Pure.
 
-Law: what is compared is what was used, not what our clients were charged: an exchange that we bill to nobody (it
-failed, its client had left) was still served by the provider, so every exchange of this provider counts, with the
-tokens and the cost that the ledger has of it, corrections included. A difference is explained by what is uncertain in
-our own numbers, or it is not:
+Invariants: usage is compared, not the clients' charges: the provider also served exchanges that are billed to nobody
+(failed, client disconnected), so every exchange of the provider counts, with its tokens and cost in the ledger,
+corrections included. A model on one side only is compared with zero and never left out. A difference gets the first
+verdict that explains it:
 
-* `estimates`: no more than three times the errors that our estimates expect of themselves. For requests: an exchange
-  whose usage was never reported may have been counted or not.
-* `midnight`: no more than what began on one day (UTC) and ended on another. Our day is the one on which an exchange
-  began; providers do not say which is theirs. Over all days of a model that must even out, but for what was running at
-  the beginning and at the end.
-* `rounding`: of money, a nano-dollar for each exchange, which is how finely we round, and a hundred for each amount of
-  the provider's.
-
-Everything else `differs`. What one side alone names is compared with nothing: it is never left out.
+* `rounding`: for money, at most one nano-dollar per exchange, our precision, and a hundred per amount of the provider.
+* `estimates`: at most three times the expected errors of our estimates. For requests: an exchange whose usage was never
+  reported may or may not have been counted.
+* `midnight`: at most the exchanges that began on one day (UTC) and ended on another. The ledger counts an exchange on
+  the day it began; providers do not document theirs. Over all days of a model this must even out, except for the
+  exchanges running at the beginning and the end.
+* `differs`: everything else.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ from proxy.billing.money import nusd_from_usd_rounded_half_up
 from proxy.reconciliation.provider_bill.bill import Bill, BillKind, BillSubject
 
 ERRORS_MAX = 3
-"""times the error that an estimate expects of itself, which is a mean: few are further off than this"""
+"""multiple of an estimate's expected error, which is a mean: few errors are larger"""
 
 ALL_MODELS = "*"
-"""where the provider names no model, a day is compared as a whole"""
+"""the whole day, if the provider names no models"""
 NO_MODEL = "(no model)"
-"""what the provider says of no model, beside what it says of some"""
+"""amounts without a model, if the provider names models for others"""
 
 _OUR_ROUNDING_NUSD = 1
 _THEIR_ROUNDING_NUSD = 100
@@ -53,7 +51,7 @@ _LATEST = "-latest"
 
 
 class BillVerdict(StrEnum):
-    """What is to be thought of a difference, from good to bad."""
+    """The explanation of a difference, from best to worst."""
 
     EQUAL = "equal"
     ROUNDING = "rounding"
@@ -64,26 +62,26 @@ class BillVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerTotals:
-    """What the ledger has of a model: the sum of the exchanges that began on one day and ended on one day (UTC), all of
-    them with estimated usage, or none. Money: nUSD."""
+    """The ledger's sums over the exchanges of a model with the same first and last day (UTC), either all with estimated
+    usage or none. Money: nUSD."""
 
     model: str
-    """the name that the provider was asked for"""
+    """the upstream name"""
     began: date | None
-    """None: before the time that is compared"""
+    """None: before the compared period"""
     ended: date | None
-    """None: after it"""
+    """None: after the compared period"""
     estimated: bool
     amounts: Mapping[BillKind, int]
     unknown: Mapping[BillKind, int]
-    """exchanges of which nobody has said this"""
+    """number of exchanges without this amount"""
     errors: Mapping[BillKind, float]
-    """the errors that the estimates expect of themselves, added up; tokens, nUSD"""
+    """sums of the estimates' expected errors; tokens, nUSD"""
 
 
 @dataclass(slots=True)
 class Row:
-    """One number of the provider's beside ours. Money: nUSD."""
+    """One amount of the provider beside the ledger's. Money: nUSD."""
 
     day: date | None
     """in UTC; None: all days together"""
@@ -95,26 +93,26 @@ class Row:
     estimated: int = 0
     """the part of `ledger` that is estimated"""
     unknown: int = 0
-    """exchanges of ours of which nobody has said this number: they are not in `ledger`"""
+    """number of our exchanges without this amount: they are not in `ledger`"""
     less: float = 0.0
-    """how much less the provider may say, because of estimates"""
+    """how much less the provider may report because of estimates"""
     more: float = 0.0
-    """how much more"""
+    """how much more the provider may report because of estimates"""
     rounding: int = 0
-    """how much it may be to either side because both have rounded"""
+    """largest difference, either way, that rounding explains"""
     ended_later: int = 0
-    """the part of `ledger` that ended on a later day: it may be on the provider's later day"""
+    """the part of `ledger` that ended on a later day, on which the provider may count it"""
     began_earlier: int = 0
-    """what ended on this day and is in `ledger` on an earlier one"""
+    """amounts that ended on this day and are in `ledger` on an earlier one"""
 
     @property
     def difference(self) -> int:
-        """What the provider says more than we."""
+        """The provider's amount minus the ledger's."""
         return self.provider - self.ledger
 
     @property
     def verdict(self) -> BillVerdict:
-        """What explains the difference."""
+        """The explanation of the difference."""
         if self.difference == 0:
             return BillVerdict.EQUAL
         if abs(self.difference) <= self.rounding:
@@ -122,21 +120,18 @@ class Row:
         less, more = ceil(self.less) + self.rounding, ceil(self.more) + self.rounding
         if -less <= self.difference <= more:
             return BillVerdict.ESTIMATES
-        return (
-            BillVerdict.MIDNIGHT
-            if -less - self.ended_later <= self.difference <= more + self.began_earlier
-            else BillVerdict.DIFFERS
-        )
+        over_midnight = -less - self.ended_later <= self.difference <= more + self.began_earlier
+        return BillVerdict.MIDNIGHT if over_midnight else BillVerdict.DIFFERS
 
     def add(self, other: Row) -> None:
-        """Make it the sum of both; but what goes over midnight between two of them stays within the sum."""
+        """Add `other`, without `ended_later` and `began_earlier`: those cancel out in a sum of days."""
         for name in ("provider", "ledger", "estimated", "unknown", "less", "more", "rounding"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
 class Compared:
-    """A whole comparison."""
+    """The result of a comparison."""
 
     rows: list[Row] = field(default_factory=list)
     """by day, model and kind"""
@@ -146,12 +141,12 @@ class Compared:
 
     @property
     def explained(self) -> bool:
-        """Nothing differs, on no day and over all days of no model."""
+        """No row differs, of single days or of all days of a model."""
         return all(row.verdict is not BillVerdict.DIFFERS for row in (*self.rows, *self.models))
 
 
 def compare(bill: Bill, ours: Mapping[BillSubject, Sequence[LedgerTotals]]) -> Compared:
-    """Every number that the provider says or we have, for the times that its export speaks of."""
+    """Compare every amount on either side, for the periods that the export covers."""
     theirs = {model for subject in bill.subjects for _, model in bill.amounts(subject) if model is not None}
     names = matched(theirs, {one.model for group in ours.values() for one in group})
     done = Compared()
@@ -166,11 +161,12 @@ def compare(bill: Bill, ours: Mapping[BillSubject, Sequence[LedgerTotals]]) -> C
 
 
 def matched(theirs: Collection[str], ours: Collection[str]) -> dict[str, str]:
-    """The name of either side → the name that both are compared under.
+    """A model's name on either side → the name that it is compared under.
 
-    Providers name the dated version that answered; we have the name that was asked for, which may be the one without
-    a date. So a name of theirs is ours if it is the same; else the longest of ours that it is a dated version of; else
-    its own. Where both kinds were asked for and only dated ones answered, nobody can tell them apart: they are one.
+    Providers report the dated version that answered; the ledger has the requested name, which may lack the date. So a
+    provider's name is matched with the same name in the ledger; else with the longest name there that it is a dated
+    version of; else it stands alone. If both dated and undated names were requested and the provider reports only dated
+    ones, the two cannot be distinguished and are compared as one.
     """
 
     def name(one: str) -> str:
@@ -183,7 +179,7 @@ def matched(theirs: Collection[str], ours: Collection[str]) -> dict[str, str]:
 
 
 def is_dated(name: str, undated: str) -> bool:
-    """True if `name` is `undated` and a date: gpt-4o-2024-08-06 of gpt-4o, or of gpt-4o-latest."""
+    """True if `name` is `undated` with a date: gpt-4o-2024-08-06 of gpt-4o, or of gpt-4o-latest."""
     stem = undated.removesuffix(_LATEST)
     return name.startswith(stem) and _DATE.fullmatch(name, len(stem)) is not None
 
@@ -193,15 +189,15 @@ def _order(row: Row) -> tuple[date, str, int]:
 
 
 class _Table:
-    """The rows of one subject, as they grow. Begins with what the provider says."""
+    """The rows of one subject under construction. Begins with the provider's amounts."""
 
     def __init__(self, bill: Bill, subject: BillSubject, names: Mapping[str, str]) -> None:
-        said = bill.amounts(subject)
+        reported = bill.amounts(subject)
         self._names = names
         self._kinds = bill.kinds(subject)
-        self._unnamed = ALL_MODELS if all(model is None for _, model in said) else NO_MODEL
+        self._unnamed = ALL_MODELS if all(model is None for _, model in reported) else NO_MODEL
         self._rows: dict[tuple[date | None, str, BillKind], Row] = {}
-        for (day, model), amounts in said.items():
+        for (day, model), amounts in reported.items():
             for kind in self._kinds:
                 row = self._row(day, model, kind)
                 amount, rounded = amounts.get(kind, 0), bill.lines(day, model) if kind is BillKind.COST else 0
@@ -213,7 +209,7 @@ class _Table:
         return self._rows.setdefault((day, name, kind), Row(day, name, kind))
 
     def add_ours(self, one: LedgerTotals) -> None:
-        """Add it where it began, and say where else it may be."""
+        """Add ledger totals to the day they began, and record the other day they may be counted on."""
         for kind in self._kinds:
             if one.began is not None:
                 self._add(one.began, one, kind)
@@ -236,7 +232,7 @@ class _Table:
             self._row(None, one.model, kind).ended_later += amount
 
     def close(self, done: Compared) -> None:
-        """Add up the days of each model, and the models."""
+        """Sum the days of each model, and the models."""
         days = [row for row in self._rows.values() if row.day is not None]
         for row in days:
             self._rows.setdefault((None, row.model or "", row.kind), Row(None, row.model, row.kind)).add(row)
@@ -251,16 +247,16 @@ class _Table:
                         total.began_earlier + row.began_earlier,
                     )
             done.totals.append(total)
-        done.rows += filter(_says_something, days)
-        done.models += filter(_says_something, models)
+        done.rows += filter(_is_not_empty, days)
+        done.models += filter(_is_not_empty, models)
 
 
 def _less(one: LedgerTotals, kind: BillKind) -> float:
-    """How much less the provider may say, because of estimates."""
+    """How much less the provider may report because of estimates."""
     if kind is BillKind.REQUESTS:
         return one.amounts[kind] if one.estimated else 0
     return ERRORS_MAX * one.errors[kind]
 
 
-def _says_something(row: Row) -> bool:
+def _is_not_empty(row: Row) -> bool:
     return (row.provider, row.ledger, row.unknown) != (0, 0, 0)

@@ -1,10 +1,10 @@
-"""What OpenAI exports: `GET /v1/organization/usage/completions` (and `…/embeddings`, `…/moderations`, which are alike)
-and `GET /v1/organization/costs`. The shape is that of the API reference (Administration, Usage and Costs).
+"""OpenAI's exports: `GET /v1/organization/usage/completions` (and the similar `…/embeddings`, `…/moderations`) and
+`GET /v1/organization/costs`, as in the API reference (Administration, Usage and Costs).
 
-Law: `input_tokens` has the cached tokens in it, and so have our prompt tokens; audio and image tokens are part of both.
-Usage comes under a model if it was asked for with `group_by=model`; money under a line item (`group_by=line_item`),
-which reads "gpt-4o-2024-08-06, cached input": the model is what stands before the last comma. A line item without one
-("web search tool calls") is a name of its own. Money is in dollars, a number or a text of many digits.
+Invariants: `input_tokens` includes the cached tokens, as our prompt tokens do; both include audio and image tokens.
+Usage has a model if it was exported with `group_by=model`, money a line item with `group_by=line_item`. In a line item
+such as "gpt-4o-2024-08-06, cached input" the model precedes the last comma; one without a comma ("web search tool
+calls") is used as a name. Money is in dollars, a number or a decimal text.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _COST = "organization.costs.result"
 _COMPLETIONS = "organization.usage.completions.result"
 _INPUT_ONLY = ("organization.usage.embeddings.result", "organization.usage.moderations.result")
 
-# Parts of what is counted already: not added, but if they are no counts, the file is not what it seems.
+# Parts of the counted tokens: not added, but checked, because a malformed one means an unknown format.
 _PARTS = ("input_audio_tokens", "output_audio_tokens")
 
 
 def is_bucket(place: JsonPath) -> bool:
-    """True if it looks like one of these."""
+    """True if the value looks like a bucket of OpenAI's."""
     return place.has("start_time")
 
 
@@ -35,24 +35,24 @@ def bucket(place: JsonPath) -> Bucket:
 
 
 def _result(place: JsonPath) -> Result:
-    said = place.field("object")
-    if said.value == _COST:
+    kind = place.field("object")
+    if kind.value == _COST:
         return _cost(place)
-    if said.value == _COMPLETIONS:
-        return _usage(place, completes=True)
-    if said.value in _INPUT_ONLY:
-        return _usage(place, completes=False)
-    raise said.wrong("is not counted in tokens or money: leave it out (known are completions, embeddings, costs)")
+    if kind.value == _COMPLETIONS:
+        return _usage(place, has_output=True)
+    if kind.value in _INPUT_ONLY:
+        return _usage(place, has_output=False)
+    raise kind.wrong("is not supported: export completions, embeddings, moderations or costs")
 
 
-def _usage(place: JsonPath, *, completes: bool) -> Result:
+def _usage(place: JsonPath, *, has_output: bool) -> Result:
     for name in _PARTS:
         place.count_or_zero(name)
     amounts: dict[BillKind, Decimal | int] = {
         BillKind.REQUESTS: place.field("num_model_requests").count(),
         BillKind.PROMPT: place.field("input_tokens").count(),
     }
-    if completes:
+    if has_output:
         amounts[BillKind.CACHED] = place.count_or_zero("input_cached_tokens")
         amounts[BillKind.COMPLETION] = place.field("output_tokens").count()
     return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)

@@ -1,11 +1,11 @@
-"""What the ledger has of one provider, by model and day: our side of a comparison with its bill.
+"""The ledger's totals of one provider by model and day, for the comparison with its bill.
 
-Law: the sum of all entries of each exchange, corrections included, with the day of the exchange, whatever is billed to
-our client; where an exchange's usage comes from is the best that any of its entries says. The database adds it up:
-what comes out grows with days and models. No top-up is in it.
+Invariants: an exchange counts on its own days with the sum of all its entries, corrections included, whether or not the
+client is billed; its usage source is the best among its entries; top-ups are excluded. The database computes the sums,
+so the result grows with days and models only.
 
-Cost: one reading of the entries that were settled since, by the index on `settled_at`: on two cores 5 s per million
-exchanges that are added up on Postgres, 10 s on SQLite; a day of a month, a twentieth of it.
+Cost: one scan of the entries settled since then, by the index on `settled_at`: on two cores 5 s per million exchanges
+on Postgres, 10 s on SQLite; one day out of a month takes a twentieth of the month.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _COLUMNS = ledger_entries.c
 _TOKENS = (BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
 _COUNTED = (*_TOKENS, BillKind.COST)
 
-# The longest an exchange can take (`timeouts.total_s`), and by how much clocks of several machines differ at most.
+# The longest duration of an exchange (`timeouts.total_s`), and the largest difference between machines' clocks.
 _EXCHANGE_S_MAX = 86_400
 _CLOCKS_DIFFER_S_MAX = 86_400
 
-# Whose word on the usage of an exchange is the best.
-_SAYS_NONE, _ESTIMATES, _KNOWS = 0, 1, 2
-_SOURCES = {UsageSource.ESTIMATED: _ESTIMATES, UsageSource.REPORTED: _KNOWS, CORRECTED: _KNOWS}
+# Ranks of usage sources: the highest among an exchange's entries applies.
+_NONE, _ESTIMATED, _KNOWN = 0, 1, 2
+_RANKS = {UsageSource.ESTIMATED: _ESTIMATED, UsageSource.REPORTED: _KNOWN, CORRECTED: _KNOWN}
 
-# Unix seconds of `started_at`. SQLite keeps "2026-11-01 12:00:00.250000", and would round it to milliseconds.
+# Unix seconds of `started_at`. SQLite stores "2026-11-01 12:00:00.250000"; its own functions round to milliseconds.
 _BEGAN_S = {
     "sqlite": "(CAST(strftime('%s', substr(started_at, 1, 19)) AS INTEGER) + CAST(substr(started_at, 20) AS REAL))",
     "postgresql": "CAST(extract(epoch FROM started_at) AS DOUBLE PRECISION)",
@@ -61,7 +61,7 @@ _DAY = {"sqlite": "CAST({0} / 86400 AS INTEGER)", "postgresql": "CAST(floor({0} 
 
 
 def read_ledger_totals(engine: Engine, provider: str, spans: list[tuple[int, int]]) -> list[LedgerTotals]:
-    """Of the exchanges that were running in these times: Unix seconds, the second one not part of it, none overlapping.
+    """The totals of the exchanges that ran during these periods: Unix seconds, end exclusive, not overlapping.
 
     Raises LedgerUnavailable.
     """
@@ -71,16 +71,16 @@ def read_ledger_totals(engine: Engine, provider: str, spans: list[tuple[int, int
 
 def _read(connection: Connection, provider: str, begin: int, end: int) -> Iterator[LedgerTotals]:
     for row in connection.execute(_sums(connection.dialect, provider, begin, end)):
-        found = row._asdict()
-        requests = {BillKind.REQUESTS: int(found["requests"])}
+        fields = row._asdict()
+        requests = {BillKind.REQUESTS: int(fields["requests"])}
         yield LedgerTotals(
-            model=found["upstream_model"],
-            began=_date(found["began"]),
-            ended=_date(found["ended"]),
-            estimated=bool(found["estimated"]),
-            amounts=requests | {kind: int(found[kind]) for kind in _COUNTED},
-            unknown={kind: int(found[f"unknown_{kind}"]) for kind in BillKind},
-            errors={kind: float(found[f"error_{kind}"]) for kind in _COUNTED},
+            model=fields["upstream_model"],
+            began=_date(fields["began"]),
+            ended=_date(fields["ended"]),
+            estimated=bool(fields["estimated"]),
+            amounts=requests | {kind: int(fields[kind]) for kind in _COUNTED},
+            unknown={kind: int(fields[f"unknown_{kind}"]) for kind in BillKind},
+            errors={kind: float(fields[f"error_{kind}"]) for kind in _COUNTED},
         )
 
 
@@ -89,29 +89,29 @@ def _date(day: int | None) -> date | None:
 
 
 def _sums(dialect: Dialect, provider: str, begin: int, end: int) -> Select[Any]:
-    """Exchanges by model, the days on which they began and ended, and whether they are estimated."""
+    """Sums by model, first day, last day, and whether the usage is estimated."""
     one = _exchanges(dialect, provider, begin, end).subquery("exchange")
     columns = one.c
     ended_s = columns.began_s + columns.duration_ms / 1000.0
     began = case((columns.began_s >= begin, _day("began_s", dialect)))
     ended = case((ended_s < end, _day("(began_s + duration_ms / 1000.0)", dialect)))
-    estimated = case((columns.source == _ESTIMATES, 1), else_=0)
+    estimated = case((columns.source == _ESTIMATED, 1), else_=0)
     query = select(
         columns.upstream_model,
         began.label("began"),
         ended.label("ended"),
         estimated.label("estimated"),
-        func.sum(case((columns.source == _SAYS_NONE, 0), else_=columns.requests)).label("requests"),
-        func.sum(case((columns.source == _SAYS_NONE, columns.requests), else_=0)).label(f"unknown_{BillKind.REQUESTS}"),
+        func.sum(case((columns.source == _NONE, 0), else_=columns.requests)).label("requests"),
+        func.sum(case((columns.source == _NONE, columns.requests), else_=0)).label(f"unknown_{BillKind.REQUESTS}"),
     )
     for kind in _COUNTED:
         amount = columns[kind]
-        nobody_says = case((amount.is_(None) & (columns.refused == 0), columns.requests), else_=0)
-        may_err = case((columns.source == _ESTIMATES, func.abs(cast(amount, Double)) * columns.error), else_=0.0)
+        unknown = case((amount.is_(None) & (columns.refused == 0), columns.requests), else_=0)
+        error = case((columns.source == _ESTIMATED, func.abs(cast(amount, Double)) * columns.error), else_=0.0)
         query = query.add_columns(
             func.coalesce(func.sum(amount), 0).label(kind),
-            func.sum(nobody_says).label(f"unknown_{kind}"),
-            func.coalesce(func.sum(may_err), 0).label(f"error_{kind}"),
+            func.sum(unknown).label(f"unknown_{kind}"),
+            func.coalesce(func.sum(error), 0).label(f"error_{kind}"),
         )
     return query.where(or_(columns.began_s >= begin, ended_s >= begin)).group_by(
         "upstream_model", "began", "ended", "estimated"
@@ -119,9 +119,9 @@ def _sums(dialect: Dialect, provider: str, begin: int, end: int) -> Select[Any]:
 
 
 def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[Any]:
-    """Each exchange, as the sum of its entries. They all say when it began."""
+    """Each exchange, as the sum of its entries; all of them have its start time."""
     expected: ColumnElement[Any] = _COLUMNS.details["expected_error"].as_float()
-    source = case(*((_COLUMNS.usage_source == said, rank) for said, rank in _SOURCES.items()), else_=_SAYS_NONE)
+    source = case(*((_COLUMNS.usage_source == name, rank) for name, rank in _RANKS.items()), else_=_NONE)
     earliest = begin - _EXCHANGE_S_MAX
     return (
         select(
@@ -129,7 +129,7 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
             literal_column(_BEGAN_S[dialect.name], Double).label("began_s"),
             func.max(_COLUMNS.duration_ms).label("duration_ms"),
             func.max(source).label("source"),
-            # One that does not say how good it is may be as wrong as it is large.
+            # Without an expected error, an estimate may be off by its whole amount.
             func.coalesce(func.max(expected), 1.0).label("error"),
             func.sum(case((_COLUMNS.kind == EntryKind.ADJUSTMENT, 0), else_=1)).label("requests"),
             func.max(case((_COLUMNS.outcome == Outcome.REFUSED_UPSTREAM.value, 1), else_=0)).label("refused"),
