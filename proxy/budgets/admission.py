@@ -66,7 +66,7 @@ class Reservation:
 
     def grow(self, nusd: int) -> None:
         """The exchange has cost so much by now. Hot: does nothing until that is more than it holds."""
-        if nusd > self.hold.nusd and self.hold.gates and not self._growing:
+        if nusd > self.hold.nusd and self.hold.counters and not self._growing:
             self._growing = True
             # A quarter more, so that a long stream does not ask at each of its pieces.
             self.hold = structs.replace(self.hold, nusd=nusd + nusd // 4)
@@ -146,8 +146,8 @@ class Admission:
         that is denied."""
         now = self._unix_time()
         passing = self._passage(key, scopes, now)
-        hold = Hold(exchange_id, passing.gates, nusd, tokens, now)
-        if not passing.gates:
+        hold = Hold(exchange_id, passing.counters, nusd, tokens, now)
+        if not passing.counters:
             return Reservation(self, hold, (), spends=False)
         verdict = await self._asked(hold)
         if verdict is None:
@@ -198,7 +198,7 @@ class Admission:
     async def _seeded(self, hold: Hold, unseeded: Unseeded) -> Granted | Denied:
         for _ in range(SEED_TRIES):
             async with asyncio.timeout(ANSWER_S):  # the store itself answers within seconds, or fails
-                await self._seed(unseeded.gates)
+                await self._seed(unseeded.counters)
             verdict = await self._store.reserve(hold)
             if not isinstance(verdict, Unseeded):
                 return verdict
@@ -215,7 +215,7 @@ class Admission:
             return Granted(())
         # An answer may have been lost, and not the reservation: what is held for nobody is let go.
         self._tell([_nothing(hold)])
-        return Denied(DenialReason.UNKNOWN, hold.gates[0].gate_id, None, ())
+        return Denied(DenialReason.UNKNOWN, hold.counters[0].gate_id, None, ())
 
     # -- while it runs, and after
 
@@ -239,7 +239,7 @@ class Admission:
         hold = reservation.hold
         if self._held.pop(hold.exchange_id, None) is None:
             return
-        ended = Hold(hold.exchange_id, hold.gates, nusd if reservation.spends else 0, tokens, hold.at)
+        ended = Hold(hold.exchange_id, hold.counters, nusd if reservation.spends else 0, tokens, hold.at)
         if ended.nusd:
             self._closed[hold.exchange_id] = ended
         self._ending.append(ended)

@@ -91,15 +91,15 @@ class RedisBudgets:
 
     async def reserve(self, hold: Hold) -> Verdict:
         """See BudgetStore."""
-        windows = _RateWindows(hold.gates)
-        question = hold.exchange_id, hold.nusd, hold.tokens, [_bounds(gate, windows) for gate in hold.gates]
+        windows = _RateWindows(hold.counters)
+        question = hold.exchange_id, hold.nusd, hold.tokens, [_bounds(gate, windows) for gate in hold.counters]
         deadline = asyncio.get_running_loop().time() + WARM_S_MAX
         while True:
             status, *found = await self._call(scripts.RESERVE, question, windows.gate_ids)
             if status != b"warming":
                 verdict = _verdict(hold, status, found)
                 if isinstance(verdict, Unseeded):
-                    self._readings.begin(verdict.gates, self._generation.decode())
+                    self._readings.begin(verdict.counters, self._generation.decode())
                 return verdict
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
@@ -116,7 +116,7 @@ class RedisBudgets:
         """See BudgetStore."""
         async with self._telling:
             for some in _slices(ended):
-                windows = _RateWindows(gate for one in some for gate in one.gates)
+                windows = _RateWindows(gate for one in some for gate in one.counters)
                 question = [(one.exchange_id, one.nusd, one.tokens) for one in some], windows.places
                 await self._call(scripts.CLOSE, question, windows.gate_ids)
 
@@ -214,7 +214,7 @@ class RedisBudgets:
         return True
 
     async def _tell(self, generation: str, told: Iterable[tuple[Hold, bool, bool]], strangers: Collection[str]) -> bool:
-        windows = _RateWindows(gate for one, _, _ in told for gate in one.gates)
+        windows = _RateWindows(gate for one, _, _ in told for gate in one.counters)
         rows = [
             (
                 one.exchange_id,
@@ -223,7 +223,7 @@ class RedisBudgets:
                 int(one.at),
                 ended,
                 there,
-                [(gate.gate_id, repr(gate.since), _or_false(gate.nusd_max), windows.of(gate)) for gate in one.gates],
+                [(gate.gate_id, repr(gate.since), _or_false(gate.nusd_max), windows.of(gate)) for gate in one.counters],
             )
             for one, ended, there in told
         ]
@@ -326,8 +326,8 @@ def _or_false(bound: int | None) -> int | bool:
 
 def _verdict(hold: Hold, status: bytes, found: Sequence[Any]) -> Verdict:
     if status == b"unseeded":
-        return Unseeded(tuple(hold.gates[place - 1] for place in found[0]))
-    levels = tuple(_level(gate, row) for gate, row in zip(filter(bounds_rate, hold.gates), found[-1], strict=True))
+        return Unseeded(tuple(hold.counters[place - 1] for place in found[0]))
+    levels = tuple(_level(gate, row) for gate, row in zip(filter(bounds_rate, hold.counters), found[-1], strict=True))
     if status == b"granted":
         return Granted(levels)
     why, gate_id, wait_us, _ = found

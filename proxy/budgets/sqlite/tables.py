@@ -48,7 +48,7 @@ FLOOR_S = 60.0
 
 _GRANTED = Granted(())
 
-_gates_of = attrgetter("gates")
+_gates_of = attrgetter("counters")
 
 
 class _Kept(msgspec.Struct, frozen=True, gc=False):
@@ -106,33 +106,33 @@ class BudgetTables:
     def reserve(self, hold: Hold) -> Verdict | None:
         """As in `turn`, for one that may be held already."""
         if self._kept(hold.exchange_id) is not None:
-            return Granted(levels(self._gates().states(hold.gates), self._unix_time()))
+            return Granted(levels(self._gates().states(hold.counters), self._unix_time()))
         return self.turn((), (hold,))[0]
 
     def _answers(self, alike: list[Hold], gates: CounterTable, now: float, new: list[Hold]) -> Sequence[Verdict | None]:
         """Of holds at the same gates. `new`: those to be kept, they with them that pass."""
-        states = gates.states(alike[0].gates)
+        states = gates.states(alike[0].counters)
         nusd, count = sum([hold.nusd for hold in alike]), len(alike)
         if self._warming or not all([passes(state, nusd, count) for state in states]):  # noqa: C419  half the time
             return [self._answer(hold, gates, now, new) for hold in alike]
-        gates.move(alike[0].gates, nusd, count, 0)
+        gates.move(alike[0].counters, nusd, count, 0)
         new += alike
         return [_GRANTED] * count
 
     def _answer(self, hold: Hold, gates: CounterTable, now: float, new: list[Hold]) -> Verdict | None:
         """Of one."""
-        states = gates.states(hold.gates)
+        states = gates.states(hold.counters)
         answer: Verdict | None = verdict(hold, states, now)
-        if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.gates):
+        if isinstance(answer, Granted) and self._warming and any(bounds_holds(gate) for gate in hold.counters):
             answer = None
         if isinstance(answer, Granted):
-            gates.move(hold.gates, hold.nusd, 1, 0)
+            gates.move(hold.counters, hold.nusd, 1, 0)
             gates.count(states, int(now), 1, hold.tokens)
             new.append(hold)
         elif self._kept(hold.exchange_id) is not None or any(one.exchange_id == hold.exchange_id for one in new):
             answer = _GRANTED
         elif isinstance(answer, Unseeded):
-            self._readings.begin(answer.gates, self._file.generation)
+            self._readings.begin(answer.counters, self._file.generation)
         return Granted(levels(states, now)) if isinstance(answer, Granted) else answer
 
     def grow(self, exchange_id: str, nusd: int) -> bool:
@@ -185,9 +185,9 @@ class BudgetTables:
 
     def _keep(self, holds: Sequence[Hold], second: int) -> int:
         """Hold these, as ones that run, but for those that are there already; how many were not."""
-        passages = {id(hold.gates): stored_limits_of(hold.gates) for hold in holds}
+        passages = {id(hold.counters): stored_limits_of(hold.counters) for hold in holds}
         rows = [
-            (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, passages[id(hold.gates)].name)
+            (hold.exchange_id, self._node, hold.nusd, hold.tokens, second, passages[id(hold.counters)].name)
             for hold in holds
         ]
         kept = self._file.executemany(_NEW_HOLD, rows).rowcount
@@ -291,8 +291,8 @@ class BudgetTables:
         second = int(min(told.at or self._unix_time(), self._unix_time()))
         with self._gates() as gates:
             self._keep([told], second)
-            gates.move(told.gates, told.nusd, 1, 0)
-            states = gates.states(told.gates)  # read also where nothing counts: a gate that is new gets its row
+            gates.move(told.counters, told.nusd, 1, 0)
+            states = gates.states(told.counters)  # read also where nothing counts: a gate that is new gets its row
             if counts:
                 gates.count(states, second, 1, told.tokens)
 
