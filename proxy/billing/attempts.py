@@ -1,8 +1,8 @@
-"""Providers that were asked in vain, as lines of the ledger: each is an entry of its own beside its exchange's.
+"""Ledger entries of failed attempts: one for each provider that failed before another one served the exchange.
 
-Law: the terminal entry names its attempts, and every line is made of that and nothing else, so it can be checked
-against it. A line is never charged, and has no tokens. Its cost is 0 where the provider cannot have billed it (it was
-not reached, or it refused), and unknown where it failed: nothing was reported, and whoever wants to know asks it.
+Invariants: The terminal entry lists its attempts, and every attempt entry is derived from that list alone, so it can be
+checked against it. An attempt is never charged and has no tokens. Its cost is 0 where the provider cannot have billed
+it (not reached, or 4xx), and unknown where the provider failed (5xx): it reported no usage.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from msgspec import structs
 from proxy.billing.entries import NOTHING_USED, EntryKind, LedgerEntry, entry_id
 from proxy.billing.record import Attempt, Outcome
 
-NAMED = "attempts"
-"""the detail of a terminal entry that names them"""
+ATTEMPTS_DETAIL = "attempts"
+"""the detail of a terminal entry that lists its attempts"""
 
 
-def shown(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
-    """As a terminal entry names them."""
+def attempt_details(attempts: Sequence[Attempt]) -> list[dict[str, Any]]:
+    """The value of that detail."""
     return [structs.asdict(attempt) for attempt in attempts]
 
 
-def named(entry: LedgerEntry) -> list[Attempt]:
-    """Those that it names. Raises ValueError if they cannot be read."""
-    found = entry.details.get(NAMED) if isinstance(entry.details, Mapping) else None
-    return [] if found is None else msgspec.convert(found, list[Attempt])
+def listed_attempts(entry: LedgerEntry) -> list[Attempt]:
+    """The attempts that a terminal entry lists. Raises ValueError if they cannot be decoded."""
+    details = entry.details.get(ATTEMPTS_DETAIL) if isinstance(entry.details, Mapping) else None
+    return [] if details is None else msgspec.convert(details, list[Attempt])
 
 
-def lines(entry: LedgerEntry) -> list[LedgerEntry]:
-    """The line of each attempt that an entry names, numbered from 1. Raises ValueError."""
-    return [_line(entry, attempt, seq) for seq, attempt in enumerate(named(entry), 1)]
+def attempt_entries(entry: LedgerEntry) -> list[LedgerEntry]:
+    """One entry for each listed attempt, `seq` from 1. Raises ValueError."""
+    return [_attempt_entry(entry, attempt, seq) for seq, attempt in enumerate(listed_attempts(entry), 1)]
 
 
-def _line(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
-    known = attempt.status is None or attempt.status < 500
+def _attempt_entry(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
+    cost_known = attempt.status is None or attempt.status < 500
     details: dict[str, Any] = {"failed": attempt.failed}
     if attempt.status is not None:
         details["upstream_status"] = attempt.status
-    if not known:
+    if not cost_known:
         details["cost_unknown"] = True
-    refused = attempt.status is not None and known
+    refused = attempt.status is not None and cost_known
     return structs.replace(
         entry,
         entry_id=entry_id(f"{entry.exchange_id}/{EntryKind.ATTEMPT}/{seq}"),
@@ -52,7 +52,7 @@ def _line(entry: LedgerEntry, attempt: Attempt, seq: int) -> LedgerEntry:
         provider=attempt.provider,
         upstream_model=attempt.upstream_model,
         outcome=(Outcome.REFUSED_UPSTREAM if refused else Outcome.UPSTREAM_FAILED).value,
-        cost_usd=0 if known else None,
+        cost_usd=0 if cost_known else None,
         charge_usd=0,
         started_at=attempt.started_at,
         duration_ms=attempt.duration_ms,

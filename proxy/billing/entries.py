@@ -1,6 +1,7 @@
-"""An immutable line of the ledger, and how a record becomes one.
+"""An immutable entry of the ledger.
 
-Law: same record → same entry, byte for byte, wherever and however often it is settled. Corrections are new rows.
+Invariants: The same record gives the same entry, byte for byte, wherever and however often it is settled. Corrections
+are new entries.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ import msgspec
 from proxy.metering.usage import Usage, UsageSource
 
 ENTRIES = UUID("5b0a4b52-6d0e-5a39-9c39-2f7a1c0b7d11")
-"""namespace of entry ids; changing it would let everything be charged again"""
+"""namespace of entry ids; a change would charge every record again"""
 _ENTRIES_BYTES = ENTRIES.bytes
 
 
 class EntryKind(StrEnum):
-    """Every kind of entry in the ledger, as it is stored."""
+    """Every kind of ledger entry, by its stored value."""
 
     USAGE = "usage"
     """the one terminal entry of an exchange"""
     ADJUSTMENT = "adjustment"
-    """a correction of an exchange: the differences"""
+    """a correction of an exchange: the differences to its previous sum"""
     ATTEMPT = "attempt"
     """a provider that failed before another one served the exchange"""
     CREDIT = "credit"
-    """a top-up, which is an exchange by itself"""
+    """a top-up; it has an exchange id of its own"""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
-    """One row of `ledger_entries`. Tokens: integers or None (nobody said so). Money: nUSD or None (no price known)."""
+    """One row of `ledger_entries`. Tokens: integers or None (not reported). Money: nUSD or None (no price known)."""
 
     entry_id: str
     exchange_id: str
     kind: str
-    """an `EntryKind`; a ledger that was tampered with may hold any other text, which `reconcile` reports"""
+    """an `EntryKind`; any other text is tampering, which `reconcile` reports"""
     key_id: str
     key_alias: str
     provider: str
@@ -60,9 +61,9 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     events: int
     bytes: int
     cost_usd: int | None
-    """what the provider charges us, in nUSD here; a decimal string in JSON, NUMERIC in SQL"""
+    """the provider's price, in nUSD here; a decimal string in JSON, NUMERIC in SQL"""
     charge_usd: int | None
-    """what the key's owner is billed, in nUSD here"""
+    """the amount billed to the key's owner, in nUSD here"""
     price_version: str | None
     provider_response_id: str | None
     started_at: float
@@ -71,16 +72,16 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     duration_ms: float
     details: Mapping[str, Any]
     seq: int = 0
-    """numbers the entries of one kind of one exchange; unique with (exchange_id, kind)"""
+    """number within (exchange_id, kind), unique there"""
 
 
 ENTRY_FIELDS: tuple[str, ...] = LedgerEntry.__struct_fields__
 
 COUNTS: tuple[str, ...] = Usage.__struct_fields__
 TOKENS = tuple(name for name in COUNTS if name in ENTRY_FIELDS)
-"""counts that are fields of an entry, and summed for dashboards"""
+"""counts that are fields of an entry, summed for dashboards"""
 UNITS = tuple(name for name in COUNTS if name not in ENTRY_FIELDS)
-"""the other counts: in the detail `units`, where they are not 0 (what was reported as 0 is in the detail `usage`)"""
+"""the other counts: stored in the detail `units` unless 0 (a reported 0 is in the detail `usage`)"""
 
 NOTHING_USED: Mapping[str, Any] = {
     "finish_reason": None,
@@ -93,27 +94,27 @@ NOTHING_USED: Mapping[str, Any] = {
     "provider_response_id": None,
     "first_token_ms": None,
 }
-"""the fields of an entry of which nothing was served: a top-up, a failed attempt"""
+"""the fields of an entry without usage: a top-up, a failed attempt"""
 
 _TOKENS_OF = attrgetter(*TOKENS)
 
 
 def usage_of(entry: LedgerEntry) -> Usage:
-    """What an entry counts; of an adjustment, the differences. Raises ValueError, TypeError if they are no counts."""
+    """The counts of an entry; of an adjustment, the differences. Raises ValueError, TypeError for invalid counts."""
     units = entry.details.get("units")
     return Usage(*_TOKENS_OF(entry), **({} if units is None else units_from(units)))
 
 
 def units_from(units: object) -> dict[str, int]:
-    """The detail `units`. Raises ValueError."""
+    """The counts in the detail `units`. Raises ValueError."""
     counts = msgspec.convert(units, dict[str, int])
     if not counts.keys() <= set(UNITS):
-        raise ValueError("counts of unknown units")
+        raise ValueError(f"details.units: unknown units {sorted(counts.keys() - set(UNITS))}")
     return counts
 
 
 def entry_id(name: str) -> str:
-    """`str(uuid5(ENTRIES, name))`, without making a UUID first: a quarter of the time."""
+    """`str(uuid5(ENTRIES, name))`, in a quarter of the time: no UUID object is made."""
     digest = hashlib.sha1(_ENTRIES_BYTES + name.encode(), usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digest[16], 16) & 3]
     return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"

@@ -1,4 +1,4 @@
-"""A request that came before, under the same `Idempotency-Key`. Pure value."""
+"""An earlier request with the same `Idempotency-Key`. Pure value."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 
 class IdempotencyRecord(msgspec.Struct, frozen=True, gc=False):
-    """The exchange that has the name."""
+    """The exchange that claimed the key."""
 
     exchange_id: str
     same_body: bool
     ended: bool
     answer: bytes | None
-    """its whole JSON body, where it was kept"""
+    """the whole JSON response body, if it was stored"""

@@ -1,6 +1,6 @@
-"""Keys and accounts as the rooms exchange them. Law: the secret itself is never part of a value.
+"""Keys and accounts as values. An organization has projects, a project has keys; each of them may have limits.
 
-An organization has projects, a project has keys; each of the three may have limits, and a request must pass them all.
+Invariant: a value never contains a secret.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from proxy.foundation.durations import seconds_from
 
 EXPIRES_DEFAULT = "90d"
 GRACE_DEFAULT = "24h"
-"""how long the old secret of a rotated key goes on counting"""
+"""how long the old secret of a rotated key stays valid"""
 
 DEFAULT_ORGANIZATION, DEFAULT_PROJECT = "org_default", "proj_default"
-"""there from the beginning, without limits: where a key is that names no project"""
+"""exist from the start, without limits; the default of a key"""
 
 
 class AccountKind(StrEnum):
@@ -39,62 +39,62 @@ class Account:
     created_at: float
     blocked_at: float | None
     revision: int
-    """as of a key: accounts and keys count on together"""
+    """see `ApiKey.revision`: accounts and keys share one counter"""
 
     @property
     def scope(self) -> Scope:
-        """As requests are counted at it."""
+        """The level for limit counters."""
         return Scope(self.account_id, self.limits, self.created_at)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is known of one key. Times: Unix seconds, UTC."""
+    """One key. Times: Unix seconds, UTC."""
 
     key_id: str
     alias: str
     digest: bytes = field(repr=False)
     """keyed hash of the secret; 32 bytes"""
     hint: str
-    """enough to recognise a key by, `tw-…abcd`"""
+    """the end of the secret, to recognise the key: `tw-…abcd`"""
     models: frozenset[str] | None
-    """the models it may ask for; None: all"""
+    """the models that it may use; None: all"""
     created_at: float
     expires_at: float | None
     revoked_at: float | None
     revision: int
-    """of the whole table at this row's last change; a later change has a higher one"""
+    """a later change of any key or account has a higher number"""
     project_id: str = DEFAULT_PROJECT
-    """never changes: what a key has spent, its project has spent"""
+    """never changes: the spend of a key is also spend of its project"""
     limits: Limits = UNLIMITED
     on_exhausted: OnExhausted = OnExhausted.FINISH
     on_store_outage: OnStoreOutage | None = None
-    """None: where money is limited at any level, the deployment's (closed, by default); else open"""
+    """None: the deployment's setting (closed, by default) if money is limited at any level; else open"""
     tags: tuple[str, ...] = ()
     blocked_at: float | None = None
     old_digest: bytes | None = field(default=None, repr=False)
     """of the secret before the last rotation"""
     old_until: float | None = None
-    """until then it counts, too"""
+    """Unix seconds until which the old secret is valid"""
 
     @property
     def scope(self) -> Scope:
-        """As requests are counted at it."""
+        """The level for limit counters."""
         return Scope(self.key_id, self.limits, self.created_at)
 
     def allows(self, model: str) -> bool:
-        """True if this key may ask for `model`."""
+        """True if this key may use `model`."""
         return self.models is None or model in self.models
 
     def live(self, now: float) -> bool:
-        """True if it is neither revoked nor expired at `now`. One that is blocked is live: it can be unblocked."""
+        """True if it is neither revoked nor expired at `now`. A blocked key is live: it can be unblocked."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
 def expires_at_from(text: str, now: float, longest_s: float | None = None) -> float | None:
-    """`--expires`: "90d", "12h", … (at most ten years) → Unix seconds; "never" → None. `longest_s`: no key of this
-    deployment lives longer. Raises ValueError."""
+    """`--expires`: "90d", "12h", … (at most ten years) → Unix seconds; "never" → None. `longest_s`: the deployment's
+    longest lifetime. Raises ValueError."""
     lifetime_s = None if text == "never" else seconds_from(text)
     if longest_s is not None and (lifetime_s is None or lifetime_s > longest_s):
-        raise ValueError(f"expires: no key lives longer than {longest_s / 86_400:g} days here (key_lifetime_max)")
+        raise ValueError(f"expires: must be within {longest_s / 86_400:g} days (setting key_lifetime_max)")
     return None if lifetime_s is None else now + lifetime_s

@@ -1,7 +1,7 @@
-"""How much a key, its project and its organization may use. Pure: time is given, never asked for.
+"""Limits of a key, its project and its organization, and the counters they apply to. Pure: the time is a parameter.
 
-Law: a request passes every gate of every level, or none. A gate is one sum with its bounds: what was spent and is held
-in one window of time, requests and tokens in 60 s, exchanges at once.
+Invariant: a request passes the limit counters of all levels, or it is denied. A limit counter has up to four bounds:
+money spent and reserved in one window, requests in 60 s, tokens in 60 s, and parallel exchanges.
 """
 
 from __future__ import annotations
@@ -23,48 +23,48 @@ CALENDAR_MONTH = "calendar_month"
 LIFETIME = "none"
 _ROLLING = re.compile(r"[1-9][0-9]{0,9}[hdw]", re.ASCII)
 
-# What the database and Redis's scripts can add up without rounding, with room to spare.
+# Sums of these stay far below 2^53, so the database and Redis scripts add them without rounding.
 BUDGET_NUSD_MAX = 1_000_000 * NUSD_PER_USD
 RATE_MAX = 1_000_000_000
 
 
 class OnExhausted(StrEnum):
-    """What becomes of a running stream that passes what is left of a budget."""
+    """The treatment of a running stream that exceeds its budget."""
 
     FINISH = "finish"
     CUT = "cut"
 
 
 class OnStoreOutage(StrEnum):
-    """What becomes of requests while nobody can say what is left."""
+    """The treatment of requests while the budget store is unavailable."""
 
     FAIL_CLOSED = "fail_closed"
     FAIL_OPEN = "fail_open"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one level may use; None: as much as it wants. Money: nUSD."""
+    """Limits of one level; None: unlimited. Money: nUSD."""
 
     budget_usd: int | None = None
     budget_window: str = WINDOW_DEFAULT
-    """`30d`, any number of h, d or w: rolling, from mint; `calendar_month` (UTC); `none`: the whole lifetime"""
+    """`30d`, any number of h, d or w: consecutive windows from creation on; `calendar_month` (UTC); `none`: lifetime"""
     prepaid: bool = False
-    """it may use what was paid in before, and no more"""
+    """spending is limited to the top-ups"""
     rpm: int | None = None
     """requests in any 60 s"""
     tpm: int | None = None
     """tokens in any 60 s"""
     parallel: int | None = None
-    """exchanges at once"""
+    """exchanges that run at the same time"""
 
     @property
     def spends(self) -> bool:
-        """True if money is limited."""
+        """True if a budget or prepaid credit limits money."""
         return self.budget_usd is not None or self.prepaid
 
     @property
     def any(self) -> bool:
-        """True if anything is limited."""
+        """True if at least one limit is set."""
         return self.spends or (self.rpm, self.tpm, self.parallel) != (None, None, None)
 
 
@@ -72,69 +72,70 @@ UNLIMITED = Limits()
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """One level that requests are counted at: a key, a project, an organization."""
+    """One level that requests count against: a key, a project, an organization."""
 
     scope_id: str
     limits: Limits
     minted_at: float
-    """Unix seconds: where rolling windows begin"""
+    """Unix seconds of creation: the first window of a fixed length begins here"""
 
 
 class LimitCounter(msgspec.Struct, frozen=True, gc=False):
-    """One sum with its bounds. `nusd_max` bounds what was spent since `since`, and is held."""
+    """One counter with its bounds. The SQLite store encodes it by field name."""
 
     gate_id: str
-    """the scope's id; `<scope's id>/credit` for the sum of all that was ever spent, less what was paid in"""
+    """the scope's id; `<scope's id>/credit` for lifetime spend minus top-ups"""
     since: float = 0.0
-    """Unix seconds; entries of exchanges that began before do not count"""
+    """Unix seconds; exchanges that began earlier do not count"""
     nusd_max: int | None = None
+    """bound of spent (since `since`) plus reserved"""
     rpm: int | None = None
     tpm: int | None = None
     parallel: int | None = None
 
 
 class ResolvedLimits(msgspec.Struct, frozen=True, gc=False):
-    """The gates of all levels of a request; from `since` until `until` (Unix seconds) they are these."""
+    """The limit counters of all levels of a request, valid from `since` until `until` (Unix seconds)."""
 
-    gates: tuple[LimitCounter, ...]
+    counters: tuple[LimitCounter, ...]
     since: float
     until: float
     spends: bool
-    """one of them bounds money"""
+    """at least one counter bounds money"""
 
 
 def resolve_limits(scopes: Sequence[Scope], now: float) -> ResolvedLimits:
-    """What a request at `now` has to pass."""
-    passed = tuple([gate for scope in scopes for gate in limit_counters(scope, now)])
+    """The limit counters that apply to a request at `now`."""
+    counters = tuple([counter for scope in scopes for counter in limit_counters(scope, now)])
     budgets = [one for one in scopes if one.limits.budget_usd is not None]
     ends = [window_end(one.limits.budget_window, one.minted_at, now) for one in budgets]
     return ResolvedLimits(
-        passed,
-        since=max([gate.since for gate in passed], default=0.0),
+        counters,
+        since=max([counter.since for counter in counters], default=0.0),
         until=min([end for end in ends if end is not None], default=inf),
-        spends=any(gate.nusd_max is not None for gate in passed),
+        spends=any(counter.nusd_max is not None for counter in counters),
     )
 
 
-def credit_gate(scope_id: str) -> str:
-    """The id of the gate that counts top-ups."""
+def credit_counter_id(scope_id: str) -> str:
+    """The id of the counter of lifetime spend minus top-ups."""
     return f"{scope_id}/{EntryKind.CREDIT}"
 
 
 def limit_counters(scope: Scope, now: float) -> tuple[LimitCounter, ...]:
-    """The gates of a level at `now`; none if nothing is limited there."""
+    """The counters of one level at `now`; empty if it has no limits."""
     limits = scope.limits
-    found: tuple[LimitCounter, ...] = ()
+    counters: tuple[LimitCounter, ...] = ()
     if limits.budget_usd is not None or (limits.rpm, limits.tpm, limits.parallel) != (None, None, None):
         since = 0.0 if limits.budget_usd is None else window_start(limits.budget_window, scope.minted_at, now)
-        found = (LimitCounter(scope.scope_id, since, limits.budget_usd, limits.rpm, limits.tpm, limits.parallel),)
+        counters = (LimitCounter(scope.scope_id, since, limits.budget_usd, limits.rpm, limits.tpm, limits.parallel),)
     if limits.prepaid:
-        found += (LimitCounter(credit_gate(scope.scope_id), nusd_max=0),)
-    return found
+        counters += (LimitCounter(credit_counter_id(scope.scope_id), nusd_max=0),)
+    return counters
 
 
 def window_start(window: str, minted_at: float, now: float) -> float:
-    """When the window that `now` is in began; Unix seconds. `window` has passed `checked_window`."""
+    """Start of the window that contains `now`, in Unix seconds. `window`: valid, see `checked_window`."""
     if window == LIFETIME:
         return 0.0
     if window == CALENDAR_MONTH:
@@ -144,7 +145,7 @@ def window_start(window: str, minted_at: float, now: float) -> float:
 
 
 def window_end(window: str, minted_at: float, now: float) -> float | None:
-    """When it ends; None: never."""
+    """End of that window, in Unix seconds; None: it never ends."""
     if window == LIFETIME:
         return None
     if window == CALENDAR_MONTH:
@@ -153,16 +154,16 @@ def window_end(window: str, minted_at: float, now: float) -> float | None:
 
 
 def checked_window(text: str) -> str:
-    """`text`, if it is a window. Raises ValueError, saying what was expected."""
+    """`text` if it is a valid window. Raises ValueError with the expected forms."""
     if text not in (CALENDAR_MONTH, LIFETIME):
         if not _ROLLING.fullmatch(text):
-            raise ValueError(f"not a budget window: {text!r} (30d, 12h, 4w, {CALENDAR_MONTH} or {LIFETIME})")
+            raise ValueError(f"not a budget window: {text!r} (write 30d, 12h, 4w, {CALENDAR_MONTH} or {LIFETIME})")
         seconds_from(text)
     return text
 
 
 def _month_start(now: float, later: int) -> float:
-    """The first instant of the month of `now`, or so many months later. UTC."""
+    """Start of the month that contains `now`, plus `later` months. UTC."""
     at = datetime.fromtimestamp(now, UTC)
     years, month = divmod(at.month - 1 + later, 12)
     return datetime(at.year + years, month + 1, 1, tzinfo=UTC).timestamp()

@@ -1,6 +1,6 @@
-"""Money is integer nano-USD (1 USD = 1,000,000,000 nUSD). The one module that rounds, and its names say which way.
+"""Money as integer nano-USD (1 USD = 1,000,000,000 nUSD; a signed 64-bit integer reaches 9.2 billion USD).
 
-Largest amount: a 64-bit integer of nUSD is 9.2 thousand million USD.
+Invariant: only this module rounds, and the names of its functions state how.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 NUSD_PER_USD = 1_000_000_000
 
-# The coarsest in which one token at 1 nUSD a million (18 parts) and a millisecond at 1 nUSD an hour (5) are both whole.
+# The coarsest unit in which one token at 1 nUSD per million (18) and one ms at 1 nUSD per hour (5) are both whole.
 PARTS_PER_NUSD = 18_000_000
 PER_MILLION = PARTS_PER_NUSD // 1_000_000
 PER_THOUSAND = PARTS_PER_NUSD // 1_000
@@ -17,7 +17,7 @@ PER_HOUR_OF_MS = PARTS_PER_NUSD // 3_600_000
 
 
 def nusd_from_usd(usd: Decimal | str | int) -> int:
-    """USD → nUSD, exact. Raises ValueError if `usd` is not a finite number or is finer than 1 nUSD."""
+    """USD → nUSD, exact. Raises ValueError if `usd` is no finite number, or is finer than 1 nUSD."""
     try:
         amount = Decimal(usd)
     except InvalidOperation:
@@ -43,5 +43,5 @@ def nusd_rounded_half_up(parts: int) -> int:
 
 
 def nusd_from_usd_rounded_half_up(usd: Decimal) -> int:
-    """USD ≥ 0 → nUSD. For lists with the noise of binary fractions (0.13999999999999999)."""
+    """USD ≥ 0 → nUSD. For price lists with binary rounding noise (0.13999999999999999)."""
     return int((usd * NUSD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))

@@ -1,9 +1,9 @@
-"""Price lists, and what usage costs at them.
+"""Price lists, and the price of usage.
 
-Law: a price is a whole number of nUSD for so many units, or it is not known (None, never 0). One charge is rounded
-once. The tier is chosen by the whole prompt, and holds for every token of the exchange; among a list's variants, by
-what the answer says of how it was served. What was asked chooses nothing: an answer that is silent costs the list's
-own prices, as a provider that serves a request otherwise than asked charges.
+Invariants: A price is a whole number of nUSD per unit, or unknown (None, never 0). A charge is rounded once. The price
+tier follows from the length of the whole prompt, and applies to every token of the exchange. The service tier is the
+one that the response states, never the one that the request wants: providers charge the tier they served. A response
+that states none costs the list's own prices.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from proxy.metering.usage import NO_USAGE, Usage
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice, Provider, TieredPrices
 
-# The dearest model of the built-in book costs 600; above this somebody wrote a price per token, or in cents.
+# The dearest model of the built-in price book costs 600; a higher price is probably per token, or in cents.
 USD_PER_MILLION_MAX = 10_000
-# Per image or request, and per hour of audio: some hundred times what the dearest costs.
+# Per image or request, and per hour of audio: about a hundred times the dearest known price.
 USD_EACH_MAX, USD_PER_HOUR_MAX = 100, 1_000
-# Looked-up prices that are kept, misses too: any client may ask for any name where "*" is configured.
+# Cached look-ups, including misses: with the model "*", any client may send any name.
 PRICES_KEPT = 4096
-# No model is named longer; a miss reads through every pattern of the book, so longer names are not looked up.
+# No model has a longer name. Longer names are not looked up: a miss tries every pattern of the book.
 MODEL_CHARS_MAX = 200
 _MINUTE_S = 60
 
 
 def rates_for(price: Price, prompt_tokens: int | None, service_tier: str | None = None) -> Rates:
-    """The tier that holds for a prompt of this length; the first where the length is not known. Of the variant of this
-    service tier, where there is one."""
+    """The price tier for a prompt of this length (unknown: the first), in the list of this service tier if there is
+    one."""
     tiers = price.tiers
     if service_tier is not None:
         tiers = price.service_tiers.get(service_tier, tiers)
     if len(tiers) == 1:
         return tiers[0]
-    reached = [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]
-    return reached[-1] if reached else tiers[0]
+    applicable = [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]
+    return applicable[-1] if applicable else tiers[0]
 
 
 def charge(price: Price, usage: Usage, bills: BillableParts, service_tier: str | None = None) -> int:
-    """What `usage` costs, in nUSD, of what `bills` names. A count nobody reported, or nobody priced, adds nothing."""
+    """The price in nUSD of the parts of `usage` that `bills` selects. An unreported or unpriced count adds nothing."""
     rates = rates_for(price, usage.prompt_tokens, service_tier)
     match bills:
         case BillableParts.EVERYTHING:
@@ -73,7 +73,7 @@ def charge(price: Price, usage: Usage, bills: BillableParts, service_tier: str |
 
 
 def _prompt(rates: Rates, usage: Usage) -> int:
-    """The prompt and what went up with it, in PARTS_PER_NUSD, as everything below."""
+    """The price of the prompt and of other input, in PARTS_PER_NUSD, as everything below."""
     fresh, cached, written, hour, audio = _prompt_tokens(usage)
     tokens = fresh * rates.input + cached * rates.cached_input
     if written or hour:
@@ -90,7 +90,7 @@ def _prompt(rates: Rates, usage: Usage) -> int:
 
 
 def _output(rates: Rates, usage: Usage) -> int:
-    """What the provider made and did."""
+    """The price of output and of searches."""
     plain, reasoning, audio = _output_tokens(usage)
     tokens = plain * rates.output
     if reasoning:
@@ -104,11 +104,10 @@ def _output(rates: Rates, usage: Usage) -> int:
 
 
 def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int]:
-    """Neither cached nor written nor audio, cached, written to the cache, for an hour, audio: their sum is what is
-    billed of the prompt.
+    """The billed prompt tokens as disjoint kinds: plain, cached, written to the cache, written for an hour, audio.
 
-    No token is two things, and parts are never more than their whole: unbilled goes before cached, that before written,
-    that before audio. A provider that reports more parts than tokens is not believed.
+    A token has one kind, and the kinds never add up to more than the prompt, even if the provider reports more. The
+    precedence is: unbilled, cached, written, audio.
     """
     prompt = _billed(usage.prompt_tokens, usage.unbilled_prompt_tokens)
     cached = min(usage.cached_tokens or 0, prompt)
@@ -121,7 +120,7 @@ def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int]:
 
 
 def _output_tokens(usage: Usage) -> tuple[int, int, int]:
-    """Neither reasoning nor audio, reasoning, audio: as above."""
+    """The billed output tokens as disjoint kinds: plain, reasoning, audio."""
     completion = _billed(usage.completion_tokens, usage.unbilled_completion_tokens)
     reasoning = min(usage.reasoning_tokens or 0, completion)
     audio = min(usage.audio_completion_tokens or 0, completion - reasoning)
@@ -133,14 +132,14 @@ def _billed(tokens: int | None, unbilled: int | None) -> int:
 
 
 class Addend(NamedTuple):
-    """One product of a charge."""
+    """One product in the sum of a charge."""
 
     name: str
-    """of the price, as in `Rates` and in the configuration"""
+    """the price's name in `Rates` and in the configuration"""
     units: int
     rate: int
     scale: int
-    """parts of PARTS_PER_NUSD that one unit at a rate of 1 is"""
+    """value of one unit at a rate of 1, in PARTS_PER_NUSD"""
 
     @property
     def parts(self) -> int:
@@ -149,9 +148,9 @@ class Addend(NamedTuple):
 
 
 def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
-    """What `charge` adds up, for whoever wants to see it: all that was used and has a price."""
+    """The addends of `charge`, for display: everything that was used and has a price."""
     fresh, cached, written, hour, audio = _prompt_tokens(usage)
-    plain, reasoning, spoken = _output_tokens(usage)
+    plain, reasoning, output_audio = _output_tokens(usage)
     write = _or(rates.cache_write, rates.input)
     prompt = (
         ("input", fresh, rates.input, PER_MILLION),
@@ -166,7 +165,7 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     output = (
         ("output", plain, rates.output, PER_MILLION),
         ("reasoning", reasoning, _or(rates.reasoning, rates.output), PER_MILLION),
-        ("audio_output", spoken, _or(rates.audio_output, rates.output), PER_MILLION),
+        ("audio_output", output_audio, _or(rates.audio_output, rates.output), PER_MILLION),
         ("image", usage.images, rates.image, PARTS_PER_NUSD),
         ("searches", usage.searches, rates.searches, PER_THOUSAND),
     )
@@ -183,7 +182,7 @@ def _or(rate: int | None, otherwise: int) -> int:
 
 
 def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, units: Usage) -> int:
-    """So many tokens, each the dearest that it may turn out to be, and `units`, which are none; in PARTS_PER_NUSD."""
+    """The price of these tokens, each as its dearest kind, and of `units` (no tokens); in PARTS_PER_NUSD."""
     prompt, output, request = _dearest(rates)
     of_tokens = prompt_tokens * prompt + completion_tokens * output
     if units is NO_USAGE:
@@ -193,7 +192,7 @@ def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, unit
 
 @lru_cache(maxsize=1_024)
 def _dearest(rates: Rates) -> tuple[int, int, int]:
-    """A token of a prompt, one of an output, and a request without tokens."""
+    """The highest price of a prompt token and of an output token, and the price of a request without tokens."""
     prompt = max(
         rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0
     )
@@ -201,13 +200,13 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
     return prompt * PER_MILLION, output * PER_MILLION, _prompt(rates, NO_USAGE) + _output(rates, NO_USAGE)
 
 
-# What an exchange that reports no tokens may be priced by: count → the price that is for it.
+# Counts that an exchange without tokens may be billed by → their prices in `Rates`.
 _INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
 
 
 def unpriced(rates: Rates, usage: Usage) -> list[str]:
-    """The counts that nothing in the list is a price for: searches always need their own; images, audio and characters
-    need one of them (or a fee) where there are no tokens."""
+    """The used counts without a price. Searches always need their own. Images, audio and characters need a price for at
+    least one of them (or a fee per request) if the usage has no tokens."""
     missing = ["searches"] if usage.searches and rates.searches is None else []
     if not usage.in_other_units or rates.request is not None:
         return missing
@@ -217,26 +216,26 @@ def unpriced(rates: Rates, usage: Usage) -> list[str]:
 
 
 def rate_from_usd(usd: object, high: int = USD_PER_MILLION_MAX) -> int:
-    """A price as a person wrote it, in USD for so many units, from 0 to `high` → nUSD for as many, exact.
+    """A configured price in USD, from 0 to `high` → nUSD, exact.
 
-    A float counts as the shortest decimal that means it: 0.1 is a tenth. Raises ValueError; names no field.
+    A float stands for its shortest decimal: 0.1 is a tenth. Raises ValueError, without the name of the setting.
     """
     if isinstance(usd, bool) or not isinstance(usd, int | float | str | Decimal):
-        raise ValueError("must be a number of USD")  # noqa: TRY004 - one error for all of it
+        raise ValueError("must be a number of USD")  # noqa: TRY004 - one error type for all
     rate = nusd_from_usd(str(usd))
     if not 0 <= rate <= nusd_from_usd(high):
         raise ValueError(f"must be from 0 to {high} USD")
     return rate
 
 
-# What a list need not price.
+# Prices that a list may omit.
 OPTIONAL = Rates.__struct_fields__[4:]
 
 
 def configured(*tiers: Rates, service_tiers: Mapping[str, tuple[Rates, ...]] = MappingProxyType({})) -> Price:
-    """A price list from the configuration, at least one tier, in rising order. The same numbers have the same version
-    on every machine and for ever."""
-    numbers = _list(tiers) + "".join(f";{word}:{_list(own)}" for word, own in sorted(service_tiers.items()))
+    """A price list from the configuration: at least one tier, in rising order. The version depends only on the numbers,
+    so it is the same on every machine, always."""
+    numbers = _list(tiers) + "".join(f";{name}:{_list(own)}" for name, own in sorted(service_tiers.items()))
     version = f"config-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}"
     return Price(version, tiers, dict(service_tiers))
 
@@ -246,50 +245,50 @@ def _list(tiers: Sequence[Rates]) -> str:
 
 
 def _numbers(rates: Rates) -> str:
-    """All that is set, as a text. What is not set is not in it: lists made before it could be keep their version."""
+    """All prices that are set, as text. Unset ones are left out, so that a new optional price changes no version."""
     more = (f"/{name}={rate}" for name in OPTIONAL if (rate := getattr(rates, name)) is not None)
     return f"{rates.input}/{rates.cached_input}/{rates.output}/{rates.above_prompt_tokens}" + "".join(more)
 
 
 def price_text(price: Price, prompt_tokens: int | None, service_tier: str | None = None) -> dict[str, str | int]:
-    """The tier that held, to be kept with what it made: USD for so many units as in `Rates`, as decimal strings."""
-    word = service_tier if service_tier in price.service_tiers else None
-    return dict(_shown(price.version, rates_for(price, prompt_tokens, word), word))
+    """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings."""
+    listed = service_tier if service_tier in price.service_tiers else None
+    return dict(_price_text(price.version, rates_for(price, prompt_tokens, listed), listed))
 
 
 @lru_cache(maxsize=PRICES_KEPT)
-def _shown(version: str, rates: Rates, service_tier: str | None) -> Mapping[str, str | int]:
-    shown: dict[str, str | int] = {
+def _price_text(version: str, rates: Rates, service_tier: str | None) -> Mapping[str, str | int]:
+    text: dict[str, str | int] = {
         "version": version,
         "input": usd_text(rates.input),
         "cached_input": usd_text(rates.cached_input),
         "output": usd_text(rates.output),
     }
-    shown |= {name: usd_text(rate) for name in OPTIONAL if (rate := getattr(rates, name)) is not None}
-    shown |= {"above_prompt_tokens": rates.above_prompt_tokens} if rates.above_prompt_tokens else {}
-    return shown | ({"service_tier": service_tier} if service_tier is not None else {})
+    text |= {name: usd_text(rate) for name in OPTIONAL if (rate := getattr(rates, name)) is not None}
+    text |= {"above_prompt_tokens": rates.above_prompt_tokens} if rates.above_prompt_tokens else {}
+    return text | ({"service_tier": service_tier} if service_tier is not None else {})
 
 
-def pinned(shown: Mapping[str, Any]) -> Price:
-    """The price as `price_text` has written it into an entry: one tier, no variants. Raises ValueError."""
+def pinned(text: Mapping[str, Any]) -> Price:
+    """The price that `price_text` wrote into an entry: one tier, no service tiers. Raises ValueError."""
     try:
         rates = Rates(
-            nusd_from_usd(shown["input"]),
-            nusd_from_usd(shown["cached_input"]),
-            nusd_from_usd(shown["output"]),
-            int(shown.get("above_prompt_tokens", 0)),
-            **{name: nusd_from_usd(shown[name]) for name in OPTIONAL if name in shown},
+            nusd_from_usd(text["input"]),
+            nusd_from_usd(text["cached_input"]),
+            nusd_from_usd(text["output"]),
+            int(text.get("above_prompt_tokens", 0)),
+            **{name: nusd_from_usd(text[name]) for name in OPTIONAL if name in text},
         )
-        return Price(str(shown["version"]), (rates,))
-    except (KeyError, TypeError) as wrong:
-        raise ValueError(f"not a price: {type(wrong).__name__}") from None
+        return Price(str(text["version"]), (rates,))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"pinned price of the entry is invalid: {type(error).__name__}") from None
 
 
 class PriceBook:
-    """The built-in list prices of known providers, from the `genai-prices` package as it is installed."""
+    """The built-in list prices of known providers, from the installed `genai-prices` package."""
 
     def __init__(self) -> None:
-        """Load the book: a good part of a second, so it is made once, and only where prices are needed."""
+        """Load the book. That takes a good part of a second: create one, and only where prices are needed."""
         from genai_prices.data import providers
 
         self.version = f"genai-prices-{version('genai-prices')}"
@@ -297,10 +296,10 @@ class PriceBook:
         self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
 
     def price(self, *, provider: str, base_url: str, model: str, at: float) -> Price | None:
-        """List price of `model` at a time (Unix seconds), or None if the book does not price its tokens.
+        """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it.
 
-        The provider is the one the book knows by `base_url`, else by the name `provider`, else the one that the
-        model's name points to. A known provider that does not list the model is not searched further.
+        The provider is looked up by `base_url`, else by the name `provider`, else by the model's name. If the provider
+        found does not list the model, no other provider is tried.
         """
         if len(model) > MODEL_CHARS_MAX:
             return None
@@ -308,10 +307,10 @@ class PriceBook:
 
     def _look_up(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
         listed_by = self._provider(provider, base_url, model)
-        found = listed_by.find_model(model, all_providers=list(self._providers)) if listed_by else None
-        if found is None:
+        listed = listed_by.find_model(model, all_providers=list(self._providers)) if listed_by else None
+        if listed is None:
             return None
-        tiers = _tiers(found.get_prices(datetime.fromtimestamp(minute * _MINUTE_S, UTC)))
+        tiers = _tiers(listed.get_prices(datetime.fromtimestamp(minute * _MINUTE_S, UTC)))
         return Price(self.version, tiers) if tiers else None
 
     def _provider(self, name: str, base_url: str, model: str) -> Provider | None:
@@ -324,7 +323,7 @@ class PriceBook:
         return find_provider_by_id(list(self._providers), name) or next(by_model, None)
 
 
-# Price of the book, in USD → ours, and how many of the book's units ours is for. The later of two goes first.
+# Price in the book → name in `Rates`, and units of ours per unit of the book. For the same name, the later one wins.
 _LISTED: Sequence[tuple[str, str, int]] = (
     ("cache_write_mtok", "cache_write", 1),
     ("cache_write_1h_mtok", "cache_write_1h", 1),
@@ -340,10 +339,10 @@ _LISTED: Sequence[tuple[str, str, int]] = (
 
 
 def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
-    """The book's tiers in ours; none where it prices no input or no output tokens (speech, embeddings)."""
+    """The book's tiers as `Rates`; empty if it lacks a price of input or of output tokens (speech, embeddings)."""
     if listed.input_mtok is None or listed.output_mtok is None:
         return ()
-    # Where the book has no price for cached tokens, they cost what others do; a price of 0 is a price.
+    # Cached tokens without a price in the book cost the same as other input; 0 is a price.
     cached = listed.input_mtok if listed.cache_read_mtok is None else listed.cache_read_mtok
     more = {
         ours: (column, per) for theirs, ours, per in _LISTED if (column := getattr(listed, theirs, None)) is not None
@@ -363,8 +362,8 @@ def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
 
 
 def _at(column: Decimal | TieredPrices, start: int, per: int = 1) -> int:
-    """A column's price for prompts longer than `start`, in nUSD for one `per`-th of the column's unit."""
+    """The price in a column for prompts longer than `start`: nUSD for one `per`-th of the column's unit."""
     if isinstance(column, Decimal):
         return nusd_from_usd_rounded_half_up(column / per)
-    reached = [tier.price for tier in column.tiers if tier.start <= start]
-    return nusd_from_usd_rounded_half_up((reached[-1] if reached else column.base) / per)
+    applicable = [tier.price for tier in column.tiers if tier.start <= start]
+    return nusd_from_usd_rounded_half_up((applicable[-1] if applicable else column.base) / per)

@@ -1,7 +1,7 @@
-"""The upper bound of what an exchange may cost, before it begins. Pure.
+"""The amount to reserve for an exchange before it begins: an upper bound of its charge. Pure.
 
-Law: never less than the charge of an exchange that keeps within its own limits; bounded per request, so that one that
-names no limit, or an absurd one, does not keep a whole budget from others.
+Invariants: A quote is never less than the charge of an exchange that keeps its own limits. A quote has a maximum per
+request, so a request without a limit, or with an absurd one, does not reserve a whole budget.
 """
 
 from __future__ import annotations
@@ -17,55 +17,55 @@ from proxy.metering.usage import NO_USAGE, Usage
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
-    """What is to be held."""
+    """The amounts to reserve."""
 
     nusd: int
     tokens: int
 
 
-def completion_tokens(*, asked: int | None, n: int, default: int, model_max: int | None) -> int:
-    """How many tokens the answers may have: n × min(what is asked for or the default, the model's limit).
+def completion_tokens(*, requested: int | None, n: int, default: int, model_max: int | None) -> int:
+    """The most output tokens of all `n` choices: n × min(the request's limit or the default, the model's limit).
 
-    `asked`: n × the limit of each answer, as the request's facts have it; None: it names none.
+    `requested`: n × the request's limit per choice; None: the request sets none.
     """
-    bound = completion_tokens_bound(asked=default * n if asked is None else asked, n=n, model_max=model_max)
+    bound = completion_tokens_bound(requested=default * n if requested is None else requested, n=n, model_max=model_max)
     assert bound is not None
     return bound
 
 
-def completion_tokens_bound(*, asked: int | None, n: int, model_max: int | None) -> int | None:
-    """What the answers cannot be beyond: n × the lower of the request's limit and the model's; None: none is known."""
-    if asked is None:
+def completion_tokens_bound(*, requested: int | None, n: int, model_max: int | None) -> int | None:
+    """n × the lower of the request's limit and the model's limit; None: neither is known."""
+    if requested is None:
         return None if model_max is None else n * model_max
-    each = -(-asked // n)
+    each = -(-requested // n)
     return n * (each if model_max is None else min(each, model_max))
 
 
 def quote(
     price: Price | None, *, prompt_tokens: int, completion_tokens: int, nusd_max: int, units: Usage = NO_USAGE
 ) -> Quote:
-    """At most `nusd_max`. Without a price there is no money to hold.
+    """The amounts to reserve: at most `nusd_max`, and no money without a price.
 
-    Every token counts as the dearest that it may turn out to be (written to a cache, audio, reasoning), in the dearest
-    way of serving: how, the answer says. `units`: at most so much of what is not tokens, as far as a request tells;
-    searches are the model's own idea, and only known at the end.
+    Every token is priced as the dearest kind that it may be (cache write, audio, reasoning), at the dearest service
+    tier, because only the response states which one was used. `units`: upper bounds of the counts that are not tokens,
+    as far as the request states them; searches are known only at the end.
     """
     tokens = prompt_tokens + completion_tokens
     if price is None:
         return Quote(0, tokens)
-    most = max(
-        [parts_at_most(rates, prompt_tokens, completion_tokens, units) for rates in _reached(price, prompt_tokens)]
+    parts_max = max(
+        [parts_at_most(rates, prompt_tokens, completion_tokens, units) for rates in _applicable(price, prompt_tokens)]
     )
-    return Quote(min(nusd_rounded_half_up(most), nusd_max), tokens)
+    return Quote(min(nusd_rounded_half_up(parts_max), nusd_max), tokens)
 
 
-def _reached(price: Price, prompt_tokens: int) -> Sequence[Rates]:
-    """Those that may hold for such a prompt."""
+def _applicable(price: Price, prompt_tokens: int) -> Sequence[Rates]:
+    """All rates that may apply to a prompt of this length."""
     if len(price.tiers) == 1 and not price.service_tiers:
         return price.tiers
     return [
         rates
         for tiers in (price.tiers, *price.service_tiers.values())
-        for place, rates in enumerate(tiers)
-        if place == 0 or prompt_tokens > rates.above_prompt_tokens
+        for index, rates in enumerate(tiers)
+        if index == 0 or prompt_tokens > rates.above_prompt_tokens
     ]

@@ -1,9 +1,8 @@
-"""The message from the proxy to the ledger, and its first half that is written before a byte moves.
+"""The records from the proxy to the ledger: `Opened` at admission, `UsageRecord` at the end of an exchange.
 
-Law: an `Opened` is durable before the first response byte; exactly one `UsageRecord` follows for each, from the
-gateway or, after a crash, from recovery. Both are plain values that encode as JSON and hold no prompt, no
-completion text and no secret. A reader of an older version must read a newer record: fields are only added,
-with defaults.
+Invariants: An `Opened` is durable before the first response byte. Exactly one `UsageRecord` follows for each, from the
+gateway or, after a crash, from recovery. Both encode as JSON and contain no prompt, no completion text and no secret.
+A reader of an older version can read a newer record: fields are only added, with defaults.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from proxy.metering.usage import Reading
 
 
 class Outcome(StrEnum):
-    """How an exchange ended. A closed set: every admitted exchange ends in exactly one."""
+    """How an exchange ended: every admitted exchange has exactly one outcome."""
 
     SERVED = "served"
-    """The provider finished and the client was there to the end."""
+    """The provider finished, and the client received everything."""
     CLIENT_LEFT = "client_left"
-    """The client closed, or stopped reading for longer than the write-stall timeout."""
+    """The client disconnected, or stopped reading for longer than the write-stall timeout."""
     UPSTREAM_FAILED = "upstream_failed"
-    """The provider could not be reached, answered 5xx, broke off, or sent an error inside a 200."""
+    """The provider was unreachable, answered 5xx, broke off, or sent an error inside a 200 response."""
     UPSTREAM_STALLED = "upstream_stalled"
-    """The provider was silent for too long, or the exchange took longer than its total timeout."""
+    """An idle timeout of the provider, or the total timeout of the exchange."""
     BUDGET_CUT = "budget_cut"
-    """The key's budget ran out in mid-stream."""
+    """The key's budget was exhausted in mid-stream."""
     SHUT_DOWN = "shut_down"
-    """This proxy was told to stop and the grace time was over."""
+    """This proxy was stopped, and the grace time was over."""
     CRASHED = "crashed"
-    """This proxy died; the exchange was settled from its last recorded progress."""
+    """This proxy crashed; the exchange was settled from its last recorded progress."""
     REFUSED_UPSTREAM = "refused_upstream"
     """The provider refused the request (4xx): nothing was generated."""
 
 
 class BillableParts(StrEnum):
-    """Which tokens of a reading are billed."""
+    """Which part of the usage is billed."""
 
     EVERYTHING = "prompt+output"
     PROMPT = "prompt"
@@ -49,10 +48,10 @@ class BillableParts(StrEnum):
 
 
 class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Prices of tokens in nUSD per million. `above_prompt_tokens`: they hold when the prompt is longer than that.
+    """Prices in nUSD per million tokens; they apply to prompts longer than `above_prompt_tokens`.
 
-    A part of the tokens that has no price of its own (None) costs what the rest of them does; what is not tokens and
-    has no price is not priced. A price of 0 is a price.
+    A kind of tokens without a price of its own (None) costs the same as the other input or output tokens. Other units
+    without a price are unpriced. 0 is a price.
     """
 
     input: int
@@ -66,83 +65,82 @@ class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     audio_output: int | None = None
     reasoning: int | None = None
     image: int | None = None
-    """nUSD per image made"""
+    """nUSD per generated image"""
     audio_hour: int | None = None
-    """nUSD per hour: what anybody lists by the second or the minute is whole in it"""
+    """nUSD per hour; prices listed per second or per minute are whole numbers in it"""
     characters: int | None = None
     """nUSD per million characters"""
     searches: int | None = None
     """nUSD per 1,000 searches"""
     request: int | None = None
-    """nUSD for each request of which the prompt is billed, whatever it used"""
+    """nUSD for each request whose prompt is billed, independent of its usage"""
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One price list for one model, with the name of its version. Tiers in rising order of `above_prompt_tokens`."""
+    """A versioned price list of one model. Tiers are in rising order of `above_prompt_tokens`."""
 
     version: str
     tiers: tuple[Rates, ...]
     service_tiers: Mapping[str, tuple[Rates, ...]] = msgspec.field(default_factory=dict)
-    """the provider's word for a way of serving (`priority`, `flex`, `batch`) → the tiers that hold for it instead"""
+    """the provider's name of a service tier (`priority`, `flex`, `batch`) → the price tiers that apply instead"""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A provider that was asked before the one that has the exchange now, and gave nothing for the client."""
+    """A failed request to an earlier provider of the exchange; nothing of it went to the client."""
 
     provider: str
     upstream_model: str
     failed: str
-    """why, in a few words of ours"""
+    """the reason, in a few words of Tokenweir's"""
     status: int | None
-    """HTTP status of its answer; None: the request never reached it"""
+    """HTTP status of the response; None: the request did not reach the provider"""
     started_at: float
     """Unix seconds, UTC"""
     duration_ms: float
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """All that is known of an exchange at admission, and of who has it: written anew when another provider gets it.
-    Times: Unix seconds, UTC. Tokens: integers."""
+    """An exchange at admission; written again on failover to another provider. Times: Unix seconds, UTC."""
 
     exchange_id: str
-    """UUIDv7, made here, never by the client"""
+    """UUIDv7, generated by the proxy, never by the client"""
     key_id: str
     key_alias: str
     provider: str
     model: str
-    """the name the client asked for"""
+    """the name in the client's request"""
     upstream_model: str
     endpoint: str
     streamed: bool
     started_at: float
     price: Price | None
-    """what the key's owner is billed; None: no price is known (`unpriced`)"""
+    """price list of the charge to the key's owner; None: no price is known (`unpriced`)"""
     cost: Price | None
-    """what the provider charges us; None: unknown"""
+    """price list of the provider's cost; None: unknown"""
     prompt_tokens_estimate: int
     completion_tokens_max: int | None
-    """n × the request's limit on output tokens, or the model's; None: no limit is known"""
+    """n × the limit on output tokens of the request or of the model; None: no limit is known"""
     slot: int
     """index in the progress table"""
     bill: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """the provider's billing policy where it differs from the default: situation → Bills"""
+    """the provider's billing policy where it differs from the default: situation → `BillableParts` value"""
     held_usd: int | None = None
-    """nUSD that it kept from others at admission; None: nothing limits what its key spends"""
+    """nUSD reserved at admission; None: no money limit applies to the key"""
     attempts: tuple[Attempt, ...] = ()
-    """in the order in which they were made"""
+    """in chronological order"""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
-    """One ended exchange: enough, by itself, to write its ledger entry."""
+    """One ended exchange: sufficient to derive its ledger entry."""
 
     opened: Opened
     outcome: Outcome
     reading: Reading
     bills: BillableParts
     events: int
-    """SSE events passed to the client; after a crash never fewer than it got"""
+    """SSE events sent to the client; after a crash at least as many as it received"""
     bytes: int
-    """body bytes passed to the client; after a crash never fewer than it got"""
+    """body bytes sent to the client; after a crash at least as many as it received"""
     duration_ms: float
     first_token_ms: float | None = None
     finish_reason: str | None = None

@@ -1,8 +1,8 @@
-"""The hold on a budget: quote, hold, settle, release. Pure values; who keeps them is in `keys/`.
+"""Values of reservations on budgets: quote, hold, settle, release. The stores are in `budgets/`.
 
-Law: for every gate, what is spent and what is held is at most its bound when a request is admitted. `spent` comes from
-the ledger and from nowhere else; a hold stays, at the actual charge once that is known, until the ledger has the
-exchange's entry. So at every moment each exchange counts exactly once, and everything here can be made anew.
+Invariants: For every limit counter, spent plus reserved is at most its bound when a request is admitted. `spent` comes
+from the ledger only. A reservation stays, at the actual charge once that is known, until the ledger has the exchange's
+entry. So every exchange counts exactly once at any moment, and all of this can be rebuilt.
 """
 
 from __future__ import annotations
@@ -17,91 +17,91 @@ RATE_WINDOW_S = 60
 
 
 class DenialReason(StrEnum):
-    """Which bound of a gate would have been passed."""
+    """The bound of a limit counter that the request would exceed."""
 
     MONEY = "money"
     REQUESTS = "requests"
     TOKENS = "tokens"
     PARALLEL = "parallel"
     STORE_UNAVAILABLE = "store_unavailable"
-    """nobody can say what is left, and this key may not go on without"""
+    """the store is unavailable, and the key fails closed"""
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """What one exchange keeps from others. Money: nUSD."""
+    """The reservation of one exchange. Money: nUSD."""
 
     exchange_id: str
-    gates: tuple[LimitCounter, ...]
+    counters: tuple[LimitCounter, ...]
     nusd: int
-    """its quote, an upper bound; once it is closed, its charge"""
+    """the quote, an upper bound; once the exchange has ended, its charge"""
     tokens: int
-    """of prompt and completion, likewise"""
+    """of prompt and completion, likewise an upper bound first"""
     at: float = 0.0
-    """Unix seconds, when it was admitted; set by the store's clock where it is 0"""
+    """Unix seconds of admission; 0: the store sets it by its clock"""
 
 
 class LimitLevel(msgspec.Struct, frozen=True, gc=False):
-    """How a gate that bounds requests or tokens stands after an attempt; None: not bounded there."""
+    """Remaining rate of a counter after a reservation attempt; None: not bounded there."""
 
     gate_id: str
     requests_left: int | None = None
     requests_reset_s: float = 0.0
-    """until as many requests are free as there can be"""
+    """seconds until the whole rate is available again"""
     tokens_left: int | None = None
     tokens_reset_s: float = 0.0
 
 
 class Granted(msgspec.Struct, frozen=True, gc=False):
-    """It is held."""
+    """The reservation is made."""
 
     levels: tuple[LimitLevel, ...] = ()
 
 
 class Denied(msgspec.Struct, frozen=True, gc=False):
-    """Nothing is held."""
+    """No reservation is made."""
 
     why: DenialReason
     gate_id: str
-    """the first gate that it does not pass"""
+    """the first counter whose bound the request would exceed"""
     retry_after_s: float | None
-    """when it could pass, if time alone helps: seconds > 0; None: it does not, or nobody knows"""
+    """seconds > 0 until it may pass; None: waiting alone does not help, or unknown"""
     levels: tuple[LimitLevel, ...]
 
 
 class Unseeded(msgspec.Struct, frozen=True, gc=False):
-    """Nothing is held: of these gates it is not known what was spent in their window. Seed them, and ask again."""
+    """No reservation is made: the spend in the window of these counters is unknown. Seed them, and retry."""
 
-    gates: tuple[LimitCounter, ...]
+    counters: tuple[LimitCounter, ...]
 
 
 Verdict = Granted | Denied | Unseeded
 
 
 class SpendTotal(msgspec.Struct, frozen=True, gc=False):
-    """What the ledger says was spent, all entries settled up to `as_of_us` included."""
+    """Spend according to the ledger, including all entries settled up to `as_of_us`."""
 
     gate_id: str
     since: float
     nusd: int
     as_of_us: int
-    """the ledger's clock: Unix time in microseconds"""
+    """Unix time in µs, by the ledger's clock"""
 
 
 class SpendDelta(msgspec.Struct, frozen=True, gc=False):
-    """One entry of the ledger, as far as gates are concerned."""
+    """The effect of one ledger entry on limit counters."""
 
     exchange_id: str
     settled_at_us: int
     started_at: float
     """Unix seconds: an entry counts in the window in which its exchange began"""
     nusd: int
-    """what is added to what was spent; negative for a top-up or a correction"""
+    """added to `spent`; negative for a top-up, or for a correction downwards"""
     gate_ids: tuple[str, ...]
-    """where it counts"""
+    """the counters it is added to"""
 
 
 class CounterState(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a gate. Money: nUSD."""
+    """The state of a limit counter. Money: nUSD."""
 
     gate_id: str
     since: float
@@ -109,6 +109,6 @@ class CounterState(msgspec.Struct, frozen=True, gc=False):
     """None: unseeded"""
     held: int
     open: int
-    """exchanges that run"""
+    """running exchanges"""
     closed: int
-    """exchanges that ended, and that the ledger is not known to have"""
+    """ended exchanges whose entries are not absorbed from the ledger yet"""

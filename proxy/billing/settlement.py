@@ -1,7 +1,7 @@
-"""What is billed of an exchange, and how its record becomes a ledger entry.
+"""The billing policy, and the conversion of a usage record to a ledger entry.
 
-Law: the same record gives the same entry, wherever and however often. The policy is one table, `POLICY`; what
-a provider's configuration sets takes its place, line by line. Counts stay as read, whatever is billed.
+Invariants: The same record gives the same entry, wherever and however often. The policy is one table, `POLICY`; a
+provider's configuration overrides single lines. Counts stay as measured, whatever part of them is billed.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any, assert_never
 
 import msgspec
 
-from proxy.billing.attempts import NAMED, shown
+from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, price_text, rates_for, unpriced
 from proxy.billing.record import BillableParts, Outcome, Price, UsageRecord
 from proxy.metering.usage import Reading, Usage, UsageSource
 
-_SAID = attrgetter(*ENTRY_FIELDS)
-_UNITS = attrgetter(*UNITS)
+_FIELDS_OF = attrgetter(*ENTRY_FIELDS)
+_UNITS_OF = attrgetter(*UNITS)
 
 
 class Situation(StrEnum):
-    """How an exchange ended, as finely as billing needs it. The values are the keys of `bill:` in settings."""
+    """The cases that billing distinguishes. The values are the keys of `bill:` in settings."""
 
     SERVED = "served"
     CLIENT_LEFT = "client_left"
@@ -94,10 +94,10 @@ POLICY: Mapping[Situation, SituationPolicy] = {
 
 
 def situation(outcome: Outcome, *, source: UsageSource, accepted: bool, delivered: bool) -> Situation:
-    """Which line of the policy an ended exchange falls under.
+    """The policy line that applies to an ended exchange.
 
-    `accepted`: the provider had answered with success. `delivered`: generated text or tool calls went to the
-    client, or may have.
+    `accepted`: the provider answered with a success status. `delivered`: generated text or tool calls were sent to the
+    client, or may have been.
     """
     match outcome:
         case Outcome.SERVED:
@@ -124,14 +124,14 @@ def _failed(*, reported: bool, delivered: bool) -> Situation:
     return Situation.FAILED_AFTER_CONTENT if delivered else Situation.FAILED_EMPTY
 
 
-def bills(found: Situation, overrides: Mapping[str, str]) -> BillableParts:
-    """What is billed there: the provider's own line (`Opened.bill`, checked with the settings), or ours."""
-    own = overrides.get(found)
-    return POLICY[found].bills if own is None else BillableParts(own)
+def bills(case: Situation, overrides: Mapping[str, str]) -> BillableParts:
+    """The billable parts: the provider's override (`Opened.bill`, validated with the settings), or `POLICY`."""
+    override = overrides.get(case)
+    return POLICY[case].bills if override is None else BillableParts(override)
 
 
 def entry(record: UsageRecord) -> LedgerEntry:
-    """The ledger line of an ended exchange. Total: every record has one."""
+    """The ledger entry of an ended exchange. Never fails: every record has one."""
     opened, reading = record.opened, record.reading
     usage = reading.usage
     charge_nusd = amount(opened.price, usage, record.bills, reading.service_tier)
@@ -171,7 +171,7 @@ def entry(record: UsageRecord) -> LedgerEntry:
 
 
 def amount(price: Price | None, usage: Usage, billed: BillableParts, service_tier: str | None = None) -> int | None:
-    """nUSD; None: something is billed, and no price is known for it, or for nothing of it."""
+    """nUSD; None: something is billed, but there is no price list, or it has no price for any of the used units."""
     if billed is BillableParts.NOTHING:
         return 0
     if price is None or (usage.in_other_units and unpriced(rates_for(price, None, service_tier), usage)):
@@ -180,15 +180,15 @@ def amount(price: Price | None, usage: Usage, billed: BillableParts, service_tie
 
 
 def incurred(source: str, billed: BillableParts) -> BillableParts:
-    """What the provider charges us for: all that it reports, whatever we bill; else as much as we bill."""
+    """The parts that the provider bills: everything if it reported usage; otherwise assumed equal to `billed`."""
     return BillableParts.EVERYTHING if source == UsageSource.REPORTED else billed
 
 
 def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
-    """What explains the numbers of the entry: the record's own details, and how the money was made."""
+    """The details of the entry: those of the record, and the prices behind its amounts."""
     opened, reading = record.opened, record.reading
     usage, tier = reading.usage, reading.service_tier
-    details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_of_reading(reading)}
+    details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_reading_details(reading)}
     if opened.price is not None:
         details["price"] = price_text(opened.price, usage.prompt_tokens, tier)
         if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, tier), usage):
@@ -196,7 +196,7 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, usage.prompt_tokens, tier)
     if opened.attempts:
-        details[NAMED] = shown(opened.attempts)
+        details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
     if opened.held_usd is not None:
         details["held_usd"] = usd_text(opened.held_usd)
     if charge_nusd is None:
@@ -205,14 +205,14 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
         details["cost_unknown"] = True
     if record.bills is not BillableParts.NOTHING and usage.reported_nothing:
         details["uncounted"] = True
-    if record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _failing(record.outcome):
+    if record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _broke(record.outcome):
         details["delivered_only"] = True
     return details
 
 
-def _of_reading(reading: Reading) -> dict[str, Any]:
+def _reading_details(reading: Reading) -> dict[str, Any]:
     details: dict[str, Any] = {}
-    if any(counts := _UNITS(reading.usage)):
+    if any(counts := _UNITS_OF(reading.usage)):
         details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
     if reading.service_tier is not None:
         details["service_tier"] = reading.service_tier
@@ -225,11 +225,11 @@ def _of_reading(reading: Reading) -> dict[str, Any]:
     return details
 
 
-def _failing(outcome: Outcome) -> bool:
+def _broke(outcome: Outcome) -> bool:
     return outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
 
 
 def content_hash(line: LedgerEntry) -> str:
-    """SHA-256 of all that an entry says, 64 hex digits: tells a repeat (same) from a conflict (other)."""
-    text = msgspec.json.encode(_SAID(line), order="sorted")
+    """SHA-256 of all fields of an entry, 64 hex digits: equal for a repeat, different for a conflict."""
+    text = msgspec.json.encode(_FIELDS_OF(line), order="sorted")
     return hashlib.sha256(text).hexdigest()

@@ -1,1 +1,1 @@
-"""Admission: budgets, limits and rates are reserved here before a request is sent."""
+"""Admission control: budgets and rate limits are checked and reserved before a request is sent."""

@@ -1,11 +1,11 @@
-"""Whether a request may go on, and what its exchange holds until it is settled.
+"""Admission of requests: a reservation at every limit, from admission until the exchange is settled.
 
-Law: no key has a way around this. What no level limits is not held anywhere; everything else is checked and held in one
-step before the exchange is opened, and closed when its record is written. A client waits for one answer of the store,
-once; whatever else there is to tell the store is told behind its back, in the order in which it happened.
+Invariants: No request bypasses admission. A request without limits reserves nothing. Any other is checked and reserved
+in one step before its exchange is opened, and closed when its record is written. A client waits for one reply of the
+store; everything else is sent to the store in the background, in chronological order.
 
-Where the store is down, a key that may go on by its own policy does so within this node's allowance; what it holds
-meanwhile is announced when the store is back.
+During a store outage, keys that fail open are admitted within this node's allowance. Their reservations are announced
+to the store after the outage.
 """
 
 from __future__ import annotations
@@ -24,69 +24,68 @@ from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, Limit
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
 from proxy.foundation.outage import Listener, Outage
 
-# How often the store is asked whether it still has what it was told.
-LOOK_S = 0.5
-# Ends of exchanges that are told in one go.
+# Interval of the check whether the store lost reservations of this node.
+CHECK_S = 0.5
+# Ended exchanges in one call to the store.
 ENDED_MAX = 500
-# So many of those that ended are looked for in the ledger at once; and no sooner after they began, because whoever
-# follows the ledger mostly says by then that it has them.
+# Ended exchanges in one look-up in the ledger, and their least age: the follower reports most of them before that.
 FORGET_MAX, FORGET_S = 1_000, 5.0
-# A store that took so long to fail is left alone as long again: nobody waits for it in vain.
+# If a call takes this long to fail, requests skip the store for the same time instead of waiting for it.
 HANGS_S = 1.0
-# Keys whose gates are at hand.
-PASSAGES_MAX = 4_096
-# A gate that cannot be seeded in so many tries is moving faster than the ledger can be read: it is taken for down.
+# Keys with cached limits.
+CACHED_KEYS_MAX = 4_096
+# After so many tries the spend changes faster than the ledger can be read: treated as an outage.
 SEED_TRIES = 3
-# As long as a client waits for the ledger to say what was spent.
+# The longest wait of a client for a read of the ledger.
 ANSWER_S = 5.0
 
 
 class Observer(Listener, Protocol):
-    """Who wants to know: metrics, and the log. Of outages of the store, too."""
+    """Metrics and the log: denials, and outages of the store."""
 
     def denied(self, why: str) -> None:
         """A request was refused."""
 
 
 class Reservation:
-    """What one exchange holds. `closed` exactly once."""
+    """The reservation of one exchange. `close` it exactly once."""
 
     __slots__ = ("_admission", "_growing", "hold", "levels", "on_short", "spends")
 
     def __init__(self, admission: Admission, hold: Hold, levels: Sequence[LimitLevel], *, spends: bool) -> None:
         self.hold = hold
         self.spends = spends
-        """money is limited"""
+        """True if money is limited"""
         self.levels = levels
-        """none where the store was down"""
+        """empty if the store was unavailable"""
         self.on_short: Callable[[], None] | None = None
-        """called once, when it has grown beyond what is left"""
+        """called once, when the reservation exceeds a budget"""
         self._admission = admission
         self._growing = False
 
     def grow(self, nusd: int) -> None:
-        """The exchange has cost so much by now. Hot: does nothing until that is more than it holds."""
-        if nusd > self.hold.nusd and self.hold.gates and not self._growing:
+        """Record the cost so far. Called often: does nothing until the cost exceeds the reservation."""
+        if nusd > self.hold.nusd and self.hold.counters and not self._growing:
             self._growing = True
-            # A quarter more, so that a long stream does not ask at each of its pieces.
+            # A quarter more, so that a long stream does not call the store for every event.
             self.hold = structs.replace(self.hold, nusd=nusd + nusd // 4)
             self._admission.grow(self)
 
     def grown(self, *, fits: bool) -> None:
-        """The store knows."""
+        """The store has processed `grow`."""
         self._growing = False
         if not fits and self.on_short is not None:
             on_short, self.on_short = self.on_short, None
             on_short()
 
     def close(self, nusd: int, tokens: int) -> None:
-        """The exchange has ended and is charged so much."""
+        """Record the end of the exchange, and its charge."""
         self.on_short = None
         self._admission.close(self, nusd, tokens)
 
 
 class Admission:
-    """One node's. `remember` and `announce` before the first request, then `run` it."""
+    """Admission of one node. Call `remember` and `announce` before the first request, then `run`."""
 
     def __init__(
         self,
@@ -100,10 +99,10 @@ class Admission:
         allowance_nusd: int,
         observer: Observer,
     ) -> None:
-        """`seed`: reads from the ledger what was spent, and tells the store. `settled`: which of these exchanges the
-        ledger has. `tidy`: lets go of what is held and in the sums already. All raise OSError. `on_store_outage`: the
-        policy of keys with a budget that have none of their own. `allowance_nusd`: what all keys together may hold and
-        spend here during one outage of the store."""
+        """`seed`: writes the ledger's spend of these counters to the store. `settled`: filters the exchanges that the
+        ledger has. `tidy`: releases reservations that are in the spend totals already. All raise OSError. `on_store_outage`:
+        the policy of keys with a budget and no policy of their own. `allowance_nusd`: the most that all keys together
+        may reserve and spend on this node during one outage of the store."""
         self._store = store
         self._seed = seed
         self._settled = settled
@@ -112,69 +111,68 @@ class Admission:
         self._on_store_outage = on_store_outage
         self._allowance_nusd = allowance_nusd
         self._observer = observer
-        self._passages: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
-        self._held: dict[str, Reservation] = {}
+        self._resolved: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
+        self._open: dict[str, Reservation] = {}
         self._closed: dict[str, Hold] = {}
-        """ended, at their charges; the ledger is not known to have them. Oldest first"""
-        self._asking: set[str] = set()
+        """ended, at their charges, until the ledger is known to have them; oldest first"""
+        self._reserving: set[str] = set()
         self._ending: list[Hold] = []
-        """in this turn of the event loop"""
+        """ended in this event-loop iteration"""
         self._ended: list[Hold] = []
-        """to be told to the store"""
+        """not reported to the store yet"""
         self._wakeup = asyncio.Event()
         self._growths: set[asyncio.Task[None]] = set()
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._unannounced = False
-        """something was let through that the store has not heard of"""
+        """requests were admitted without the store"""
         self._hangs_until = 0.0
-        """the store is not asked by those who wait for it; in the event loop's time"""
+        """requests skip the store until then; in the event loop's time"""
         self._outage = Outage(observer)
         self._allowed_nusd = 0
-        """held and spent during this outage"""
+        """reserved and spent during this outage"""
 
     @property
     def held_nusd(self) -> int:
-        """What running exchanges hold."""
-        return sum(one.hold.nusd for one in self._held.values())
+        """The sum of the reservations of running exchanges."""
+        return sum(one.hold.nusd for one in self._open.values())
 
     # -- before an exchange
 
     async def admit(
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Reservation | Denied:
-        """Hold this for the exchange at every level. `scopes`: those that limit anything. Nothing is ever held for one
-        that is denied."""
+        """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
         now = self._unix_time()
-        passing = self._passage(key, scopes, now)
-        hold = Hold(exchange_id, passing.gates, nusd, tokens, now)
-        if not passing.gates:
+        resolved = self._resolve(key, scopes, now)
+        hold = Hold(exchange_id, resolved.counters, nusd, tokens, now)
+        if not resolved.counters:
             return Reservation(self, hold, (), spends=False)
-        verdict = await self._asked(hold)
+        verdict = await self._reserve(hold)
         if verdict is None:
             verdict = self._without_store(key, scopes, hold)
         if isinstance(verdict, Denied):
             self._observer.denied(verdict.why)
             return verdict
-        reservation = self._held[exchange_id] = Reservation(self, hold, verdict.levels, spends=passing.spends)
+        reservation = self._open[exchange_id] = Reservation(self, hold, verdict.levels, spends=resolved.spends)
         return reservation
 
-    def _passage(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> ResolvedLimits:
-        known = self._passages.get(key.key_id)
-        if known is not None and known[0] is scopes and known[1].since <= now < known[1].until:
-            return known[1]
-        if len(self._passages) >= PASSAGES_MAX:
-            self._passages.clear()
-        found = resolve_limits(scopes, now)
-        self._passages[key.key_id] = scopes, found
-        return found
+    def _resolve(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> ResolvedLimits:
+        cached = self._resolved.get(key.key_id)
+        if cached is not None and cached[0] is scopes and cached[1].since <= now < cached[1].until:
+            return cached[1]
+        if len(self._resolved) >= CACHED_KEYS_MAX:
+            self._resolved.clear()
+        resolved = resolve_limits(scopes, now)
+        self._resolved[key.key_id] = scopes, resolved
+        return resolved
 
-    async def _asked(self, hold: Hold) -> Granted | Denied | None:
-        """What the store says; None: nobody can say."""
+    async def _reserve(self, hold: Hold) -> Granted | Denied | None:
+        """The store's verdict; None: the store or the ledger is unavailable."""
         time = asyncio.get_running_loop().time
         began = time()
         if began < self._hangs_until:
             return None
-        self._asking.add(hold.exchange_id)
+        self._reserving.add(hold.exchange_id)
         try:
             verdict = await self._store.reserve(hold)
             if isinstance(verdict, Unseeded):
@@ -183,51 +181,51 @@ class Admission:
             if time() - began >= HANGS_S:
                 self._hangs_until = time() + HANGS_S
             self._failed(error)
-        except OSError:  # the ledger is away, which others say; a TimeoutError is one, too
+        except OSError:  # the ledger is unavailable (or a TimeoutError), which the follower reports
             pass
-        except asyncio.CancelledError:  # it may be held all the same
-            self._tell([_nothing(hold)])
+        except asyncio.CancelledError:  # the reservation may exist nevertheless
+            self._queue_ended([_uncharged(hold)])
             raise
         else:
-            self._works()
+            self._recovered()
             return verdict
         finally:
-            self._asking.discard(hold.exchange_id)
+            self._reserving.discard(hold.exchange_id)
         return None
 
     async def _seeded(self, hold: Hold, unseeded: Unseeded) -> Granted | Denied:
         for _ in range(SEED_TRIES):
-            async with asyncio.timeout(ANSWER_S):  # the store itself answers within seconds, or fails
-                await self._seed(unseeded.gates)
+            async with asyncio.timeout(ANSWER_S):  # the store itself has a timeout
+                await self._seed(unseeded.counters)
             verdict = await self._store.reserve(hold)
             if not isinstance(verdict, Unseeded):
                 return verdict
             unseeded = verdict
-        raise OSError("what was spent could not be read from the ledger in time")
+        raise OSError("budgets: the spend changed during every read of the ledger")
 
     def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold) -> Granted | Denied:
-        """Go on by the key's policy, within the allowance."""
+        """Apply the key's policy for outages, within the allowance."""
         spends = any(scope.limits.spends for scope in scopes)
         policy = key.on_store_outage or (self._on_store_outage if spends else OnStoreOutage.FAIL_OPEN)
         if policy is OnStoreOutage.FAIL_OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
             self._allowed_nusd += hold.nusd
             self._unannounced = True
             return Granted(())
-        # An answer may have been lost, and not the reservation: what is held for nobody is let go.
-        self._tell([_nothing(hold)])
-        return Denied(DenialReason.STORE_UNAVAILABLE, hold.gates[0].gate_id, None, ())
+        # If only the reply was lost, the reservation exists: release it.
+        self._queue_ended([_uncharged(hold)])
+        return Denied(DenialReason.STORE_UNAVAILABLE, hold.counters[0].gate_id, None, ())
 
-    # -- while it runs, and after
+    # -- during an exchange, and at its end
 
     def grow(self, reservation: Reservation) -> None:
-        """Tell the store that a running exchange holds more than it did."""
+        """Raise the reservation of a running exchange in the store."""
         task = asyncio.get_running_loop().create_task(self._grow(reservation))
         self._growths.add(task)
         task.add_done_callback(self._growths.discard)
 
     async def _grow(self, reservation: Reservation) -> None:
         hold = reservation.hold
-        fits = True  # where nobody can say, what runs goes on
+        fits = True  # during an outage, running exchanges continue
         try:
             fits = await self._store.grow(hold.exchange_id, hold.nusd)
         except OSError as error:
@@ -235,122 +233,123 @@ class Admission:
         reservation.grown(fits=fits)
 
     def close(self, reservation: Reservation, nusd: int, tokens: int) -> None:
-        """It ended."""
+        """Record the end of an exchange, and its charge."""
         hold = reservation.hold
-        if self._held.pop(hold.exchange_id, None) is None:
+        if self._open.pop(hold.exchange_id, None) is None:
             return
-        ended = Hold(hold.exchange_id, hold.gates, nusd if reservation.spends else 0, tokens, hold.at)
+        ended = Hold(hold.exchange_id, hold.counters, nusd if reservation.spends else 0, tokens, hold.at)
         if ended.nusd:
             self._closed[hold.exchange_id] = ended
         self._ending.append(ended)
-        if len(self._ending) == 1:  # those that end in the same turn are told together
-            asyncio.get_running_loop().call_soon(self._end)
+        if len(self._ending) == 1:  # exchanges that end in the same event-loop iteration share one call
+            asyncio.get_running_loop().call_soon(self._close_ending)
 
-    def _end(self) -> None:
+    def _close_ending(self) -> None:
         ending, self._ending = self._ending, []
         if ending:
-            self._store.close_soon(ending, self._tell)
+            self._store.close_soon(ending, self._queue_ended)
 
     def remember(self, ended: Iterable[Hold]) -> None:
-        """What earlier runs of this node ended, and the ledger is not known to have."""
+        """Add exchanges that ended before a restart of this node, unless the ledger is known to have them."""
         self._closed.update((hold.exchange_id, hold) for hold in ended)
 
-    def _tell(self, ended: Iterable[Hold]) -> None:
+    def _queue_ended(self, ended: Iterable[Hold]) -> None:
         self._ended += ended
         self._wakeup.set()
 
-    # -- telling the store
+    # -- background calls to the store
 
     async def run(self) -> None:
-        """For ever: tells the store what ended, and all again when it may have forgotten. Ends by being cancelled."""
+        """Report ended exchanges to the store, and re-announce reservations after a loss, until cancelled."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._wakeup.wait()
-            await self._tried(self._tell_ended)
-            await self._tried(self._look)
+            await self._attempt(self._report_ended)
+            await self._attempt(self._check_store)
             if self._outage.lasts:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_S)
 
     async def announce(self) -> None:
-        """Make the store's holds of this node what this node knows. Raises BudgetsUnavailable."""
+        """Replace this node's reservations in the store by those in memory. Raises BudgetsUnavailable."""
         self._unannounced = False
         try:
-            await self._store.announce(self._own)
+            await self._store.announce(self._own_holds)
         except BaseException:
             self._unannounced = True
             raise
-        with suppress(OSError):  # of what had ended, the ledger may have told meanwhile; if not now, then soon
+        with suppress(OSError):  # a later call releases what the ledger has already
             await self._tidy()
 
     async def aclose(self) -> None:
-        """Tell what is left to tell, and let go."""
-        self._end()
+        """Report the remaining ended exchanges, and close the store."""
+        self._close_ending()
         for task in list(self._growths):
             task.cancel()
-        await self._tried(self._tell_ended)
+        await self._attempt(self._report_ended)
         await self._store.aclose()
 
-    async def _look(self) -> None:
-        """At most once in LOOK_S."""
+    async def _check_store(self) -> None:
+        """Re-announce after a loss, and forget settled exchanges; at most once in CHECK_S."""
         now = asyncio.get_running_loop().time()
-        if now < self._look_at:
+        if now < self._check_at:
             return
-        self._look_at = now + LOOK_S
+        self._check_at = now + CHECK_S
         if self._unannounced or not await self._store.heartbeat():
             await self.announce()
-        await self._forget()
+        await self._forget_settled()
 
     def forget(self, exchange_ids: Iterable[str]) -> None:
-        """The ledger has these."""
+        """Forget ended exchanges that the ledger has."""
         for exchange_id in exchange_ids:
             self._closed.pop(exchange_id, None)
 
-    async def _forget(self) -> None:
-        """Those of the oldest that the ledger has, page after page as long as it has all of one."""
-        known = True
-        while known and (oldest := self._overdue()):
+    async def _forget_settled(self) -> None:
+        """Forget the oldest that the ledger has: page by page, as long as it has a whole page."""
+        all_settled = True
+        while all_settled and (oldest := self._overdue()):
             try:
                 settled = await self._settled(oldest)
-            except OSError:  # the ledger is away, which others say
+            except OSError:  # the ledger is unavailable, which the follower reports
                 return
             self.forget(settled)
-            known = len(settled) == len(oldest)
+            all_settled = len(settled) == len(oldest)
 
     def _overdue(self) -> list[str]:
         now = self._unix_time()
         oldest = islice(self._closed.values(), FORGET_MAX)
-        return [one.exchange_id for one in oldest if abs(now - one.at) >= FORGET_S]  # also if the clock was put back
+        return [one.exchange_id for one in oldest if abs(now - one.at) >= FORGET_S]  # also if the clock was set back
 
-    async def _tell_ended(self) -> None:
+    async def _report_ended(self) -> None:
         self._wakeup.clear()
         while self._ended:
-            telling = self._ended[:ENDED_MAX]
-            await self._store.close(telling)
-            del self._ended[: len(telling)]
+            batch = self._ended[:ENDED_MAX]
+            await self._store.close(batch)
+            del self._ended[: len(batch)]
 
-    async def _tried(self, what: Callable[[], Awaitable[None]]) -> None:
+    async def _attempt(self, step: Callable[[], Awaitable[None]]) -> None:
         try:
-            await what()
-        except Exception as error:  # noqa: BLE001  the store is away, or a bug: to be seen, not to end all telling
+            await step()
+        except Exception as error:  # noqa: BLE001  an outage, or a bug: reported, and the loop continues
             self._failed(error)
         else:
-            self._works()
+            self._recovered()
 
-    def _own(self) -> OwnHolds:
-        """At one instant. What ended for nothing, and was not told yet, is no longer held by anybody."""
-        return OwnHolds([one.hold for one in self._held.values()], list(self._closed.values()), frozenset(self._asking))
+    def _own_holds(self) -> OwnHolds:
+        """A snapshot. Exchanges that ended without a charge are left out, even if not reported yet."""
+        running = [one.hold for one in self._open.values()]
+        return OwnHolds(running, list(self._closed.values()), frozenset(self._reserving))
 
     def _failed(self, error: Exception) -> None:
         if not self._outage.lasts:
             self._allowed_nusd = 0
         self._outage.began(error)
 
-    def _works(self) -> None:
+    def _recovered(self) -> None:
         if not self._ended:
             self._outage.over()
 
 
-def _nothing(hold: Hold) -> Hold:
-    """It ended, and is charged nothing."""
+def _uncharged(hold: Hold) -> Hold:
+    """The hold of an exchange that ended without a charge."""
     return structs.replace(hold, nusd=0, tokens=0)

@@ -1,4 +1,4 @@
-"""What goes on with budgets, in metrics and in the log."""
+"""Events of budgets, as metrics and log lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class AdmissionObserver(OutageLog):
-    """What admission meets."""
+    """Events of admission."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         super().__init__("budgets", metrics.outages.inc)
@@ -24,49 +24,49 @@ class AdmissionObserver(OutageLog):
         self._metrics.rejections.labels(why).inc()
 
     def claim_failed(self, error: OSError) -> None:
-        """The end of a request could not be written down."""
+        """The end of a request could not be recorded in its idempotency claim."""
         self._metrics.claims_failed.inc()
-        _log.error("idempotency: %s", error)
+        _log.error("idempotency claim not updated, a repeat of the request gets 409 until it expires: %s", error)
 
 
 class FollowerObserver(OutageLog):
-    """What follows the ledger."""
+    """Events of the follower of the ledger."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         super().__init__("following the ledger")
         self._metrics = metrics
 
     def absorbed(self, entries: int) -> None:
-        """So many more are in the sums."""
+        """Entries were added to the spend totals."""
         self._metrics.applied.inc(entries)
 
     def drift(self, nusd: int) -> None:
-        """The sums were compared with the ledger."""
+        """The spend totals were compared with the ledger."""
         self._metrics.drift.set(nusd / NUSD_PER_USD)
         if nusd:
-            _log.error("sums of budgets differ from the ledger by %d nUSD: tokenweir budgets rebuild", nusd)
+            _log.error("budget spend totals differ from the ledger by %d nUSD: run `tokenweir budgets rebuild`", nusd)
 
 
 class ThresholdObserver:
-    """What is noticed of budgets."""
+    """Alerts of budgets."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         self._metrics = metrics
 
     def noticed(self, alert: Alert) -> None:
-        """So much of a budget is spent."""
+        """A threshold of a budget was reached."""
         self._metrics.alerts.labels(str(alert.threshold)).inc()
         _log.warning("budget of %s: %d %% spent", alert.scope_id, alert.threshold)
 
 
 class WebhookObserver(OutageLog):
-    """What goes out about it."""
+    """Delivery of alerts by webhook."""
 
     def __init__(self, metrics: BudgetMetrics) -> None:
         super().__init__("sending webhooks")
         self._metrics = metrics
 
     def unsent(self, alert: Alert, why: str, *, given_up: bool) -> None:
-        """A try failed."""
+        """A delivery attempt failed."""
         self._metrics.webhook_failures.inc()
-        _log.warning("webhook %s %s: %s", alert.alert_id, "is given up" if given_up else "will be tried again", why)
+        _log.warning("webhook %s %s: %s", alert.alert_id, "abandoned" if given_up else "failed, will be retried", why)

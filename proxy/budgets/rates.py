@@ -1,7 +1,7 @@
-"""Requests and tokens of the last 60 s, for one gate. Pure: time is given, as Unix seconds.
+"""Requests and tokens of the last 60 s at one limit counter. Pure: the time is a parameter, in Unix seconds.
 
-Law: never more than the bound in any 60 s, wherever they begin; and what was counted is free again within 61 s. Counts
-are kept in buckets of one second, and a bucket counts until all of it is older than the window.
+Invariants: In no period of 60 s more than the bound is counted; counts are free again within 61 s. Counts are in
+buckets of one second, and a bucket counts until all of it is older than the window.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from itertools import chain
 
 from proxy.billing.reservation import RATE_WINDOW_S
 
-# From the beginning of a bucket until the last of it is older than the window.
+# From the start of a bucket until its end is older than the window.
 BUCKET_S = RATE_WINDOW_S + 1
 
 
 class Window:
-    """The buckets of one gate, oldest first: the second it began, requests, tokens."""
+    """Buckets, oldest first: start in Unix seconds, requests, tokens."""
 
     __slots__ = ("_buckets",)
 
-    def __init__(self, kept: bytes | None, now: float) -> None:
-        """`kept`: what `packed` gave; of it, what still counts at `now`.
+    def __init__(self, stored: bytes | None, now: float) -> None:
+        """`stored`: the result of `packed`. Buckets that do not count at `now` any more are dropped.
 
-        A clock that was put back leaves buckets in the future. They count, but for no longer than two windows.
+        A clock that was set back leaves buckets in the future. They count, but for at most two windows.
         """
-        buckets = array("q", kept or b"")
+        buckets = array("q", stored or b"")
         second = int(now)
         oldest, newest = second - RATE_WINDOW_S, second + RATE_WINDOW_S
         if buckets and not oldest <= buckets[0] <= buckets[-3] <= newest:
@@ -35,16 +35,16 @@ class Window:
 
     @property
     def requests(self) -> int:
-        """How many count."""
+        """Requests in the window."""
         return sum(self._buckets[1::3])
 
     @property
     def tokens(self) -> int:
-        """How many count."""
+        """Tokens in the window."""
         return sum(self._buckets[2::3])
 
     def add(self, second: int, requests: int, tokens: int) -> None:
-        """Count these in the bucket of `second`. Either may be negative: a correction, never to below 0."""
+        """Count these in the bucket of `second`. Negative counts correct it, but never to below 0."""
         buckets = self._buckets
         at = len(buckets)
         while at and buckets[at - 3] > second:
@@ -56,11 +56,11 @@ class Window:
             buckets[at:at] = array("q", (second, requests, max(0, tokens)))
 
     def correct(self, second: int, tokens: int) -> None:
-        """So many tokens more, or fewer, in that bucket, if it is still there."""
+        """Add tokens (may be negative) to that bucket, if it still exists."""
         self.add(second, 0, tokens)
 
     def wait_s(self, *, requests: int = 0, tokens: int = 0, now: float) -> float | None:
-        """Until so many of those that count do so no longer; seconds > 0. None: there are not so many."""
+        """Seconds > 0 until this many counts leave the window; None: the window does not have so many."""
         buckets = self._buckets
         for at in range(0, len(buckets), 3):
             requests -= buckets[at + 1]
@@ -70,15 +70,15 @@ class Window:
         return None
 
     def requests_reset_s(self, now: float) -> float:
-        """Until no request counts any more."""
+        """Seconds until the window has no requests."""
         return self._reset_s(1, now)
 
     def tokens_reset_s(self, now: float) -> float:
-        """Until no token does."""
+        """Seconds until the window has no tokens."""
         return self._reset_s(2, now)
 
     def packed(self) -> bytes:
-        """To be kept, on this machine: its words are in the order of the machine's own bytes."""
+        """For storage on this machine only: 64-bit integers in native byte order."""
         return self._buckets.tobytes()
 
     def _reset_s(self, column: int, now: float) -> float:

@@ -1,7 +1,7 @@
-"""In which life of a store the ledger is being read, gate by gate.
+"""The store generation for which the spend of a counter is being read from the ledger.
 
-Law: what was read for a store that has lost everything since is not told to the one that came after: what was settled
-meanwhile would be in no sum, and held by nobody any more.
+Invariant: a spend total read for one generation of the store is not written to a later one. Entries settled in between
+would be missing from it, and nothing would be reserved for them either.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Iterable
 
 from proxy.billing.limits import LimitCounter
 
-# Readings that never came to anything leave 100 bytes each. Beyond this they are forgotten, and any sum is believed.
-READINGS_MAX = 10_000
+# Unfinished reads take 100 bytes each. Beyond this number they are dropped, and every spend total is accepted.
+READS_MAX = 10_000
 
 
 class SeedGenerations:
-    """One handle's."""
+    """The reads of one store handle."""
 
     def __init__(self) -> None:
-        self._lives: dict[str, str] = {}
+        self._generations: dict[str, str] = {}
 
-    def begin(self, gates: Iterable[LimitCounter], life: str) -> None:
-        """These were said to be unseeded. A reading that others began earlier may be shared: the first counts."""
-        if len(self._lives) > READINGS_MAX:
-            self._lives.clear()
-        for gate in gates:
-            self._lives.setdefault(gate.gate_id, life)
+    def begin(self, counters: Iterable[LimitCounter], generation: str) -> None:
+        """Record that these counters were unseeded. A read may be shared: the earliest generation is kept."""
+        if len(self._generations) > READS_MAX:
+            self._generations.clear()
+        for counter in counters:
+            self._generations.setdefault(counter.gate_id, generation)
 
     def end(self, gate_id: str) -> str:
-        """The life in which it began; empty: nobody was told to read."""
-        return self._lives.pop(gate_id, "")
+        """The generation in which the read began; empty: not recorded."""
+        return self._generations.pop(gate_id, "")

@@ -1,8 +1,8 @@
-"""Budgets of which much is spent: who is to be told, and who was.
+"""Budget alerts: detection of reached thresholds, and the delivery queue in the ledger's database.
 
-Law: a scope, a window, a budget and a threshold make one alert, whoever notices it, and however often. It is told at
-least once, or given up after a day. Who tells it claims it first, by moving on the time of its next try: if that one
-dies, another does.
+Invariants: A scope, a window, a budget and a threshold make one alert, no matter which node detects it, and how often.
+An alert is delivered at least once, or abandoned after a day. A sender claims an alert first, by moving the time of its
+next attempt: if the sender dies, another one retries.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ THRESHOLDS = (50, 80, 100)
 """in percent of a budget"""
 
 OPEN, SENT, GIVEN_UP = "open", "sent", "given_up"
-"""states of an alert: somebody is to be told; was told; could not be told in time"""
+"""states of an alert: to be delivered; delivered; abandoned"""
 
 RETRY_S_MIN, RETRY_S_MAX = 10.0, 3_600.0
 GIVE_UP_S = 86_400.0
 
-# Longer than any try takes; as long, an alert whose sender died waits for another.
+# Longer than any delivery attempt. An alert of a dead sender waits this long.
 CLAIM_S = 60.0
 
-# Beginnings of a window that lie closer together than this are the same: no window is a second long.
+# Window starts closer together than this are equal: windows are longer than a second.
 _SAME_S = 0.001
 _ERROR_CHARS_MAX = 200
 _COLUMNS = budget_alerts.c
 
 KEY = "key"
-"""kind of the subjects that are no accounts"""
+"""kind of a subject that is no account"""
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """Whose budget it is."""
+    """The owner of a budget."""
 
     scope_id: str
     kind: str
@@ -55,25 +55,25 @@ class Subject(msgspec.Struct, frozen=True):
     minted_at: float
 
     def window_end(self, since: float) -> float | None:
-        """When the window ends that began then; None: never, or it is no window of theirs any more."""
+        """End of the window that began at `since`; None: never, or the current limits have no such window."""
         limits = self.limits
-        middle = since + 2 * _SAME_S  # not to be taken for the end of the window before
+        middle = since + 2 * _SAME_S  # safely inside the window, despite rounding
         if abs(window_start(limits.budget_window, self.minted_at, middle) - since) > _SAME_S:
             return None
         return window_end(limits.budget_window, self.minted_at, middle)
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """As the ledger has it. Money: nUSD. Times: Unix seconds."""
+    """A row of `budget_alerts`. Money: nUSD. Times: Unix seconds."""
 
     alert_id: str
     scope_id: str
     threshold: int
     """percent"""
     since: float
-    """when the window began; 0: with the scope"""
+    """start of the window; 0: lifetime"""
     spent_usd: int
-    """when it was noticed"""
+    """at the time of detection"""
     budget_usd: int
     created_at: float
     state: str
@@ -83,29 +83,29 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 def subjects(engine: Engine, scope_ids: Collection[str]) -> dict[str, Subject]:
-    """Those of these that there are. Raises LedgerUnavailable."""
+    """The existing keys and accounts with these ids. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         return {one.scope_id: one for ids in batches(scope_ids, IDS_MAX) for one in _subjects(connection, ids)}
 
 
-def passed(engine: Engine, standings: Iterable[CounterState], now: float) -> list[Alert]:
-    """The thresholds that these gates have passed in the window of `now`, by what is spent: what is held may yet be
-    given back. Raises LedgerUnavailable."""
-    spent = {one.gate_id: one for one in standings if one.spent}
+def reached(engine: Engine, states: Iterable[CounterState], now: float) -> list[Alert]:
+    """Alerts for the thresholds that the spend of these counters has reached in the current window. Reservations do not
+    count: they may be released. Raises LedgerUnavailable."""
+    spent = {one.gate_id: one for one in states if one.spent}
     return [
         alert
         for subject in subjects(engine, spent).values()
-        for alert in _passed(subject, spent[subject.scope_id], now)
+        for alert in _reached(subject, spent[subject.scope_id], now)
     ]
 
 
-def notice(engine: Engine, found: Sequence[Alert]) -> list[Alert]:
-    """Put down those that nobody has noticed yet; → these. Raises LedgerUnavailable."""
+def record_new(engine: Engine, alerts: Sequence[Alert]) -> list[Alert]:
+    """Insert the alerts that are not recorded yet, and return them. Raises LedgerUnavailable."""
     known = select(_COLUMNS.alert_id).where(_COLUMNS.alert_id.in_(bindparam("ids", expanding=True)))
     with reading(engine) as connection:
-        ids = batches([one.alert_id for one in found], IDS_MAX)
-        there = {one for some in ids for one in connection.execute(known, {"ids": some}).scalars()}
-    new = sorted((one for one in found if one.alert_id not in there), key=lambda one: one.alert_id)
+        ids = batches([one.alert_id for one in alerts], IDS_MAX)
+        recorded = {one for some in ids for one in connection.execute(known, {"ids": some}).scalars()}
+    new = sorted((one for one in alerts if one.alert_id not in recorded), key=lambda one: one.alert_id)
     if not new:
         return []
     with writing(engine) as connection:
@@ -115,31 +115,32 @@ def notice(engine: Engine, found: Sequence[Alert]) -> list[Alert]:
 
 
 def claim(engine: Engine, now: float, limit: int) -> list[Alert]:
-    """Open alerts whose time has come, oldest first, which nobody else gets for CLAIM_S. Raises LedgerUnavailable."""
+    """Claim up to `limit` due alerts, the longest due first, for CLAIM_S. Raises LedgerUnavailable."""
     due = select(budget_alerts).where(_COLUMNS.state == OPEN, _COLUMNS.next_at <= now).order_by(_COLUMNS.next_at)
     with reading(engine) as connection:
-        found = [Alert(*row) for row in connection.execute(due.limit(limit))]
-    if not found:
+        alerts = [Alert(*row) for row in connection.execute(due.limit(limit))]
+    if not alerts:
         return []
-    claimed = [structs.replace(one, next_at=now + CLAIM_S, tries=one.tries + 1) for one in found]
+    claimed = [structs.replace(one, next_at=now + CLAIM_S, tries=one.tries + 1) for one in alerts]
     with writing(engine) as connection:
-        pairs = zip(found, claimed, strict=True)
-        return [mine for one, mine in pairs if _moved(connection, one, next_at=mine.next_at, tries=mine.tries)]
+        pairs = zip(alerts, claimed, strict=True)
+        return [new for old, new in pairs if _updated(connection, old, next_at=new.next_at, tries=new.tries)]
 
 
-def told(engine: Engine, alert: Alert) -> None:
-    """It has arrived. Raises LedgerUnavailable: then it will arrive once more."""
-    mine = (_COLUMNS.alert_id == alert.alert_id) & (_COLUMNS.state != SENT)
+def mark_sent(engine: Engine, alert: Alert) -> None:
+    """Record the delivery. Raises LedgerUnavailable: then the alert will be delivered again."""
+    unsent = (_COLUMNS.alert_id == alert.alert_id) & (_COLUMNS.state != SENT)
     with writing(engine) as connection:
-        connection.execute(update(budget_alerts).where(mine).values(state=SENT, last_error=None))
+        connection.execute(update(budget_alerts).where(unsent).values(state=SENT, last_error=None))
 
 
-def untold(engine: Engine, alert: Alert, why: str, now: float) -> str:
-    """It could not be told by whoever claimed it: later, or no more. → its state. Raises LedgerUnavailable."""
+def mark_failed(engine: Engine, alert: Alert, why: str, now: float) -> str:
+    """Record a failed delivery of a claimed alert: it is retried later, or abandoned. Returns its state.
+    Raises LedgerUnavailable."""
     wait_s = min(RETRY_S_MIN * 2.0 ** min(alert.tries - 1, 20), RETRY_S_MAX)
     state = OPEN if now + wait_s < alert.created_at + GIVE_UP_S else GIVEN_UP
     with writing(engine) as connection:
-        _moved(connection, alert, state=state, next_at=now + wait_s, last_error=why[:_ERROR_CHARS_MAX])
+        _updated(connection, alert, state=state, next_at=now + wait_s, last_error=why[:_ERROR_CHARS_MAX])
     return state
 
 
@@ -150,8 +151,8 @@ def history(engine: Engine) -> list[Alert]:
         return [Alert(*row) for row in rows]
 
 
-def _moved(connection: Connection, alert: Alert, **values: Any) -> bool:
-    """Change it if it is still as it was read; False: somebody else was faster."""
+def _updated(connection: Connection, alert: Alert, **values: Any) -> bool:
+    """Update the row unless it changed since `alert` was read; False: another sender changed it."""
     as_read = (_COLUMNS.alert_id == alert.alert_id) & (_COLUMNS.state == OPEN) & (_COLUMNS.next_at == alert.next_at)
     return connection.execute(update(budget_alerts).where(as_read).values(values)).rowcount == 1
 
@@ -168,12 +169,12 @@ def _subjects(connection: Connection, scope_ids: Collection[str]) -> Iterator[Su
             yield Subject(scope_id, kind, name, limits_of(limits), minted_at)
 
 
-def _passed(subject: Subject, standing: CounterState, now: float) -> Iterator[Alert]:
-    limits, spent = subject.limits, standing.spent or 0
+def _reached(subject: Subject, counter: CounterState, now: float) -> Iterator[Alert]:
+    limits, spent = subject.limits, counter.spent or 0
     if limits.budget_usd is None:
         return
     since = window_start(limits.budget_window, subject.minted_at, now)
-    if abs(since - standing.since) > _SAME_S:  # of another window: nobody can do anything about it any more
+    if abs(since - counter.since) > _SAME_S:  # of an earlier window: an alert would be useless
         return
     for threshold in THRESHOLDS:
         if 100 * spent >= threshold * limits.budget_usd:
@@ -193,6 +194,6 @@ def _passed(subject: Subject, standing: CounterState, now: float) -> Iterator[Al
 
 
 def _alert_id(scope_id: str, since: float, threshold: int, budget_nusd: int) -> str:
-    """The same wherever it is noticed."""
+    """The same on every node."""
     text = f"{scope_id}\n{round(since * 1e6)}\n{threshold}\n{budget_nusd}"
     return f"alert_{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -1,7 +1,7 @@
-"""Whether a request passes its gates, as they stand. Pure.
+"""The decision on a reservation, from the state of its limit counters. Pure.
 
-Law: every gate is looked at, and nothing is decided twice: what a store keeps goes in, a verdict comes out. Redis's
-script decides the same (`budget_scripts.py`); one contract suite runs against both.
+Invariant: all counters are checked. The Redis script (`redis/scripts.py`) decides the same; one contract test suite
+runs against both.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from proxy.budgets.rates import Window
 
 
 class UsedAmounts:
-    """One gate, as a store has it."""
+    """A limit counter with its stored amounts."""
 
-    __slots__ = ("gate", "held", "known", "running", "spent", "window")
+    __slots__ = ("counter", "held", "running", "spent", "stored", "window")
 
     def __init__(
-        self, gate: LimitCounter, *, spent: int | None, held: int, running: int, window: Window | None, known: bool
+        self, counter: LimitCounter, *, spent: int | None, held: int, running: int, window: Window | None, stored: bool
     ) -> None:
-        self.gate = gate
+        self.counter = counter
         self.spent = spent
-        """None: not known for the gate's window"""
+        """None: unknown for the counter's window"""
         self.held = held
         self.running = running
         self.window = window
-        """None: rates are not bounded"""
-        self.known = known
-        """the store has a row of it"""
+        """None: no rate is bounded"""
+        self.stored = stored
+        """the store has a row for the counter"""
 
 
 def verdict(hold: Hold, states: Sequence[UsedAmounts], now: float) -> Verdict:
-    """Granted means: if it is held now. What is not seeded comes before all else."""
-    if unseeded := [one.gate for one in states if one.spent is None and one.gate.nusd_max is not None]:
+    """The verdict on `hold`; the caller reserves if it is Granted. Unseeded takes precedence over Denied."""
+    if unseeded := [one.counter for one in states if one.spent is None and one.counter.nusd_max is not None]:
         return Unseeded(tuple(unseeded))
     failures = [failure for one in states if not passes(one, hold.nusd, 1) for failure in _failures(hold, one, now)]
     if not failures:
@@ -46,51 +46,51 @@ def verdict(hold: Hold, states: Sequence[UsedAmounts], now: float) -> Verdict:
 
 
 def levels(states: Iterable[UsedAmounts], now: float) -> tuple[LimitLevel, ...]:
-    """How those stand that bound rates; `now`: Unix seconds."""
-    return tuple([_level(one.gate, one.window, now) for one in states if one.window is not None])
+    """The remaining rates of the counters that bound rates; `now`: Unix seconds."""
+    return tuple([_level(one.counter, one.window, now) for one in states if one.window is not None])
 
 
 def passes(state: UsedAmounts, nusd: int, count: int) -> bool:
-    """True if there is room for all of so many exchanges, which hold so much together, and it is quickly seen; where
-    not, `verdict` says of each whether, and why."""
-    gate = state.gate
+    """A quick check: True if `count` exchanges that reserve `nusd` in total all fit. If False, decide each one by
+    `verdict`."""
+    counter = state.counter
     return (
-        (gate.nusd_max is None or (state.spent is not None and state.spent + state.held + nusd <= gate.nusd_max))
+        (counter.nusd_max is None or (state.spent is not None and state.spent + state.held + nusd <= counter.nusd_max))
         and state.window is None
-        and (gate.parallel is None or state.running + count <= gate.parallel)
+        and (counter.parallel is None or state.running + count <= counter.parallel)
     )
 
 
-def bounds_rate(gate: LimitCounter) -> bool:
-    """True if requests or tokens of the last 60 s are counted there."""
-    return gate.rpm is not None or gate.tpm is not None
+def bounds_rate(counter: LimitCounter) -> bool:
+    """True if the counter limits requests or tokens of the last 60 s."""
+    return counter.rpm is not None or counter.tpm is not None
 
 
-def bounds_holds(gate: LimitCounter) -> bool:
-    """True if it matters there what all nodes hold."""
-    return gate.nusd_max is not None or gate.parallel is not None
+def bounds_holds(counter: LimitCounter) -> bool:
+    """True if the verdict depends on the reservations of all nodes."""
+    return counter.nusd_max is not None or counter.parallel is not None
 
 
 def _failures(hold: Hold, state: UsedAmounts, now: float) -> list[tuple[DenialReason, str, float | None]]:
-    """Each bound of the gate that would be passed, and when time alone would have helped."""
-    gate, window = state.gate, state.window
-    found: list[tuple[DenialReason, str, float | None]] = []
-    if gate.nusd_max is not None and (state.spent or 0) + state.held + hold.nusd > gate.nusd_max:
-        found.append((DenialReason.MONEY, gate.gate_id, None))
-    if gate.rpm is not None and window is not None and (surplus := window.requests + 1 - gate.rpm) > 0:
-        found.append((DenialReason.REQUESTS, gate.gate_id, window.wait_s(requests=surplus, now=now)))
-    if gate.tpm is not None and window is not None and (surplus := window.tokens + hold.tokens - gate.tpm) > 0:
-        found.append((DenialReason.TOKENS, gate.gate_id, window.wait_s(tokens=surplus, now=now)))
-    if gate.parallel is not None and state.running >= gate.parallel:
-        found.append((DenialReason.PARALLEL, gate.gate_id, None))
-    return found
+    """Every bound that would be exceeded, with the counter's id and the seconds to wait (None: no help)."""
+    counter, window = state.counter, state.window
+    failures: list[tuple[DenialReason, str, float | None]] = []
+    if counter.nusd_max is not None and (state.spent or 0) + state.held + hold.nusd > counter.nusd_max:
+        failures.append((DenialReason.MONEY, counter.gate_id, None))
+    if counter.rpm is not None and window is not None and (surplus := window.requests + 1 - counter.rpm) > 0:
+        failures.append((DenialReason.REQUESTS, counter.gate_id, window.wait_s(requests=surplus, now=now)))
+    if counter.tpm is not None and window is not None and (surplus := window.tokens + hold.tokens - counter.tpm) > 0:
+        failures.append((DenialReason.TOKENS, counter.gate_id, window.wait_s(tokens=surplus, now=now)))
+    if counter.parallel is not None and state.running >= counter.parallel:
+        failures.append((DenialReason.PARALLEL, counter.gate_id, None))
+    return failures
 
 
-def _level(gate: LimitCounter, window: Window, now: float) -> LimitLevel:
+def _level(counter: LimitCounter, window: Window, now: float) -> LimitLevel:
     return LimitLevel(
-        gate.gate_id,
-        None if gate.rpm is None else max(0, gate.rpm - window.requests),
-        0.0 if gate.rpm is None else window.requests_reset_s(now),
-        None if gate.tpm is None else max(0, gate.tpm - window.tokens),
-        0.0 if gate.tpm is None else window.tokens_reset_s(now),
+        counter.gate_id,
+        None if counter.rpm is None else max(0, counter.rpm - window.requests),
+        0.0 if counter.rpm is None else window.requests_reset_s(now),
+        None if counter.tpm is None else max(0, counter.tpm - window.tokens),
+        0.0 if counter.tpm is None else window.tokens_reset_s(now),
     )

@@ -1,1 +1,1 @@
-"""API keys and Idempotency-Keys: which key a request has, and whether the request came before."""
+"""API keys and Idempotency-Keys: authentication of a request, and detection of repeated requests."""

@@ -1,6 +1,7 @@
-"""Claims on one machine, in a SQLite file that its processes share. Law: see ClaimStore; a claim survives the process.
+"""Idempotency claims of one machine, in a SQLite file that its processes share.
 
-Its calls are short (tens of microseconds) and come once for each request that has an `Idempotency-Key`.
+Invariants: see ClaimStore; a claim survives the process. Calls run on the event loop: each takes tens of microseconds,
+once per request with an `Idempotency-Key`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.keys.idempotency import ClaimsUnavailable
 
-# As long as a request waits for another process's write; one takes well under a millisecond.
+# The longest wait for another process's write, which takes well under a millisecond.
 BUSY_S = 1.0
-# Old claims are looked for once in so many new ones.
+# Expired claims are deleted once per this many new claims.
 _TIDY_EVERY = 256
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS claims (
@@ -35,8 +36,8 @@ class LocalClaims:
         """Raises ClaimsUnavailable if the file cannot be used."""
         self._retention_s = retention_s
         self._unix_time = unix_time
-        self._made = 0
-        with _mapped(), _alone(path):  # SQLite does not wait for another process that switches WAL on, too
+        self._claimed = 0
+        with _mapped(), _locked(path):  # SQLite does not wait while another process switches WAL on
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -48,17 +49,17 @@ class LocalClaims:
         now = self._unix_time()
         with _mapped():
             self._db.execute("DELETE FROM claims WHERE name = ? AND until <= ?", (name, now))
-            made = self._db.execute(
+            inserted = self._db.execute(
                 "INSERT INTO claims VALUES (?, ?, ?, 0, NULL, ?) ON CONFLICT DO NOTHING",
                 (name, body, exchange_id, now + self._retention_s),
             ).rowcount
-            if made:
+            if inserted:
                 self._tidy(now)
                 return None
             row = self._db.execute(
                 "SELECT exchange_id, body, ended, answer FROM claims WHERE name = ?", (name,)
             ).fetchone()
-        if row is None:  # released a moment ago
+        if row is None:  # released in the meantime
             return await self.claim(name, body, exchange_id)
         return None if row[0] == exchange_id else IdempotencyRecord(row[0], row[1] == body, bool(row[2]), row[3])
 
@@ -80,14 +81,14 @@ class LocalClaims:
         self._db.close()
 
     def _tidy(self, now: float) -> None:
-        self._made += 1
-        if self._made % _TIDY_EVERY == 0:
+        self._claimed += 1
+        if self._claimed % _TIDY_EVERY == 0:
             self._db.execute("DELETE FROM claims WHERE until <= ?", (now,))
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """While no other process is here, by a lock of its own: closing a file of SQLite's would end SQLite's locks."""
+def _locked(path: Path) -> Iterator[None]:
+    """Exclude other processes, by a separate lock file: closing a descriptor of SQLite's file drops SQLite's locks."""
     lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -101,4 +102,4 @@ def _mapped() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise ClaimsUnavailable(f"claims: {error}") from error
+        raise ClaimsUnavailable(f"file of idempotency claims: {error}") from error

@@ -1,5 +1,6 @@
-"""Claims of all proxies, in Redis: one hash for each, which expires by itself. Law: see ClaimStore; a lost answer may
-leave a claim behind, which is the asking exchange's own and so does not refuse it."""
+"""Idempotency claims of all proxies, in Redis: one hash each, which expires by itself.
+
+Invariants: see ClaimStore. If the reply to a claim is lost, the claim may exist; its own exchange can claim again."""
 
 from __future__ import annotations
 
@@ -34,14 +35,14 @@ class RedisClaims:
     """See ClaimStore."""
 
     def __init__(self, redis: RedisClient, *, retention_s: float, prefix: str = "tokenweir") -> None:
-        """`redis` stays open: others use it, too."""
+        """`redis` is shared: `aclose` does not close it."""
         self._redis: Any = redis
         self._retention_ms = int(retention_s * 1000)
         self._prefix = f"{prefix}:claim:"
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
         """See ClaimStore."""
-        async with _mapped(self._redis, "claiming a request"):
+        async with _mapped(self._redis, "claiming an Idempotency-Key"):
             there = await self._redis.eval(_CLAIM, 1, self._prefix + name, exchange_id, body, self._retention_ms)
         if not there or there[0].decode() == exchange_id:
             return None

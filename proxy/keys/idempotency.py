@@ -1,8 +1,8 @@
-"""Requests that come twice: whoever says that two are the same, by an `Idempotency-Key`, is billed for one.
+"""Idempotency: of repeated requests with the same `Idempotency-Key`, one is executed and billed.
 
-Law: a name is claimed atomically, by one exchange; it is that exchange's until it is forgotten, or until it turns out
-that nothing was billed. What is kept holds neither the client's token nor its request, only digests; an answer only
-where the operator wants it, and encrypted.
+Invariants: One exchange claims a name, atomically. It keeps the claim until the claim expires, or until the exchange
+ends without a charge. A store has only digests of the client's token and of its request. It has responses only if the
+operator enables that, and encrypted.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from proxy.billing.idempotency_record import IdempotencyRecord
 _NONCE_BYTES = 12
 
 
-class ClaimsUnavailable(OSError):  # noqa: N818  a state of the world, named like its siblings
-    """Nobody can say whether this request came before."""
+class ClaimsUnavailable(OSError):  # noqa: N818  named like the other `…Unavailable`
+    """The claim store cannot be reached."""
 
 
 class ClaimStore(Protocol):
-    """Who has which name. Every method raises ClaimsUnavailable."""
+    """Claimed names. Every method but `aclose` raises ClaimsUnavailable."""
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
-        """Take the name, or say who has it (its answer sealed). The same exchange may ask again."""
+        """Claim the name; None on success. Otherwise the exchange that has it, with its sealed response. Idempotent."""
 
     async def end(self, name: str, exchange_id: str, answer: bytes | None) -> None:
-        """The exchange has ended, with this (sealed) answer if it is kept."""
+        """Record the end of the exchange, with its sealed response if responses are stored."""
 
     async def release(self, name: str, exchange_id: str) -> None:
-        """Nothing was billed: the name is free."""
+        """Delete the claim: nothing was billed."""
 
     async def aclose(self) -> None:
-        """Let go of what it holds open. Never raises."""
+        """Close what the store opened. Never raises."""
 
 
 def name_of(key_id: str, token: str) -> str:
-    """Under which a request is remembered: another key's token is another name. 32 hex digits."""
+    """The name of a claim: the same token of another key gives another name. 32 hex digits."""
     return hashlib.blake2b(f"{key_id}\0{token}".encode(), digest_size=16).hexdigest()
 
 
 def body_of(body: bytes) -> str:
-    """What tells one request from another. 32 hex digits."""
+    """Digest of a request body, to detect a token that is reused for another request. 32 hex digits."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()
 
 
 class Seal:
-    """Answers, unreadable to whoever has the store: AES-256-GCM under a key made of the pepper."""
+    """Encryption of stored responses: AES-256-GCM with a key derived from the pepper."""
 
     def __init__(self, pepper: bytes) -> None:
         self._cipher = AESGCM(hashlib.blake2b(key=pepper, person=b"tw-replay", digest_size=32).digest())
 
     def seal(self, name: str, answer: bytes) -> bytes:
-        """Bound to its name: in another's place it cannot be read."""
+        """Encrypt a response; it can be decrypted under its own name only."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, answer, name.encode())
 
     def open(self, name: str, sealed: bytes) -> bytes | None:
-        """None: it is not ours, or not of this name."""
+        """Decrypt a response; None: sealed with another pepper, or for another name."""
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], name.encode())
         except (InvalidTag, ValueError):
@@ -71,19 +71,19 @@ class Seal:
 
 
 class Claims:
-    """The claims of this node's requests."""
+    """Claims, with digests and encryption applied."""
 
     def __init__(
         self, store: ClaimStore, *, pepper: bytes, answer_bytes_max: int, on_failure: Callable[[OSError], None]
     ) -> None:
-        """`answer_bytes_max`: longest answer that is kept; 0: none is. `on_failure`: what could not be written."""
+        """`answer_bytes_max`: the longest response to store; 0: none. `on_failure`: called when `end` fails."""
         self.answer_bytes_max = answer_bytes_max
         self._store = store
         self._seal = Seal(pepper)
         self._on_failure = on_failure
 
     async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
-        """Take this request, or say who has it, with the answer in clear. Raises ClaimsUnavailable."""
+        """As `ClaimStore.claim`, with the response decrypted. Raises ClaimsUnavailable."""
         name = name_of(key_id, token)
         earlier = await self._store.claim(name, body_of(body), exchange_id)
         if earlier is None or earlier.answer is None:
@@ -91,7 +91,8 @@ class Claims:
         return structs.replace(earlier, answer=self._seal.open(name, earlier.answer))
 
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None:
-        """The exchange has ended. Never raises: until the claim is forgotten, it is then taken for running."""
+        """Record the end of the exchange. Never raises: after a failure, the exchange counts as running until the claim
+        expires."""
         name = name_of(key_id, token)
         try:
             if billed:
@@ -102,5 +103,5 @@ class Claims:
             self._on_failure(error)
 
     async def aclose(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         await self._store.aclose()

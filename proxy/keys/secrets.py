@@ -1,5 +1,7 @@
-"""Keys' secrets: made, recognised, hashed. Law: a secret is shown once, when it is made, and kept nowhere; what is
-kept is its HMAC under a pepper that lives outside the database, so that a stolen database opens nothing."""
+"""Secrets of keys: generation, format check, hash.
+
+Invariant: a secret is shown once, when it is generated, and never stored. Only its keyed hash is stored, and the pepper
+is outside the database, so the content of a stolen database grants no access."""
 
 from __future__ import annotations
 
@@ -14,43 +16,43 @@ from proxy.foundation.secret import Secret
 
 PREFIX = "tw-"
 
-# 256 bits: no guessing, and room to spare over the 192 promised.
+# 256 bits; the documentation promises 192.
 SECRET_BYTES = 32
 PEPPER_BYTES = 32
-# As many as BLAKE2b takes for a key.
+# The longest key of BLAKE2b.
 PEPPER_BYTES_MAX = hashlib.blake2b.MAX_KEY_SIZE
 
 _SECRET = re.compile(r"tw-[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class BadPepperError(ValueError):
-    """The pepper file is not one; going on would lock every key out, or hash with nothing."""
+    """The pepper file is invalid; with another or an empty pepper no key would be valid."""
 
 
 def new_secret() -> Secret:
-    """A new key: `tw-` and 256 random bits."""
+    """A new secret: `tw-` and 256 random bits."""
     return Secret(PREFIX + secrets.token_urlsafe(SECRET_BYTES))
 
 
 def parse(presented: str) -> str | None:
-    """`presented`, if it has the form of a key; else None. Cheap: comes before any look-up."""
+    """`presented` if it has the format of a secret; else None. Cheap: call it before any look-up."""
     return presented if _SECRET.fullmatch(presented) else None
 
 
 def digest(secret: str, pepper: bytes) -> bytes:
-    """What is kept of a secret: its BLAKE2b, keyed with the pepper; 32 bytes. `secret` has passed `parse`."""
+    """The stored hash of a secret: BLAKE2b keyed with the pepper; 32 bytes. `secret`: valid, see `parse`."""
     return hashlib.blake2b(secret.encode("ascii"), key=pepper, digest_size=32).digest()
 
 
 def hint(secret: str) -> str:
-    """Enough to recognise a key by, and no help in guessing it: `tw-…abcd`."""
+    """The end of the secret, to recognise a key: `tw-…abcd`."""
     return f"{PREFIX}…{secret[-4:]}"
 
 
 def load_pepper(path: Path) -> bytes:
-    """The pepper in `path`; the first time, a new one is put there, readable by its owner only.
+    """The pepper in `path`; if the file is missing, generate one, readable by its owner only.
 
-    Processes that start together agree on one. Raises BadPepperError for an empty or short file, OSError.
+    Processes that start at the same time get the same one. Raises OSError; BadPepperError for a file of wrong length.
     """
     with suppress(FileNotFoundError):
         return _checked(path, path.read_bytes())
@@ -59,7 +61,7 @@ def load_pepper(path: Path) -> bytes:
     _write_private(draft, secrets.token_bytes(PEPPER_BYTES))
     try:
         with suppress(FileExistsError):
-            os.link(draft, path)  # unlike a rename, fails if another process was first
+            os.link(draft, path)  # unlike a rename, it fails if another process was first
     finally:
         draft.unlink()
     _sync(path.parent)
@@ -69,7 +71,7 @@ def load_pepper(path: Path) -> bytes:
 def _checked(path: Path, pepper: bytes) -> bytes:
     if not PEPPER_BYTES <= len(pepper) <= PEPPER_BYTES_MAX:
         limits = f"{PEPPER_BYTES} to {PEPPER_BYTES_MAX}"
-        raise BadPepperError(f"{path} holds {len(pepper)} bytes, a pepper has {limits}")
+        raise BadPepperError(f"pepper file {path}: {len(pepper)} bytes, must have {limits}: restore the original")
     return pepper
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
-from proxy.billing.attempts import NAMED, lines
+from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_entries
 from proxy.billing.correction import MONEY, unexplained
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, LedgerEntry, units_from, usage_of
 from proxy.billing.prices import pinned
@@ -98,7 +98,7 @@ def _misplaced(entries: Sequence[LedgerEntry]) -> Iterator[tuple[LedgerEntry, st
 
 def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
     """Each attempt named by the entries of an exchange has its own entry, and each such entry is named and free."""
-    names = _COLUMNS.details[NAMED].as_string().is_not(None)
+    names = _COLUMNS.details[ATTEMPTS_DETAIL].as_string().is_not(None)
     query = (
         _entries(connection.dialect)
         .where(or_(_COLUMNS.kind == EntryKind.ATTEMPT, names))
@@ -108,7 +108,9 @@ def attempts(connection: Connection, scope: CheckScope) -> CheckResult:
     for exchange_id, rows in groupby(rows_of(connection, _of_touched(query, scope)), key=lambda row: row.exchange_id):
         entries = [_entry(row) for row in rows]
         try:
-            named = {_content(line) for one in entries if one.kind != EntryKind.ATTEMPT for line in lines(one)}
+            named = {
+                _content(line) for one in entries if one.kind != EntryKind.ATTEMPT for line in attempt_entries(one)
+            }
         except (ValueError, TypeError):
             result.differs(exchange_id=exchange_id, wrong="names attempts that cannot be read")
             continue

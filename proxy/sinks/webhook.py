@@ -20,7 +20,7 @@ import msgspec
 from sqlalchemy import Engine
 
 from proxy.billing.money import usd_text
-from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, subjects, told, untold
+from proxy.budgets.thresholds import GIVE_UP_S, GIVEN_UP, Alert, Subject, claim, mark_failed, mark_sent, subjects
 from proxy.foundation.outage import Listener, Outage
 from proxy.foundation.secret import Secret
 from proxy.foundation.times import iso_utc
@@ -102,9 +102,9 @@ class Webhook:
             answer = await post(session, self._url, body, signed(self._secret, alert.alert_id, body, now), unix_s=now)
             why = None if answer.arrived else answer.why
         if why is None:
-            await self._in_thread(told, self._engine, alert)
+            await self._in_thread(mark_sent, self._engine, alert)
         else:
-            state = await self._in_thread(untold, self._engine, alert, why, self._unix_time())
+            state = await self._in_thread(mark_failed, self._engine, alert, why, self._unix_time())
             self._observer.unsent(alert, why, given_up=state == GIVEN_UP)
 
 

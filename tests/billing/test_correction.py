@@ -302,7 +302,7 @@ def test_after_any_steps_the_sum_is_what_the_last_said_and_every_entry_explains_
         else:
             assert corrected(after, step, "again") is None
             now = {**structs.asdict(after.usage), "charge_usd": after.charge_usd, "cost_usd": after.cost_usd}
-            assert step.given.items() <= now.items()
+            assert step.changes.items() <= now.items()
     assert [one.seq for one in entries[1:]] == list(range(1, len(entries)))
     assert len({one.entry_id for one in entries}) == len(entries)
     assert unexplained(entries) == []

@@ -46,10 +46,10 @@ def test_without_a_price_there_is_no_money_to_hold() -> None:
 
 
 def test_how_many_tokens_the_answers_may_have() -> None:
-    assert completion_tokens(asked=None, n=1, default=4096, model_max=None) == 4096
-    assert completion_tokens(asked=None, n=3, default=4096, model_max=1000) == 3000
-    assert completion_tokens(asked=300, n=3, default=4096, model_max=None) == 300
-    assert completion_tokens(asked=3 * 999_999_999, n=3, default=4096, model_max=8192) == 3 * 8192
+    assert completion_tokens(requested=None, n=1, default=4096, model_max=None) == 4096
+    assert completion_tokens(requested=None, n=3, default=4096, model_max=1000) == 3000
+    assert completion_tokens(requested=300, n=3, default=4096, model_max=None) == 300
+    assert completion_tokens(requested=3 * 999_999_999, n=3, default=4096, model_max=8192) == 3 * 8192
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,6 @@ def test_how_many_tokens_the_answers_may_have() -> None:
 def test_answers_are_bounded_by_the_request_and_by_the_model(
     asked: int | None, n: int, model_max: int | None, most: int | None
 ) -> None:
-    assert completion_tokens_bound(asked=asked, n=n, model_max=model_max) == most
+    assert completion_tokens_bound(requested=asked, n=n, model_max=model_max) == most
     if most is not None:
-        assert completion_tokens(asked=asked, n=n, default=10**6, model_max=model_max) == most
+        assert completion_tokens(requested=asked, n=n, default=10**6, model_max=model_max) == most

@@ -22,7 +22,7 @@ from proxy.billing.limits import CALENDAR_MONTH, LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.budgets.follower import Follower
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice
+from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, record_new
 from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
@@ -200,7 +200,7 @@ def test_the_signature_is_what_anybody_can_compute() -> None:
 async def test_it_is_tried_until_it_arrives(
     engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
 ) -> None:
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     receiver.answers = [500, 302, 404]
     waits = []
     while history(engine)[0].state == OPEN:
@@ -224,7 +224,7 @@ async def test_a_server_that_does_not_answer_costs_a_try(
         await asyncio.sleep(60)
         raise AssertionError
 
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     receiver.answers = [never]
     sender = a_sender(engine, receiver.url, clock, seen, answer_s=0.1)
     assert await sender.send() == 1
@@ -241,7 +241,7 @@ async def test_a_server_that_does_not_answer_costs_a_try(
 async def test_one_that_fails_does_not_hold_up_the_others(
     engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen
 ) -> None:
-    notice(engine, [an_alert(number) for number in range(AT_ONCE + 5)])
+    record_new(engine, [an_alert(number) for number in range(AT_ONCE + 5)])
     receiver.answers = [500]
     assert [await sender.send(), await sender.send(), await sender.send()] == [AT_ONCE, 5, 0]
     assert len(receiver.got) == AT_ONCE + 4
@@ -251,7 +251,7 @@ async def test_one_that_fails_does_not_hold_up_the_others(
 async def test_several_senders_send_each_alert_once(
     engine: Engine, receiver: Receiver, clock: Clock, seen: Seen
 ) -> None:
-    notice(engine, [an_alert(number) for number in range(40)])
+    record_new(engine, [an_alert(number) for number in range(40)])
     senders = [a_sender(engine, receiver.url, clock, seen) for _ in range(4)]
     while sum(await asyncio.gather(*(one.send() for one in senders))):
         pass
@@ -268,7 +268,7 @@ async def test_a_sender_that_dies_is_followed_by_the_next(
         await asyncio.sleep(60)
         raise AssertionError
 
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     receiver.answers = [never]
     dying = asyncio.get_running_loop().create_task(sender.run())
     await stuck.wait()
@@ -283,7 +283,7 @@ async def test_a_sender_that_dies_is_followed_by_the_next(
 async def test_what_nobody_was_there_to_send_for_a_day_is_history(
     engine: Engine, receiver: Receiver, sender: Webhook, clock: Clock, seen: Seen
 ) -> None:
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     clock.now += GIVE_UP_S
     await sender.send()
     assert (receiver.tried, history(engine)[0].state) == ([], GIVEN_UP)
@@ -306,7 +306,7 @@ async def test_an_outage_of_the_ledger_is_said_once(
     running = asyncio.get_running_loop().create_task(sender.run())
     await until(lambda: looks > 5)
     assert len(seen.failures) == 1
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     monkeypatch.setattr(webhook, "claim", real)
     await until(lambda: seen.healings == seen.failures and history(engine)[0].state == SENT)
     await ended(running)

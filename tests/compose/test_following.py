@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
-from proxy.billing.limits import LimitCounter, credit_gate
+from proxy.billing.limits import LimitCounter, credit_counter_id
 from proxy.billing.reservation import CounterState, Granted, Hold
 from proxy.budgets.follower import Follower
 from proxy.budgets.redis.store import RedisBudgets
@@ -90,7 +90,7 @@ def gates_of(key_id: str, since: float) -> tuple[LimitCounter, ...]:
     scopes = (key_id, DEFAULT_PROJECT, DEFAULT_ORGANIZATION)
     return (
         *(LimitCounter(one, since, bound) for one in scopes),
-        *(LimitCounter(credit_gate(one), nusd_max=bound) for one in scopes),
+        *(LimitCounter(credit_counter_id(one), nusd_max=bound) for one in scopes),
     )
 
 
@@ -113,7 +113,7 @@ async def test_what_was_held_is_spent_once_it_is_settled(
             charge, entry = chance.randint(1, 10**9), an_entry(number)
             hold = Hold(entry.exchange_id, gates_of(key_id, since), 2 * 10**9, 10)
             while not isinstance(verdict := await budgets[node].reserve(hold), Granted):
-                await followers[node].seed(verdict.gates)  # type: ignore[union-attr]
+                await followers[node].seed(verdict.counters)  # type: ignore[union-attr]
             settled = arriving(an_entry(number, key_id=key_id, charge_usd=charge, started_at=now))
             if number % 5 == 0:
                 settled += arriving(an_entry(number + 1_000, kind=EntryKind.CREDIT, key_id=key_id, charge_usd=-charge))
@@ -121,12 +121,12 @@ async def test_what_was_held_is_spent_once_it_is_settled(
                 await asyncio.to_thread(settlers[node % 2].settle, settled)
             if number % 2:  # the ledger is faster than the word that it ended
                 await followers[node].follow()
-            await budgets[node].close([Hold(hold.exchange_id, hold.gates, charge, 10)])
+            await budgets[node].close([Hold(hold.exchange_id, hold.counters, charge, 10)])
 
     async def follow(one: Follower) -> None:
         while running:
             await one.follow()
-            drift = await one._drift([*KEYS, DEFAULT_ORGANIZATION, credit_gate(KEYS[0])])
+            drift = await one._drift([*KEYS, DEFAULT_ORGANIZATION, credit_counter_id(KEYS[0])])
             assert not any(drift.values())
             await asyncio.sleep(0.01)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from proxy.billing.correction import CorrectionRequest, corrected, exchange_totals
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.keys import DEFAULT_PROJECT
-from proxy.billing.limits import Limits, credit_gate
+from proxy.billing.limits import Limits, credit_counter_id
 from proxy.billing.record import Attempt, BillableParts, Outcome
 from proxy.billing.reservation import CounterState
 from proxy.billing.settlement import entry
@@ -51,7 +51,7 @@ def furnish(stand: Stand) -> dict[str, str]:
     stand.budgets.gates = [
         CounterState(key_id, time.time() - 9 * DAY_S, nusd, USD // 3, 2, 0) for key_id, nusd in spent
     ]
-    stand.budgets.gates += [CounterState(credit_gate("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
+    stand.budgets.gates += [CounterState(credit_counter_id("key-batch"), 0.0, -7 * USD, USD // 2, 1, 0)]
     stand.inside.streams = [running(number) for number in range(4)]
     stand.inside.remote_coverage = "partial"
     stand.inside.streams += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.billing.limits import Limits, credit_gate
+from proxy.billing.limits import Limits, credit_counter_id
 from proxy.billing.reservation import CounterState
 from proxy.foundation.ids import exchange_id
 from proxy.reports.totals import read_paid
@@ -77,8 +77,8 @@ def test_prepaid_stands_among_the_budgets(stand: Stand) -> None:
     secret = stand.key(limits=Limits(prepaid=True))
     stand.key("key-2", limits=Limits())
     stand.post("/credit/add", {"key": "key-1", "usd": 10, "reason": "card"})
-    gates = [CounterState(credit_gate(name), 0.0, -4 * USD, USD, 1, 0) for name in ("key-1", "key-2")]
-    stand.budgets.gates = [*gates, CounterState(credit_gate("gone"), 0.0, None, 0, 0, 0)]
+    gates = [CounterState(credit_counter_id(name), 0.0, -4 * USD, USD, 1, 0) for name in ("key-1", "key-2")]
+    stand.budgets.gates = [*gates, CounterState(credit_counter_id("gone"), 0.0, None, 0, 0, 0)]
     for key in ({}, {"key": secret}):
         (shown,) = stand.get("/v1/budgets", **key)["data"]
         assert (shown["window"], shown["budget_usd"], shown["spent_usd"], shown["held_usd"], shown["used_ratio"]) == (

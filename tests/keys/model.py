@@ -51,7 +51,7 @@ class Model:
 
     def at(self, gate_id: str) -> list[Kept]:
         """What is held there."""
-        return [one for one in self.holds.values() if gate_id in {gate.gate_id for gate in one.hold.gates}]
+        return [one for one in self.holds.values() if gate_id in {gate.gate_id for gate in one.hold.counters}]
 
     def held(self, gate_id: str) -> int:
         """nUSD."""
@@ -65,7 +65,7 @@ class Model:
         """Of a hold that is new."""
         if hold.exchange_id in self.holds:
             return ()
-        return tuple(gate for gate in hold.gates if gate.nusd_max is not None and self.spent(gate) is None)
+        return tuple(gate for gate in hold.counters if gate.nusd_max is not None and self.spent(gate) is None)
 
     def window(self, gate_id: str, now: float) -> list[Counted]:
         """What counts there."""
@@ -75,7 +75,7 @@ class Model:
         """Of a hold that nothing is unseeded for."""
         if hold.exchange_id in self.holds:
             return None
-        failures = [one for gate in hold.gates for one in self._failures(hold, gate, now)]
+        failures = [one for gate in hold.counters for one in self._failures(hold, gate, now)]
         if failures:
             waits_s = [wait_s for _, _, wait_s in failures if wait_s is not None]
             return *failures[0][:2], max(waits_s) if len(waits_s) == len(failures) else None
@@ -85,7 +85,7 @@ class Model:
     def hold(self, hold: Hold, node: str, second: int, *, counts: bool = True) -> None:
         """Whatever is left."""
         self.holds[hold.exchange_id] = Kept(hold, node, hold.nusd, hold.tokens, second)
-        for gate in hold.gates:
+        for gate in hold.counters:
             if counts and (gate.rpm, gate.tpm) != (None, None):
                 self.counted.setdefault(gate.gate_id, []).append(Counted(hold.exchange_id, second, hold.tokens))
 
@@ -99,7 +99,7 @@ class Model:
             gate.nusd_max is None
             or (spent := self.spent(gate)) is None
             or spent + self.held(gate.gate_id) <= gate.nusd_max
-            for gate in one.hold.gates
+            for gate in one.hold.counters
         )
 
     def close(self, exchange_id: str, nusd: int, tokens: int, now: float) -> None:
@@ -107,7 +107,7 @@ class Model:
         one = self.holds.get(exchange_id)
         if one is None:
             return
-        for request in (each for gate in one.hold.gates for each in self.window(gate.gate_id, now)):
+        for request in (each for gate in one.hold.counters for each in self.window(gate.gate_id, now)):
             if request.exchange_id == exchange_id:
                 request.tokens = tokens
         one.nusd, one.tokens = nusd, tokens
@@ -189,7 +189,7 @@ class Model:
 
     def standings(self) -> list[CounterState]:
         """Of all gates that are known."""
-        known = {gate.gate_id for one in self.holds.values() for gate in one.hold.gates} | set(self.sums)
+        known = {gate.gate_id for one in self.holds.values() for gate in one.hold.counters} | set(self.sums)
         return [self._standing(gate_id) for gate_id in sorted(known)]
 
     def overdue(self, older_than_s: float, now: float) -> list[str]:

@@ -129,9 +129,9 @@ async def running(plant: Plant) -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    before, under_test.LOOK_S = under_test.LOOK_S, 0.02
+    before, under_test.CHECK_S = under_test.CHECK_S, 0.02
     yield
-    under_test.LOOK_S = before
+    under_test.CHECK_S = before
 
 
 async def until(holds: Any) -> None:
@@ -331,7 +331,7 @@ async def test_what_is_asked_for_is_not_taken_for_a_stranger(plant: Plant) -> No
     asking = asyncio.gather(plant.admit("x1", 1))
     await asyncio.sleep(0.01)
     await plant.admission.announce()
-    assert plant.store.announced[-1].asking == {"x1"}
+    assert plant.store.announced[-1].reserving == {"x1"}
     gate.set()
     await asking
 
@@ -343,4 +343,4 @@ async def _after(gate: asyncio.Event) -> None:
 
 def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
     plant.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
-    assert [hold.exchange_id for hold in plant.admission._own().closed] == ["old"]
+    assert [hold.exchange_id for hold in plant.admission._own_holds().closed] == ["old"]

@@ -147,7 +147,7 @@ class Budgets(RuleBasedStateMachine):
         self._levels_are_true(hold, verdict)
 
     def _levels_are_true(self, hold: Hold, verdict: Granted | Denied) -> None:
-        for gate, level in zip(filter(bounds_rate, hold.gates), verdict.levels, strict=True):
+        for gate, level in zip(filter(bounds_rate, hold.counters), verdict.levels, strict=True):
             requests = self.model.window(gate.gate_id, self.now)
             if gate.rpm is not None:
                 assert level.requests_left == max(0, gate.rpm - len(requests))
@@ -160,7 +160,7 @@ class Budgets(RuleBasedStateMachine):
         """By what is true, not by what the store knows: every exchange counts once, at its entries or at what it may
         come to."""
         settled = {change.exchange_id for change in self.ledger}
-        for gate in hold.gates:
+        for gate in hold.counters:
             if gate.nusd_max is None:
                 continue
             entries = [c.nusd for c in self._entries_at(gate) if c.started_at >= gate.since]
@@ -169,7 +169,7 @@ class Budgets(RuleBasedStateMachine):
                 for of in (self.running, self.closed)
                 for known in of.values()
                 for one in known.values()
-                if one.exchange_id not in settled and gate.gate_id in {each.gate_id for each in one.gates}
+                if one.exchange_id not in settled and gate.gate_id in {each.gate_id for each in one.counters}
             ]
             assert sum(entries) + sum(ahead) <= gate.nusd_max
 
@@ -227,7 +227,7 @@ class Budgets(RuleBasedStateMachine):
         self.ledger.append(structs.replace(one, settled_at_us=self.head_us, nusd=nusd))
 
     def _entry(self, hold: Hold) -> None:
-        gate_ids = *[gate.gate_id for gate in hold.gates], "unlimited"
+        gate_ids = *[gate.gate_id for gate in hold.counters], "unlimited"
         self.ledger.append(SpendDelta(hold.exchange_id, self.head_us, hold.at, hold.nusd, gate_ids))
 
     @precondition(lambda self: any(self.closed.values()))
@@ -254,7 +254,7 @@ class Budgets(RuleBasedStateMachine):
         """As the ledger was then."""
         sums = [
             SpendTotal(gate.gate_id, gate.since, self._ledger_says(gate.gate_id, gate.since, as_of_us), as_of_us)
-            for gate in hold.gates
+            for gate in hold.counters
             if gate.nusd_max is not None
         ]
         self.do(self.nodes["n"].seed(sums))
@@ -457,7 +457,7 @@ class OnFile(Budgets):
         unseeded = []
         for hold, verdict in zip(holds, verdicts, strict=True):
             if isinstance(verdict, Unseeded):  # the gate is seeded for the window of another
-                assert verdict.gates == self.model.unseeded(hold)
+                assert verdict.counters == self.model.unseeded(hold)
                 unseeded.append(hold)
             else:
                 assert not self.model.unseeded(hold)

@@ -26,11 +26,11 @@ from proxy.budgets.thresholds import (
     Subject,
     claim,
     history,
-    notice,
-    passed,
+    mark_failed,
+    mark_sent,
+    reached,
+    record_new,
     subjects,
-    told,
-    untold,
 )
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import accounts, api_keys
@@ -96,7 +96,7 @@ def several() -> Iterator[ThreadPoolExecutor]:
 )
 def test_thresholds_are_passed_to_the_nano_dollar(engine: Engine, spent: int | None, thresholds: list[int]) -> None:
     made(engine, "key_1", Limits(budget_usd=BUDGET))
-    found = passed(engine, [a_standing(spent, held=BUDGET)], NOW)
+    found = reached(engine, [a_standing(spent, held=BUDGET)], NOW)
     assert [one.threshold for one in found] == thresholds
     for one in found:
         assert (one.scope_id, one.since, one.spent_usd, one.budget_usd) == ("key_1", SINCE, spent, BUDGET)
@@ -114,35 +114,35 @@ def test_only_budgets_that_are_now_have_alerts(engine: Engine) -> None:
         a_standing(BUDGET, "key_unknown"),
         a_standing(5, "proj_1", since=0.0),
     ]
-    assert [(one.scope_id, one.threshold) for one in passed(engine, standings, NOW)] == [("proj_1", 50)]
+    assert [(one.scope_id, one.threshold) for one in reached(engine, standings, NOW)] == [("proj_1", 50)]
 
 
 def test_a_threshold_is_noticed_once(engine: Engine) -> None:
     made(engine, "key_1", Limits(budget_usd=BUDGET))
-    first = passed(engine, [a_standing(BUDGET // 2)], NOW)
-    assert notice(engine, first) == first
+    first = reached(engine, [a_standing(BUDGET // 2)], NOW)
+    assert record_new(engine, first) == first
     # Somebody else sees it later, with more spent, and with a float that has been elsewhere.
-    again = passed(engine, [a_standing(BUDGET * 4 // 5, since=SINCE + 1e-7)], NOW + 5)
-    assert [one.threshold for one in notice(engine, again)] == [80]
-    assert notice(engine, again) == []
-    assert notice(engine, []) == []
+    again = reached(engine, [a_standing(BUDGET * 4 // 5, since=SINCE + 1e-7)], NOW + 5)
+    assert [one.threshold for one in record_new(engine, again)] == [80]
+    assert record_new(engine, again) == []
+    assert record_new(engine, []) == []
     assert [(one.threshold, one.spent_usd) for one in history(engine)] == [(50, BUDGET // 2), (80, BUDGET * 4 // 5)]
 
 
 def test_another_window_or_budget_is_another_alert(engine: Engine) -> None:
     made(engine, "key_1", Limits(budget_usd=BUDGET))
     for moment, since in ((NOW, SINCE), (NOW + 30 * DAY_S, SINCE + 30 * DAY_S)):
-        assert len(notice(engine, passed(engine, [a_standing(BUDGET // 2, since=since)], moment))) == 1
+        assert len(record_new(engine, reached(engine, [a_standing(BUDGET // 2, since=since)], moment))) == 1
     with writing(engine) as connection:
         connection.execute(api_keys.update().values(limits=limits_row(Limits(budget_usd=BUDGET * 3 // 4))))
-    assert len(notice(engine, passed(engine, [a_standing(BUDGET // 2)], NOW))) == 1
+    assert len(record_new(engine, reached(engine, [a_standing(BUDGET // 2)], NOW))) == 1
     assert len({one.alert_id for one in history(engine)}) == 3
 
 
 def test_many_notice_it_at_once_and_one_of_them_says_so(engine: Engine) -> None:
     alerts = [an_alert(number) for number in range(20)]
     with several() as pool:
-        results = list(pool.map(lambda turn: notice(engine, alerts if turn % 2 else alerts[::-1]), range(16)))
+        results = list(pool.map(lambda turn: record_new(engine, alerts if turn % 2 else alerts[::-1]), range(16)))
     assert sorted(one.alert_id for result in results for one in result) == sorted(one.alert_id for one in alerts)
     assert history(engine) == sorted(alerts, key=lambda one: one.alert_id)
 
@@ -151,7 +151,7 @@ def test_many_notice_it_at_once_and_one_of_them_says_so(engine: Engine) -> None:
 
 
 def test_who_claims_an_alert_has_it_alone_and_for_a_while(engine: Engine) -> None:
-    notice(engine, [an_alert(number, next_at=NOW + number) for number in range(3)])
+    record_new(engine, [an_alert(number, next_at=NOW + number) for number in range(3)])
     assert claim(engine, NOW - 1, 10) == []
     first = claim(engine, NOW + 1, 1)
     assert [(one.alert_id, one.tries, one.next_at) for one in first] == [("alert_0", 1, NOW + 1 + CLAIM_S)]
@@ -163,7 +163,7 @@ def test_who_claims_an_alert_has_it_alone_and_for_a_while(engine: Engine) -> Non
 
 
 def test_many_claim_at_once_and_each_alert_has_one_sender(engine: Engine) -> None:
-    notice(engine, [an_alert(number) for number in range(30)])
+    record_new(engine, [an_alert(number) for number in range(30)])
     with several() as pool:
         results = list(pool.map(lambda _: claim(engine, NOW, 7), range(24)))
     claimed = [one.alert_id for result in results for one in result]
@@ -173,11 +173,11 @@ def test_many_claim_at_once_and_each_alert_has_one_sender(engine: Engine) -> Non
 
 
 def test_it_is_tried_less_and_less_often_and_given_up_after_a_day(engine: Engine) -> None:
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     now, waits, state = NOW, [], OPEN
     while state == OPEN:
         (mine,) = claim(engine, now, 1)
-        state = untold(engine, mine, "HTTP 500", now)
+        state = mark_failed(engine, mine, "HTTP 500", now)
         (kept,) = history(engine)
         assert (kept.state, kept.last_error) == (state, "HTTP 500")
         waits.append(round(kept.next_at - now, 3))
@@ -189,21 +189,21 @@ def test_it_is_tried_less_and_less_often_and_given_up_after_a_day(engine: Engine
 
 
 def test_what_has_arrived_is_not_told_again(engine: Engine) -> None:
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     (slow,) = claim(engine, NOW, 1)
     (other,) = claim(engine, NOW + CLAIM_S, 1)
-    told(engine, slow)
-    assert untold(engine, other, "TimeoutError", NOW + CLAIM_S + 1) == OPEN  # but nothing happens
+    mark_sent(engine, slow)
+    assert mark_failed(engine, other, "TimeoutError", NOW + CLAIM_S + 1) == OPEN  # but nothing happens
     (kept,) = history(engine)
     assert (kept.state, kept.last_error) == (SENT, None)
     assert claim(engine, NOW + 10 * CLAIM_S, 1) == []
 
 
 def test_a_slow_failure_does_not_undo_anothers_claim(engine: Engine) -> None:
-    notice(engine, [an_alert()])
+    record_new(engine, [an_alert()])
     (slow,) = claim(engine, NOW, 1)
     (other,) = claim(engine, NOW + CLAIM_S, 1)
-    untold(engine, slow, "TimeoutError", NOW + CLAIM_S + 1)
+    mark_failed(engine, slow, "TimeoutError", NOW + CLAIM_S + 1)
     assert claim(engine, NOW + CLAIM_S + 30, 1) == []
     assert history(engine)[0].next_at == other.next_at
 

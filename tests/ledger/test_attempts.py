@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import Engine, delete, select, update
 
-from proxy.billing.attempts import lines, named
+from proxy.billing.attempts import attempt_entries, listed_attempts
 from proxy.billing.correction import CorrectionRequest
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.record import Attempt, UsageRecord
@@ -163,8 +163,8 @@ attempts = st.builds(
 @given(st.lists(attempts, max_size=4))
 def test_an_entry_names_what_was_recorded(made: list[Attempt]) -> None:
     terminal = an_entry(0, *made)
-    assert named(terminal) == made
-    found = lines(terminal)
+    assert listed_attempts(terminal) == made
+    found = attempt_entries(terminal)
     assert [one.seq for one in found] == list(range(1, len(made) + 1))
     assert len({one.entry_id for one in [terminal, *found]}) == 1 + len(made)
     assert all(one.charge_usd == 0 and one.total_tokens is None for one in found)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, delete, insert, update
 
 from proxy.billing.entries import EntryKind, LedgerEntry
-from proxy.billing.limits import credit_gate
+from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import DROPPED, DeadLetter
@@ -75,7 +75,7 @@ def expected(entries: Sequence[LedgerEntry], gate_id: str, since: float) -> int:
     total = 0
     for entry in entries:
         if entry.kind == EntryKind.CREDIT:
-            total += (entry.charge_usd or 0) if gate_id == credit_gate(entry.key_id) else 0
+            total += (entry.charge_usd or 0) if gate_id == credit_counter_id(entry.key_id) else 0
         elif scope_id in scopes_of(entry.key_id) and (gate_id != scope_id or round(entry.started_at, 6) >= since):
             total += entry.charge_usd or 0
     return total
@@ -144,7 +144,7 @@ def test_adjustments_count_with_their_exchange(tree: Engine, store: LedgerStore)
 def test_credit_is_paid_in_for_one_scope_and_is_no_usage(tree: Engine, store: LedgerStore) -> None:
     store.settle(arriving(an_entry(0, key_id="key_1", charge_usd=5), an_entry(1, key_id="key_3", charge_usd=70)))
     store.settle(arriving(credit(2, "key_1", 1_000), credit(3, "org_1", 50_000), credit(4, "org_1", -20)))
-    wants = [credit_gate(scope) for scope in ("key_1", "key_3", "proj_a", "org_1", "org_2")]
+    wants = [credit_counter_id(scope) for scope in ("key_1", "key_3", "proj_a", "org_1", "org_2")]
     found = {one.gate_id: one.nusd for one in sums(tree, [(gate, 0.0) for gate in wants])}
     assert found == {
         "key_1/credit": 5 - 1_000, "key_3/credit": 70, "proj_a/credit": 5, "org_1/credit": 75 - 50_000 + 20,
@@ -292,7 +292,7 @@ def test_sums_are_what_their_changes_add_up_to(
             batch.append(an_entry(number, **more))
         store.settle(arriving(*batch))
         entries += batch
-    wants = [(scope, since) for scope in SCOPES] + [(credit_gate(scope), 0.0) for scope in SCOPES]
+    wants = [(scope, since) for scope in SCOPES] + [(credit_counter_id(scope), 0.0) for scope in SCOPES]
     found, after_us, clock_us = [], 0, ledger_time(engine)
     while after_us < clock_us:
         page, after_us, _ = changes(engine, after_us, limit)

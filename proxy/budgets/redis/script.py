@@ -1,19 +1,21 @@
-"""What all scripts that Redis runs for `RedisBudgets` begin with: who asks, what time it is, holds, gates, windows.
+"""The common beginning of all Redis scripts of `RedisBudgets`: arguments, time, reservations, counters, rate windows.
 
-Law: money is added by HINCRBY and written by "%.0f", so that no amount is rounded, or written as 1e+16; the other
-numbers are whole too, and far below 2^53. Each script is one operation, and atomic by being one script.
+Invariants: Money is added by HINCRBY and formatted by "%.0f", so that no amount is rounded, or written as 1e+16. The
+other numbers are whole, too, and far below 2^53. Each operation is one script, and therefore atomic.
 
-KEYS: 1 `life`, a hash: generation, warm (µs: until then others announce), cursor, floor (the last cursor, after all
-sums were forgotten: what was released then is in no older sum), floor_until (µs: after that, an older ledger is
-believed, one from a backup). 2 the asking node's, a hash: `n` its
-operations so far, `e` the word of its last announcement. 3 `sums`, a hash: `s<gate>` what was spent, `w<gate>` since
-when, and as of which time of the ledger. 4 `gates`, a hash: `h<gate>` held, `o<gate>` open, `c<gate>` closed, as long
-as one of them is not 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: runs),
-{{gate, since, most nUSD or false, whether rates are counted}, …}}. 6 `index`, a sorted set of `<node>\\0<exchange>`.
-7 `closed`, a sorted set: exchanges by when they were closed. From 8 on what a script says.
-ARGV: 1 the node. 2 its word, or empty. 3 a new random word. 4 the time in µs, or empty: the server's. 5 how many of its
-operations the node knows to have happened. 6 the question, as JSON.
-Answer: generation, operations, word, status, and what the script says.
+A limit counter is called a gate in the names of keys and fields, which are stored.
+
+KEYS: 1 `life`, a hash: generation; warm (µs: end of the time for re-announcements); cursor; floor (the cursor before
+all spend totals were dropped: older totals may lack exchanges released before it); floor_until (µs: after that, an
+older ledger, restored from a backup, is accepted). 2 the calling node's hash: `n` the number of its operations, `e` the
+fencing token of its last announcement. 3 `sums`, a hash: `s<gate>` spent; `w<gate>` start of the window, and the
+ledger's time of the spend total. 4 `gates`, a hash: `h<gate>` reserved, `o<gate>` open, `c<gate>` closed, deleted when
+all are 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: open), {{gate, since,
+maximum of nUSD or false, true if it has a rate window}, …}}. 6 `index`, a sorted set of `<node>\\0<exchange>`.
+7 `closed`, a sorted set: exchanges by the time they were closed. From 8 on: see each script.
+ARGV: 1 the node. 2 its fencing token, or empty. 3 a new random token. 4 the time in µs; empty: the server's time. 5 the
+number of the node's operations that the node has seen confirmed. 6 the arguments of the script, as JSON.
+Reply: generation, operations, fencing token, status, and the values of the script.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ import msgspec
 
 
 class Script(msgspec.Struct, frozen=True):
-    """One of them."""
+    """A Redis script."""
 
     text: bytes
     sha: bytes
-    """its name in the server"""
+    """its SHA-1 for EVALSHA"""
 
 
 def script(body: str) -> Script:
-    """One that goes on with `body`."""
+    """A script of the common beginning and `body`."""
     text = (_BEGIN + body).encode()
     return Script(text, sha1(text, usedforsecurity=False).hexdigest().encode())
 
@@ -57,13 +59,13 @@ if not life[1] then
   call("HSET", LIFE, "generation", life[1], "warm", life[2])
 end
 local operations = call("HINCRBY", NODE, "n", 1)
-if operations <= tonumber(ARGV[5]) then -- a failover undid some: who knows whose else
+if operations <= tonumber(ARGV[5]) then -- a failover undid some, and possibly those of other nodes
   life[2] = whole(now + 1500000)
   call("HSET", LIFE, "warm", life[2])
 end
 local word = call("HGET", NODE, "e") or ""
 local function answer(status, ...) return {life[1], operations, word, status, ...} end
--- Sent before the last announcement, and late: what it asked is settled otherwise by now.
+-- Sent before the node's last announcement, and late: the announcement supersedes it.
 if word ~= "" and word ~= ARGV[2] then return answer("stale") end
 
 local function floor_now()

@@ -1,6 +1,6 @@
-"""The scripts that Redis runs for `RedisBudgets`; how they begin, and their keys: `budget_script.py`.
+"""The Redis scripts of `RedisBudgets`. For their common beginning and their keys, see `script.py`.
 
-Law: whatever is decided here is decided as in `verdicts.py`, `rates.py` and `budget_tables.py`: one contract suite and
+Invariant: the scripts decide the same as `verdicts.py`, `rates.py` and `sqlite/tables.py`: one contract test suite and
 one model run against both.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from proxy.budgets.redis.script import script
 
-# {exchange, nusd, tokens, {{gate, since, most nUSD, rpm, tpm, parallel, the window's key}, …}}; false: not bounded.
-# granted {levels}, denied {why, gate, µs to wait or false, levels}, unseeded {places in the question, from 1},
-# warming {µs}. A level, where rates are bounded: requests, µs, tokens, µs.
+# {exchange, nusd, tokens, {{gate, since, maximum of nUSD, rpm, tpm, parallel, position of the window in KEYS}, …}};
+# false: not bounded. Replies: granted {levels}, denied {reason, gate, µs to wait or false, levels}, unseeded
+# {indices of gates in the arguments, from 1}, warming {µs}. A level, if rates are bounded: requests, µs, tokens, µs.
 RESERVE = script("""
 local id, nusd, tokens, gates = question[1], question[2], question[3], question[4]
 local known = call("HEXISTS", HOLDS, id) == 1
@@ -98,7 +98,7 @@ write()
 return answer("granted", levels())
 """)
 
-# {exchange, nusd}: 1 or 0.
+# {exchange, nusd} → 1 or 0.
 GROW = script("""
 local one = held(question[1])
 if not one or one[5] ~= 0 then return answer("done", 1) end
@@ -120,7 +120,7 @@ end
 return answer("done", 1)
 """)
 
-# {{{exchange, nusd, tokens}, …}, {gate: its window's key, …}}
+# {{{exchange, nusd, tokens}, …}, {gate: position of its window in KEYS, …}}
 CLOSE = script("""
 for _, ended in ipairs(question[1]) do
   local one = held(ended[1])
@@ -130,23 +130,24 @@ write()
 return answer("done")
 """)
 
-# The node's key lasts for a day after it was heard of.
-WHOLE = script("""
+# The node's key expires a day after its last heartbeat.
+HEARTBEAT = script("""
 call("EXPIRE", NODE, 86400)
 return answer("done")
 """)
 
-# All exchanges of this node; from now on it has a new word.
-LOOK = script("""
+# → all exchanges of this node. It has a new fencing token from now on.
+BEGIN_ANNOUNCEMENT = script("""
 word = ARGV[3]
 call("HSET", NODE, "e", word)
 call("EXPIRE", NODE, 86400)
 return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. node .. "\\0", "(" .. node .. "\\1"))
 """)
 
-# {generation, {{exchange, nusd, tokens, second or 0, ended, whether it was there, {{gate, since, most nUSD, window
-# or false}, …}}, …}, {gate: its window, …}, {strangers}}: "other" if this is another life. A window: its place in KEYS.
-TELL = script("""
+# {generation, {{exchange, nusd, tokens, second or 0, ended, true if it was stored before, {{gate, since, maximum of
+# nUSD, window or false}, …}}, …}, {gate: its window, …}, {orphans}} → "other" if the generation is another one.
+# A window: its position in KEYS.
+ANNOUNCE = script("""
 if question[1] ~= life[1] then return answer("other") end
 for _, told in ipairs(question[2]) do
   local id, nusd, tokens, ended = told[1], told[2], told[3], told[5]
@@ -166,12 +167,12 @@ for _, told in ipairs(question[2]) do
       one[2], one[5] = nusd, 0
       hold(id, one)
     end
-  elseif not told[6] and not (ended and nusd == 0) then -- what was there, and is not, the ledger has
+  elseif not told[6] and not (ended and nusd == 0) then -- if it was stored before and is not now, the ledger has it
     local when, bound = second, {}
     if told[4] > 0 then when = math.min(told[4], second) end
     for i, gate in ipairs(told[7]) do
       bound[i] = {gate[1], gate[2], gate[3], gate[4] and true}
-      -- One that has ended may have been counted all the time.
+      -- An ended one may still be in the rate window.
       if gate[4] and not ended then count(KEYS[gate[4]], when, 1, tokens) end
     end
     one = {node, nusd, tokens, when, 0, bound}
@@ -187,13 +188,13 @@ write()
 return answer("done")
 """)
 
-# KEYS 8: the other node's. {node}: all its exchanges. Should it live, its word is another.
-STRAND = script("""
+# KEYS 8: the other node's. {node} → all its exchanges. Its fencing token changes: if it is alive, it re-announces.
+ORPHANS = script("""
 if call("EXISTS", KEYS[8]) == 1 then call("HSET", KEYS[8], "e", ARGV[3]) end
 return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. question[1] .. "\\0", "(" .. question[1] .. "\\1"))
 """)
 
-# {{exchanges}, node}: those of it that run have ended, at what they hold.
+# {{exchanges}, node}: closes the open ones of the node, at their reserved amounts.
 END = script("""
 for _, id in ipairs(question[1]) do
   local one = held(id)
@@ -208,7 +209,7 @@ write()
 return answer("done")
 """)
 
-# {{exchanges}, node or false: only those of it that run}: how many there were.
+# {{exchanges}, node or false}; with a node: only its open ones → the number of released ones.
 RELEASE = script("""
 local released = 0
 for _, id in ipairs(question[1]) do
@@ -222,7 +223,7 @@ write()
 return answer("done", released)
 """)
 
-# {{gate, since, nUSD, as of, the generation it was read for or empty}, …}
+# {{gate, since, nUSD, as of, generation it was read for, or empty}, …}
 SEED = script("""
 local floor = tonumber(life[3] or floor_now())
 local cursor
@@ -230,7 +231,7 @@ for _, sum in ipairs(question) do
   if sum[4] >= floor and (sum[5] == "" or sum[5] == life[1]) then
     cursor = math.min(cursor or sum[4], sum[4])
     local since, as_of = string.match(call("HGET", SUMS, "w" .. sum[1]) or "", "^(%S+) (%S+)$")
-    if since ~= sum[2] or tonumber(as_of) <= sum[4] then -- one that knows more of the same window stays
+    if since ~= sum[2] or tonumber(as_of) <= sum[4] then -- a newer total of the same window stays
       call("HSET", SUMS, "w" .. sum[1], sum[2] .. " " .. whole(sum[4]), "s" .. sum[1], whole(sum[3]))
     end
   end
@@ -239,7 +240,7 @@ if cursor and not life[3] then call("HSET", LIFE, "cursor", whole(cursor)) end
 return answer("done")
 """)
 
-# {after, until, {{exchange, settled at, started at, nUSD, {gates}}, …}}: 1 or 0.
+# {after, until, {{exchange, settled at, started at, nUSD, {gates}}, …}} → 1 or 0.
 ABSORB = script("""
 if tonumber(life[3] or "") ~= question[1] then return answer("done", 0) end
 local seeds, added = {}, {}
@@ -276,13 +277,13 @@ CURSOR = script("""
 return answer("done", life[3])
 """)
 
-# {µs}: those closed longer ago.
+# {µs} → exchanges that were closed longer ago.
 OVERDUE = script("""
 return answer("done", call("ZRANGEBYSCORE", CLOSED, "-inf", "(" .. whole(now - question[1])))
 """)
 
-# {gates}: {since, spent, held, open, closed} of each, all false if it is not known.
-STANDINGS = script("""
+# {gates} → {since, spent, reserved, open, closed} of each, all false if unknown.
+COUNTER_STATES = script("""
 local found = {}
 for i, gate in ipairs(question) do
   local sum = call("HMGET", SUMS, "w" .. gate, "s" .. gate)

@@ -1,7 +1,7 @@
-"""Gates as they stand in the file of holds and sums, within one transaction.
+"""Limit counters of the SQLite file, within one transaction.
 
-Law: each is read once, and written once for all that happens there; who comes later in the transaction finds what came
-before.
+Invariant: a counter is read once and written once per transaction; later reads in the transaction include earlier
+changes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _MOVE = "UPDATE gates SET held = held + ?, open = open + ?, closed = closed + ? 
 _NEW = "INSERT OR IGNORE INTO gates VALUES (?, NULL, NULL, NULL, 0, 0, 0, NULL)"
 _COUNTED = "UPDATE gates SET counted = ? WHERE gate_id = ?"
 
-# Rows that one statement asks for.
+# Rows read by one statement.
 _ROWS = 64
 
-_NOTHING = 0, 0, 0
+_NO_MOVE = 0, 0, 0
 
 
 class CounterTable:
-    """Within one transaction. What is moved and counted is written where the `with` ends well."""
+    """Counters within one transaction. Changes are written at the end of the `with` block, unless it raises."""
 
     def __init__(self, file: BudgetFile, now: float) -> None:
         self._file = file
         self._now = now
         self._states: dict[str, UsedAmounts] = {}
         self._moves: dict[str, tuple[int, int, int]] = {}
-        """gate → so much more held, for so many more exchanges that run, and that have ended; not written yet"""
+        """counter id → unwritten changes of (reserved nUSD, open exchanges, closed exchanges)"""
         self._counted: dict[str, Window] = {}
-        """gate → its window, if that changed"""
+        """counter id → its rate window, if that changed"""
 
     def __enter__(self) -> Self:
         return self
@@ -45,44 +45,44 @@ class CounterTable:
         if failed is None:
             self._write()
 
-    def states(self, gates: Sequence[LimitCounter]) -> list[UsedAmounts]:
-        """As they are, with what was moved and counted so far."""
-        found = self._states
-        unread = [one for one in gates if (state := found.get(one.gate_id)) is None or state.gate != one]
+    def states(self, counters: Sequence[LimitCounter]) -> list[UsedAmounts]:
+        """The current states, including unwritten changes."""
+        states = self._states
+        unread = [one for one in counters if (state := states.get(one.gate_id)) is None or state.counter != one]
         if unread:
             self._read(unread)
-        return [found[one.gate_id] for one in gates]
+        return [states[one.gate_id] for one in counters]
 
-    def move(self, gates: Iterable[LimitCounter], nusd: int, running: int, closed: int) -> None:
-        """So much more is held at each of these, for so many more exchanges."""
+    def move(self, counters: Iterable[LimitCounter], nusd: int, running: int, closed: int) -> None:
+        """Add to the reserved nUSD, to the open and to the closed exchanges of each counter."""
         moves = self._moves
-        for gate in gates:
-            before = moves.get(gate.gate_id, _NOTHING)
-            moves[gate.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
-            if (state := self._states.get(gate.gate_id)) is not None:
+        for counter in counters:
+            before = moves.get(counter.gate_id, _NO_MOVE)
+            moves[counter.gate_id] = before[0] + nusd, before[1] + running, before[2] + closed
+            if (state := self._states.get(counter.gate_id)) is not None:
                 state.held += nusd
                 state.running += running
 
     def count(self, states: Iterable[UsedAmounts], second: int, requests: int, tokens: int) -> None:
-        """So many more in the bucket of that second, where rates are bounded; no requests: a correction."""
+        """Add to the bucket of that second, where rates are bounded; 0 requests: a correction of the tokens."""
         for state in states:
             if state.window is not None:
                 state.window.add(second, requests, tokens)
-                self._counted[state.gate.gate_id] = state.window
+                self._counted[state.counter.gate_id] = state.window
 
-    def _read(self, gates: Sequence[LimitCounter]) -> None:
-        gate_ids = [gate.gate_id for gate in gates]
-        if not self._states.keys().isdisjoint(gate_ids):  # read before, with other bounds or for another window
+    def _read(self, counters: Sequence[LimitCounter]) -> None:
+        gate_ids = [counter.gate_id for counter in counters]
+        if not self._states.keys().isdisjoint(gate_ids):  # read before, with other bounds or another window
             self._write()
         rows = {row[0]: row for row in rows_of(self._file, _SELECT, gate_ids)}
-        for gate in gates:
-            state = self._states[gate.gate_id] = _state(gate, rows.get(gate.gate_id), self._now)
-            held, running, _ = self._moves.get(gate.gate_id, _NOTHING)
+        for counter in counters:
+            state = self._states[counter.gate_id] = _state(counter, rows.get(counter.gate_id), self._now)
+            held, running, _ = self._moves.get(counter.gate_id, _NO_MOVE)
             state.held += held
             state.running += running
 
     def _write(self) -> None:
-        new = [(gate_id,) for gate_id in self._moves if (state := self._states.get(gate_id)) and not state.known]
+        new = [(gate_id,) for gate_id in self._moves if (state := self._states.get(gate_id)) and not state.stored]
         if new:
             self._file.executemany(_NEW, new)
         self._file.executemany(_MOVE, [(*move, gate_id) for gate_id, move in self._moves.items()])
@@ -93,21 +93,21 @@ class CounterTable:
 
 
 def _state(
-    gate: LimitCounter, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float
+    counter: LimitCounter, row: tuple[str, float | None, int | None, int, int, bytes | None] | None, now: float
 ) -> UsedAmounts:
     _, since, spent, held, running, counted = row or ("", None, None, 0, 0, None)
-    window = Window(counted, now) if bounds_rate(gate) else None
-    spent = spent if since == gate.since else None
-    return UsedAmounts(gate, spent=spent, held=held, running=running, window=window, known=bool(row))
+    window = Window(counted, now) if bounds_rate(counter) else None
+    spent = spent if since == counter.since else None
+    return UsedAmounts(counter, spent=spent, held=held, running=running, window=window, stored=bool(row))
 
 
 def rows_of(file: BudgetFile, statement: str, ids: Sequence[str]) -> list[Any]:
-    """What the statement gives for these, with `?*` for the values that it joins: SQLite builds a table of what `IN`
-    lists, which costs more than to look them all up."""
+    """The rows of a statement that joins `ids` by `VALUES ?*`. Faster than `IN (…)`, for which SQLite builds a
+    temporary table."""
     rows: list[Any] = []
     for at in range(0, len(ids), _ROWS):
         some: list[str | None] = [*ids[at : at + _ROWS]]
-        size = 1 << (len(some) - 1).bit_length()  # few sizes: each is a statement that SQLite has to prepare
+        size = 1 << (len(some) - 1).bit_length()  # few sizes, because SQLite prepares a statement for each
         some += [None] * (size - len(some))
         rows += file.execute(_sql(statement, size), some).fetchall()
     return rows

@@ -1,8 +1,9 @@
-"""The SQLite file that the processes of one machine keep holds and sums in.
+"""The SQLite file of reservations and spend totals, shared by the processes of one machine.
 
-Law: it is a cache, and lives no longer than the machine runs. What is damaged, of another version, or from before the
-machine was started is thrown away and begun anew. The path is a link to the file of this life, whose name nothing else
-ever had: whoever still has an older one open finds that out at its next transaction, and cannot hurt the new one.
+Invariants: The file is a cache, valid until the machine reboots. A file that is damaged, of another version, or older
+than the last boot is deleted and replaced: a new generation. The path is a symbolic link to the file of the current
+generation, which has a unique name. A process that has an older file open detects that at its next transaction, and
+cannot damage the new file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from proxy.budgets.store import BudgetsUnavailable
 _T = TypeVar("_T")
 
 VERSION = 2
-# After a life begins while other processes may hold something: they look each half second, and announce it.
+# Length of the warm-up after a new generation: every process checks twice a second, and re-announces.
 WARM_S = 1.5
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -42,28 +43,28 @@ CREATE TABLE holds (
 ) WITHOUT ROWID;
 CREATE TABLE passages (passage INTEGER PRIMARY KEY, gates BLOB NOT NULL);
 """
-# The file is not what it should be: by the primary code, and by the extended one.
+# Error codes of a damaged file: primary and extended.
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
-_DAMAGED_IN_FULL = frozenset({sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_READONLY_DBMOVED})
+_DAMAGED_EXTENDED = frozenset({sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_READONLY_DBMOVED})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 class Busy(Exception):  # noqa: N818  a state, not an error
-    """Another process is in the middle of a transaction; nothing happened."""
+    """Another process has a transaction open; nothing was changed."""
 
 
 class Damaged(Exception):  # noqa: N818  as above
-    """What is kept makes no sense; nothing happened."""
+    """The file is invalid; nothing was changed."""
 
 
 class BudgetFile:
-    """One process's way to the file. It is opened when it is first used."""
+    """One process's handle of the file. The first transaction opens it."""
 
     def __init__(self, path: Path) -> None:
         self.generation = ""
-        """this life's own name"""
+        """unique name of the current generation"""
         self.warm_until = 0.0
-        """`time.monotonic`, which all processes of a machine share"""
+        """end of the warm-up, by `time.monotonic`, which all processes of a machine share"""
         self.execute: Callable[..., sqlite3.Cursor]
         self.executemany: Callable[..., sqlite3.Cursor]
         self._path = path
@@ -72,43 +73,43 @@ class BudgetFile:
         self._database: sqlite3.Connection | None = None
         self._inode = 0
 
-    def transaction(self, work: Callable[..., _T], *asked: Any) -> _T:
-        """`work(*asked)`, all of it or nothing. Raises Busy, BudgetsUnavailable."""
+    def transaction(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Run `work(*arguments)` in a transaction. Raises Busy, BudgetsUnavailable."""
         try:
             try:
-                return self._transaction(work, *asked)
+                return self._transaction(work, *arguments)
             except Damaged:
-                self._begin_anew(warm_s=WARM_S)
-                return self._transaction(work, *asked)
+                self._begin_generation(warm_s=WARM_S)
+                return self._transaction(work, *arguments)
         except Damaged as error:
-            raise BudgetsUnavailable(f"the budgets' file is damaged, and a new one is too: {error}") from None
+            raise BudgetsUnavailable(f"budgets file {self._path}: replaced, but damaged again: {error}") from None
         except OSError as error:
-            raise BudgetsUnavailable(f"the budgets' file: {error.strerror or error}") from None
+            raise BudgetsUnavailable(f"budgets file {self._path}: {error.strerror or error}") from None
 
     def close(self) -> None:
-        """Let go; the next transaction opens it again. Never raises."""
-        self._leave()
+        """Close the file; the next transaction opens it again. Never raises."""
+        self._disconnect()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def _transaction(self, work: Callable[..., _T], *asked: Any) -> _T:
+    def _transaction(self, work: Callable[..., _T], *arguments: Any) -> _T:
         try:
-            self._follow()
+            self._open_current()
             self.execute("BEGIN IMMEDIATE")
             try:
-                answer = work(*asked)
+                result = work(*arguments)
                 self.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     self.execute("ROLLBACK")
                 raise
         except sqlite3.Error as error:
-            raise _meaning(error) from None
-        return answer
+            raise self._translated(error) from None
+        return result
 
-    def _follow(self) -> None:
-        """Be on the file of this life, whoever began it."""
+    def _open_current(self) -> None:
+        """Make sure that the file of the current generation is open."""
         try:
             inode = os.stat(self._name).st_ino
         except FileNotFoundError:
@@ -117,23 +118,23 @@ class BudgetFile:
             self._open(inode)
 
     def _open(self, inode: int) -> None:
-        alone = self._lock is None and self._enter()
+        exclusive = self._lock is None and self._acquire_lock()
         try:
-            self._leave()
-            if alone:
-                self._tidy()
+            self._disconnect()
+            if exclusive:
+                self._remove_old_files()
             if not inode:
-                # Nobody else is there to know of anything: this is the first time.
-                self._begin_anew(warm_s=0.0 if alone else WARM_S)
+                # Exclusive: no other process has reservations to re-announce, so no warm-up.
+                self._begin_generation(warm_s=0.0 if exclusive else WARM_S)
             else:
-                self._attach(checked=alone)
+                self._attach(checked=exclusive)
         finally:
-            if alone and self._lock is not None:
+            if exclusive and self._lock is not None:
                 fcntl.flock(self._lock, fcntl.LOCK_SH)
 
-    def _enter(self) -> bool:
-        """Say that this process is there; True if no other is, and none comes in until the lock is shared.
-        Raises Busy while another is alone."""
+    def _acquire_lock(self) -> bool:
+        """Lock the lock file. True: exclusively, because no other process uses the file; the caller downgrades the lock
+        later. Raises Busy while another process has it exclusively."""
         fd = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH):
             with suppress(BlockingIOError):
@@ -144,29 +145,29 @@ class BudgetFile:
         raise Busy
 
     def _attach(self, *, checked: bool) -> None:
-        """Open what the path leads to. Raises Damaged if it is not fit to be used."""
+        """Open the file behind the link. Raises Damaged if it is unusable."""
         if not self._path.is_symlink():
-            raise Damaged("not made here")
+            raise Damaged("the path is not a symbolic link")
         target = self._path.parent / os.readlink(self._path)
         database = _connect(target)
         try:
-            self.generation, self.warm_until = _life(database, checked=checked)
+            self.generation, self.warm_until = _generation(database, checked=checked)
             self._inode = target.stat().st_ino
         except BaseException:
             database.close()
             raise
         self._database, self.execute, self.executemany = database, database.execute, database.executemany
 
-    def _begin_anew(self, *, warm_s: float) -> None:
-        """A new life. Should two processes begin one at the same time, the later counts, and the other follows."""
-        self._leave()
+    def _begin_generation(self, *, warm_s: float) -> None:
+        """Create a new file. Of two processes that do so at the same time, the later link wins."""
+        self._disconnect()
         name = f"{self._path.name}.{secrets.token_hex(8)}"
         target, link = self._path.with_name(name), self._path.with_name(f"{name}.link")
         old = self._path.parent / os.readlink(self._path) if self._path.is_symlink() else None
         try:
             _make(target, name, time.monotonic() + warm_s)
         except sqlite3.Error as error:
-            raise BudgetsUnavailable(f"the budgets' file cannot be made: {error}") from None
+            raise BudgetsUnavailable(f"budgets file {self._path}: cannot be created: {error}") from None
         link.symlink_to(name)
         link.replace(self._path)
         if old is not None:
@@ -174,17 +175,28 @@ class BudgetFile:
         try:
             self._attach(checked=False)
         except sqlite3.Error as error:
-            raise _meaning(error) from None
+            raise self._translated(error) from None
 
-    def _leave(self) -> None:
-        """Close the file of a life."""
+    def _disconnect(self) -> None:
+        """Close the database connection."""
         if self._database is not None:
             with suppress(sqlite3.Error):
                 self._database.close()
         self._database, self._inode = None, 0
 
-    def _tidy(self) -> None:
-        """Remove what earlier lives left. Only while nobody else is there."""
+    def _translated(self, error: sqlite3.Error) -> Exception:
+        """Busy, Damaged or BudgetsUnavailable; `error` itself if it is a programming error."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:
+            return error
+        if code & 0xFF in _BUSY:
+            return Busy()
+        if code & 0xFF in _DAMAGED or code in _DAMAGED_EXTENDED or "no such table" in str(error):
+            return Damaged(str(error))
+        return BudgetsUnavailable(f"budgets file {self._path}: {error}")
+
+    def _remove_old_files(self) -> None:
+        """Remove the files of earlier generations. Requires the exclusive lock."""
         current = os.readlink(self._path) if self._path.is_symlink() else ""
         for path in self._path.parent.glob(f"{self._path.name}.*"):
             if path.name != f"{self._path.name}.lock" and not (current and path.name.startswith(current)):
@@ -192,7 +204,7 @@ class BudgetFile:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # A wait of SQLite's own would hold up every stream; whoever finds it busy comes again.
+    # No timeout: a wait within SQLite would block every stream. Callers retry after Busy.
     database = sqlite3.connect(f"file:{_quoted(path)}?mode=rw", timeout=0, isolation_level=None, uri=True)
     try:
         database.execute("PRAGMA synchronous = OFF")
@@ -202,16 +214,16 @@ def _connect(path: Path) -> sqlite3.Connection:
     return database
 
 
-def _life(database: sqlite3.Connection, *, checked: bool) -> tuple[str, float]:
-    """Its generation, and until when it is warming. Raises Damaged if it is not fit to be used."""
+def _generation(database: sqlite3.Connection, *, checked: bool) -> tuple[str, float]:
+    """The file's generation, and the end of its warm-up. Raises Damaged if it is unusable."""
     if database.execute("PRAGMA user_version").fetchone() != (VERSION,):
-        raise Damaged("of another version")
+        raise Damaged("another version of the format")
     if checked and database.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise Damaged("it does not pass its check")
-    found = database.execute("SELECT generation, boot, warm_until FROM life").fetchone()
-    if found is None or found[1] != _boot():
-        raise Damaged("from before the machine was started")
-    return found[0], found[2]
+        raise Damaged("integrity check failed")
+    row = database.execute("SELECT generation, boot, warm_until FROM life").fetchone()
+    if row is None or row[1] != _boot():
+        raise Damaged("from before the last boot")
+    return row[0], row[2]
 
 
 def _make(path: Path, generation: str, warm_until: float) -> None:
@@ -229,20 +241,8 @@ def _remove(target: Path) -> None:
             target.with_name(target.name + ending).unlink()
 
 
-def _meaning(error: sqlite3.Error) -> Exception:
-    """What went wrong, in our words; a bug of ours as it is."""
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return error  # the library was used wrongly
-    if code & 0xFF in _BUSY:
-        return Busy()
-    if code & 0xFF in _DAMAGED or code in _DAMAGED_IN_FULL or "no such table" in str(error):
-        return Damaged(str(error))
-    return BudgetsUnavailable(f"the budgets' file: {error}")
-
-
 def _boot() -> str:
-    """Which run of the machine this is; empty where that cannot be told."""
+    """Identifier of the current boot of the machine; empty if it is not available."""
     with suppress(OSError):
         return _BOOT_ID.read_text("ascii").strip()
     return ""

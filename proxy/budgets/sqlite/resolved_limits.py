@@ -1,7 +1,7 @@
-"""Passages in the file of holds and sums: the gates that a hold is held at, kept once for all holds that have the same.
+"""Sets of limit counters in the SQLite file (table `passages`), shared by all reservations with the same set.
 
-Law: a passage is named after what it says, so it is the same in every life of the file, whoever made it; it is kept as
-long as a hold names it.
+Invariants: The id of a set is a hash of its content, so it is the same in every generation of the file. A set stays as
+long as a reservation refers to it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from proxy.billing.limits import LimitCounter
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
 from proxy.budgets.verdicts import bounds_rate
 
-_NEW = "INSERT OR IGNORE INTO passages VALUES (?, ?)"
-_FORGET = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)"
+_INSERT = "INSERT OR IGNORE INTO passages VALUES (?, ?)"
+_DELETE_UNUSED = "DELETE FROM passages WHERE passage NOT IN (SELECT passage FROM holds)"
 
-# Those that are at hand; about 1 KiB each.
-PASSAGES_MAX = 4_096
+# Cached sets; about 1 KiB each.
+CACHED_MAX = 4_096
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[LimitCounter, ...]).decode
 
 
 class StoredLimits(NamedTuple):
-    """A row of the file."""
+    """A row of the table: id and encoded counters."""
 
-    name: int
+    limits_id: int
     packed: bytes
 
 
@@ -39,43 +39,43 @@ class _LimitCounters(NamedTuple):
     rated: tuple[LimitCounter, ...]
 
 
-@lru_cache(maxsize=PASSAGES_MAX)  # those of a key are alike, from one exchange to the next
-def stored_limits_of(gates: tuple[LimitCounter, ...]) -> StoredLimits:
-    """Of these gates."""
-    packed = _encode(gates)
+@lru_cache(maxsize=CACHED_MAX)  # the exchanges of a key have the same set
+def stored_limits_of(counters: tuple[LimitCounter, ...]) -> StoredLimits:
+    """The row of this set of counters."""
+    packed = _encode(counters)
     return StoredLimits(int.from_bytes(blake2b(packed, digest_size=8).digest(), signed=True), packed)
 
 
 class ResolvedLimitsTable:
-    """Within transactions of `file`."""
+    """Access to the table, within transactions of `file`."""
 
     def __init__(self, file: BudgetFile) -> None:
         self._file = file
-        self._known: dict[int, _LimitCounters] = {}
+        self._cached: dict[int, _LimitCounters] = {}
 
-    def gates(self, name: int) -> tuple[LimitCounter, ...]:
-        """All of them. Raises Damaged."""
-        return (self._known.get(name) or self._read(name)).all
+    def counters(self, limits_id: int) -> tuple[LimitCounter, ...]:
+        """All counters of a set. Raises Damaged."""
+        return (self._cached.get(limits_id) or self._read(limits_id)).all
 
-    def rated(self, name: int) -> tuple[LimitCounter, ...]:
-        """Those that bound rates. Raises Damaged."""
-        return (self._known.get(name) or self._read(name)).rated
+    def rated(self, limits_id: int) -> tuple[LimitCounter, ...]:
+        """The counters of a set that bound rates. Raises Damaged."""
+        return (self._cached.get(limits_id) or self._read(limits_id)).rated
 
-    def keep(self, passages: Iterable[StoredLimits]) -> None:
-        """So that holds can name them."""
-        self._file.executemany(_NEW, passages)
+    def insert(self, rows: Iterable[StoredLimits]) -> None:
+        """Store these sets; those that exist stay."""
+        self._file.executemany(_INSERT, rows)
 
-    def forget(self) -> None:
-        """Those that no hold names any more."""
-        self._file.execute(_FORGET)
+    def delete_unused(self) -> None:
+        """Delete the sets without a reservation."""
+        self._file.execute(_DELETE_UNUSED)
 
-    def _read(self, name: int) -> _LimitCounters:
-        row = self._file.execute("SELECT gates FROM passages WHERE passage = ?", (name,)).fetchone()
+    def _read(self, limits_id: int) -> _LimitCounters:
+        row = self._file.execute("SELECT gates FROM passages WHERE passage = ?", (limits_id,)).fetchone()
         try:
-            gates = _decode(row[0] if row else b"")
+            counters = _decode(row[0] if row else b"")
         except msgspec.DecodeError as error:
             raise Damaged(str(error)) from None
-        if len(self._known) >= PASSAGES_MAX:
-            self._known.clear()
-        found = self._known[name] = _LimitCounters(gates, tuple([gate for gate in gates if bounds_rate(gate)]))
-        return found
+        if len(self._cached) >= CACHED_MAX:
+            self._cached.clear()
+        read = self._cached[limits_id] = _LimitCounters(counters, tuple(filter(bounds_rate, counters)))
+        return read

@@ -1,9 +1,9 @@
-"""Holds and sums on one machine: one SQLite file for all its processes. See BudgetStore, and `budget_file.py`.
+"""The budget store of one machine: a SQLite file that its processes share. See BudgetStore and `file.py`.
 
-Law: each call is one transaction, run on the event loop: 20 to 30 µs, less than the way to a thread and back; what is
-longer comes in slices. Requests that come in two turns of the loop share one, with the exchanges that ended since the
-one before: those let go first, and each request is decided after the one before.
-Nothing waits within SQLite: while another process is in its transaction the streams go on.
+Invariants: Each call is one transaction on the event loop: 20 to 30 µs, less than a switch to a thread and back; longer
+work is split. Requests of two event-loop iterations share a transaction, together with the exchanges that ended since
+the previous one: first these are closed, then the requests are decided in order. Nothing waits within SQLite: during
+another process's transaction, streams continue.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 
 _T = TypeVar("_T")
 
-_Asked: TypeAlias = "tuple[Hold, asyncio.Future[Verdict | None]]"
+_Request: TypeAlias = "tuple[Hold, asyncio.Future[Verdict | None]]"
 _Ending: TypeAlias = "tuple[Sequence[Hold], Callable[[Sequence[Hold]], None]]"
 
-# Other processes' transactions take microseconds; where one takes so long, its process or the disk stands still.
+# Transactions take microseconds. If the file is busy for so long, another process or the disk hangs.
 BUSY_S_MAX = 1.0
-_AGAIN_S_MIN, _AGAIN_S_MAX = 0.000_2, 0.001
-# Those that ended wait so long for a request to share its transaction: one that is smaller costs nearly as much.
+_RETRY_S_MIN, _RETRY_S_MAX = 0.000_2, 0.001
+# Ended exchanges wait this long for a request, to share its transaction: a separate one costs nearly as much.
 JOIN_S = 0.005
-# All have announced by then, unless the file is lost again and again.
+# All processes have re-announced by then, unless the file is lost repeatedly.
 WARM_S_MAX = 3.0
-# Holds of one transaction: 5 ms of the event loop's time.
+# Reservations in one transaction: 5 ms of the event loop's time.
 AT_ONCE = 500
 
 
 class SqliteBudgets:
-    """One process's way to a file. See BudgetStore."""
+    """One process's handle. See BudgetStore."""
 
     def __init__(self, path: Path, *, node: str, unix_time: Callable[[], float]) -> None:
-        """The file is made at the first call, readable by its owner only; its folder must be there."""
+        """The first call creates the file, readable by its owner only; its folder must exist."""
         self._file = BudgetFile(path)
         self._tables = BudgetTables(self._file, node, unix_time)
-        self._telling = asyncio.Lock()
-        """what this node says of its holds, in the order in which it happened"""
+        self._order = asyncio.Lock()
+        """keeps this node's changes of its reservations in chronological order"""
         self._announced = ""
-        """the word of this handle's last announcement"""
-        self._asked: list[_Asked] = []
-        """to be decided in this turn of the event loop"""
+        """the fencing token of this handle's last announcement"""
+        self._requests: list[_Request] = []
+        """to be decided in the next shared transaction"""
         self._ending: list[_Ending] = []
-        """to be closed with them, or within JOIN_S"""
+        """to be closed in the same transaction, or within JOIN_S"""
 
     # -- this node's exchanges
 
@@ -61,161 +61,164 @@ class SqliteBudgets:
             now = time.monotonic()
             deadline = deadline or now + WARM_S_MAX
             if now >= deadline:
-                raise BudgetsUnavailable("what other processes hold is not known yet")
-            await asyncio.sleep(min(max(self._file.warm_until - now, _AGAIN_S_MAX), deadline - now))
+                raise BudgetsUnavailable("budgets: still waiting for other processes to re-announce reservations")
+            await asyncio.sleep(min(max(self._file.warm_until - now, _RETRY_S_MAX), deadline - now))
         return answer
 
     def _decision(self, hold: Hold) -> asyncio.Future[Verdict | None]:
         loop = asyncio.get_running_loop()
-        if not self._asked:
-            loop.call_soon(self._end_next_turn)
+        if not self._requests:
+            loop.call_soon(self._schedule_batch)
         decided: asyncio.Future[Verdict | None] = loop.create_future()
-        self._asked.append((hold, decided))
+        self._requests.append((hold, decided))
         return decided
 
-    # -- the turn that exchanges share
+    # -- the shared transaction
 
-    def _end_next_turn(self) -> None:
-        """Not this one: so those share it, too, whose bytes have only just come."""
-        asyncio.get_running_loop().call_soon(self._end_turn)
+    def _schedule_batch(self) -> None:
+        """Wait one more event-loop iteration, so that requests which arrive in it share the transaction."""
+        asyncio.get_running_loop().call_soon(self._run_batch)
 
-    def _end_turn(self, deadline: float = 0.0) -> None:
-        """`deadline`: where another process was in its transaction; of `time.monotonic`."""
-        asked = [one for one in self._asked if not one[1].done()]  # nobody waits for what was cancelled
-        asked, self._asked = asked[:AT_ONCE], asked[AT_ONCE:]
+    def _run_batch(self, deadline: float = 0.0) -> None:
+        """`deadline`: of retries after Busy, by `time.monotonic`; 0: the first try."""
+        requests = [one for one in self._requests if not one[1].done()]  # without cancelled ones
+        requests, self._requests = requests[:AT_ONCE], requests[AT_ONCE:]
         ending, self._ending = self._ending, []
-        if self._telling.locked():  # what is being told may be older
+        if self._order.locked():  # earlier changes are still being written
             _hand_back(ending)
             ending = []
-        if not asked and not ending:
+        if not requests and not ending:
             return
         try:
-            answers = self._shared([one for ended, _ in ending for one in ended], [hold for hold, _ in asked])
+            verdicts = self._decide([one for ended, _ in ending for one in ended], [hold for hold, _ in requests])
         except Busy:
             now = time.monotonic()
             deadline = deadline or now + BUSY_S_MAX
             if now < deadline:
-                self._asked, self._ending = asked + self._asked, ending + self._ending
-                again_s = random.uniform(_AGAIN_S_MIN, _AGAIN_S_MAX)  # noqa: S311  to fall out of step
-                asyncio.get_running_loop().call_later(again_s, self._end_turn, deadline)
+                self._requests, self._ending = requests + self._requests, ending + self._ending
+                retry_s = random.uniform(_RETRY_S_MIN, _RETRY_S_MAX)  # noqa: S311  jitter
+                asyncio.get_running_loop().call_later(retry_s, self._run_batch, deadline)
                 return
-            _fail(asked, BudgetsUnavailable("the budgets' file is in use all the time"))
+            _fail(requests, _busy_too_long())
             _hand_back(ending)
-        except Exception as error:  # noqa: BLE001  it is for those who wait
-            _fail(asked, error)
+        except Exception as error:  # noqa: BLE001  raised to the waiting callers
+            _fail(requests, error)
             _hand_back(ending)
         else:
-            for (_, decided), answer in zip(asked, answers, strict=True):
-                decided.set_result(answer)
-        if self._asked:
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            for (_, decided), verdict in zip(requests, verdicts, strict=True):
+                decided.set_result(verdict)
+        if self._requests:
+            asyncio.get_running_loop().call_soon(self._run_batch)
 
-    def _shared(self, ended: Sequence[Hold], asked: Sequence[Hold]) -> list[Verdict | None]:
+    def _decide(self, ended: Sequence[Hold], holds: Sequence[Hold]) -> list[Verdict | None]:
         try:
-            return self._file.transaction(self._tables.turn, ended, asked)
+            return self._file.transaction(self._tables.batch, ended, holds)
         except HeldAlready:
             self._file.transaction(self._tables.close, ended)
-            return [self._file.transaction(self._tables.reserve, hold) for hold in asked]
+            return [self._file.transaction(self._tables.reserve, hold) for hold in holds]
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
         """See BudgetStore."""
-        async with self._telling:
-            return await self._turn(self._tables.grow, exchange_id, nusd)
+        async with self._order:
+            return await self._transaction(self._tables.grow, exchange_id, nusd)
 
     async def close(self, ended: Sequence[Hold]) -> None:
         """See BudgetStore."""
-        async with self._telling:
-            await self._sliced(self._tables.close, ended)
+        async with self._order:
+            await self._in_slices(self._tables.close, ended)
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
         """See BudgetStore."""
         if not self._ending:
-            asyncio.get_running_loop().call_later(JOIN_S, self._end_turn)
+            asyncio.get_running_loop().call_later(JOIN_S, self._run_batch)
         self._ending.append((ended, otherwise))
 
     async def heartbeat(self) -> bool:
         """See BudgetStore."""
-        return await self._turn(self._tables.fencing_token) == self._announced
+        return await self._transaction(self._tables.fencing_token) == self._announced
 
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
-        async with self._telling:
-            looked, word = await self._turn(self._tables.look)
-            knows = own()
-            await self._sliced(self._tables.tell_open, knows.open, looked)
-            await self._sliced(self._tables.tell_closed, knows.closed, looked)
-            named = {one.exchange_id for told in (knows.open, knows.closed) for one in told}
-            await self._sliced(
-                self._tables.release_open, [one for one in looked.ids - named if one not in knows.asking]
-            )
-            self._announced = word
+        async with self._order:
+            stored, fencing_token = await self._transaction(self._tables.begin_announcement)
+            current = own()
+            await self._in_slices(self._tables.announce_open, current.open, stored)
+            await self._in_slices(self._tables.announce_closed, current.closed, stored)
+            announced = {one.exchange_id for holds in (current.open, current.closed) for one in holds}
+            orphans = [one for one in stored.ids - announced if one not in current.reserving]
+            await self._in_slices(self._tables.release_open, orphans)
+            self._announced = fencing_token
 
     # -- other nodes, and the ledger
 
     async def abandon(self, node: str, spared: Collection[str]) -> int:
         """See BudgetStore."""
-        stranded = await self._turn(self._tables.abandon, node)
-        await self._sliced(self._tables.end, list(stranded.intersection(spared)))
-        return sum(await self._sliced(self._tables.release_open, list(stranded.difference(spared))))
+        orphans = await self._transaction(self._tables.abandon, node)
+        await self._in_slices(self._tables.end, list(orphans.intersection(spared)))
+        return sum(await self._in_slices(self._tables.release_open, list(orphans.difference(spared))))
 
     async def seed(self, sums: Sequence[SpendTotal]) -> None:
         """See BudgetStore."""
-        await self._turn(self._tables.seed, sums)
+        await self._transaction(self._tables.seed, sums)
 
     async def cursor(self) -> int | None:
         """See BudgetStore."""
-        return await self._turn(self._tables.cursor)
+        return await self._transaction(self._tables.cursor)
 
     async def absorb(self, after_us: int, changes: Sequence[SpendDelta], until_us: int) -> bool:
         """See BudgetStore."""
-        return await self._turn(self._tables.absorb, after_us, changes, until_us)
+        return await self._transaction(self._tables.absorb, after_us, changes, until_us)
 
     async def forget_sums(self) -> None:
         """See BudgetStore."""
-        await self._turn(self._tables.forget_sums)
+        await self._transaction(self._tables.forget_sums)
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""
-        return await self._turn(self._tables.overdue, older_than_s)
+        return await self._transaction(self._tables.overdue, older_than_s)
 
     async def release(self, exchange_ids: Collection[str]) -> None:
         """See BudgetStore."""
-        await self._sliced(self._tables.release, list(exchange_ids))
+        await self._in_slices(self._tables.release, list(exchange_ids))
 
     async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
         """See BudgetStore."""
-        return await self._turn(self._tables.counter_states, gate_ids)
+        return await self._transaction(self._tables.counter_states, gate_ids)
 
     async def aclose(self) -> None:
         """See BudgetStore."""
-        self._end_turn()
-        _fail(self._asked, BudgetsUnavailable("it is being shut down"))
-        self._asked.clear()
+        self._run_batch()
+        _fail(self._requests, BudgetsUnavailable("budgets: shutting down"))
+        self._requests.clear()
         self._file.close()
 
     # -- transactions
 
-    async def _turn(self, work: Callable[..., _T], *asked: Any) -> _T:
-        """`work`, in a transaction, as soon as no other process is in one."""
+    async def _transaction(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Run `work` in a transaction; retry while another process has one open."""
         deadline = 0.0
         while True:
             try:
-                return self._file.transaction(work, *asked)
+                return self._file.transaction(work, *arguments)
             except Busy:
                 now = time.monotonic()
                 deadline = deadline or now + BUSY_S_MAX
                 if now >= deadline:
-                    raise BudgetsUnavailable("the budgets' file is in use all the time") from None
-                await asyncio.sleep(random.uniform(_AGAIN_S_MIN, _AGAIN_S_MAX))  # noqa: S311  to fall out of step
+                    raise _busy_too_long() from None
+                await asyncio.sleep(random.uniform(_RETRY_S_MIN, _RETRY_S_MAX))  # noqa: S311  jitter
 
-    async def _sliced(self, work: Callable[..., _T], listed: Sequence[Any], *asked: Any) -> list[_T]:
-        """`work` for all that is listed, so many at once; between them the streams have their turn."""
-        answers = []
-        for at in range(0, len(listed), AT_ONCE):
+    async def _in_slices(self, work: Callable[..., _T], items: Sequence[Any], *arguments: Any) -> list[_T]:
+        """Run `work` on slices of `items`, each in a transaction; in between, other tasks run."""
+        results = []
+        for at in range(0, len(items), AT_ONCE):
             if at:
                 await asyncio.sleep(0)
-            answers.append(await self._turn(work, listed[at : at + AT_ONCE], *asked))
-        return answers
+            results.append(await self._transaction(work, items[at : at + AT_ONCE], *arguments))
+        return results
+
+
+def _busy_too_long() -> BudgetsUnavailable:
+    return BudgetsUnavailable(f"budgets file: locked by other processes for {BUSY_S_MAX:g} s")
 
 
 def _hand_back(ending: Sequence[_Ending]) -> None:
@@ -223,7 +226,7 @@ def _hand_back(ending: Sequence[_Ending]) -> None:
         otherwise(ended)
 
 
-def _fail(asked: Sequence[_Asked], error: Exception) -> None:
-    for _, decided in asked:
+def _fail(requests: Sequence[_Request], error: Exception) -> None:
+    for _, decided in requests:
         if not decided.done():
             decided.set_exception(error)

@@ -83,7 +83,7 @@ class Exchange:
         self._last_beat_at = 0.0
         self._details: dict[str, Any] = {}
         self._framing = SSE
-        self._limit_headers = limit_headers(closing.reservation.hold.gates, closing.reservation.levels)
+        self._limit_headers = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
         self._spending = Spending(closing, ports.estimator, cuts=cuts)
         self._watch = Deadlines(self._loop, route.provider.limits, self._moments, self._on_deadline)
 

@@ -208,7 +208,7 @@ class ProxyHandler:
 
     def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:
         completion = completion_tokens(
-            asked=facts.completion_tokens_max,
+            requested=facts.completion_tokens_max,
             n=facts.n,
             default=self._reserve.completion_tokens,
             model_max=route.completion_tokens_max,
@@ -250,7 +250,7 @@ class ProxyHandler:
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,
                 completion_tokens_max=completion_tokens_bound(
-                    asked=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
+                    requested=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
                 ),
                 slot=slot.index,
                 bill=route.provider.settings.bill,

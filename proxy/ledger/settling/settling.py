@@ -17,7 +17,7 @@ import msgspec
 from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column, select
 
 from proxy.billing.adjustment import ContradictionError, is_swept, restated
-from proxy.billing.attempts import lines
+from proxy.billing.attempts import attempt_entries
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.sums import Sums
@@ -279,7 +279,7 @@ class Settling:
 
 def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:
     """The entries of the attempts that these name. They have no receipt: the exchange's own entry has it."""
-    return [Arrival(line) for one in arrivals for line in lines(one.entry)]
+    return [Arrival(line) for one in arrivals for line in attempt_entries(one.entry)]
 
 
 class DuplicateInBatchError(Exception):

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table
 
 from proxy.billing.entries import EntryKind
 from proxy.billing.keys import AccountKind
-from proxy.billing.limits import credit_gate
+from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.schema.tables import (
@@ -38,7 +38,7 @@ IDS_MAX = 1_000
 _ENTRIES = ledger_entries.c
 _DAY_US = 86_400_000_000
 _EPOCH = date(1970, 1, 1)
-_TWIN = credit_gate("")
+_TWIN = credit_counter_id("")
 _KEY = "key"
 # The kinds of totals.
 _DAYS, _PART_AND_DAYS, _LESS_CREDIT = "whole days", "part of a day, and whole days", "ever, less credit"
@@ -53,8 +53,8 @@ def ledger_time(engine: Engine) -> int:
 def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTotal]:
     """The spend of each (counter id, since in Unix seconds), all from one snapshot. Raises LedgerUnavailable.
 
-    A counter's id is that of a key, a project or an organization; or `credit_gate` of it: the total spend there minus
-    the credit added under this id. An unknown id has spent nothing.
+    A counter's id is that of a key, a project or an organization; or `credit_counter_id` of it: the total spend there
+    minus the credit added under this id. An unknown id has spent nothing.
     """
     with reading(engine) as connection:
         as_of_us = clock_of(connection)
@@ -230,9 +230,9 @@ def _gates(connection: Connection, key_ids: Collection[str]) -> dict[str, tuple[
     """Key or account id → the counters of its charges, and those of its credit."""
     rows = (row for ids in batches(key_ids, IDS_MAX) for row in connection.execute(_ABOVE, {"ids": ids}))
     above = {key_id: (project_id, organization_id) for key_id, project_id, organization_id in rows}
-    return {key_id: (_charged(key_id, *above.get(key_id, ())), (credit_gate(key_id),)) for key_id in key_ids}
+    return {key_id: (_charged(key_id, *above.get(key_id, ())), (credit_counter_id(key_id),)) for key_id in key_ids}
 
 
 def _charged(key_id: str, *above: str | None) -> tuple[str, ...]:
     scopes = [one for one in (key_id, *above) if one is not None]
-    return (*scopes, *map(credit_gate, scopes))
+    return (*scopes, *map(credit_counter_id, scopes))

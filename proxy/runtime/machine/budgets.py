@@ -19,7 +19,7 @@ from proxy.budgets.follower import Follower, SeedRequest
 from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
-from proxy.budgets.thresholds import Alert, notice, passed
+from proxy.budgets.thresholds import Alert, reached, record_new
 from proxy.ledger.settling import spend
 from proxy.settings import Settings
 from proxy.storage.executor import InThread
@@ -110,8 +110,8 @@ class Thresholds:
                 self._observer.noticed(alert)
 
     def _noticed(self, standings: Sequence[CounterState], now: float) -> list[Alert]:
-        found = [one for one in passed(self._engine, standings, now) if one.alert_id not in self._known]
-        new = notice(self._engine, found) if found else []
+        found = [one for one in reached(self._engine, standings, now) if one.alert_id not in self._known]
+        new = record_new(self._engine, found) if found else []
         if len(self._known) > KNOWN_MAX:
             self._known.clear()
         self._known.update(one.alert_id for one in found)
