@@ -125,7 +125,7 @@ def test_a_deployment_that_is_well(
     assert main(["doctor", "--config", str(file)]) == 0
     words = capsys.readouterr().out
     assert "✗" not in words
-    assert words.endswith("\nnothing fails\n")
+    assert words.endswith("\nno check failed\n")
     assert main(["doctor", "--json", "--config", str(file)]) == 0
     report = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {one["check"] for one in report} >= {"configuration", "ledger", "keys", "provider own", "open files"}
