@@ -1,4 +1,4 @@
-"""What a check says. Law: whatever is not well comes with what to do about it."""
+"""The result of a check. Invariant: a note or a failure comes with advice."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from proxy.settings import Settings
 
 
 class Severity(StrEnum):
-    """How much it matters."""
-
     OK = "ok"
     NOTE = "note"
-    """it serves and bills; somebody should know"""
+    """it serves and bills; an operator should know"""
     FAILS = "fails"
-    """it does not serve, or could lose money"""
+    """it does not serve, or may lose money"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +24,27 @@ class Finding:
     mark: Severity
     said: str
     advice: str = ""
-    """what to do; empty where all is well"""
+    """what to do; empty for OK"""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is looked at."""
+    """The deployment to check."""
 
     settings: Settings
     now: float
     """Unix seconds"""
     call: str | None = None
-    """the model that is asked for one token"""
+    """the model of the test request for one token; None: no test request"""
 
 
-def ok(check: str, said: str) -> Finding:
-    """All is well."""
-    return Finding(check, Severity.OK, said)
+def ok(check: str, message: str) -> Finding:
+    return Finding(check, Severity.OK, message)
 
 
-def note(check: str, said: str, advice: str) -> Finding:
-    """Worth knowing."""
-    return Finding(check, Severity.NOTE, said, advice)
+def note(check: str, message: str, advice: str) -> Finding:
+    return Finding(check, Severity.NOTE, message, advice)
 
 
-def fails(check: str, said: str, advice: str) -> Finding:
-    """To be mended before anybody relies on it."""
-    return Finding(check, Severity.FAILS, said, advice)
+def fails(check: str, message: str, advice: str) -> Finding:
+    return Finding(check, Severity.FAILS, message, advice)

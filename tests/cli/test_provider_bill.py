@@ -103,7 +103,7 @@ def test_what_may_be_on_another_day_is_said(run: Run) -> None:
     _, out, err = run(page(*hours, has_more=True))
     assert out.splitlines()[2].endswith("estimates; 1100 ended later")
     assert out.splitlines()[4].endswith("midnight; 550 ended later")
-    assert "the last page of the export says that there are more" in err
+    assert "the export is incomplete" in err
 
 
 @pytest.mark.parametrize(
