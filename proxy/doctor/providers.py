@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, fails, note, ok
 from proxy.metering.dialect import KeyHeader
-from proxy.metering.dialects import DIALECTS, speaks
+from proxy.metering.dialects import DIALECTS, supports
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings, route
 
@@ -67,7 +67,7 @@ def call(case: Case) -> list[Finding]:
 
 
 def _call(title: str, provider: ProviderSettings, upstream_model: str) -> list[Finding]:
-    if not speaks(provider.dialects, OPENAI_CHAT):
+    if not supports(provider.dialects, OPENAI_CHAT):
         return [
             note(title, f"{provider.name} does not support {OPENAI_CHAT.name}", "test it with a client of its dialect")
         ]
@@ -97,7 +97,7 @@ def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
 
 def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
     """The header of the API key, as the first supported dialect defines it."""
-    dialect = next(dialect for dialect in DIALECTS if speaks(provider.dialects, dialect))
+    dialect = next(dialect for dialect in DIALECTS if supports(provider.dialects, dialect))
     header = provider.key_header or dialect.key_header
     return header.value, f"Bearer {key}" if header is KeyHeader.AUTHORIZATION else key
 
