@@ -148,4 +148,4 @@ def _hides_at(upstream_model: str, provider: ProviderSettings) -> bool:
     if provider.on_client_leave is OnClientLeave.DRAIN:
         return False
     named = upstream_model.rpartition("/")[2]
-    return may_hide(named, told=0.0) if named else urlsplit(provider.base_url).hostname in _HIDDEN_REASONING_HOSTS
+    return may_hide(named, reports=0.0) if named else urlsplit(provider.base_url).hostname in _HIDDEN_REASONING_HOSTS

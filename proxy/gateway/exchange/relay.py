@@ -99,7 +99,7 @@ class Relay:
         self.paused_at: float | None = None
         self.done: asyncio.Future[RelayEnd] = loop.create_future()
         self.on_fold = on_fold
-        self._beat = framing.beat
+        self._beat = framing.heartbeat
         self._strip = strip
         self._slot = slot
         self._gaps = gaps
@@ -224,12 +224,12 @@ class Relay:
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at
         self._slot.note(meter.evidence, meter.usage, meter.events)
-        run = meter.run if strip is None or strip.idle else None
-        if run is not self._run:
-            self._run = run
+        matcher = meter.matcher if strip is None or strip.idle else None
+        if matcher is not self._run:
+            self._run = matcher
             self._run_in_chunks = None
-            if run is not None and self._chunked and self._transport is not None:
-                self._run_in_chunks = TemplateMatcher(run.run, EACH_A_CHUNK)
+            if matcher is not None and self._chunked and self._transport is not None:
+                self._run_in_chunks = TemplateMatcher(matcher.template, EACH_A_CHUNK)
         if self.on_fold is not None:
             self.on_fold(meter)
 

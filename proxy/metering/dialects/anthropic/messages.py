@@ -35,20 +35,20 @@ class MessagesTally(Counting):
 
     def read(self, event: bytes, name: bytes) -> Event | None:
         """One event of a stream."""
-        found = event_of(event)
-        if found is None:
+        parsed = event_of(event)
+        if parsed is None:
             return None
-        if found.error or found.type == "error" or name == b"error":
+        if parsed.error or parsed.type == "error" or name == b"error":
             self.fail("error_event")
-        elif found.delta is not None:
-            self._read_delta(found.delta, found)
-        elif found.content_block is not None:
-            self._read_block(found.index or 0, found.content_block)
-        elif found.message is not None:
-            self._read_start(found.message)
-        elif found.type == "message_stop":
+        elif parsed.delta is not None:
+            self._read_delta(parsed.delta, parsed)
+        elif parsed.content_block is not None:
+            self._read_block(parsed.index or 0, parsed.content_block)
+        elif parsed.message is not None:
+            self._read_start(parsed.message)
+        elif parsed.type == "message_stop":
             self.done = True
-        return found
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
         """One whole answer."""
@@ -74,19 +74,19 @@ class MessagesTally(Counting):
     def _read_block(self, index: int, block: Block) -> None:
         """Where a block begins; in an answer, all of it. A result of a tool has neither name nor text of its own."""
         if block.name:
-            self._begin((index, block.id or block.name))
+            self._begin_call((index, block.id or block.name))
             self.evidence.tool_events += 1
             self._called.append(block.name)
-        self._hear(block.text, block.thinking)
+        self._add_texts(block.text, block.thinking)
 
-    def _read_delta(self, delta: Delta, found: Event) -> None:
+    def _read_delta(self, delta: Delta, parsed: Event) -> None:
         if delta.partial_json:
             self.evidence.tool_events += 1
             self._called.append(delta.partial_json)
-        self._hear(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
+        self._add_texts(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
         self._finish(delta.stop_reason)
-        if found.type == "message_delta":
-            self._read_usage(found.usage, final=True)
+        if parsed.type == "message_delta":
+            self._read_usage(parsed.usage, final=True)
 
     def _finish(self, reason: str | None) -> None:
         if reason:

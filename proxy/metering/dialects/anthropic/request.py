@@ -13,7 +13,7 @@ from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
 # Of a block: what is text to the model, and what is read as JSON.
-_SPOKEN = ("text", "thinking")
+_TEXT_FIELDS = ("text", "thinking")
 _STRUCTURES = ("tools", "output_config", "output_format")
 
 
@@ -76,7 +76,7 @@ class _PromptCounter:
         elif isinstance(block.get("input"), dict):
             self.structures.append(block["input"])
         else:
-            self.texts += [text for name in _SPOKEN if isinstance(text := block.get(name), str)]
+            self.texts += [text for name in _TEXT_FIELDS if isinstance(text := block.get(name), str)]
             self.read(block.get("content"))
 
     def _document(self, source: object) -> None:

@@ -16,25 +16,25 @@ from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 
 
-def _at_a_deployment(spoken: Dialect) -> Dialect:
-    path = f"/deployments/{NAME}{spoken.upstream_path}"
+def _under_deployment(dialect: Dialect) -> Dialect:
+    path = f"/deployments/{NAME}{dialect.upstream_path}"
     return replace(
-        spoken,
-        name=_name(spoken),
+        dialect,
+        name=_name(dialect),
         paths=(f"/openai{path}",),
         upstream_path=path,
-        upstream_document=_unnamed(spoken.upstream_document),
+        upstream_document=_keeping_model(dialect.upstream_document),
         key_header=KeyHeader.API_KEY,
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
     )
 
 
-def _behind_v1(spoken: Dialect) -> Dialect:
-    path = f"/v1{spoken.upstream_path}"
+def _under_v1(dialect: Dialect) -> Dialect:
+    path = f"/v1{dialect.upstream_path}"
     return replace(
-        spoken,
-        name=f"{_name(spoken)}_v1",
+        dialect,
+        name=f"{_name(dialect)}_v1",
         paths=(f"/openai{path}",),
         upstream_path=path,
         key_header=KeyHeader.API_KEY,
@@ -43,11 +43,11 @@ def _behind_v1(spoken: Dialect) -> Dialect:
     )
 
 
-def _name(spoken: Dialect) -> str:
-    return f"azure.{spoken.name.partition('.')[2]}"
+def _name(dialect: Dialect) -> str:
+    return f"azure.{dialect.name.partition('.')[2]}"
 
 
-def _unnamed(rewrite: Rewrite) -> Rewrite:
+def _keeping_model(rewrite: Rewrite) -> Rewrite:
     """`rewrite`, but for the model: the path names it, and what the body says of it goes up as it came."""
 
     def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
@@ -65,10 +65,10 @@ def _unnamed(rewrite: Rewrite) -> Rewrite:
 _HEADERS_DOWN = ("apim-request-id",)
 # A name can hold slashes: of two paths at a deployment where one ends like the other, the longer stands first.
 _PLACES = (
-    (OPENAI_CHAT, (_at_a_deployment, _behind_v1)),
-    (OPENAI_COMPLETIONS, (_at_a_deployment, _behind_v1)),
-    (OPENAI_EMBEDDINGS, (_at_a_deployment, _behind_v1)),
-    (OPENAI_RESPONSES, (_behind_v1,)),
+    (OPENAI_CHAT, (_under_deployment, _under_v1)),
+    (OPENAI_COMPLETIONS, (_under_deployment, _under_v1)),
+    (OPENAI_EMBEDDINGS, (_under_deployment, _under_v1)),
+    (OPENAI_RESPONSES, (_under_v1,)),
 )
 
-AZURE = tuple(where(spoken) for spoken, places in _PLACES for where in places)
+AZURE = tuple(place(dialect) for dialect, places in _PLACES for place in places)

@@ -76,7 +76,7 @@ class ChatEvent(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
 
 
-_said = reader(ChatEvent)
+_parse = reader(ChatEvent)
 
 
 class CohereTally(Counting):
@@ -86,32 +86,32 @@ class CohereTally(Counting):
 
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
         """One event of a stream."""
-        said = _said(event)
-        if said is None:
+        parsed = _parse(event)
+        if parsed is None:
             return None
-        self.response_id = self.response_id or identifier(said.id)
-        if isinstance(said.message, str) or name == b"error":
+        self.response_id = self.response_id or identifier(parsed.id)
+        if isinstance(parsed.message, str) or name == b"error":
             self.fail("error_event")
-        elif said.delta is not None:
-            self._read_message(said.index or 0, said.delta.message)
-            self._finish(said.delta.finish_reason, "error_event", failed=bool(said.delta.error))
-            self._read_usage(said.delta.usage)
-        self.done = self.done or said.type == "message-end"
-        return said
+        elif parsed.delta is not None:
+            self._read_message(parsed.index or 0, parsed.delta.message)
+            self._finish(parsed.delta.finish_reason, "error_event", failed=bool(parsed.delta.error))
+            self._read_usage(parsed.delta.usage)
+        self.done = self.done or parsed.type == "message-end"
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
         """One whole answer."""
-        said = _said(body)
-        if said is None:
+        parsed = _parse(body)
+        if parsed is None:
             return False
-        self.response_id = identifier(said.id)
-        if isinstance(said.message, str):
+        self.response_id = identifier(parsed.id)
+        if isinstance(parsed.message, str):
             self.fail("error_body")
             return True
-        self._read_message(0, said.message)
-        self._finish(said.finish_reason, "error_body", failed=False)
-        self._read_usage(said.usage)
-        self.done = said.message is not None
+        self._read_message(0, parsed.message)
+        self._finish(parsed.finish_reason, "error_body", failed=False)
+        self._read_usage(parsed.usage)
+        self.done = parsed.message is not None
         return True
 
     def _read_message(self, index: int, message: Message | None) -> None:
@@ -129,13 +129,13 @@ class CohereTally(Counting):
         self._read_calls(index, message.tool_calls)
 
     def _read_calls(self, index: int, calls: Call | list[Call] | None) -> None:
-        said = ""
+        written = ""
         for place, call in enumerate(calls if isinstance(calls, list) else [calls] if calls is not None else [], index):
-            self._begin((0, place))
+            self._begin_call((0, place))
             if call.function is not None:
-                said += (call.function.name or "") + (call.function.arguments or "")
-        if said:
-            self._called.append(said)
+                written += (call.function.name or "") + (call.function.arguments or "")
+        if written:
+            self._called.append(written)
             self.evidence.tool_events += 1
 
     def _finish(self, reason: str | None, failure: str, *, failed: bool) -> None:
@@ -165,7 +165,7 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
     return {"message": message_with_field(refusal)}
 
 
-def _said_in_stream(refusal: Refusal) -> dict[str, Any]:
+def _error_event(refusal: Refusal) -> dict[str, Any]:
     return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": message_with_field(refusal)}}
 
 
@@ -175,5 +175,5 @@ COHERE_CHAT = Dialect(
     upstream_path="/chat",
     facts=facts,
     tally=CohereTally,
-    errors=ErrorShape("/v2/", _refused, _said_in_stream, "message-end"),
+    errors=ErrorShape("/v2/", _refused, _error_event, "message-end"),
 )

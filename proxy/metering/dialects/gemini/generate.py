@@ -145,7 +145,7 @@ class GeminiTally(Counting):
     def _read_call(self, index: int, call: FunctionCall) -> int:
         if call.name or call.partial_args is None:  # fragments that follow have no name
             self._last_call += 1
-        self._begin((index, self._last_call))
+        self._begin_call((index, self._last_call))
         self._called += (call.name or "", compact(call.args), compact(call.partial_args))
         return _CALL
 

@@ -96,9 +96,9 @@ class OllamaTally(Counting):
             return
         message = line.message
         if message is not None:
-            self._hear(message.content, message.thinking)
+            self._add_texts(message.content, message.thinking)
             self._read_calls(message.tool_calls)
-        self._hear(line.response, line.thinking)
+        self._add_texts(line.response, line.thinking)
         self._read_calls(line.tool_calls)
         if line.done:
             self.done = True
@@ -108,7 +108,7 @@ class OllamaTally(Counting):
 
     def _read_calls(self, calls: list[Call] | None) -> None:
         for call in calls or ():
-            self._begin((0, len(self._calls)))
+            self._begin_call((0, len(self._calls)))
             if call.function is not None:
                 self._called += (call.function.name or "", compact(call.function.arguments))
         self.evidence.tool_events += bool(calls)

@@ -14,7 +14,7 @@ from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, c
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter
-from proxy.metering.wire.event_template import EventTemplate, run_of
+from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
 
 # OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
@@ -70,7 +70,7 @@ class ChatTally(Counting):
         if chunk.err_msg and not kinds:
             self.fail("err_msg")
 
-    def run(self, read: Chunk, event: bytes) -> EventTemplate | None:
+    def template(self, read: Chunk, event: bytes) -> EventTemplate | None:
         """The run that this event of a stream may begin: nothing in it but one fragment of text."""
         chunk, choices = read, read.choices
         if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
@@ -82,14 +82,14 @@ class ChatTally(Counting):
             return None
         if part.refusal or part.audio or part.tool_calls or part.function_call or part.reasoning_details:
             return None
-        spoken = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
-        if len(spoken) != 1:
+        texts = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
+        if len(texts) != 1:
             return None
-        name, text = spoken[0]
+        name, text = texts[0]
         reasoning = name != "content"
         if index not in (self._plain_reasoning if reasoning else self._plain):
             return None
-        return run_of(event, name.encode(), text, reasoning=reasoning)
+        return template_of(event, name.encode(), text, reasoning=reasoning)
 
     def read_answer(self, body: bytes) -> bool:
         """One whole answer: where a choice has both a message and a delta, the message is the answer."""
@@ -112,8 +112,8 @@ class ChatTally(Counting):
         for (_, reasoning), growing in self._growing.items():
             owed = growing.settle()
             self._count(owed, reasoning=reasoning)
-            if any(owed) and self._spelling is not None:
-                self._spelling.give_up()
+            if any(owed) and self._feed is not None:
+                self._feed.give_up()
             if growing.cumulative:
                 self.flags.add("cumulative")
 
@@ -151,7 +151,7 @@ class ChatTally(Counting):
         if part.reasoning_content or part.reasoning or part.reasoning_details:
             kinds |= self._read_reasoning(index, part)
         if part.refusal or part.audio is not None:
-            kinds |= self._read_speech(part)
+            kinds |= self._read_refusal_or_audio(part)
         if part.tool_calls or part.function_call is not None:
             kinds |= self._read_calls(index, part)
         return kinds
@@ -202,8 +202,8 @@ class ChatTally(Counting):
         else:
             chars, news = growing.take(text), growing.news
         self._count(chars, reasoning=reasoning)
-        if self._spelling is not None:
-            self._spelling.say(TextKind.REASONING if reasoning else TextKind.TEXT, news)
+        if self._feed is not None:
+            self._feed.add(TextKind.REASONING if reasoning else TextKind.TEXT, news)
         if growing.plain:
             del self._growing[key]
             plain_ones = self._plain_reasoning if reasoning else self._plain
@@ -215,21 +215,21 @@ class ChatTally(Counting):
         for growing in self._growing.values():
             growing.be_sure()
 
-    def _read_speech(self, part: Part) -> int:
-        spoken = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
-        self._texts.append(spoken)
-        return _TEXT if spoken else 0
+    def _read_refusal_or_audio(self, part: Part) -> int:
+        text = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
+        self._texts.append(text)
+        return _TEXT if text else 0
 
     def _read_calls(self, index: int, part: Part) -> int:
-        said = ""
+        written = ""
         for call in part.tool_calls or ():
-            said += self._read_call(index, call)
+            written += self._read_call(index, call)
         if (legacy := part.function_call) is not None and (text := called(legacy)):
-            self._begin((index, "function_call"))
-            said += text
-        if not said:
+            self._begin_call((index, "function_call"))
+            written += text
+        if not written:
             return 0
-        self._called.append(said)
+        self._called.append(written)
         return _CALL
 
     def _read_call(self, index: int, call: ToolCall) -> str:
@@ -237,16 +237,16 @@ class ChatTally(Counting):
         # With an id: one call for each id. Without: the call at that place goes on.
         place: tuple[int, int | str] = (index, 0 if call.index is None else call.index)
         if call.id:
-            self._begin((index, call.id))
+            self._begin_call((index, call.id))
             self._calls.add(place)
         else:
-            self._begin(place)
-        said = ""
+            self._begin_call(place)
+        written = ""
         if call.function is not None:
-            said = called(call.function)
+            written = called(call.function)
         if call.custom is not None:
-            said += (call.custom.name or "") + (call.custom.input or "")
-        return said
+            written += (call.custom.name or "") + (call.custom.input or "")
+        return written
 
 
 OPENAI_CHAT = Dialect(

@@ -15,7 +15,7 @@ from proxy.metering.wire.text import chars_of
 # OpenAI's own limit.
 N_MAX = 128
 # Where a message has text that the model reads, and where calls; what of the request is read as JSON.
-_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
+_TEXT_FIELDS = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
 _TOOLS = ("tools", "functions")
 _RESULTS = ("tool", "function")
@@ -75,7 +75,7 @@ def prompt_of(
         for name, value in message.items():
             if name in _CALLS:
                 calls.append(value)
-            elif name not in _SPOKEN:
+            elif name not in _TEXT_FIELDS:
                 continue
             elif isinstance(value, str):
                 texts.append(value)

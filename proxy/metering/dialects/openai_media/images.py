@@ -50,29 +50,29 @@ class ImagesTally(Counting):
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """One event of a stream."""
-        said = _read(event)
-        if said is None:
+        parsed = _read(event)
+        if parsed is None:
             return None
-        kind = said.type or name.decode("ascii", "replace")
-        if said.error or kind == "error":
+        kind = parsed.type or name.decode("ascii", "replace")
+        if parsed.error or kind == "error":
             self.fail("error_event")
         elif kind.endswith(_COMPLETED):
             self.finish_reason = "completed"
             self._made = (self._made or 0) + 1
-            self._count_up(said.usage)
-        return said
+            self._count_up(parsed.usage)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
         """One whole answer, or all of it but what is in its lists."""
-        said = _read(body)
-        if said is None:
+        parsed = _read(body)
+        if parsed is None:
             return False
-        if said.error:
+        if parsed.error:
             self.fail("error_body")
         else:
             self.done = True
-            self._made = None if said.pictures is None else len(said.pictures)
-            self._count_up(said.usage)
+            self._made = None if parsed.pictures is None else len(parsed.pictures)
+            self._count_up(parsed.usage)
         return True
 
     def _count_up(self, raw: dict[str, Any] | None) -> None:

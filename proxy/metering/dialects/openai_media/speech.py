@@ -44,23 +44,23 @@ class SpeechTally(Counting):
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """One event of a stream."""
-        said = _read(event)
-        if said is None:
+        parsed = _read(event)
+        if parsed is None:
             return None
-        if said.error or name == b"error" or said.type == "error":
+        if parsed.error or name == b"error" or parsed.type == "error":
             self.fail("error_event")
-        elif said.type == "speech.audio.done":
+        elif parsed.type == "speech.audio.done":
             self.done = True
-            self._read_usage(said.usage)
-        return said
+            self._read_usage(parsed.usage)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
         """JSON where a stream was promised: an error, or audio in a field."""
-        said = _read(body)
-        if said is not None and said.error:
+        parsed = _read(body)
+        if parsed is not None and parsed.error:
             self.fail("error_body")
-        self.done = said is not None and not said.error
-        return said is not None
+        self.done = parsed is not None and not parsed.error
+        return parsed is not None
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         usage = tokens_of(raw or {})

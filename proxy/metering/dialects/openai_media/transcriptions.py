@@ -49,40 +49,40 @@ class TranscriptionTally(Counting):
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """One event of a stream."""
-        said = _read(event)
-        if said is None:
+        parsed = _read(event)
+        if parsed is None:
             return None
         fragments = self.evidence.text_events > 0  # came before: a whole text repeats them
-        if said.error or name == b"error" or said.type == "error":
+        if parsed.error or name == b"error" or parsed.type == "error":
             self.fail("error_event")
-        elif said.type == "transcript.text.done":
+        elif parsed.type == "transcript.text.done":
             self.done = True
-            self._hear(None if fragments else said.text)
-            self._read_usage(said)
-        elif said.type == "transcript.text.delta" or not fragments:
-            self._hear(said.delta or said.text)
-        return said
+            self._add_texts(None if fragments else parsed.text)
+            self._read_usage(parsed)
+        elif parsed.type == "transcript.text.delta" or not fragments:
+            self._add_texts(parsed.delta or parsed.text)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
         """One whole answer: JSON, or words as they are."""
-        said = _read(body)
-        if said is None:
-            self._hear(body.decode("utf-8", "replace"))
+        parsed = _read(body)
+        if parsed is None:
+            self._add_texts(body.decode("utf-8", "replace"))
             self.flags.add("audio_unknown")
-        elif said.error:
+        elif parsed.error:
             self.fail("error_body")
             return True
         else:
-            self._hear(said.text)
-            self._read_usage(said)
+            self._add_texts(parsed.text)
+            self._read_usage(parsed)
         self.done = True
         return True
 
-    def _read_usage(self, said: _Event) -> None:
-        usage = usage_of(said.usage or {"seconds": said.duration})
+    def _read_usage(self, parsed: _Event) -> None:
+        usage = usage_of(parsed.usage or {"seconds": parsed.duration})
         if usage == NO_USAGE:
             self.flags.add("audio_unknown")
-        self._report(said.usage, usage)
+        self._report(parsed.usage, usage)
 
 
 _tokens = usage_reader(
@@ -124,10 +124,10 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 def _flag(document: Mapping[str, Any], name: str) -> bool:
     words = {"true": True, "false": False, "": False}
-    said = document.get(name, "")
-    if not isinstance(said, str) or said.lower() not in words:
+    parsed = document.get(name, "")
+    if not isinstance(parsed, str) or parsed.lower() not in words:
         raise InvalidField(name, "must be true or false")
-    return words[said.lower()]
+    return words[parsed.lower()]
 
 
 def _length_ms(audio: bytes) -> int:

@@ -36,19 +36,19 @@ class ResponsesTally(Counting):
 
     def read(self, event: bytes, name: bytes) -> Event | None:
         """One event of a stream."""
-        found = event_of(event)
-        if found is None:
+        parsed = event_of(event)
+        if parsed is None:
             return None
-        kind = found.type or ""
-        if kind == "error" or name == b"error" or found.error:
+        kind = parsed.type or ""
+        if kind == "error" or name == b"error" or parsed.error:
             self.fail("error_event")
-        elif isinstance(found.delta, str):
-            self._read_delta(kind, found.output_index or 0, found.delta)
-        elif found.item is not None:
-            self._read_item(found.output_index or 0, found.item, whole=kind == "response.output_item.done")
-        elif found.response is not None:
-            self._read_response(found.response, last=kind in _LAST)
-        return found
+        elif isinstance(parsed.delta, str):
+            self._read_delta(kind, parsed.output_index or 0, parsed.delta)
+        elif parsed.item is not None:
+            self._read_item(parsed.output_index or 0, parsed.item, whole=kind == "response.output_item.done")
+        elif parsed.response is not None:
+            self._read_response(parsed.response, last=kind in _LAST)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
         """One whole answer."""
@@ -110,7 +110,7 @@ class ResponsesTally(Counting):
 
     def _read_call(self, index: int, item: Item) -> None:
         calls = self.evidence.tool_calls
-        self._begin((index, "call"))
+        self._begin_call((index, "call"))
         if item.name and self.evidence.tool_calls > calls:
             self._called.append(item.name)
 
@@ -144,7 +144,7 @@ def _written(parts: list[Text] | None) -> str:
     return "".join((part.text or "") + (part.refusal or "") + (part.transcript or "") for part in parts or ())
 
 
-def _said(refusal: Refusal) -> dict[str, Any]:
+def _error_event(refusal: Refusal) -> dict[str, Any]:
     return {"type": "error", "code": refusal.code, "message": refusal.message, "param": refusal.param}
 
 
@@ -154,5 +154,5 @@ OPENAI_RESPONSES = Dialect(
     upstream_path="/responses",
     facts=facts,
     tally=ResponsesTally,
-    errors=ErrorShape("/v1/responses", OPENAI_ERRORS.answer, _said, "error"),
+    errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
 )
