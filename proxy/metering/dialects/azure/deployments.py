@@ -1,7 +1,7 @@
-"""OpenAI's languages where Azure has them: at a deployment's path, or behind `/openai/v1`; the key in `api-key`.
+"""OpenAI's dialects at Azure: under a deployment's path or `/openai/v1`, with the key in `api-key`.
 
-Law: only place and key differ, never what is said: tally, rewriting and stripper are OpenAI's own. The deployment in
-the path is the model. A provider's base URL ends with `/openai`.
+Invariants: only paths and key differ: tally, rewriting and stripper are OpenAI's. The deployment in the path is the
+model. A provider's base URL ends with `/openai`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _name(dialect: Dialect) -> str:
 
 
 def _keeping_model(rewrite: Rewrite) -> Rewrite:
-    """`rewrite`, but for the model: the path names it, and what the body says of it goes up as it came."""
+    """`rewrite` without the model, which is in the path; a model in the body is forwarded unchanged."""
 
     def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
         sent = rewrite(document, upstream_model=upstream_model, inject_usage=inject_usage)
@@ -61,9 +61,9 @@ def _keeping_model(rewrite: Rewrite) -> Rewrite:
     return upstream_document
 
 
-# What Azure's support asks for.
+# Requested by Azure's support.
 _HEADERS_DOWN = ("apim-request-id",)
-# A name can hold slashes: of two paths at a deployment where one ends like the other, the longer stands first.
+# A name may contain slashes: if one path under a deployment ends like another, the longer one comes first.
 _PLACES = (
     (OPENAI_CHAT, (_under_deployment, _under_v1)),
     (OPENAI_COMPLETIONS, (_under_deployment, _under_v1)),

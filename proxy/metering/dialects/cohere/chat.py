@@ -1,8 +1,7 @@
-"""The dialect chat, Cohere's second version: events and answers → evidence, usage, how it ended.
+"""The dialect of Cohere's chat, version 2: events and answers → evidence, usage, finish reason.
 
-Law: what a model generated is counted (text, thinking, the plan for its tools, their names and arguments), citations
-and the sources in them are not; `message-end` is the last word, also where it says that the answer failed. Usage:
-`cohere_usage`. A provider's base URL ends with `/v2`.
+Invariants: generated output is counted (text, thinking, tool plan, tool names and arguments); citations and their
+sources are not. `message-end` is the last event, also of a failed answer. A provider's base URL ends with `/v2`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
 
-# The models read these, too.
+# Further fields that the model reads as JSON.
 _READ_AS_JSON = ("documents",)
-# Finish reasons of answers that did not come about.
+# Finish reasons of failed answers.
 _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 
 
@@ -47,7 +46,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """A message, or what an event adds to it: then there is one of each, and no list."""
+    """A message, or its fragment in an event, which has single objects instead of lists."""
 
     content: Content | list[Content] | str | None = None
     tool_plan: str | None = None
@@ -55,7 +54,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What an event says."""
+    """The content of an event."""
 
     message: Message | None = None
     finish_reason: str | None = None
@@ -71,7 +70,7 @@ class ChatEvent(msgspec.Struct, gc=False):
     index: int | None = None
     delta: Delta | None = None
     message: Message | str | None = None
-    """of an answer; a text where it is an error"""
+    """of an answer; a string in an error"""
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
 
@@ -80,12 +79,12 @@ _parse = reader(ChatEvent)
 
 
 class CohereTally(Counting):
-    """What the events of one exchange add up to."""
+    """The counts of one answer."""
 
     __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
-        """One event of a stream."""
+        """Read one event of a stream."""
         parsed = _parse(event)
         if parsed is None:
             return None
@@ -100,7 +99,7 @@ class CohereTally(Counting):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer."""
+        """Read a whole answer."""
         parsed = _parse(body)
         if parsed is None:
             return False
@@ -150,7 +149,7 @@ class CohereTally(Counting):
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),

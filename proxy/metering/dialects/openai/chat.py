@@ -1,7 +1,7 @@
-"""The dialect chat/completions: chunks and answers → evidence, usage, how it ended.
+"""The dialect of chat/completions: chunks and answers → evidence, usage, finish reason.
 
-Law: what a model generated is counted, whoever spelled it how; error text is never output; usage is what the last
-event with a usage says, never a sum. Requests: `openai_request`; shapes: `openai_wire`; counts: `openai_usage`.
+Invariants: all generated text is counted, in every known field; error text is not. The usage is that of the last event
+with one, never a sum.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from proxy.metering.tokenizer_feed import TextKind, TokenCounter
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
 
-# OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
+# OpenAI's own limit on n. Further choices of a stream are read but not tracked individually.
 CHOICES_MAX = 128
-# What one choice of an event carried.
+# Flags: the contents of one choice of an event.
 _TEXT, _CALL = 1, 2
 
-# Where an event's text can stand.
+# Fields of an event's text.
 _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
 
 
 class ChatTally(Counting):
-    """What the chunks of one exchange add up to.
+    """The counts of one answer.
 
-    `cumulative`: whether each text repeats all before it; None: found out from the texts themselves.
+    `cumulative`: whether each text repeats all before it; None: detected from the texts.
     """
 
     __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
@@ -42,7 +42,7 @@ class ChatTally(Counting):
         self._plain_reasoning: set[int] = set()
 
     def read(self, event: bytes, name: bytes) -> Chunk | None:
-        """One event of a stream."""
+        """Read one event of a stream."""
         chunk = chunk_of(event)
         if chunk is not None:
             if name == b"error":
@@ -71,7 +71,7 @@ class ChatTally(Counting):
             self.fail("err_msg")
 
     def template(self, read: Chunk, event: bytes) -> EventTemplate | None:
-        """The run that this event of a stream may begin: nothing in it but one fragment of text."""
+        """The template of this event if it contains only one fragment of text; else None."""
         chunk, choices = read, read.choices
         if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
             return None
@@ -92,7 +92,7 @@ class ChatTally(Counting):
         return template_of(event, name.encode(), text, reasoning=reasoning)
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer: where a choice has both a message and a delta, the message is the answer."""
+        """Read a whole answer. If a choice has both a message and a delta, the message applies."""
         chunk = chunk_of(body)
         if chunk is None:
             return False
@@ -107,7 +107,7 @@ class ChatTally(Counting):
         return True
 
     def settle(self) -> None:
-        """The stream is over: decides what was still open. Idempotent."""
+        """The answer has ended: resolve what was undecided. Idempotent."""
         self.flush()
         for (_, reasoning), growing in self._growing.items():
             owed = growing.settle()
@@ -118,7 +118,7 @@ class ChatTally(Counting):
                 self.flags.add("cumulative")
 
     def counted(self) -> TokenCounter | None:
-        """Of one choice: several at once, told word by word, are no text."""
+        """The counter, for one choice only: the interleaved fragments of several are no text."""
         choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
         return super().counted() if len(choices) <= 1 else None
 
@@ -178,7 +178,7 @@ class ChatTally(Counting):
         return _TEXT
 
     def _read_reasoning(self, index: int, part: Part) -> int:
-        # Alternative spellings of the same text: one of them counts.
+        # Alternative fields of the same text: count one of them.
         details = part.reasoning_details or ()
         text = part.reasoning_content or part.reasoning or "".join(d.text or d.summary or "" for d in details)
         if not text:
