@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.check import Compared, Row
 
 ALL = "all"
-"""stands in the table for the day or the model in a total"""
+"""in the table: the day or model of a total"""
 
 _FIELDS = (
     "day", "model", "what", "provider", "ledger", "difference", "estimated", "unknown", "explained_less",

@@ -29,7 +29,7 @@ async def _findings(case: Case) -> list[Finding]:
     queue = Queue(case.settings)
     try:
         await require_suitable(queue.redis)
-        servers = await _infos(queue.redis)
+        servers = await _server_details(queue.redis)
         age_s = max([await shard.oldest_age_s() for shard in queue.shards])
         found = [finding for server in servers for finding in _server(server)]
         return [*found, await _clock(queue.redis), _drained(age_s, case.settings.lease_s)]
@@ -37,7 +37,7 @@ async def _findings(case: Case) -> list[Finding]:
         await queue.close()
 
 
-async def _infos(redis: RedisClient) -> list[Mapping[str, Any]]:
+async def _server_details(redis: RedisClient) -> list[Mapping[str, Any]]:
     async with door(redis, "reading the INFO of the queue's Redis"):
         if isinstance(redis, RedisCluster):
             return [await redis.info(target_nodes=node) for node in redis.get_primaries()]
@@ -54,28 +54,28 @@ async def _clock(redis: RedisClient) -> Finding:
     return clock_finding("queue", "Redis's", seconds + micros / 1e6, before, time.time())
 
 
-def _server(info: Mapping[str, Any]) -> Iterator[Finding]:
-    kind = "Valkey" if "valkey_version" in info else "Redis"
-    version = info.get("valkey_version", info.get("redis_version"))
+def _server(server: Mapping[str, Any]) -> Iterator[Finding]:
+    kind = "Valkey" if "valkey_version" in server else "Redis"
+    version = server.get("valkey_version", server.get("redis_version"))
     yield ok("queue", f"{kind} {version}, which evicts no records")
-    if info.get("role") not in (None, "master"):
+    if server.get("role") not in (None, "master"):
         yield fails("queue", "it is a replica and accepts no records", "point the URL to the primary or to Sentinel")
-    yield from _persistence(info)
-    limit = int(info.get("maxmemory") or 0)
-    if limit and int(info.get("used_memory", 0)) > limit * _FULL_SHARE:
+    yield from _persistence(server)
+    limit = int(server.get("maxmemory") or 0)
+    if limit and int(server.get("used_memory", 0)) > limit * _FULL_SHARE:
         yield note("queue", "its memory is nearly full; then records stay in the journals", "add memory or workers")
 
 
-def _persistence(info: Mapping[str, Any]) -> Iterator[Finding]:
+def _persistence(server: Mapping[str, Any]) -> Iterator[Finding]:
     """Journals send lost records again; the leases of dead machines exist only in Redis."""
     broken = [
         name
         for name in ("rdb_last_bgsave_status", "aof_last_write_status")
-        if info.get(name, "ok") not in ("ok", b"ok")
+        if server.get(name, "ok") not in ("ok", b"ok")
     ]
     if broken:
         yield fails("queue", f"it cannot write to its disk ({', '.join(broken)})", "check its log and its disk")
-    if not int(info.get("aof_enabled", 0)):
+    if not int(server.get("aof_enabled", 0)):
         yield note(
             "queue",
             "it has no append-only file: a restart loses leases, idempotency claims and queued records",

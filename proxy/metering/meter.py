@@ -54,7 +54,7 @@ class Metered(msgspec.Struct, frozen=True):
     """anomalies, sorted"""
     timings: dict[str, float]
     service_tier: str | None = None
-    """by which the answer says it was served (`service_tier_of`); None: it does not say"""
+    """the reported service tier (`service_tier_of`); None: not reported"""
     completion_so_far: int | None = None
     """completion tokens by the provider's own count, where it is not final"""
     counter: TokenCounter | None = None

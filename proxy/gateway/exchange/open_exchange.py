@@ -202,8 +202,8 @@ class OpenExchange:
         )
 
     def _learn(self, metered: Metered) -> float | None:
-        """Teach the estimator from what was reported; the error its own estimate would have had, unless that is known
-        only later. A plain answer says nothing of how a model's streams come: only of its prompts."""
+        """Teach the estimator the reported usage. Returns the error of its estimate, unless that is known only later.
+        An unstreamed answer teaches only prompts, since its text does not come in events."""
         usage = metered.usage
         if usage is None or metered.failed is not None or not metered.complete:
             return None

@@ -217,7 +217,7 @@ class Relay:
         self._note()
 
     def _note(self) -> None:
-        """The meter knows more than before."""
+        """Record the new counts of the meter."""
         meter, strip = self.meter, self._strip
         self._unnoted = 0
         self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)

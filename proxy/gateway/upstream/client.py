@@ -134,7 +134,7 @@ class Answer:
 
     @property
     def encoded(self) -> bool:
-        """The body is compressed, although we asked for it not to be."""
+        """True if the body is compressed, although the request declines that."""
         return self.head.header("content-encoding").lower() not in ("", "identity")
 
     async def read(self, bytes_max: int) -> bytes | None:

@@ -64,7 +64,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head: bytearray = bytearray()
         self._asked: asyncio.Future[Head] | None = None
         self._reader: ChunkReader | LengthReader | None = None
-        self._chunks: ChunkReader | None = None  # the same, if it is one: the hot path asks nothing twice
+        self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
         self._early: list[bytes] = []
         self._sink: Sink | None = None
         self._keep_alive = False
@@ -144,7 +144,7 @@ class UpstreamConnection(asyncio.Protocol):
         except Exception:
             if self._sink is not None:
                 self._sink.internal_error()
-            raise  # the event loop says where, and closes the connection
+            raise  # the event loop logs it and closes the connection
 
     def _received(self, wire: bytes) -> None:
         sink = self._sink
@@ -163,7 +163,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._asked is not None:
             self._read_head(wire)
         else:
-            self._abort()  # it speaks without being asked
+            self._abort()  # unsolicited bytes
 
     def eof_received(self) -> None:
         """The provider sends no more; the transport closes itself, and `connection_lost` follows."""

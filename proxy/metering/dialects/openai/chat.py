@@ -233,8 +233,8 @@ class ChatTally(Counting):
         return _CALL
 
     def _read_call(self, index: int, call: ToolCall) -> str:
-        """What it says."""
-        # With an id: one call for each id. Without: the call at that place goes on.
+        """Count the call. Returns its text."""
+        # With an id: one call per id. Without: a fragment of the call at that index.
         place: tuple[int, int | str] = (index, 0 if call.index is None else call.index)
         if call.id:
             self._begin_call((index, call.id))
