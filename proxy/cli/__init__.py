@@ -1,6 +1,7 @@
-"""The command `tokenweir`. Law: words and exit codes only; what is done is done elsewhere.
+"""The `tokenweir` command: option parsing, printed results and exit codes.
 
-Exit codes: 0 done, 1 refused or failed (the reason on standard error), 2 wrong usage, 130 interrupted.
+Exit codes: 0 success, 1 refusal or failure (the reason is on standard error), 2 wrong usage, 130 interrupted.
+Invariant: these modules parse and print; other packages do the work.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from proxy.cli import (
     budgets,
     corrections,
     credit,
+    dead_letters,
     doctor,
     export,
     keys,
@@ -27,21 +29,20 @@ from proxy.cli import (
     sinks,
     statement,
 )
-from proxy.cli import dead_letters as letters
 from proxy.cli.common import Failure
 from proxy.settings import SettingsError
 
-# As a shell tells it of a program that ^C has ended.
+# 128 + SIGINT, as shells report a program that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; its exit code."""
+    """Run one command. Returns its exit code."""
     typed = sys.argv[1:] if arguments is None else list(arguments)
     options = _parser().parse_args(typed, argparse.Namespace(typed=typed))
     try:
         code: int = options.run(options)
-    except BrokenPipeError:  # the reader of our output has gone: it has what it wanted
+    except BrokenPipeError:  # the reader of our output, such as `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tokenweir",
-        description="Meters LLM streams and turns each into one exact, explained ledger line.",
+        description="A reverse proxy that meters LLM streams and bills each request in an auditable ledger.",
     )
     parser.add_argument("--version", action="version", version=f"tokenweir {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     budgets.add_commands(commands)
     ledger.add_commands(commands)
     corrections.add_commands(commands)
-    letters.add_commands(commands)
+    dead_letters.add_commands(commands)
     reconcile.add_commands(commands)
     doctor.add_commands(commands)
     backup.add_commands(commands)

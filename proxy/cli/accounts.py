@@ -1,4 +1,4 @@
-"""`tokenweir accounts …`: organizations and their projects. Law: what is written is printed."""
+"""`tokenweir accounts …`: organizations and their projects. Invariant: each command prints what it wrote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import Limits
-from proxy.cli.common import acts_as, json_line, of_one, store_of, with_commands, with_config
+from proxy.cli.common import audited_as, command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import account_json, add_limits, limit_changes, paid_json
 
 if TYPE_CHECKING:
@@ -18,25 +18,35 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    words = "organizations and projects, and what their keys may use together"
-    accounts = with_commands(commands, "accounts", words)
-    organization = with_config(accounts, "create-organization", "make an organization")
+    help_text = "manage organizations and projects, and the limits that their keys share"
+    accounts = with_commands(commands, "accounts", help_text)
+    organization = with_config(accounts, "create-organization", "create an organization")
     organization.add_argument("name", metavar="NAME")
     add_limits(organization)
-    acts_as(organization, "account.create-organization", _create_organization)
-    project = with_config(accounts, "create-project", "make a project of an organization")
+    audited_as(organization, "account.create-organization", _create_organization)
+    project = with_config(accounts, "create-project", "create a project in an organization")
     project.add_argument("name", metavar="NAME")
     project.add_argument("--organization", required=True, metavar="ID|NAME")
     add_limits(project)
-    acts_as(project, "account.create-project", _create_project)
-    update = of_one(accounts, "account", "update", "change an account; counts within a second", _update, act=True)
+    audited_as(project, "account.create-project", _create_project)
+    update = command_for_one(
+        accounts, "account", "update", "change an account; takes effect within a second", _update, audited=True
+    )
     update.add_argument("--name", metavar="NAME", default=argparse.SUPPRESS)
     add_limits(update)
-    of_one(accounts, "account", "block", "no key of it counts until it is unblocked", _changing("block"), act=True)
-    of_one(accounts, "account", "unblock", "its keys count again", _changing("unblock"), act=True)
-    of_one(accounts, "account", "info", "an account, its organization, and what was used", _info)
-    with_config(accounts, "list", "all accounts, as JSON lines").set_defaults(run=_list)
+    command_for_one(
+        accounts,
+        "account",
+        "block",
+        "reject all keys of an account until it is unblocked",
+        _applying("block"),
+        audited=True,
+    )
+    command_for_one(
+        accounts, "account", "unblock", "accept the keys of an account again", _applying("unblock"), audited=True
+    )
+    command_for_one(accounts, "account", "info", "show an account, its organization, its limits and its spend", _info)
+    with_config(accounts, "list", "print all accounts as JSON lines").set_defaults(run=_list)
 
 
 @contextmanager
@@ -48,18 +58,18 @@ def _accounts(options: argparse.Namespace) -> Iterator[AccountStore]:
 def _create_organization(options: argparse.Namespace) -> int:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
-        made = accounts.create_organization(account_id=_new_id("org"), name=options.name, limits=limits)
-        print(json_line(account_json(made)))
+        account = accounts.create_organization(account_id=_new_id("org"), name=options.name, limits=limits)
+        print(json_line(account_json(account)))
     return 0
 
 
 def _create_project(options: argparse.Namespace) -> int:
     limits = Limits(**limit_changes(options))
     with _accounts(options) as accounts:
-        made = accounts.create_project(
+        account = accounts.create_project(
             account_id=_new_id("proj"), name=options.name, organization=options.organization, limits=limits
         )
-        print(json_line(account_json(made)))
+        print(json_line(account_json(account)))
     return 0
 
 
@@ -70,12 +80,12 @@ def _update(options: argparse.Namespace) -> int:
     return 0
 
 
-def _changing(what: str) -> Callable[[argparse.Namespace], int]:
-    """The command that does just this to an account."""
+def _applying(operation: str) -> Callable[[argparse.Namespace], int]:
+    """The command that calls this method of the account store."""
 
     def run(options: argparse.Namespace) -> int:
         with _accounts(options) as accounts:
-            change: Callable[[str], Account] = getattr(accounts, what)
+            change: Callable[[str], Account] = getattr(accounts, operation)
             print(json_line(account_json(change(options.account))))
         return 0
 

@@ -1,4 +1,4 @@
-"""`tokenweir audit`: what operators have done, by command or in the console, and what became of it."""
+"""`tokenweir audit`: the operations of operators, by command or in the console, and their results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    audit = with_config(commands, "audit", "what operators have done, oldest first")
-    audit.add_argument("--json", action="store_true", help="one object per line, every field")
-    audit.add_argument("--since", metavar="TIME", help="2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
+    audit = with_config(commands, "audit", "print the audit log of operators, oldest first")
+    audit.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    audit.add_argument("--since", metavar="TIME", help="at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
     audit.set_defaults(run=_audit)
 
 
@@ -45,6 +44,6 @@ def _text(line: AuditEntry) -> str:
     from proxy.foundation.times import iso_utc
 
     at = iso_utc(line.at)[:19].replace("T", " ")
-    became = line.result if line.words is None else f"{line.result}: {line.words}"
-    who = f"{line.actor} ({line.via}, {line.origin or '–'})"
-    return f"{at}  {who}  {line.action} {line.target or '–'}  {became}"
+    result = line.result if line.words is None else f"{line.result}: {line.words}"
+    actor = f"{line.actor} ({line.via}, {line.origin or '–'})"
+    return f"{at}  {actor}  {line.action} {line.target or '–'}  {result}"

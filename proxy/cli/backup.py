@@ -1,7 +1,7 @@
-"""`tokenweir backup`: what a machine with a ledger of its own cannot do without.
+"""`tokenweir backup`: copy the SQLite ledger and the key pepper.
 
-Law: it works while a server runs, writes over nothing, and leaves out what is alive or can be made anew (journals,
-budgets, what the estimator has learned).
+Invariants: it works while a server runs. It overwrites nothing. It leaves out files in use and files that can be
+rebuilt (journals, budgets, the estimator's state).
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from proxy.settings import load
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    backup = with_config(commands, "backup", "copy the ledger, and what keys are hashed with, while a server runs")
-    backup.add_argument("folder", type=Path, metavar="FOLDER", help="where to; made if it is not there")
+    backup = with_config(commands, "backup", "copy a SQLite ledger and the key pepper, while a server runs or not")
+    backup.add_argument("folder", type=Path, metavar="FOLDER", help="destination; created if it does not exist")
     backup.set_defaults(run=_backup)
 
 
@@ -33,12 +32,12 @@ def _backup(options: argparse.Namespace) -> int:
     print(f"tokenweir: {options.folder / 'ledger.db'}")
     pepper = settings.data_dir / "pepper"
     if settings.key_pepper is None and pepper.exists():
-        _keep(pepper, options.folder / "pepper")
-        print(f"tokenweir: {options.folder / 'pepper'} (whoever has both can try keys: keep them apart, or encrypted)")
+        _copy_private(pepper, options.folder / "pepper")
+        print(f"tokenweir: {options.folder / 'pepper'} (store it apart from the ledger, or encrypt both)")
     return 0
 
 
-def _keep(file: Path, to: Path) -> None:
+def _copy_private(file: Path, to: Path) -> None:
     fd = os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as copy:
         copy.write(file.read_bytes())

@@ -1,5 +1,5 @@
-"""`tokenweir budgets …`: what is left, and whether that is right. Law: counters are caches of the ledger; throwing them
-away costs nothing but a reading."""
+"""`tokenweir budgets …`: show the limit counters, and rebuild them. Invariant: counters are caches of the ledger;
+deleting them costs one read of the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import acts_as, json_line, store_of, with_commands, with_config
+from proxy.cli.common import audited_as, json_line, store_of, with_commands, with_config
 from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -24,13 +24,14 @@ _HEADER = (
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    budgets = with_commands(commands, "budgets", "what was spent and is held of each budget")
-    show = with_config(budgets, "show", "every gate that requests have passed, and how it stands")
-    show.add_argument("--json", action="store_true", help="one object per line")
+    budgets = with_commands(
+        commands, "budgets", "show what is spent and reserved of each budget, or rebuild the counters"
+    )
+    show = with_config(budgets, "show", "print the state of every limit counter in use")
+    show.add_argument("--json", action="store_true", help="print one JSON object per line")
     show.set_defaults(run=_show)
-    words = "compare every counter with the ledger, print by how much it is off, and read all anew"
-    acts_as(with_config(budgets, "rebuild", words), "budgets.rebuild", _rebuild)
+    help_text = "compare every counter with the ledger, print each difference, and reload all counters"
+    audited_as(with_config(budgets, "rebuild", help_text), "budgets.rebuild", _rebuild)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -38,12 +39,12 @@ def _show(options: argparse.Namespace) -> int:
     from proxy.ledger.settling.spend import scope_of
 
     with store_of(options) as store:
-        standings = asyncio.run(_standings(load(options.config, os.environ)))
-        known = subjects(store.engine, {scope_of(one.gate_id) for one in standings})
+        states = asyncio.run(_counter_states(load(options.config, os.environ)))
+        known = subjects(store.engine, {scope_of(state.gate_id) for state in states})
     if not options.json:
         print(_HEADER)
-    for one in standings:
-        shown = _json(one, known.get(scope_of(one.gate_id)))
+    for state in states:
+        shown = _json(state, known.get(scope_of(state.gate_id)))
         print(json_line(shown) if options.json else _line(shown))
     return 0
 
@@ -58,7 +59,7 @@ def _rebuild(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _standings(settings: Settings) -> Sequence[CounterState]:
+async def _counter_states(settings: Settings) -> Sequence[CounterState]:
     from proxy.runtime.machine.budgets import open_budgets
 
     budgets = open_budgets(settings, "cli")
@@ -78,29 +79,29 @@ async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
         await budgets.aclose()
 
 
-def _json(standing: CounterState, subject: Subject | None) -> dict[str, Any]:
+def _json(state: CounterState, subject: Subject | None) -> dict[str, Any]:
     from proxy.billing.money import usd_text
     from proxy.foundation.times import iso_utc
     from proxy.ledger.settling.spend import scope_of
 
-    scope_id = scope_of(standing.gate_id)
-    budget = None if subject is None or scope_id != standing.gate_id else subject.limits.budget_usd
+    scope_id = scope_of(state.gate_id)
+    budget = None if subject is None or scope_id != state.gate_id else subject.limits.budget_usd
     return {
-        "counter_id": standing.gate_id,
+        "counter_id": state.gate_id,
         "scope_id": scope_id,
         "scope_kind": None if subject is None else subject.kind,
         "name": None if subject is None else subject.name,
-        "window_start": iso_utc(standing.since) if standing.since else None,
+        "window_start": iso_utc(state.since) if state.since else None,
         "budget_usd": None if budget is None else usd_text(budget),
-        "spent_usd": None if standing.spent is None else usd_text(standing.spent),
-        "held_usd": usd_text(standing.held),
-        "running": standing.open,
-        "unsettled": standing.closed,
+        "spent_usd": None if state.spent is None else usd_text(state.spent),
+        "held_usd": usd_text(state.held),
+        "running": state.open,
+        "unsettled": state.closed,
     }
 
 
 def _line(shown: dict[str, Any]) -> str:
-    """Money that nobody limits, or has read yet: a dash."""
+    """A line of the table. A dash: no limit, or not loaded yet."""
     credit = " (less credit)" if shown["counter_id"] != shown["scope_id"] else ""
     scope = f"{shown['scope_kind'] or ''} {shown['name'] or shown['scope_id']}{credit}".strip()
     since = "–" if shown["window_start"] is None else shown["window_start"][:16].replace("T", " ")

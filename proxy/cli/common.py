@@ -1,5 +1,8 @@
-"""What every command says its words with. Law: JSON lines for programs, plain lines for people, reasons on standard
-error. A command that changes something names itself as an act, and is put down before it begins."""
+"""Shared by all commands: options, the store, the audit log, output.
+
+Invariants: programs get JSON lines, people get plain lines, errors go to standard error. A command that changes data is
+recorded in the audit log before it begins.
+"""
 
 from __future__ import annotations
 
@@ -22,50 +25,56 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Failure(Exception):  # noqa: N818  not every failure is an error of ours
+class Failure(Exception):  # noqa: N818  most are wrong usage, not bugs
     """Printed on standard error; exit code 1."""
 
 
 def with_config(commands: Any, name: str, help_text: str) -> argparse.ArgumentParser:
-    """A command that needs the configuration."""
+    """Add a command that needs the configuration file."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration file")
     return parser
 
 
 def with_commands(commands: Any, name: str, help_text: str) -> Any:
-    """A command that has commands of its own."""
+    """Add a command with subcommands. Returns their `subparsers` object."""
     parser = commands.add_parser(name, help=help_text, description=help_text)
     return parser.add_subparsers(required=True, metavar="COMMAND")
 
 
-def of_one(
-    commands: Any, what: str, name: str, help_text: str, run: Callable[[argparse.Namespace], int], *, act: bool = False
+def command_for_one(
+    commands: Any,
+    kind: str,
+    name: str,
+    help_text: str,
+    run: Callable[[argparse.Namespace], int],
+    *,
+    audited: bool = False,
 ) -> argparse.ArgumentParser:
-    """A command for one key or account (`what`) that is there. `act`: it changes something."""
+    """Add a command for one existing key or account (`kind`). `audited`: it changes something."""
     parser = with_config(commands, name, help_text)
-    parser.add_argument(what, metavar="KEY_ID|ALIAS" if what == "key" else "ID|NAME")
-    if act:
-        acts_as(parser, f"{what}.{name}", run)
+    parser.add_argument(kind, metavar="KEY_ID|ALIAS" if kind == "key" else "ID|NAME")
+    if audited:
+        audited_as(parser, f"{kind}.{name}", run)
     else:
         parser.set_defaults(run=run)
     return parser
 
 
-def acts_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
-    """A command that changes something; `action` is its name among the acts."""
+def audited_as(parser: argparse.ArgumentParser, action: str, run: Callable[[argparse.Namespace], int]) -> None:
+    """Declare a command that changes something; `action` is its name in the audit log."""
     parser.set_defaults(run=run, action=action)
 
 
-def with_whose(parser: argparse.ArgumentParser) -> None:
-    """A command about one key or account."""
+def add_owner_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select one key or account."""
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--key", metavar="KEY_ID|ALIAS")
+    group.add_argument("--key", metavar="KEY_ID|ALIAS", help="a key")
     group.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
 
 
-def whose(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, str]:
-    """Its id, its kind and its name. Raises ValueError: there is none."""
+def owner_of(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, str]:
+    """The id, kind and name of the selected key or account. Raises ValueError if there is none."""
     if options.key is not None:
         key = store.keys.one(options.key)
         return key.key_id, "key", key.alias
@@ -73,8 +82,8 @@ def whose(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, s
     return account.account_id, account.kind.value, account.name
 
 
-def typed(read: Callable[[str], _T], text: str) -> _T:
-    """What argparse makes of an option's `text`: its error shows the words of `read`, not only the option."""
+def option_value(read: Callable[[str], _T], text: str) -> _T:
+    """Parse an option with `read`. argparse then prints the message of its ValueError, which it drops otherwise."""
     try:
         return read(text)
     except ValueError as wrong:
@@ -82,14 +91,14 @@ def typed(read: Callable[[str], _T], text: str) -> _T:
 
 
 def usd(text: str) -> int:
-    """An option's USD → nUSD."""
-    return typed(nusd_from_usd, text)
+    """The type of an option in USD. Returns nano-dollars."""
+    return option_value(nusd_from_usd, text)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that is there when all of it is written, and for its owner alone; before, and after a failure, what was
-    there before. Raises OSError."""
+    """Write a file (mode 600) that replaces `path` atomically on success; a failure leaves `path` as it was. Raises
+    OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -101,7 +110,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
-    """The ledger and the keys that the configuration names. Raises SettingsError, LedgerUnavailable."""
+    """The ledger, keys and accounts of the configuration. Raises SettingsError, LedgerUnavailable."""
     from proxy.runtime.machine.command_store import CommandStore
     from proxy.runtime.machine.data_folder import DataFolder
 
@@ -109,37 +118,36 @@ def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
     DataFolder(settings.data_dir).make()
     store = CommandStore.open(settings)
     try:
-        with _put_down(options, store):
+        with _audited(options, store):
             yield store
     finally:
         store.close()
 
 
-# What an act is done to; whatever else was typed is among its details.
+# The option that names the target of an audited command, first match; the whole command line is in its details.
 _TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
 
 
 @contextmanager
-def _put_down(options: argparse.Namespace, store: CommandStore) -> Iterator[None]:
-    given = vars(options)
-    action = given.get("action")
-    if action is None or given.get("dry_run"):
+def _audited(options: argparse.Namespace, store: CommandStore) -> Iterator[None]:
+    values = vars(options)
+    action = values.get("action")
+    if action is None or values.get("dry_run"):
         yield
         return
     from proxy.ledger.accounts.audit_log import Actor
 
-    target = next((str(given[name]) for name in _TARGETS if given.get(name) is not None), None)
-    with store.acts.operation(Actor(_account(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
+    target = next((str(values[name]) for name in _TARGETS if values.get(name) is not None), None)
+    with store.acts.operation(Actor(_os_user(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
         yield
 
 
-def _account() -> str:
-    """Of this machine, on which the command was given."""
+def _os_user() -> str:
     with suppress(KeyError, OSError):
         return getpass.getuser()
     return f"uid {os.getuid()}"
 
 
 def json_line(fields: dict[str, Any]) -> str:
-    """One object on one line."""
+    """One JSON object on one line."""
     return json.dumps(fields, ensure_ascii=False)

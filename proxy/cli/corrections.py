@@ -1,4 +1,4 @@
-"""`tokenweir adjust` and `rerate`: put right what is settled. Law: what is written is printed, and nothing else is."""
+"""`tokenweir adjust` and `rerate`: correct settled exchanges. Invariant: a command prints exactly what it wrote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, acts_as, json_line, store_of, typed, usd, with_config
+from proxy.cli.common import Failure, audited_as, json_line, option_value, store_of, usd, with_config
 from proxy.settings import Settings, load, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
@@ -26,36 +26,35 @@ _COUNTS = (
     "cache_write_1h_tokens", "audio_prompt_tokens", "audio_completion_tokens", "images", "audio_ms", "characters",
     "searches", "unbilled_prompt_tokens", "unbilled_completion_tokens",
 )  # fmt: skip
-_MONEY = {"charge_usd": "what the key's owner is billed", "cost_usd": "what the provider charges us"}
+_MONEY = {"charge_usd": "new charge to the owner of the key", "cost_usd": "new cost at the provider"}
 
-# How often `rerate` says how far it is.
+# How often `rerate` reports progress.
 PROGRESS_S = 1.0
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    adjust = with_config(commands, "adjust", "set the numbers of an exchange, by one more entry")
+    adjust = with_config(commands, "adjust", "correct the counts or the money of an exchange, by an adjustment entry")
     adjust.add_argument("exchange_id", metavar="EXCHANGE_ID")
-    adjust.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever reads the ledger")
-    for name, words in _MONEY.items():
-        adjust.add_argument(_option(name), type=usd, metavar="USD", help=words)
+    adjust.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
+    for name, help_text in _MONEY.items():
+        adjust.add_argument(_option(name), type=usd, metavar="USD", help=help_text)
     for name in _COUNTS:
-        adjust.add_argument(_option(name), type=int, metavar="N", help="money follows, unless it is given")
-    adjust.add_argument("--dry-run", action="store_true", help="print the entry and write nothing")
-    acts_as(adjust, "adjust", _adjust)
+        adjust.add_argument(_option(name), type=int, metavar="N", help="charge and cost are recalculated, unless given")
+    adjust.add_argument("--dry-run", action="store_true", help="print the entry without writing it")
+    audited_as(adjust, "adjust", _adjust)
 
-    rerate = with_config(commands, "rerate", "give past exchanges of a model the money of other prices")
-    rerate.add_argument("--model", required=True, metavar="MODEL", help="the name that clients asked for")
-    rerate.add_argument("--since", required=True, metavar="TIME", help="begun at or after: 2026-11-01, 24h, 7d, …")
-    rerate.add_argument("--until", metavar="TIME", help="begun before (default: now)")
-    price = '{"input": 0.15, "output": 0.6}'
-    rerate.add_argument("--price", type=partial(typed, json.loads), metavar="JSON", help=price)
+    rerate = with_config(commands, "rerate", "recalculate past exchanges of a model at other prices")
+    rerate.add_argument("--model", required=True, metavar="MODEL", help="model name as clients request it")
+    rerate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 7d, …")
+    rerate.add_argument("--until", metavar="TIME", help="began before (default: now)")
+    price = 'such as {"input": 0.15, "output": 0.6} (default: the configured prices)'
+    rerate.add_argument("--price", type=partial(option_value, json.loads), metavar="JSON", help=price)
     rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
-    rerate.add_argument("--output", metavar="USD", help="per million generated tokens")
+    rerate.add_argument("--output", metavar="USD", help="per million completion tokens")
     rerate.add_argument("--cached-input", metavar="USD", help="per million cached tokens (default: as --input)")
-    rerate.add_argument("--dry-run", action="store_true", help="say what it would come to and write nothing")
-    rerate.add_argument("--verbose", action="store_true", help="say it for each key too")
-    acts_as(rerate, "rerate", _rerate)
+    rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
+    rerate.add_argument("--verbose", action="store_true", help="print the totals of each key, too")
+    audited_as(rerate, "rerate", _rerate)
 
 
 def _option(name: str) -> str:
@@ -67,12 +66,12 @@ def _adjust(options: argparse.Namespace) -> int:
     from proxy.ledger.settling.corrections import Corrections
     from proxy.reports.entry_reader import entry_json
 
-    wanted = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
+    request = CorrectionRequest(**{name: getattr(options, name) for name in (*_COUNTS, *_MONEY)})
     with store_of(options) as store:
-        at_work = Corrections(store.engine, store.ledger)
-        line = at_work.adjust(options.exchange_id, wanted, options.reason, dry_run=options.dry_run)
+        corrections = Corrections(store.engine, store.ledger)
+        line = corrections.adjust(options.exchange_id, request, options.reason, dry_run=options.dry_run)
     if line is None:
-        print("tokenweir: it comes to that already; nothing is written", file=sys.stderr)
+        print("tokenweir: the exchange has these values already; nothing is written", file=sys.stderr)
     else:
         print(json_line(entry_json(line)))
     return 0
@@ -87,14 +86,14 @@ def _rerate(options: argparse.Namespace) -> int:
     until = now if options.until is None else since_from(options.until, now)
     prices = _prices(options, load(options.config, os.environ))
     with store_of(options) as store:
-        done = Corrections(store.engine, store.ledger).rerate(
+        result = Corrections(store.engine, store.ledger).rerate(
             options.model, prices, since=since, until=until, dry_run=options.dry_run, progress=_Progress()
         )
     if options.verbose:
-        for (key_id, alias), change in sorted(done.by_key.items()):
+        for (key_id, alias), change in sorted(result.by_key.items()):
             print(json_line({"key_id": key_id, "key_alias": alias, **_change(change)}))
-    counts = {"exchanges": done.exchanges, "manually_corrected": done.by_hand, "unreadable": done.unreadable}
-    print(json_line({**counts, **_change(done.total), **({"dry_run": True} if options.dry_run else {})}))
+    counts = {"exchanges": result.exchanges, "manually_corrected": result.by_hand, "unreadable": result.unreadable}
+    print(json_line({**counts, **_change(result.total), **({"dry_run": True} if options.dry_run else {})}))
     return 0
 
 
@@ -104,7 +103,7 @@ def _change(change: CorrectionResult) -> dict[str, Any]:
 
 
 class _Progress:
-    """Says on standard error how far it is, now and then."""
+    """Reports progress on standard error."""
 
     def __init__(self) -> None:
         self._next_at = time.monotonic() + PROGRESS_S
@@ -116,11 +115,11 @@ class _Progress:
 
 
 def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
-    """The price that was given, for the charge alone; or those that the configuration has now."""
-    given = {"input": options.input, "output": options.output, "cached_input": options.cached_input}
-    given = {name: value for name, value in given.items() if value is not None}
+    """The price of the options, which applies to the charge only; without one, the configured prices."""
+    by_name = {"input": options.input, "output": options.output, "cached_input": options.cached_input}
+    given = {name: value for name, value in by_name.items() if value is not None}
     if options.price is not None and given:
-        raise Failure("--price: either this or --input, --output and --cached-input")
+        raise Failure("--price: cannot be combined with --input, --output or --cached-input")
     if options.price is None and not given:
         return _prices_now(options.model, settings)
     price = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
@@ -136,5 +135,5 @@ def _prices_now(model: str, settings: Settings) -> Prices:
     from proxy.runtime.machine.price_replay import CurrentPrices
 
     if route(settings.models, model) is None:
-        raise Failure(f"models: nothing answers to {model!r} any more; give the price: --input, --output")
+        raise Failure(f"models: {model!r} is not configured any more; set the price with --input and --output")
     return CurrentPrices(settings, PriceBook())

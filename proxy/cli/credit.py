@@ -1,21 +1,29 @@
-"""`tokenweir credit add`: what was paid in, or out again. Law: what is written is printed, and nothing else is."""
+"""`tokenweir credit add`: payments and refunds. Invariant: the command prints exactly what it wrote."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from proxy.cli.common import acts_as, json_line, store_of, usd, whose, with_commands, with_config, with_whose
+from proxy.cli.common import (
+    add_owner_options,
+    audited_as,
+    json_line,
+    owner_of,
+    store_of,
+    usd,
+    with_commands,
+    with_config,
+)
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    credit = with_commands(commands, "credit", "what keys and accounts have paid in")
-    add = with_config(credit, "add", "pay something in; a negative amount pays it out again")
-    with_whose(add)
+    credit = with_commands(commands, "credit", "record payments of keys and accounts")
+    add = with_config(credit, "add", "record a payment; a negative amount is a refund")
+    add_owner_options(add)
     add.add_argument("--usd", type=usd, required=True, metavar="USD")
-    add.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever reads the ledger")
-    acts_as(add, "credit.add", _add)
+    add.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the entry")
+    audited_as(add, "credit.add", _add)
 
 
 def _add(options: argparse.Namespace) -> int:
@@ -24,7 +32,7 @@ def _add(options: argparse.Namespace) -> int:
     from proxy.reports.entry_reader import entry_json
 
     with store_of(options) as store:
-        scope_id, _, name = whose(store, options)
+        scope_id, _, name = owner_of(store, options)
         line = add_credit(
             store.ledger, exchange_id=exchange_id(), scope_id=scope_id, name=name, nusd=options.usd, why=options.reason
         )

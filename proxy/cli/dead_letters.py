@@ -1,4 +1,5 @@
-"""`tokenweir dead-letters …`: what could not be settled. Law: each one that is dealt with is said; none is deleted."""
+"""`tokenweir dead-letters …`: records that could not be settled. Invariants: each one that is retried or dropped
+is printed. None is deleted."""
 
 from __future__ import annotations
 
@@ -7,32 +8,31 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import acts_as, json_line, store_of, with_commands, with_config
+from proxy.cli.common import audited_as, json_line, store_of, with_commands, with_config
 
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
     from proxy.ledger.settling.dead_letters import DeadLetters, StoredDeadLetter
     from proxy.runtime.machine.command_store import CommandStore
 
-# Of an id, in a list for people: as much as names a letter.
+# In a list for people: enough of an id to name a dead letter.
 _ID_CHARS = 12
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    letters = with_commands(commands, "dead-letters", "records that could not become entries")
-    listed = with_config(letters, "list", "those that nobody has dealt with, oldest first")
-    listed.add_argument("--json", action="store_true", help="one object per line, every field")
+    letters = with_commands(commands, "dead-letters", "list, retry or drop records that could not be settled")
+    listed = with_config(letters, "list", "print the open dead letters, oldest first")
+    listed.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
     listed.set_defaults(run=_list)
-    retry = with_config(letters, "retry", "settle them after all")
+    retry = with_config(letters, "retry", "settle them again")
     which = retry.add_mutually_exclusive_group(required=True)
-    which.add_argument("id", nargs="?", metavar="ID", help="or the beginning of one")
-    which.add_argument("--all", action="store_true", help="every open one")
-    acts_as(retry, "dead-letters.retry", _retry)
-    drop = with_config(letters, "drop", "decide against one; it is kept")
-    drop.add_argument("id", metavar="ID", help="or the beginning of one")
-    drop.add_argument("--reason", required=True, metavar="TEXT", help="why, for whoever looks later")
-    acts_as(drop, "dead-letters.drop", _drop)
+    which.add_argument("id", nargs="?", metavar="ID", help="an id, or its first characters")
+    which.add_argument("--all", action="store_true", help="all open dead letters")
+    audited_as(retry, "dead-letters.retry", _retry)
+    drop = with_config(letters, "drop", "mark one as dropped; it is kept")
+    drop.add_argument("id", metavar="ID", help="an id, or its first characters")
+    drop.add_argument("--reason", required=True, metavar="TEXT", help="recorded in the dead letter")
+    audited_as(drop, "dead-letters.drop", _drop)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -43,19 +43,19 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    """Exit code 1 if one of them stays open."""
+    """Returns 1 if a dead letter stays open."""
     from proxy.ledger.settling.dead_letters import DeadLetterError
 
-    left = 0
+    failures = 0
     with store_of(options) as store:
         letters = _letters(store)
         for letter in letters.open() if options.all else [letters.named(options.id)]:
             try:
                 print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "result": letters.retry(letter)}))
             except DeadLetterError as refusal:
-                left += 1
+                failures += 1
                 print(f"tokenweir: {letter.id[:_ID_CHARS]}: {refusal}", file=sys.stderr)
-    return 1 if left else 0
+    return 1 if failures else 0
 
 
 def _drop(options: argparse.Namespace) -> int:
@@ -89,5 +89,5 @@ def _json(letter: StoredDeadLetter) -> dict[str, Any]:
 def _line(letter: StoredDeadLetter) -> str:
     from proxy.foundation.times import iso_utc
 
-    seen = f"{iso_utc(letter.last_seen)[:19].replace('T', ' ')}  {letter.times_seen:>4} ×"
-    return f"{letter.id[:_ID_CHARS]}  {seen}  {letter.exchange_id or '–':36}  {letter.reason}"
+    times = f"{iso_utc(letter.last_seen)[:19].replace('T', ' ')}  {letter.times_seen:>4} ×"
+    return f"{letter.id[:_ID_CHARS]}  {times}  {letter.exchange_id or '–':36}  {letter.reason}"

@@ -1,4 +1,4 @@
-"""`tokenweir doctor`: is this deployment fit to serve? Law: it changes nothing; exit code 0: nothing fails."""
+"""`tokenweir doctor`: check a deployment. Invariants: it changes nothing. It exits with 0 only if no check fails."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ _SIGNS = {"ok": "✓", "warning": "!", "error": "✗"}
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    words = "check a deployment from end to end, and say what to do"
-    doctor = commands.add_parser("doctor", help=words, description=words)
-    doctor.add_argument("--config", type=Path, metavar="FILE", help="without it, providers come from the environment")
-    call = "ask it for one token: that is on the provider's bill, and not in the ledger"
+    help_text = "check a deployment and print what to fix"
+    doctor = commands.add_parser("doctor", help=help_text, description=help_text)
+    doctor.add_argument("--config", type=Path, metavar="FILE", help="configuration file (default: the environment)")
+    call = "request one token of this model; the provider bills it, the ledger does not record it"
     doctor.add_argument("--call", metavar="MODEL", help=call)
-    doctor.add_argument("--json", action="store_true", help="one object per line")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object per line")
     doctor.set_defaults(run=_doctor)
 
 
@@ -35,7 +34,7 @@ def _doctor(options: argparse.Namespace) -> int:
     try:
         case = Case(_settings(options.config), time.time(), options.call)
     except SettingsError as refusal:
-        findings = [error("configuration", str(refusal), "mend this field: nothing starts before")]
+        findings = [error("configuration", str(refusal), "correct this field: nothing starts without it")]
     else:
         findings = examine(case, checks(case))
     for finding in findings:
@@ -43,7 +42,7 @@ def _doctor(options: argparse.Namespace) -> int:
             print(line)
     failed = sum(finding.severity == "error" for finding in findings)
     if not options.json:
-        print(f"\n{failed} of {len(findings)} fail" if failed else "\nnothing fails")
+        print(f"\n{failed} of {len(findings)} checks failed" if failed else "\nno check failed")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""`tokenweir export`: entries as files for other programs. Law: a file is there when it is whole."""
+"""`tokenweir export`: entries as files for other programs. Invariant: a file appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from proxy.reports.entry_reader import EntryFilter
     from proxy.runtime.machine.command_store import CommandStore
 
-# A bar that is drawn more often than this costs more than it tells.
+# The shortest time between two updates of the progress bar.
 DRAW_S = 0.2
 BAR_CHARS = 30
 
@@ -25,19 +25,20 @@ _T = TypeVar("_T")
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    export = with_config(commands, "export", "entries as a file for other programs, in the order they were settled")
-    export.add_argument("--format", choices=("csv", "parquet", "focus"), default="csv", help="focus: FOCUS 1.2")
+    export = with_config(commands, "export", "write entries as a file for other programs, in order of settlement")
     export.add_argument(
-        "--since", metavar="TIME", help="begun at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+        "--format", choices=("csv", "parquet", "focus"), default="csv", help="csv (default), parquet, or FOCUS 1.2"
     )
-    export.add_argument("--until", metavar="TIME", help="begun before")
-    export.add_argument("--key", metavar="KEY_ID|ALIAS", help="of this key only")
+    export.add_argument(
+        "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+    )
+    export.add_argument("--until", metavar="TIME", help="began before")
+    export.add_argument("--key", metavar="KEY_ID|ALIAS", help="only this key")
     export.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="FOCUS becomes Parquet if this ends in .parquet",
+        help="instead of standard output; FOCUS is written as Parquet if this ends in .parquet",
     )
     export.set_defaults(run=_export)
 
@@ -50,16 +51,16 @@ def _export(options: argparse.Namespace) -> int:
 
     in_parquet = options.format == "parquet" or (options.output is not None and options.output.suffix == ".parquet")
     if options.format == "csv" and in_parquet:
-        raise Failure("--output: a CSV file would not be called .parquet")
+        raise Failure("--output: ends in .parquet, but --format is csv")
     if in_parquet and options.output is None and sys.stdout.isatty():
-        raise Failure("--output: Parquet is nothing for a terminal")
+        raise Failure("--output: is required for Parquet if standard output is a terminal")
     write = write_parquet if in_parquet else write_csv
     columns = FOCUS if options.format == "focus" else ENTRIES
     with store_of(options) as store:
-        wanted = _wanted(store, options)
-        settled: Iterable[Any] = EntryReader(store.engine, wanted).settled()
+        entry_filter = _entry_filter(store, options)
+        settled: Iterable[Any] = EntryReader(store.engine, entry_filter).settled()
         if sys.stderr.isatty():
-            settled = with_bar(settled, count_entries(store.engine, wanted), sys.stderr)
+            settled = with_progress_bar(settled, count_entries(store.engine, entry_filter), sys.stderr)
         if columns is FOCUS:
             settled = (one for one in settled if is_charge(one[0]))
         with nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file:
@@ -68,8 +69,8 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(store: CommandStore, options: argparse.Namespace) -> EntryFilter:
-    """Up to now: what is settled meanwhile is for the next export."""
+def _entry_filter(store: CommandStore, options: argparse.Namespace) -> EntryFilter:
+    """Leaves out entries settled during the export: the next export has them."""
     from proxy.foundation.times import since_from
     from proxy.ledger.settling.spend import ledger_time
     from proxy.reports.entry_reader import EntryFilter
@@ -83,17 +84,17 @@ def _wanted(store: CommandStore, options: argparse.Namespace) -> EntryFilter:
     )
 
 
-def with_bar(some: Iterable[_T], count: int, terminal: IO[str]) -> Iterator[_T]:
-    """The same, while a bar grows on a terminal; it is wiped away at the end."""
+def with_progress_bar(items: Iterable[_T], count: int, terminal: IO[str]) -> Iterator[_T]:
+    """Yield `items` and draw a progress bar on a terminal, which is cleared at the end."""
     drawn_at = 0.0
     try:
-        for number, one in enumerate(some, 1):
+        for number, item in enumerate(items, 1):
             if (now := time.monotonic()) - drawn_at >= DRAW_S:
                 drawn_at = now
                 full = BAR_CHARS * number // max(count, number)
                 terminal.write(f"\r{'█' * full}{'░' * (BAR_CHARS - full)} {number:,} of {max(count, number):,}")
                 terminal.flush()
-            yield one
+            yield item
     finally:
         terminal.write("\r\x1b[2K")
         terminal.flush()

@@ -1,4 +1,4 @@
-"""`tokenweir keys …`. Law: a secret is printed once, when it is made."""
+"""`tokenweir keys …`: API keys. Invariant: a secret is printed once, when it is created."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
 from proxy.billing.limits import OnExhausted, OnStoreOutage
-from proxy.cli.common import acts_as, json_line, of_one, store_of, with_commands, with_config
+from proxy.cli.common import audited_as, command_for_one, json_line, store_of, with_commands, with_config
 from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
 from proxy.settings import load
 
@@ -22,44 +22,47 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    keys = with_commands(commands, "keys", "make, list and change keys")
-    create = with_config(keys, "create", "make a key; its secret is printed once")
-    create.add_argument("--alias", required=True, metavar="NAME", help="what people call it; unique among live keys")
-    create.add_argument("--project", metavar="ID|NAME", help="what it uses, this project uses (default: default)")
+    keys = with_commands(commands, "keys", "create, list and change API keys")
+    create = with_config(keys, "create", "create a key; its secret is printed once")
+    create.add_argument("--alias", required=True, metavar="NAME", help="display name; unique among usable keys")
+    create.add_argument(
+        "--project", metavar="ID|NAME", help="project that shares its spend and limits (default: default)"
+    )
     create.add_argument("--expires", default=EXPIRES_DEFAULT, metavar="90d", help="lifetime, or never (default 90d)")
     _add_options(create)
-    acts_as(create, "key.create", _create)
-    with_config(keys, "list", "all keys, as JSON lines").set_defaults(run=_list)
-    update = of_one(keys, "key", "update", "change a key; counts within a second", _update, act=True)
+    audited_as(create, "key.create", _create)
+    with_config(keys, "list", "print all keys as JSON lines").set_defaults(run=_list)
+    update = command_for_one(keys, "key", "update", "change a key; takes effect within a second", _update, audited=True)
     update.add_argument("--alias", metavar="NAME", default=argparse.SUPPRESS)
     update.add_argument("--expires", metavar="90d", default=argparse.SUPPRESS, help="from now, or never")
     _add_options(update)
-    rotate = of_one(keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, act=True)
-    grace = f"how long the old one goes on counting, or now (default {GRACE_DEFAULT})"
+    rotate = command_for_one(
+        keys, "key", "rotate", "give a key a new secret, which is printed once", _rotate, audited=True
+    )
+    grace = f"how long the old secret stays valid, or now (default {GRACE_DEFAULT})"
     rotate.add_argument("--grace", type=seconds_or_now, default=GRACE_DEFAULT, metavar="24h", help=grace)
-    of_one(keys, "key", "block", "a key does not count until it is unblocked", _changing("block"), act=True)
-    of_one(keys, "key", "unblock", "a key counts again", _changing("unblock"), act=True)
-    of_one(keys, "key", "revoke", "a key counts no more, within a second, for ever", _changing("revoke"), act=True)
-    of_one(keys, "key", "info", "a key, its project and organization, what they may use and what was used", _info)
-    words = "what keys are hashed with, for `key_pepper`; without --config a new one"
-    pepper = keys.add_parser("pepper", help=words, description=words)
-    pepper.add_argument("--config", type=Path, metavar="FILE", help="print the one that is in use there")
+    command_for_one(keys, "key", "block", "reject a key until it is unblocked", _applying("block"), audited=True)
+    command_for_one(keys, "key", "unblock", "accept a blocked key again", _applying("unblock"), audited=True)
+    command_for_one(
+        keys, "key", "revoke", "revoke a key for ever; takes effect within a second", _applying("revoke"), audited=True
+    )
+    command_for_one(keys, "key", "info", "show a key, its project and its organization, with limits and spend", _info)
+    help_text = "print the secret that keys are hashed with (`key_pepper`); without --config, generate one"
+    pepper = keys.add_parser("pepper", help=help_text, description=help_text)
+    pepper.add_argument("--config", type=Path, metavar="FILE", help="print the pepper of this configuration")
     pepper.set_defaults(run=_pepper)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    """What `create` sets and `update` changes."""
+    """Add the options that `create` and `update` share."""
     unset: dict[str, Any] = {"default": argparse.SUPPRESS}
-    parser.add_argument(
-        "--model", action="append", metavar="MODEL", help="may ask for it, and for no other; repeatable", **unset
-    )
+    parser.add_argument("--model", action="append", metavar="MODEL", help="allow only this model; repeatable", **unset)
     add_limits(parser)
-    words = "what becomes of a stream when the money runs out: it goes on to its end (the default), or is cut off"
+    words = "when the money runs out during a stream: finish it (the default), or cut it off"
     parser.add_argument("--on-exhausted", choices=[one.value for one in OnExhausted], help=words, **unset)
-    words = "while nobody can say what is left: no requests, or go on (default: closed where money is limited)"
+    words = "while the budget store is unavailable: reject or admit requests (default: closed where money is limited)"
     parser.add_argument("--on-store-outage", choices=[*(one.value for one in OnStoreOutage), NONE], help=words, **unset)
-    parser.add_argument("--tag", action="append", metavar="TAG", help="for people and reports; repeatable", **unset)
+    parser.add_argument("--tag", action="append", metavar="TIME", help="label for reports; repeatable", **unset)
 
 
 def _create(options: argparse.Namespace) -> int:
@@ -70,7 +73,7 @@ def _create(options: argparse.Namespace) -> int:
         in_project = {}
         if options.project is not None:
             in_project = {"project_id": store.accounts.one(options.project, AccountKind.PROJECT).account_id}
-        given = {"models": None, **_key_changes(options), **in_project}
+        fields = {"models": None, **_key_changes(options), **in_project}
         secret, digest, hint = _new_secret(store)
         key = store.keys.create(
             key_id=f"key_{secrets.token_hex(10)}",
@@ -79,7 +82,7 @@ def _create(options: argparse.Namespace) -> int:
             hint=hint,
             expires_at=expires_at_from(options.expires, time.time(), store.key_lifetime_max_s),
             limits=limits,
-            **given,
+            **fields,
         )
         print(json_line({"key": secret, **key_json(key)}))
     return 0
@@ -112,12 +115,12 @@ def _rotate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _changing(what: str) -> Callable[[argparse.Namespace], int]:
-    """The command that does just this to a key."""
+def _applying(operation: str) -> Callable[[argparse.Namespace], int]:
+    """The command that calls this method of the key store."""
 
     def run(options: argparse.Namespace) -> int:
         with store_of(options) as store:
-            change: Callable[[str], ApiKey] = getattr(store.keys, what)
+            change: Callable[[str], ApiKey] = getattr(store.keys, operation)
             print(json_line(key_json(change(options.key))))
         return 0
 
@@ -152,7 +155,7 @@ def _pepper(options: argparse.Namespace) -> int:
 
 
 def _new_secret(store: CommandStore) -> tuple[str, bytes, str]:
-    """A secret, and its digest and hint."""
+    """A new secret, its digest and its hint."""
     from proxy.keys.secrets import digest, hint, new_secret
 
     secret = new_secret().reveal()
@@ -160,7 +163,7 @@ def _new_secret(store: CommandStore) -> tuple[str, bytes, str]:
 
 
 def _key_changes(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of a key's own options, by the names of its fields."""
+    """The given options of a key itself, by field name."""
     given, changes = vars(options), dict[str, Any]()
     if "model" in given:
         changes["models"] = None if given["model"] == [NONE] else given["model"]

@@ -1,4 +1,4 @@
-"""`tokenweir ledger`: what was billed, and why."""
+"""`tokenweir ledger`: print the entries and how each charge was calculated."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from proxy.cli.common import json_line, store_of, with_config
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
 
-# How often `ledger --follow` looks.
+# How often `ledger --follow` polls.
 FOLLOW_S = 0.25
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    ledger = with_config(commands, "ledger", "the entries, oldest first")
-    ledger.add_argument("--json", action="store_true", help="one object per line, every field")
-    ledger.add_argument("--key", metavar="ALIAS", help="of this key only")
-    ledger.add_argument("--model", metavar="MODEL", help="of this model only")
-    ledger.add_argument("--since", metavar="TIME", help="2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d")
-    ledger.add_argument("--explain", action="store_true", help="with what each charge is the sum of")
-    ledger.add_argument("--follow", action="store_true", help="go on as entries come")
+    ledger = with_config(commands, "ledger", "print the entries, oldest first")
+    ledger.add_argument("--json", action="store_true", help="print one JSON object per line, with every field")
+    ledger.add_argument("--key", metavar="ALIAS", help="only this key")
+    ledger.add_argument("--model", metavar="MODEL", help="only this model")
+    ledger.add_argument(
+        "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
+    )
+    ledger.add_argument("--explain", action="store_true", help="print the addends of each charge")
+    ledger.add_argument("--follow", action="store_true", help="keep printing new entries, until Ctrl-C")
     ledger.set_defaults(run=_ledger)
 
 
@@ -45,21 +46,21 @@ def _entries(options: argparse.Namespace, interruption: Interruption) -> int:
             print(HEADER)
         while True:
             for entry in reader.new_entries():
-                print(_shown(entry, as_json=options.json, explain=options.explain), flush=options.follow)
-                if interruption.came:
+                print(_entry_text(entry, as_json=options.json, explain=options.explain), flush=options.follow)
+                if interruption.requested:
                     break
-            if interruption.came and not options.follow:  # a list that is cut off is not done
+            if interruption.requested and not options.follow:  # an incomplete list must not exit with 0
                 raise KeyboardInterrupt
-            if interruption.came or not options.follow:
+            if interruption.requested or not options.follow:
                 return 0
             time.sleep(FOLLOW_S)
 
 
 class Interruption:
-    """Of what goes on for ever. The first ^C is only noted: raised in the middle of a library, it may be swallowed."""
+    """Records the first Ctrl-C instead of raising, since a library may swallow the exception. The second one raises."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.requested = False
 
     def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGINT, self._interrupted)
@@ -69,12 +70,12 @@ class Interruption:
         signal.signal(signal.SIGINT, self._before)
 
     def _interrupted(self, *_: object) -> None:
-        if self.came:
+        if self.requested:
             raise KeyboardInterrupt
-        self.came = True
+        self.requested = True
 
 
-def _shown(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
+def _entry_text(entry: LedgerEntry, *, as_json: bool, explain: bool) -> str:
     from proxy.reports.entry_reader import entry_json
     from proxy.reports.explain import addends_json, sum_text
     from proxy.reports.table_text import line

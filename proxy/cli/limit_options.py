@@ -1,5 +1,6 @@
-"""How limits are given to a command, and how keys and accounts are printed. Law: money goes in and out as USD; what is
-not given is not changed, and `none` takes a limit away.
+"""The options that set limits, and the JSON of keys and accounts.
+
+Invariants: money is read and printed as USD. An option that is not given changes nothing; `none` removes a limit.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
 from proxy.billing.money import usd_text
-from proxy.cli.common import typed, usd
+from proxy.cli.common import option_value, usd
 from proxy.foundation.durations import seconds_from
 
 if TYPE_CHECKING:
@@ -21,49 +22,49 @@ NONE = "none"
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
-    """The options of every level."""
+    """Add the options that keys, projects and organizations share."""
 
     def option(name: str, kind: Callable[[str], Any], metavar: str, words: str) -> None:
         parser.add_argument(name, type=kind, metavar=metavar, help=words, default=argparse.SUPPRESS)
 
-    option("--budget", usd_or_none, "USD", "may use so much in each window; none: as much as it wants")
+    option("--budget", usd_or_none, "USD", "maximum spend in each window; none removes the limit")
     option(
         "--budget-window",
         str,
         "WINDOW",
-        f"30d (rolling; the default), 12h, …, {CALENDAR_MONTH}; {LIFETIME}: one for ever",
+        f"window of the budget: 30d (rolling; the default), 12h, …, {CALENDAR_MONTH}, or {LIFETIME} (never resets)",
     )
     parser.add_argument(
         "--prepaid",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="may use what was paid in (see `credit add`), and no more",
+        help="limit spend to the credit that was paid in (see `credit add`)",
     )
-    option("--rpm", count_or_none, "N", "requests in any 60 s")
-    option("--tpm", count_or_none, "N", "tokens in any 60 s")
-    option("--parallel", count_or_none, "N", "exchanges at once")
+    option("--rpm", count_or_none, "N", "requests in any 60 s; none removes the limit")
+    option("--tpm", count_or_none, "N", "tokens in any 60 s; none removes the limit")
+    option("--parallel", count_or_none, "N", "concurrent exchanges; none removes the limit")
 
 
 def limit_changes(options: argparse.Namespace) -> dict[str, Any]:
-    """What was given of them, by the names of the fields of limits."""
+    """The given options of `add_limits`, by field name of `Limits`."""
     given = vars(options)
     named = {"budget_usd": "budget"} | {name: name for name in Limits.__struct_fields__ if name != "budget_usd"}
     return {name: given[option] for name, option in named.items() if option in given}
 
 
 def usd_or_none(text: str) -> int | None:
-    """USD → nUSD, or none."""
+    """The type of an option in USD, or `none`. Returns nano-dollars."""
     return None if text == NONE else usd(text)
 
 
 def count_or_none(text: str) -> int | None:
-    """A whole number, or none."""
-    return None if text == NONE else typed(_count, text)
+    """The type of an option that is a whole number or `none`."""
+    return None if text == NONE else option_value(_count, text)
 
 
 def seconds_or_now(text: str) -> int:
-    """A duration; `now`, or any number of zeros with a unit: 0."""
-    return 0 if text in ("now", "0s", "0m", "0h", "0d") else typed(seconds_from, text)
+    """The type of an option that is a duration, `now` or 0 with a unit. Returns seconds."""
+    return 0 if text in ("now", "0s", "0m", "0h", "0d") else option_value(seconds_from, text)
 
 
 def _count(text: str) -> int:
@@ -73,7 +74,7 @@ def _count(text: str) -> int:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """A key, as it is printed."""
+    """The printed form of a key."""
     return {
         "key_id": key.key_id,
         "alias": key.alias,
@@ -89,7 +90,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
 
 
 def account_json(account: Account) -> dict[str, Any]:
-    """An organization or a project, as it is printed."""
+    """The printed form of an organization or a project."""
     return {
         "account_id": account.account_id,
         "kind": account.kind.value,
@@ -101,7 +102,7 @@ def account_json(account: Account) -> dict[str, Any]:
 
 
 def limits_json(limits: Limits) -> dict[str, Any]:
-    """What is limited; the window where there is a budget."""
+    """The limits that are set; the window only with a budget."""
     shown: dict[str, Any] = {}
     if limits.budget_usd is not None:
         shown |= {"budget_usd": usd_text(limits.budget_usd), "budget_window": limits.budget_window}
@@ -112,7 +113,7 @@ def limits_json(limits: Limits) -> dict[str, Any]:
 
 
 def paid_json(paid: SpendAndCredit) -> dict[str, str]:
-    """A balance, as it is printed."""
+    """The printed form of a balance."""
     return {name: usd_text(getattr(paid, name)) for name in ("used_usd", "credit_usd", "left_usd")}
 
 

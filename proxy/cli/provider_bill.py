@@ -1,5 +1,7 @@
-"""`tokenweir reconcile --provider`: does the provider's own bill say what our ledger says? Law: it only reads; exit
-code 0 means that every difference is explained by what our ledger itself says is uncertain."""
+"""`tokenweir reconcile --provider`: compare the ledger with a provider's own bill.
+
+Invariants: it only reads. It exits with 0 only if the uncertainties recorded in the ledger explain every difference.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +23,29 @@ if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.check import Compared, Row
 
 ALL = "all"
-"""in the table, in place of a day or a model, where days or models are added up"""
+"""in the table: the day or model of a total"""
 
 _FIELDS = (
     "day", "model", "kind", "provider", "ledger", "difference", "estimated", "unknown_exchanges", "explained_less",
     "explained_more", "ended_later", "began_earlier", "verdict",
 )  # fmt: skip
-# A model's name may be long; the table grows with it up to here.
+# Longer model names are cut off in the table.
 _MODEL_CHARS_MAX = 40
 _NUMBERS = ("provider", "ledger", "difference", "estimated")
 
 
 def add_options(reconcile: argparse.ArgumentParser) -> None:
-    """Those that are about a provider."""
+    """Add the options of this comparison."""
     bill = reconcile.add_argument_group("against a provider's own bill")
-    bill.add_argument("--provider", metavar="NAME", help="compare what the ledger has of this provider …")
+    bill.add_argument("--provider", metavar="NAME", help="compare the ledger's entries of this provider …")
     bill.add_argument(
         "--file", type=Path, metavar="FILE", help="… with its export of usage or costs (OpenAI, Anthropic)"
     )
-    bill.add_argument("--until", metavar="TIME", help="only what was used before (and --since)")
+    bill.add_argument("--until", metavar="TIME", help="only usage before this time (see --since)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print; exit code 1 if anything differs that is not explained."""
+    """Compare and print. Returns 1 if a difference is not explained."""
     from proxy.reconciliation.provider_bill.check import compare
     from proxy.reconciliation.provider_bill.provider_sums import read_ledger_totals
 
@@ -51,22 +53,22 @@ def run(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         ours = {subject: read_ledger_totals(store.engine, options.provider, times) for subject, times in spans.items()}
     if not any(ours.values()) and options.provider not in load(options.config, os.environ).providers:
-        raise Failure("--provider: nothing is configured under this name, and nothing of it is in the ledger")
+        raise Failure("--provider: no provider of this name is configured or in the ledger")
     compared = compare(bill, ours)
     _print(compared, options)
     if bill.goes_on:
-        print("tokenweir: the last page of the export says that there are more", file=sys.stderr)
+        print("tokenweir: the export is incomplete: its last page has a next page", file=sys.stderr)
     return 0 if compared.explained else 1
 
 
 def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tuple[int, int]]]]:
-    """What the export says, and of which times. Raises Failure that names the file."""
+    """The export, and the time spans of each of its subjects. Raises Failure that names the file."""
     from proxy.foundation.times import since_from
     from proxy.reconciliation.provider_bill.bill import BillError
     from proxy.reconciliation.provider_bill.file import read_bill
 
     if options.file is None:
-        raise Failure("--provider: give its export, too: --file")
+        raise Failure("--provider: needs the provider's export: --file")
     now = time.time()
     since, until = (None if text is None else since_from(text, now) for text in (options.since, options.until))
     try:
@@ -76,7 +78,7 @@ def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tup
     except BillError as wrong:
         raise Failure(f"{options.file}: {wrong}") from wrong
     if not any(spans.values()):
-        raise Failure(f"{options.file}: no bucket of it is within the time that is asked for")
+        raise Failure(f"{options.file}: no bucket is within --since and --until")
     return bill, spans
 
 
@@ -98,15 +100,15 @@ def _every(compared: Compared) -> Iterator[Row]:
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    """For programs: `day` and `model` are null where they are added up; money is a decimal string of USD."""
+    """A row for programs: `day` and `model` are null in a total; money is a decimal string of USD."""
     from math import ceil
 
-    said = {
+    numbers = {
         "provider": row.provider, "ledger": row.ledger, "difference": row.difference, "estimated": row.estimated,
         "explained_less": ceil(row.less), "explained_more": ceil(row.more),
         "ended_later": row.ended_later, "began_earlier": row.began_earlier,
     }  # fmt: skip
-    amounts = {name: _amount(row, value) for name, value in said.items()}
+    amounts = {name: _amount(row, value) for name, value in numbers.items()}
     named = {"day": None if row.day is None else str(row.day), "model": row.model, "kind": row.kind.value}
     fields = {**named, **amounts, "unknown_exchanges": row.unknown, "verdict": row.verdict.value}
     return {name: fields[name] for name in _FIELDS}
@@ -117,7 +119,7 @@ def _amount(row: Row, value: int) -> Any:
 
 
 def _table(compared: Compared) -> Iterator[str]:
-    """For people: a line for each number, and a last one that says what it comes to."""
+    """The table for people; its last line is the result."""
     cells = [
         [title.upper() for title in ("day", "model", "kind", *_NUMBERS, "verdict")],
         *map(_cells, _every(compared)),
@@ -131,7 +133,7 @@ def _table(compared: Compared) -> Iterator[str]:
         )
         yield "  ".join(parts).rstrip()
     differ = sum(row.verdict.value == "differs" for row in (*compared.rows, *compared.models))
-    yield f"{differ} numbers differ" if differ else "nothing differs that is not explained"
+    yield f"{differ} numbers differ" if differ else "every difference is explained"
 
 
 def _cells(row: Row) -> list[str]:
@@ -143,10 +145,10 @@ def _cells(row: Row) -> list[str]:
 
 
 def _why(row: Row) -> str:
-    """The verdict, and what helps to find the reason."""
+    """The verdict, and hints to the reason."""
     parts = [row.verdict.value]
     if row.difference:
         parts += [f"{_amount(row, row.ended_later)} ended later"] if row.ended_later else []
         parts += [f"{_amount(row, row.began_earlier)} began earlier"] if row.began_earlier else []
-        parts += [f"not known of {row.unknown} exchanges"] if row.unknown else []
+        parts += [f"unknown for {row.unknown} exchanges"] if row.unknown else []
     return "; ".join(parts)

@@ -1,6 +1,7 @@
-"""What runs until it is told to stop: `tokenweir serve`, `worker` and `demo`; and `migrate` before them.
+"""The long-running commands `tokenweir serve`, `worker` and `demo`; and `migrate`.
 
-Law: the first SIGTERM or SIGINT stops gracefully, a second one at once; standard output says when it listens.
+Invariants: the first SIGTERM or SIGINT stops gracefully, the second one at once. A line on standard output reports the
+listening address.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from proxy.settings import Settings, from_environment, load
 if TYPE_CHECKING:
     from proxy.runtime.proxy.peer_processes import PeerProcesses
 
-# Looking for cycles after every 700 objects, as by default, costs a busy proxy 4 % of its time and finds next to none.
+# A garbage collection per 700 objects (the default) costs a busy proxy 4 % of its time and finds almost no cycles.
 GC_THRESHOLDS = (20_000, 20, 20)
-# More processes than this on one machine is a typing error.
+# A larger number is a typing error.
 WORKERS_MAX = 256
 
 
@@ -39,41 +40,47 @@ class _Service(Protocol):
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    demo = commands.add_parser("demo", help="see real streams relayed, metered and settled, in under a minute")
-    demo.add_argument("--keep", action="store_true", help="go on serving afterwards, until Ctrl-C")
+    demo = _add_parser(commands, "demo", "run scripted providers and a proxy on this machine, in under a minute")
+    demo.add_argument("--keep", action="store_true", help="keep serving afterwards, until Ctrl-C")
     demo.set_defaults(run=_demo)
 
-    serve = commands.add_parser("serve", help="relay and meter")
-    serve.add_argument("--config", type=Path, metavar="FILE", help="without it, providers come from the environment")
+    serve = _add_parser(commands, "serve", "run the proxy: relay and meter requests")
+    serve.add_argument("--config", type=Path, metavar="FILE", help="configuration file (default: the environment)")
     serve.add_argument("--host", help="overrides listen.host")
     serve.add_argument("--port", type=int, help="overrides listen.port; 0: any free one")
-    serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes on this port (default 1)")
+    serve.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="number of processes that share the port (default 1)"
+    )
     serve.set_defaults(run=_serve)
 
-    worker = with_config(commands, "worker", "settle what proxies put in the queue; any number of these")
+    worker = with_config(commands, "worker", "settle records from the queue into the ledger; run any number of workers")
     worker.add_argument("--host", help="overrides worker.host")
     worker.add_argument("--port", type=int, help="overrides worker.port; 0: any free one")
     worker.set_defaults(run=_worker)
 
-    migrate = with_config(commands, "migrate", "make the ledger, or bring it to this version")
+    migrate = with_config(commands, "migrate", "create the ledger, or upgrade it to this version")
     migrate.set_defaults(run=_migrate)
 
 
-def serve_as_one(settings: Settings, siblings: PeerProcesses, line: Connection) -> None:
-    """One of several processes on one port. Ends on SIGTERM, or when the parent, at the other end, is gone."""
+def _add_parser(commands: Any, name: str, help_text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text, description=help_text)
+    return parser
+
+
+def serve_as_one(settings: Settings, peers: PeerProcesses, line: Connection) -> None:
+    """Serve as one of several processes on one port, until SIGTERM or until the parent closes `line`."""
     from proxy.runtime.proxy.process import Proxy
 
-    os.setpgid(0, 0)  # a Ctrl-C is for the parent: it tells each of us once
+    os.setpgid(0, 0)  # Ctrl-C reaches only the parent, which signals each process once
     _log_to_stderr()
     try:
-        proxy = Proxy(settings, siblings)
+        proxy = Proxy(settings, peers)
 
         def started(port: int) -> None:
-            _say_console(proxy.console_url)
+            _print_console(proxy.console_url)
             line.send(port)
 
-        code = _run(_until_told(proxy, started, line))
+        code = _run(_serve_until_stopped(proxy, started, line))
     except (Failure, OSError, ValueError) as refusal:
         print(f"tokenweir: {refusal}", file=sys.stderr)
         code = 1
@@ -91,7 +98,7 @@ def _serve(options: argparse.Namespace) -> int:
         raise Failure(f"--workers: must be 1 to {WORKERS_MAX}")
     _log_to_stderr()
     settings = _settings_to_serve(options.config)
-    settings = replace(settings, listen=_where(settings.listen, options))
+    settings = replace(settings, listen=_with_address(settings.listen, options))
     if options.workers > 1:
         return _serve_as_many(settings, options.workers)
     from proxy.runtime.proxy.process import Proxy
@@ -99,27 +106,27 @@ def _serve(options: argparse.Namespace) -> int:
     proxy = Proxy(settings)
 
     def started(port: int) -> None:
-        _say_console(proxy.console_url)
-        _says(settings.listen.host)(port)
+        _print_console(proxy.console_url)
+        _print_address(settings.listen.host)(port)
 
-    return _run(_until_told(proxy, started))
+    return _run(_serve_until_stopped(proxy, started))
 
 
 def _serve_as_many(settings: Settings, workers: int) -> int:
     from proxy.runtime.proxy.supervisor import Supervisor
 
-    return Supervisor(settings, workers, serve_as_one, started=_says(settings.listen.host)).run()
+    return Supervisor(settings, workers, serve_as_one, started=_print_address(settings.listen.host)).run()
 
 
 def _worker(options: argparse.Namespace) -> int:
     _log_to_stderr()
     settings = load(options.config, os.environ)
     if settings.queue is None:
-        raise Failure("queue: is local, so the proxy settles by itself; a worker needs redis://…")
-    settings = replace(settings, worker=_where(settings.worker, options))
+        raise Failure("queue: is local, so the proxy settles its records itself; a worker needs redis://…")
+    settings = replace(settings, worker=_with_address(settings.worker, options))
     from proxy.runtime.worker import Worker
 
-    return _run(_until_told(Worker(settings), _says(settings.worker.host)))
+    return _run(_serve_until_stopped(Worker(settings), _print_address(settings.worker.host)))
 
 
 def _migrate(options: argparse.Namespace) -> int:
@@ -128,22 +135,22 @@ def _migrate(options: argparse.Namespace) -> int:
     return 0
 
 
-def _where(place: Any, options: argparse.Namespace) -> Any:
-    """A `host` and `port` of the settings, as the command line has them."""
+def _with_address(section: Any, options: argparse.Namespace) -> Any:
+    """A section of the settings with `host` and `port`, which the command line overrides."""
     if options.port is not None and not 0 <= options.port <= 65_535:
         raise Failure("--port: must be 0 to 65535")
-    port = place.port if options.port is None else options.port
-    return replace(place, host=options.host or place.host, port=port)
+    port = section.port if options.port is None else options.port
+    return replace(section, host=options.host or section.host, port=port)
 
 
-def _says(host: str) -> Callable[[int], None]:
-    def say(port: int) -> None:
+def _print_address(host: str) -> Callable[[int], None]:
+    def started(port: int) -> None:
         print(f"tokenweir: listening on http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
 
-    return say
+    return started
 
 
-def _say_console(url: str | None) -> None:
+def _print_console(url: str | None) -> None:
     if url is not None:
         print(f"tokenweir: console at {url}", flush=True)
 
@@ -157,14 +164,14 @@ def _settings_to_serve(config: Path | None) -> Settings:
     if config is not None:
         return load(config, os.environ)
     settings, taken = from_environment(os.environ)
-    print("tokenweir: no --config; from the environment:")
+    print("tokenweir: no --config; settings from the environment:")
     for line in taken:
         print(f"  {line}")
     return settings
 
 
 def _run(work: Any) -> int:
-    """On uvloop where it is installed."""
+    """Run it on uvloop if that is installed."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):
         import uvloop
@@ -175,32 +182,33 @@ def _run(work: Any) -> int:
     return code
 
 
-async def _until_told(service: _Service, started: Callable[[int], None], line: Connection | None = None) -> int:
-    """Run it until a signal comes, or `line` is closed at its other end."""
+async def _serve_until_stopped(
+    service: _Service, started: Callable[[int], None], line: Connection | None = None
+) -> int:
+    """Run a service until a signal arrives or the other end of `line` is closed."""
     from proxy.journal.log import JournalUnavailable
     from proxy.journal.progress import ProgressBroken
 
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
     if line is not None:
-        loop.add_reader(line.fileno(), told.set)
+        loop.add_reader(line.fileno(), stop.set)
     try:
         await service.start()
     except (JournalUnavailable, ProgressBroken) as refusal:
         raise Failure(str(refusal)) from refusal
-    # What exists now (the price book alone is some hundred thousand objects) lives to the end: the collector need not
-    # look at it again and again.
+    # These objects (the price book alone has some hundred thousand) live until the end: exclude them from collections.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     started(service.port)
-    await told.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second word ends it at once
+    await stop.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):  # a second signal ends the process at once
         loop.remove_signal_handler(number)
     if line is not None:
         loop.remove_reader(line.fileno())
-    print("tokenweir: stopping; what runs may finish", flush=True)
+    print("tokenweir: stopping; draining running streams", flush=True)
     await service.stop()
     return 0

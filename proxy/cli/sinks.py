@@ -1,4 +1,4 @@
-"""`tokenweir sinks …`: how far each sink is, and what its server refuses."""
+"""`tokenweir sinks …`: the progress of each sink, and the entries that its server rejected."""
 
 from __future__ import annotations
 
@@ -7,42 +7,41 @@ import os
 import time
 from typing import Any
 
-from proxy.cli.common import Failure, acts_as, json_line, store_of, with_commands, with_config
+from proxy.cli.common import Failure, audited_as, json_line, store_of, with_commands, with_config
 from proxy.settings import load
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    sinks = with_commands(commands, "sinks", "what pushes entries to others")
-    status = with_config(sinks, "status", "how far each one is, and what its server refuses, as JSON lines")
+    sinks = with_commands(commands, "sinks", "show and retry the sinks that push entries to other systems")
+    status = with_config(sinks, "status", "print the progress and the rejected entries of each sink, as JSON lines")
     status.set_defaults(run=_status)
-    retry = with_config(sinks, "retry", "send once more what was refused, and do not wait after failures")
+    retry = with_config(sinks, "retry", "send rejected entries again, and end the wait after failures")
     retry.add_argument("name", metavar="NAME")
-    acts_as(retry, "sinks.retry", _retry)
+    audited_as(retry, "sinks.retry", _retry)
 
 
 def _status(options: argparse.Namespace) -> int:
     settings = load(options.config, os.environ)
     with store_of(options) as store:
         for name, sink in settings.sinks.items():
-            print(json_line({"sink": name, "kind": sink.kind.value, **_stands(store.engine, name)}))
+            print(json_line({"sink": name, "kind": sink.kind.value, **_status_json(store.engine, name)}))
     return 0
 
 
-def _stands(engine: Any, name: str) -> dict[str, Any]:
+def _status_json(engine: Any, name: str) -> dict[str, Any]:
     from proxy.foundation.times import iso_utc
     from proxy.sinks.progress import OPEN, letters, sink_status
 
-    found = sink_status(engine, name)
-    if found is None:
+    status = sink_status(engine, name)
+    if status is None:
         return {"state": "never_run"}
-    sink = found.sink
+    sink = status.sink
     times = {"last_sent_at": sink.last_sent_at, "failing_since": sink.failing_since}
     return {
-        "state": "failing" if sink.failures else "behind" if found.waiting else "up_to_date",
+        "state": "failing" if sink.failures else "behind" if status.waiting else "up_to_date",
         "sent": sink.sent,
-        "pending": found.waiting,
-        "lag_s": round(found.lag_s(time.time()), 3),
+        "pending": status.waiting,
+        "lag_s": round(status.lag_s(time.time()), 3),
         **{field: None if at is None else iso_utc(at) for field, at in times.items()},
         "failures": sink.failures,
         "last_error": sink.last_error,
@@ -58,7 +57,7 @@ def _retry(options: argparse.Namespace) -> int:
     from proxy.sinks.progress import retry
 
     if options.name not in load(options.config, os.environ).sinks:
-        raise Failure(f"sinks: none is called {options.name!r}")
+        raise Failure(f"sinks: there is no sink {options.name!r}")
     with store_of(options) as store:
         print(json_line({"sink": options.name, "retried": retry(store.engine, options.name)}))
     return 0

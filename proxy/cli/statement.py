@@ -1,4 +1,4 @@
-"""`tokenweir statement`: what a customer gets for a month. Law: what it says adds up to the nano-dollar."""
+"""`tokenweir statement`: the monthly bill of a customer. Invariant: its lines add up to the nano-dollar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, json_line, store_of, whole_file, whose, with_config, with_whose
+from proxy.cli.common import Failure, add_owner_options, json_line, owner_of, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
     from proxy.reports.statement import Statement
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Any) -> None:
-    """Make them known."""
-    statement = with_config(commands, "statement", "what a key, a project or an organization is billed for a month")
-    with_whose(statement)
-    statement.add_argument("--month", required=True, metavar="2026-11", help="in UTC")
+    statement = with_config(commands, "statement", "write the monthly statement of a key, a project or an organization")
+    add_owner_options(statement)
+    statement.add_argument("--month", required=True, metavar="2026-11", help="calendar month in UTC")
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
     statement.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
     statement.set_defaults(run=_statement)
@@ -29,26 +28,26 @@ def _statement(options: argparse.Namespace) -> int:
 
     month = month_from(options.month)
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
-        raise Failure("--output: a PDF is nothing for a terminal")
+        raise Failure("--output: is required for PDF if standard output is a terminal")
     with store_of(options) as store:
-        found = read_statement(store.engine, _of(store, options), month)
-    written = _written(found, options.format)
+        statement = read_statement(store.engine, _owner(store, options), month)
+    content = _rendered(statement, options.format)
     if options.output is None:
-        sys.stdout.buffer.write(written)
+        sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     else:
         with whole_file(options.output) as file:
-            file.write(written)
+            file.write(content)
     return 0
 
 
-def _of(store: CommandStore, options: argparse.Namespace) -> Any:
+def _owner(store: CommandStore, options: argparse.Namespace) -> Any:
     from proxy.reports.statement import StatementOwner
 
-    return StatementOwner(*whose(store, options))
+    return StatementOwner(*owner_of(store, options))
 
 
-def _written(statement: Statement, kind: str) -> bytes:
+def _rendered(statement: Statement, kind: str) -> bytes:
     from proxy.reports.statement_text import statement_csv, statement_json
 
     if kind == "json":

@@ -1,5 +1,5 @@
-"""Is a deployment fit to serve, and what is to be done where it is not?
+"""Checks a deployment and advises what to fix.
 
-Law: it looks and changes nothing (one temporary file aside), shows no secret, and waits for nobody longer than it says.
-Every check stands alone: one that fails, or never answers, hides none of the others.
+Invariants: it changes nothing, except for one temporary file. It shows no secret. Every check has a time limit, and a
+check that fails or hangs hides none of the others.
 """

@@ -1,20 +1,23 @@
-"""Two clocks, compared. Law: ours is read on both sides of the question, so that a slow answer is no difference."""
+"""Compares a remote clock with ours. Invariant: ours is read before and after the request, so that latency is not
+counted as a difference."""
 
 from __future__ import annotations
 
 from proxy.doctor.finding import Finding, error, ok, warning
 
-# Days, windows of budgets and the order of exchange ids bear a second; a minute bills on the wrong day.
+# One second does no harm to days, budget windows and the order of exchange ids; a minute bills on the wrong day.
 NOTED_S, FAILS_S = 1.0, 30.0
 _ADVICE = "run chrony or another NTP client on all machines"
 
 
-def judged(check: str, whose: str, theirs: float, before: float, after: float, *, resolution_s: float = 0.0) -> Finding:
-    """A clock that said `theirs` between `before` and `after` of ours (all Unix seconds), exact to `resolution_s`."""
-    late = max(before - theirs - resolution_s, theirs - after, 0.0)
-    said = f"clocks differ by {late:.1f} s or more: ours and {whose}"
-    if late >= FAILS_S:
-        return error(check, said, _ADVICE)
-    if late >= NOTED_S:
-        return warning(check, said, _ADVICE)
-    return ok(check, f"our clock agrees with {whose}")
+def clock_finding(
+    check: str, owner: str, remote: float, before: float, after: float, *, resolution_s: float = 0.0
+) -> Finding:
+    """Compare `remote`, read between `before` and `after` of our clock (all Unix seconds), exact to `resolution_s`."""
+    difference_s = max(before - remote - resolution_s, remote - after, 0.0)
+    message = f"clocks differ by {difference_s:.1f} s or more: this machine's and {owner}"
+    if difference_s >= FAILS_S:
+        return error(check, message, _ADVICE)
+    if difference_s >= NOTED_S:
+        return warning(check, message, _ADVICE)
+    return ok(check, f"this machine's clock agrees with {owner}")

@@ -1,4 +1,5 @@
-"""What the configuration says by itself. Law: what it refuses is not repeated here, only what it lets pass."""
+"""Checks the configuration itself. Invariant: it reports what the settings accept but should not contain; the settings
+reject the rest."""
 
 from __future__ import annotations
 
@@ -20,61 +21,67 @@ from proxy.settings import (
     require_prices,
 )
 
-# Models that bill reasoning which they do not stream, as of the end of 2026, and the APIs that have such models.
-_HIDERS = frozenset({"api.openai.com", "generativelanguage.googleapis.com", "api.x.ai", "openrouter.ai"})
+# APIs with models that bill reasoning without streaming it, as of the end of 2026.
+_HIDDEN_REASONING_HOSTS = frozenset(
+    {"api.openai.com", "generativelanguage.googleapis.com", "api.x.ai", "openrouter.ai"}
+)
 
 
-def wording(case: Case) -> list[Finding]:
-    """It can be read; what in it is unwise."""
+def settings_valid(case: Case) -> list[Finding]:
+    """The configuration is readable; notes on unsafe or unused settings."""
     settings = case.settings
     models = f"{len(settings.providers)} providers, {len(settings.models)} models"
-    return [ok("configuration", f"is read: {models}"), *_unwise(settings)]
+    return [ok("configuration", f"is valid: {models}"), *_notes(settings)]
 
 
-def _unwise(settings: Settings) -> Iterator[Finding]:
+def _notes(settings: Settings) -> Iterator[Finding]:
     yield from _reachable(settings)
     if settings.allow_literal_secrets:
-        yield warning("configuration", "secrets may stand in the file", "write ${VAR}, and drop allow_literal_secrets")
+        yield warning(
+            "configuration",
+            "allow_literal_secrets: the file may contain secrets",
+            "write ${VAR}, and remove allow_literal_secrets",
+        )
     for provider in settings.providers.values():
         if provider.base_url.startswith("http://") and not _is_loopback(urlsplit(provider.base_url).hostname or ""):
             yield warning(
                 "configuration",
-                f"providers.{provider.name}: http://: its key and all prompts go in clear",
-                "use https://, unless the network between is yours alone",
+                f"providers.{provider.name}: http://: its key and all prompts are sent unencrypted",
+                "use https://, unless you control the whole network path",
             )
         if all(target.provider != provider.name for model in settings.models.values() for target in model.providers):
             yield warning(
-                "configuration", f"providers.{provider.name}: no model leads to it", "name it under models, or drop it"
+                "configuration", f"providers.{provider.name}: no model uses it", "name it under models, or remove it"
             )
 
 
 def _reachable(settings: Settings) -> Iterator[Finding]:
-    """What other machines reach, and who should not."""
+    """Notes on addresses that other machines can reach."""
     listen, admin = settings.listen.host, settings.admin
     if not _is_loopback(listen):
         yield warning(
             "configuration",
-            f"listen.host {listen}: other machines reach it, and it speaks HTTP without TLS",
-            "let nobody but the edge with TLS reach it: see deploy/edge/",
+            f"listen.host {listen}: other machines can reach it, without TLS",
+            "allow only a TLS-terminating edge proxy to reach it: see deploy/edge/",
         )
-    measured = {"listen.host": listen} | ({} if settings.queue is None else {"worker.host": settings.worker.host})
-    for name, host in measured.items():
+    metrics_hosts = {"listen.host": listen} | ({} if settings.queue is None else {"worker.host": settings.worker.host})
+    for name, host in metrics_hosts.items():
         if not _is_loopback(host):
             yield warning(
                 "configuration",
-                f"/metrics is answered at {name} {host} to whoever reaches it, with what is spent at which provider",
-                "let only what scrapes reach it past the edge, which passes on `/v1/` alone",
+                f"/metrics at {name} {host} needs no authentication and shows the spend at each provider",
+                "allow only the metrics scraper to reach it; the edge proxy should forward only `/v1/`",
             )
     if admin.secret is not None and not _is_loopback(admin.host):
         yield warning(
             "configuration",
-            f"admin.host {admin.host}: whoever reaches it needs only the secret, sent without TLS, to change all keys",
-            "127.0.0.1 and a tunnel (ssh -L, kubectl port-forward), or an edge with TLS that lets operators in only",
+            f"admin.host {admin.host}: other machines can reach it; the secret, sent without TLS, gives full control",
+            "use 127.0.0.1 and a tunnel (ssh -L, kubectl port-forward), or an edge proxy with TLS for operators only",
         )
 
 
 def _is_loopback(host: str) -> bool:
-    """True if only this machine reaches it."""
+    """True if only this machine can reach it."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -82,46 +89,52 @@ def _is_loopback(host: str) -> bool:
 
 
 def prices(case: Case) -> list[Finding]:
-    """Whether everything that is served has a price."""
+    """Whether every served model has a price."""
     try:
         require_prices(case.settings, price_lookup(PriceBook()))
     except SettingsError as refusal:
-        return [error("prices", str(refusal), "`tokenweir serve` refuses to start like this: write the price")]
+        return [error("prices", str(refusal), "set the price: `tokenweir serve` does not start without it")]
     open_ended = [model.name for model in case.settings.models.values() if model.is_pattern and model.price is None]
     named = len(case.settings.models) - len(open_ended)
-    found = [ok("prices", f"known for {named} models")] if named else []
+    findings = [ok("prices", f"known for {named} models")] if named else []
     if open_ended:
-        found.append(
+        findings.append(
             warning(
                 "prices",
-                f"behind {', '.join(open_ended)} a model without a price is served, and its charge is null",
-                "name the models that are sold, or watch for `unpriced` entries and `tokenweir rerate` them",
+                f"{', '.join(open_ended)}: a matching model without a price is served with a null charge",
+                "name the models, or watch for `unpriced` entries and correct them with `tokenweir rerate`",
             )
         )
-    return found
+    return findings
 
 
 def tokenizers(case: Case) -> list[Finding]:
-    """Whether those that are named can be read."""
+    """Whether the configured tokenizers can be loaded."""
     models = case.settings.models.values()
     try:
         Tokenizers(models)
     except SettingsError as refusal:
-        return [error("tokenizers", str(refusal), "`tokenweir serve` cannot start: see docs/explanation/estimates.md")]
-    return [ok("tokenizers", f"are read: of {sum(model.tokenizer is not None for model in models)} models")]
+        return [
+            error(
+                "tokenizers",
+                str(refusal),
+                "`tokenweir serve` does not start without it: see docs/explanation/estimates.md",
+            )
+        ]
+    return [ok("tokenizers", f"loaded for {sum(model.tokenizer is not None for model in models)} models")]
 
 
 def hidden_reasoning(case: Case) -> list[Finding]:
-    """Which models are underestimated when a client leaves: their reasoning is billed and never seen."""
-    found = [model for model in case.settings.models.values() if _hides(model, case.settings)]
-    if not found:
-        return [ok("hidden reasoning", "no model is known to bill reasoning that it does not stream, or it is drained")]
-    names = ", ".join(model.name for model in found)
+    """The models that can only be estimated after a client disconnects: their reasoning is billed but not streamed."""
+    models = [model for model in case.settings.models.values() if _hides(model, case.settings)]
+    if not models:
+        return [ok("hidden reasoning", "no model bills reasoning that is neither streamed nor drained")]
+    names = ", ".join(model.name for model in models)
     return [
         warning(
             "hidden reasoning",
-            f"{names}: reasoning is billed and not streamed; if a client leaves, it can only be estimated",
-            "set on_client_disconnect: drain for their provider",
+            f"{names}: reasoning is billed but not streamed; if a client disconnects, it can only be estimated",
+            "set on_client_disconnect: drain for their providers",
         )
     ]
 
@@ -131,8 +144,8 @@ def _hides(model: ModelSettings, settings: Settings) -> bool:
 
 
 def _hides_at(upstream_model: str, provider: ProviderSettings) -> bool:
-    """`upstream_model`: empty where names are passed on."""
+    """`upstream_model`: empty if the target forwards the requested name."""
     if provider.on_client_disconnect is OnClientDisconnect.DRAIN:
         return False
     named = upstream_model.rpartition("/")[2]
-    return may_hide(named, told=0.0) if named else urlsplit(provider.base_url).hostname in _HIDERS
+    return may_hide(named, reports=0.0) if named else urlsplit(provider.base_url).hostname in _HIDDEN_REASONING_HOSTS

@@ -1,5 +1,4 @@
-"""All checks at once, each with a time limit of its own. Law: the order of the report is that of the list, whoever
-answers first."""
+"""Runs all checks concurrently, each with a time limit. Invariant: the findings are in the order of the checks."""
 
 from __future__ import annotations
 
@@ -14,37 +13,37 @@ from threading import Thread
 from proxy.doctor import configuration, ledger, machine, providers, queue
 from proxy.doctor.finding import Case, Finding, error
 
-# A server that is well answers in milliseconds; one of ours gives a lost connection 5 s.
+# A healthy server answers in milliseconds; our clients allow 5 s to connect.
 CHECK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One look at one thing. `look` may raise OSError or ValueError, in words that hold no secret."""
+    """One check. `run` may raise OSError or ValueError; the message must not contain a secret."""
 
     name: str
-    look: Callable[[Case], list[Finding]]
+    run: Callable[[Case], list[Finding]]
     limit_s: float = CHECK_S
 
 
 def checks(case: Case) -> list[Check]:
-    """What there is to look at in this deployment."""
-    found = [
-        Check("configuration", configuration.wording),
+    """The checks of this deployment."""
+    listed = [
+        Check("configuration", configuration.settings_valid),
         Check("prices", configuration.prices),
         Check("hidden reasoning", configuration.hidden_reasoning),
         *([Check("tokenizers", configuration.tokenizers)] if _has_tokenizers(case) else []),
         Check("data folder", machine.data_folder),
         Check("journal", machine.journal),
         Check("open files", machine.open_files),
-        Check("ledger", ledger.look),
+        Check("ledger", ledger.check),
     ]
     if case.settings.queue is not None:
-        found.append(Check("queue", queue.look))
-    found += [Check(f"provider {name}", partial(providers.look, name)) for name in case.settings.providers]
+        listed.append(Check("queue", queue.check))
+    listed += [Check(f"provider {name}", partial(providers.check, name)) for name in case.settings.providers]
     if case.call is not None:
-        found.append(Check(f"call {case.call}", providers.call, providers.CALL_S + CHECK_S))
-    return found
+        listed.append(Check(f"call {case.call}", providers.call, providers.CALL_S + CHECK_S))
+    return listed
 
 
 def _has_tokenizers(case: Case) -> bool:
@@ -52,32 +51,38 @@ def _has_tokenizers(case: Case) -> bool:
 
 
 def examine(case: Case, listed: Sequence[Check]) -> list[Finding]:
-    """What each check says, in the order of the list."""
+    """Run the checks. Returns their findings in the order of `listed`."""
     began = time.monotonic()
-    waiting = [(check, _begun(check, case)) for check in listed]
-    return [finding for check, answer in waiting for finding in _answer(check, answer, began + check.limit_s)]
+    started = [(check, _start(check, case)) for check in listed]
+    return [finding for check, result in started for finding in _findings(check, result, began + check.limit_s)]
 
 
-def _begun(check: Check, case: Case) -> Future[list[Finding]]:
-    """In a thread that nobody waits for at the end: a server can hold it for ever."""
-    answer: Future[list[Finding]] = Future()
+def _start(check: Check, case: Case) -> Future[list[Finding]]:
+    """Run it in a daemon thread: a hung server can block it for ever."""
+    result: Future[list[Finding]] = Future()
 
-    def look() -> None:
+    def run() -> None:
         try:
-            answer.set_result(check.look(case))
-        except BaseException as wrong:  # noqa: BLE001  it is said below, in the thread that reports
-            answer.set_exception(wrong)
+            result.set_result(check.run(case))
+        except BaseException as failure:  # noqa: BLE001  `_findings` reports it
+            result.set_exception(failure)
 
-    Thread(target=look, name=check.name, daemon=True).start()
-    return answer
+    Thread(target=run, name=check.name, daemon=True).start()
+    return result
 
 
-def _answer(check: Check, answer: Future[list[Finding]], until: float) -> list[Finding]:
+def _findings(check: Check, result: Future[list[Finding]], until: float) -> list[Finding]:
     try:
-        return answer.result(max(0.0, until - time.monotonic()))
+        return result.result(max(0.0, until - time.monotonic()))
     except NotInTime:
-        return [error(check.name, f"no answer within {check.limit_s:g} s", "see whether what it asks is overloaded")]
-    except (OSError, ValueError) as refused:
-        return [error(check.name, str(refused), "see whether it runs, and whether its address is right")]
-    except Exception as bug:  # noqa: BLE001  a bug in one check hides none of the others; its words could be anything
+        return [
+            error(
+                check.name,
+                f"no answer within {check.limit_s:g} s",
+                "check whether the server is overloaded or unreachable",
+            )
+        ]
+    except (OSError, ValueError) as failure:
+        return [error(check.name, str(failure), "check that the server runs and that its address is correct")]
+    except Exception as bug:  # noqa: BLE001  a bug in one check must not hide the others; its message may contain a secret
         return [error(check.name, f"the check itself failed: {type(bug).__name__}", "please report this")]

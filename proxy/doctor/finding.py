@@ -1,4 +1,4 @@
-"""What a check says. Law: whatever is not well comes with what to do about it."""
+"""The result of a check. Invariant: a note or a failure comes with advice."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from proxy.settings import Settings
 
 
 class Severity(StrEnum):
-    """How much it matters."""
+    """The result of one check; the values are those of the JSON output."""
 
     OK = "ok"
     WARNING = "warning"
-    """it serves and bills; somebody should know"""
+    """it serves and bills; an operator should know"""
     ERROR = "error"
-    """it does not serve, or could lose money"""
+    """it does not serve, or may lose money"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +26,30 @@ class Finding:
     severity: Severity
     message: str
     advice: str = ""
-    """what to do; empty where all is well"""
+    """what to do; empty for OK"""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is looked at."""
+    """The deployment to check."""
 
     settings: Settings
     now: float
     """Unix seconds"""
     call: str | None = None
-    """the model that is asked for one token"""
+    """the model of the test request for one token; None: no test request"""
 
 
 def ok(check: str, message: str) -> Finding:
-    """All is well."""
+    """Nothing to do."""
     return Finding(check, Severity.OK, message)
 
 
 def warning(check: str, message: str, advice: str) -> Finding:
-    """Worth knowing."""
+    """It serves and bills; `advice`: what an operator may want to change."""
     return Finding(check, Severity.WARNING, message, advice)
 
 
 def error(check: str, message: str, advice: str) -> Finding:
-    """To be mended before anybody relies on it."""
+    """It does not serve, or may lose money; `advice`: what to do."""
     return Finding(check, Severity.ERROR, message, advice)

@@ -1,4 +1,4 @@
-"""The ledger's database. Law: read only; one that is not there yet is not made."""
+"""Checks the ledger's database. Invariants: it only reads. It does not create a missing database."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, or_, select
 
-from proxy.doctor.clocks import judged
+from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
@@ -20,47 +20,49 @@ from proxy.storage.postgres import require_suitable
 _MIGRATE = "run `tokenweir migrate`, or start a proxy or worker of this version"
 
 
-def look(case: Case) -> list[Finding]:
-    """Reachable, suitable, of this version; with keys, and nothing in it that a person must see to. Raises
+def check(case: Case) -> list[Finding]:
+    """Whether it is reachable, suitable and of this version, has usable keys and no open dead letters. Raises
     LedgerUnavailable, UnsuitableDatabaseError, NewerDatabaseError."""
     file = case.settings.data_dir / "ledger.db"
     if case.settings.ledger is None and not file.exists():
-        return [warning("ledger", f"{file} is not there yet", "nothing: `tokenweir serve` makes it")]
+        return [warning("ledger", f"{file} does not exist yet", "nothing to do: `tokenweir serve` creates it")]
     engine = open_engine(ledger_url(case.settings))
     try:
         with reading(engine) as connection:
-            return list(_looked(connection, case))
+            return list(_findings(connection, case))
     finally:
         engine.dispose()
 
 
-def _looked(connection: Connection, case: Case) -> Iterator[Finding]:
+def _findings(connection: Connection, case: Case) -> Iterator[Finding]:
     if case.settings.ledger is not None:
         yield from _server(connection)
     if not is_newest(connection):
-        yield error("ledger", "it is not of this version, or empty", _MIGRATE)
+        yield error("ledger", "its schema is empty or not of this version", _MIGRATE)
         return
-    yield ok("ledger", "it answers, and is of this version")
+    yield ok("ledger", "it is reachable and of this version")
     if missing := missing_partitions(connection, case.now):
         months = ", ".join(f"{month:%Y-%m}" for month in missing)
-        yield warning("ledger", f"no partitions for {months}", f"is no worker running? Or {_MIGRATE}")
+        yield warning("ledger", f"no partitions for {months}", f"check that a worker is running, or {_MIGRATE}")
     yield _keys(connection, case.now)
-    yield from _letters(connection)
+    yield from _dead_letters(connection)
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
-    """What only Postgres can get wrong."""
+    """The checks of a Postgres server."""
     require_suitable(connection)
     version = connection.exec_driver_sql("SHOW server_version").scalar_one()
     yield ok("ledger", f"PostgreSQL {str(version).split()[0]}")
     if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar_one():
-        yield error("ledger", "this Postgres is a standby: it takes no entries", "let the URL lead to the primary")
+        yield error("ledger", "this Postgres is a standby and accepts no entries", "point the URL to the primary")
     off = [name for name in ("fsync", "full_page_writes") if _setting(connection, name) == "off"]
     if off:
-        yield error("ledger", f"{', '.join(off)} off: a power cut can ruin all of it", f"set {off[0]} = on")
+        yield error(
+            "ledger", f"{', '.join(off)} off: a power failure can corrupt the whole database", f"set {off[0]} = on"
+        )
     before = time.time()
-    theirs = float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
-    yield judged("ledger", "Postgres's", theirs, before, time.time())
+    remote = float(connection.exec_driver_sql("SELECT extract(epoch FROM clock_timestamp())").scalar_one())
+    yield clock_finding("ledger", "Postgres's", remote, before, time.time())
 
 
 def _setting(connection: Connection, name: str) -> str:
@@ -72,14 +74,14 @@ def _keys(connection: Connection, now: float) -> Finding:
     usable = api_keys.c.revoked_at.is_(None), api_keys.c.blocked_at.is_(None), alive
     count = connection.execute(select(func.count()).select_from(api_keys).where(*usable)).scalar_one()
     if count:
-        return ok("keys", f"{count} can be used")
-    return warning("keys", "none can be used: every request gets 401", "tokenweir keys create --alias NAME")
+        return ok("keys", f"{count} usable")
+    return warning("keys", "none is usable: every request gets 401", "run `tokenweir keys create --alias NAME`")
 
 
-def _letters(connection: Connection) -> Iterator[Finding]:
-    wanted = dead_letters.c.state == OPEN
-    count, first = connection.execute(select(func.count(), func.min(dead_letters.c.first_seen)).where(wanted)).one()
+def _dead_letters(connection: Connection) -> Iterator[Finding]:
+    is_open = dead_letters.c.state == OPEN
+    count, first = connection.execute(select(func.count(), func.min(dead_letters.c.first_seen)).where(is_open)).one()
     if count:
         days = max(0.0, time.time() - first) / 86_400
-        said = f"{count} records could not be settled, the first {days:.1f} days ago"
-        yield error("ledger", said, "tokenweir dead-letters list, then retry or drop each")
+        message = f"{count} records could not be settled, the first {days:.1f} days ago"
+        yield error("ledger", message, "run `tokenweir dead-letters list`, then retry or drop each")

@@ -1,5 +1,5 @@
-"""This machine: its folder, its disk, its journals, its limits. Law: no lock is taken and nothing is opened for writing
-that a running proxy writes to."""
+"""Checks this machine: data folder, disk, journals, open-file limit. Invariants: it takes no lock. It opens no file of
+a running proxy for writing."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from proxy.journal.segment import SUFFIX
 from proxy.keys.secrets import load_pepper
 from proxy.runtime.machine.data_folder import DataFolder
 
-# Where a lock, a memory map or an fsync may mean less than on a disk of this machine; and where nothing lasts.
+# File systems whose locks, memory maps or fsync are weaker than a local disk's; and those that do not persist.
 _REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse.s3fs", "fuse.rclone", "ceph"})
-_FLEETING = frozenset({"tmpfs", "ramfs", "overlay"})
+_VOLATILE = frozenset({"tmpfs", "ramfs", "overlay"})
 _MIB = 1 << 20
-# Below this an hour's outage of the ledger would already stop the work.
+# With less, a ledger outage of an hour stops new requests.
 _FREE_BYTES_MIN = 256 * _MIB
-# The client's side, the provider's side, and what the process needs besides.
-_FILES_PER_STREAM, _FILES_BESIDES = 2, 256
-_SMALL = "journal.bytes_max is larger than what is left: make room, or set it lower"
+# A client and a provider connection per stream; and the other files of the process.
+_FILES_PER_STREAM, _OTHER_FILES = 2, 256
+_SMALL = "free space is less than journal.bytes_max: free disk space, or lower the setting"
 
 
 def data_folder(case: Case) -> list[Finding]:
-    """Whether it can be written to, by its owner alone, on a disk of this machine with room left."""
+    """Whether it is writable, private to its owner, on a local disk and with free space."""
     folder = case.settings.data_dir
     if not folder.is_dir():
-        return [_absent(folder)]
-    return [_writable(folder), *_open_to_others(folder), *_kind(folder), _room(case), *_pepper(case)]
+        return [_missing(folder)]
+    return [_writable(folder), *_open_to_others(folder), *_kind(folder), _free_space(case), *_pepper(case)]
 
 
-def _absent(folder: Path) -> Finding:
+def _missing(folder: Path) -> Finding:
     parent = next(above for above in folder.absolute().parents if above.is_dir())
     if not os.access(parent, os.W_OK):
-        return error("data folder", f"{folder} is not there, and {parent} may not be written to", _OWN.format(folder))
-    return warning("data folder", f"{folder} is not there yet", "nothing: `tokenweir serve` makes it")
+        return error("data folder", f"{folder} does not exist, and {parent} is not writable", _CREATE.format(folder))
+    return warning("data folder", f"{folder} does not exist yet", "nothing to do: `tokenweir serve` creates it")
 
 
-_OWN = "make {0} for the user that serves: install -d -m 700 -o tokenweir {0}"
+_CREATE = "create {0} for the user of the service: install -d -m 700 -o tokenweir {0}"
 
 
 def _writable(folder: Path) -> Finding:
@@ -51,100 +51,104 @@ def _writable(folder: Path) -> Finding:
             file.write(b"tokenweir doctor")
             file.flush()
             os.fsync(file.fileno())
-    except OSError as refused:
-        words = f"{folder} cannot be written to: {refused.strerror}"
-        return error("data folder", words, "run this as the user that serves; else mend its owner, or the disk")
-    return ok("data folder", f"{folder} can be written to")
+    except OSError as failure:
+        message = f"{folder} is not writable: {failure.strerror}"
+        return error(
+            "data folder", message, "run this as the user of the service, or correct the owner, or check the disk"
+        )
+    return ok("data folder", f"{folder} is writable")
 
 
 def _open_to_others(folder: Path) -> Iterator[Finding]:
     mode = folder.stat().st_mode & 0o777
     if mode & 0o077:
-        yield warning("data folder", f"others may look into {folder} (mode {mode:o})", f"chmod 700 {folder}")
+        yield warning("data folder", f"other users can access {folder} (mode {mode:o})", f"run `chmod 700 {folder}`")
 
 
 def _kind(folder: Path) -> Iterator[Finding]:
     kind = file_system(folder.resolve(), Path("/proc/self/mountinfo"))
     if kind in _REMOTE:
-        yield error("data folder", f"{folder} is on {kind}", "journals need a disk of this machine: locks, maps, fsync")
-    if kind in _FLEETING:
+        yield error(
+            "data folder", f"{folder} is on {kind}", "move it to a local disk: journals need locks, mmap and fsync"
+        )
+    if kind in _VOLATILE:
         yield warning(
             "data folder",
-            f"{folder} is on {kind}: it is gone with the machine or container",
-            "put it on a volume, or what is on its way to the ledger goes with it",
+            f"{folder} is on {kind}: its files are lost with the machine or container",
+            "move it to a volume; otherwise records in flight to the ledger may be lost",
         )
 
 
 def file_system(folder: Path, mounts: Path) -> str | None:
-    """The type of the file system `folder` is on, by Linux's table of mounts; None if that cannot be read."""
+    """The file system type of `folder`, from Linux's mount table; None if that cannot be read."""
     try:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
-    found = [(fields[4].replace("\\040", " "), fields[fields.index("-") + 1]) for fields in map(str.split, lines)]
-    above = [(len(place), order, kind) for order, (place, kind) in enumerate(found) if folder.is_relative_to(place)]
+    points = [(fields[4].replace("\\040", " "), fields[fields.index("-") + 1]) for fields in map(str.split, lines)]
+    above = [(len(point), order, kind) for order, (point, kind) in enumerate(points) if folder.is_relative_to(point)]
     return max(above)[2] if above else None
 
 
-def _room(case: Case) -> Finding:
-    folder, wanted = case.settings.data_dir, case.settings.journal.bytes_max
+def _free_space(case: Case) -> Finding:
+    folder, needed = case.settings.data_dir, case.settings.journal.bytes_max
     free = shutil.disk_usage(folder).free
-    said = f"{free // _MIB} MiB are free below {folder}"
+    message = f"{free // _MIB} MiB are free below {folder}"
     if free < _FREE_BYTES_MIN:
-        return error("data folder", said, "make room: a full disk stops new requests")
-    return warning("data folder", said, _SMALL) if free < wanted else ok("data folder", said)
+        return error("data folder", message, "free disk space: a full disk stops new requests")
+    return warning("data folder", message, _SMALL) if free < needed else ok("data folder", message)
 
 
 def _pepper(case: Case) -> Iterator[Finding]:
-    """Without the pepper no key opens anything."""
     pepper = case.settings.data_dir / "pepper"
     if case.settings.key_pepper is None and pepper.exists():
         try:
             load_pepper(pepper)
-        except (OSError, ValueError) as wrong:
-            yield error("data folder", str(wrong), "put it back from the backup: no key is accepted without it")
+        except (OSError, ValueError) as failure:
+            yield error("data folder", str(failure), "restore it from the backup: no key is accepted without it")
 
 
 def journal(case: Case) -> list[Finding]:
-    """Of every process that has one here: what waits, how full it is, whether it is as it was written."""
-    places = [folder.journal for folder in DataFolder(case.settings.data_dir).left_behind(0)]
+    """The backlog, size and integrity of every process's journal."""
+    folders = [folder.journal for folder in DataFolder(case.settings.data_dir).left_behind(0)]
     alone = DataFolder(case.settings.data_dir).journal
-    places = ([alone] if alone.is_dir() else []) + places
-    if not places:
+    folders = ([alone] if alone.is_dir() else []) + folders
+    if not folders:
         return [ok("journal", "none yet")]
-    return [finding for place in places for finding in _journal(place, case.settings.journal.bytes_max)]
+    return [finding for folder in folders for finding in _journal(folder, case.settings.journal.bytes_max)]
 
 
-def _journal(place: Path, bytes_max: int) -> Iterator[Finding]:
-    waiting, size_bytes, gaps = read(place)
-    kept_aside = list((place / "quarantine").glob("*"))
-    if gaps or kept_aside:
-        said = f"{place} is damaged: {gaps} gaps, {len(kept_aside)} pieces kept aside"
-        yield error("journal", said, "see the log; test the disk; then move `quarantine` to where you keep evidence")
-    said = f"{place}: {waiting} records wait for the ledger, {size_bytes / _MIB:.1f} of {bytes_max // _MIB} MiB"
+def _journal(folder: Path, bytes_max: int) -> Iterator[Finding]:
+    pending, size_bytes, gaps = read(folder)
+    quarantined = list((folder / "quarantine").glob("*"))
+    if gaps or quarantined:
+        message = f"{folder} is damaged: {gaps} gaps, {len(quarantined)} quarantined pieces"
+        yield error("journal", message, "check the log and the disk, then move `quarantine` out of the folder")
+    message = f"{folder}: {pending} records pending, {size_bytes / _MIB:.1f} of {bytes_max // _MIB} MiB"
     if size_bytes >= bytes_max:
-        yield error("journal", said, "see why the ledger takes none: new requests get 503")
+        yield error("journal", message, "check why no records reach the ledger: new requests get 503")
     elif size_bytes >= bytes_max // 2:
-        yield warning("journal", said, "see why the ledger takes none; or it is away")
+        yield warning("journal", message, "check why no records reach the ledger")
     else:
-        yield ok("journal", said)
+        yield ok("journal", message)
 
 
-def read(place: Path) -> tuple[int, int, int]:
-    """Records that are not settled, bytes, gaps. A proxy may be writing to it: what it is at is neither."""
+def read(folder: Path) -> tuple[int, int, int]:
+    """The number of unsettled records, the size in bytes, and the number of gaps of a journal. A frame that a proxy is
+    still writing counts as neither record nor gap."""
     closed: set[int] = set()
     settled: set[int] = set()
     size_bytes = gaps = 0
-    for path in sorted(place.glob(f"*{SUFFIX}")):
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             image = path.read_bytes()
-        except FileNotFoundError:  # all that was in it has just been settled
+        except FileNotFoundError:  # all its records have just been settled
             continue
-        found = scan(image)
+        content = scan(image)
         size_bytes += len(image)
-        gaps += len(found.gaps)
-        closed |= {frame.seq for frame in found.frames if frame.kind == FrameKind.CLOSE}
-        for frame in found.frames:
+        gaps += len(content.gaps)
+        closed |= {frame.seq for frame in content.frames if frame.kind == FrameKind.CLOSE}
+        for frame in content.frames:
             settled |= set(_seqs(frame.payload)) if frame.kind == FrameKind.SETTLED else set()
     return len(closed - settled), size_bytes, gaps
 
@@ -152,17 +156,17 @@ def read(place: Path) -> tuple[int, int, int]:
 def _seqs(payload: bytes) -> list[int]:
     try:
         return list(decode_seqs(payload))
-    except UndecodableError:  # of a later version: the journal keeps it aside, and says so
+    except UndecodableError:  # of a later version: the journal quarantines and logs it
         return []
 
 
 def open_files(case: Case) -> list[Finding]:
-    """Whether as many streams as are configured can be open at once."""
+    """Whether the limit of open files allows `streams_max` concurrent streams."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return [ok("open files", "no limit")]
-    room = max(0, soft - _FILES_BESIDES) // _FILES_PER_STREAM
-    said = f"{soft} here: room for {room} streams at once, exchanges_max is {case.settings.exchanges_max}"
-    if room >= case.settings.exchanges_max:
-        return [ok("open files", said)]
-    return [warning("open files", said, "raise the service's own limit: LimitNOFILE= of systemd, or `ulimit -n`")]
+    possible = max(0, soft - _OTHER_FILES) // _FILES_PER_STREAM
+    message = f"{soft} allowed, enough for {possible} streams; exchanges_max is {case.settings.exchanges_max}"
+    if possible >= case.settings.exchanges_max:
+        return [ok("open files", message)]
+    return [warning("open files", message, "raise the limit of the service: LimitNOFILE= of systemd, or `ulimit -n`")]

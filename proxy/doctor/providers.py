@@ -1,5 +1,8 @@
-"""The providers, from this machine. Law: a connection and one free question each; tokens are bought only where a model
-was named. No proxy of the environment is used, as the gateway uses none."""
+"""Checks each provider from this machine.
+
+Invariants: each check is one connection and one free request; only the model of `Case.call` costs tokens. HTTP proxies
+of the environment are ignored, as in the gateway.
+"""
 
 from __future__ import annotations
 
@@ -12,94 +15,99 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from proxy.doctor.clocks import judged
+from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.metering.dialect import KeyHeader
-from proxy.metering.dialects import DIALECTS, speaks
+from proxy.metering.dialects import DIALECTS, supports
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings, route
 
 CONNECT_S = 5.0
-# One token of a model that thinks first.
+# For one token of a model that reasons first.
 CALL_S = 60.0
-_ANSWER_BYTES_MAX = 1 << 20
-# Newer models of OpenAI know only the second name, others only the first.
+_RESPONSE_BYTES_MAX = 1 << 20
+# Newer OpenAI models accept only the second name, other models only the first.
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-def look(name: str, case: Case) -> list[Finding]:
-    """Resolved, connected, trusted; whether it knows our key, and what time it has."""
+def check(name: str, case: Case) -> list[Finding]:
+    """Whether its host resolves and connects, its certificate is trusted, it accepts the key, and its clock agrees."""
     provider = case.settings.providers[name]
-    check = f"provider {name}"
+    title = f"provider {name}"
     try:
-        status, date, before = _asked(provider, "GET", "/models", None, CONNECT_S)[:3]
-    except (OSError, HTTPException) as failed:
-        return [error(check, *_why(failed, provider))]
+        status, date, before = _request(provider, "GET", "/models", None, CONNECT_S)[:3]
+    except (OSError, HTTPException) as failure:
+        return [error(title, *_reason(failure, provider))]
     if status in (401, 403):
-        found = [
-            error(check, f"it does not accept the key ({status})", "see its variable: is the key whole, and alive?")
-        ]
+        finding = error(
+            title, f"it rejects the key ({status})", "check its variable: the key may be truncated or revoked"
+        )
     elif status >= 500 or status == 429:
-        found = [warning(check, f"it is reached, and says {status}", "try again later; see the provider's status page")]
+        finding = warning(
+            title, f"it is reachable and returns {status}", "try again later; see the provider's status page"
+        )
     else:
-        found = [ok(check, f"it is reached ({status} for its list of models)")]
-    return [*found, *_clock(check, date, before)]
+        finding = ok(title, f"it is reachable ({status} for its list of models)")
+    return [finding, *_clock(title, date, before)]
 
 
 def call(case: Case) -> list[Finding]:
-    """One token of the model that was named. It is on the provider's bill, and not in the ledger."""
-    asked = case.call or ""
-    check = f"call {asked}"
-    found = route(case.settings.models, asked)
-    if found is None:
-        return [error(check, "no model of the configuration answers to this name", f"there are: {_names(case)}")]
-    model, passed = found
+    """Request one token of the model `case.call`. The provider bills it; the ledger does not record it."""
+    requested = case.call or ""
+    title = f"call {requested}"
+    routed = route(case.settings.models, requested)
+    if routed is None:
+        return [error(title, "no configured model has this name", f"use one of: {_names(case)}")]
+    model, forwarded = routed
     return [
-        one
+        finding
         for target in model.providers
-        for one in _called(check, case.settings.providers[target.provider], target.upstream_model or passed)
+        for finding in _call(title, case.settings.providers[target.provider], target.upstream_model or forwarded)
     ]
 
 
-def _called(check: str, provider: ProviderSettings, upstream_model: str) -> list[Finding]:
-    if not speaks(provider.dialects, OPENAI_CHAT):
-        return [warning(check, f"{provider.name} does not speak {OPENAI_CHAT.name}", "try it with a client of its own")]
-    try:
-        status, answer = _one_token(provider, upstream_model)
-    except (OSError, HTTPException) as failed:
-        return [error(check, *_why(failed, provider))]
-    usage = answer.get("usage") if isinstance(answer, dict) else None
-    if status != 200:
+def _call(title: str, provider: ProviderSettings, upstream_model: str) -> list[Finding]:
+    if not supports(provider.dialects, OPENAI_CHAT):
         return [
-            error(check, f"{provider.name} says {status}{_code(answer)}", "see whether this key may use this model")
+            warning(
+                title, f"{provider.name} does not support {OPENAI_CHAT.name}", "test it with a client of its dialect"
+            )
         ]
+    try:
+        status, body = _one_token(provider, upstream_model)
+    except (OSError, HTTPException) as failure:
+        return [error(title, *_reason(failure, provider))]
+    usage = body.get("usage") if isinstance(body, dict) else None
+    if status != 200:
+        message = f"{provider.name} returns {status}{_code(body)}"
+        return [error(title, message, "check that this key may use this model")]
     if not isinstance(usage, dict):
-        return [warning(check, "it answered, and did not say what it used", "its exchanges will be estimated")]
+        return [warning(title, "it answered without reporting usage", "nothing to do: its exchanges are estimated")]
     counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return [ok(check, f"it answered: {counts[0]} prompt and {counts[1]} completion tokens")]
+    return [ok(title, f"it answered: {counts[0]} prompt and {counts[1]} completion tokens")]
 
 
 def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
-    """What it says to a request for one token, under either name of the limit."""
+    """The status and body of a request for one token, retried with the other name of the limit after a 400."""
     for limit in _LIMITS:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], limit: 1}
-        status, _, _, answer = _asked(provider, "POST", "/chat/completions", body, CALL_S)
+        status, _, _, answer = _request(provider, "POST", "/chat/completions", body, CALL_S)
         if status != 400:
             break
     return status, answer
 
 
 def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
-    """The header that takes its key, as the first of its languages has it."""
-    spoken = next(dialect for dialect in DIALECTS if speaks(provider.dialects, dialect))
-    header = provider.key_header or spoken.key_header
+    """The header of the API key, as the first supported dialect defines it."""
+    dialect = next(dialect for dialect in DIALECTS if supports(provider.dialects, dialect))
+    header = provider.key_header or dialect.key_header
     return header.value, f"Bearer {key}" if header is KeyHeader.AUTHORIZATION else key
 
 
-def _asked(
+def _request(
     provider: ProviderSettings, method: str, path: str, body: dict[str, Any] | None, limit_s: float
 ) -> tuple[int, str | None, float, Any]:
-    """Status, Date header, when it was asked, and the JSON that came back, if it is any."""
+    """The status, the Date header, the time of sending (Unix seconds), and the body; None if that is not JSON."""
     parts = urlsplit(provider.base_url)
     connection: HTTPConnection
     if parts.scheme == "https":
@@ -117,50 +125,50 @@ def _asked(
         before = time.time()
         connection.request(method, f"{parts.path}{path}", None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
-        return response.status, response.headers.get("Date"), before, _json(response.read(_ANSWER_BYTES_MAX))
+        return response.status, response.headers.get("Date"), before, _json(response.read(_RESPONSE_BYTES_MAX))
     finally:
         connection.close()
 
 
-def _json(answer: bytes) -> Any:
+def _json(body: bytes) -> Any:
     try:
-        return json.loads(answer)
+        return json.loads(body)
     except ValueError:
         return None
 
 
-def _why(failed: Exception, provider: ProviderSettings) -> tuple[str, str]:
-    """What is wrong, and what to do."""
+def _reason(error: Exception, provider: ProviderSettings) -> tuple[str, str]:
+    """The message and the advice for a failed connection."""
     host = urlsplit(provider.base_url).hostname
-    if isinstance(failed, socket.gaierror):
-        return f"no address is known for {host}", "see base_url, and this machine's resolver"
-    if isinstance(failed, ssl.SSLCertVerificationError):
+    if isinstance(error, socket.gaierror):
+        return f"{host} has no address", "check base_url and this machine's DNS resolver"
+    if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of {host} is not trusted: {failed.verify_message}",
-            "see base_url, or this machine's CAs",
+            f"the certificate of {host} is not trusted: {error.verify_message}",
+            "check base_url and this machine's CA certificates",
         )
-    if isinstance(failed, ssl.SSLError):
-        return f"{host} does not speak TLS as we do: {failed.reason}", "see the scheme and the port of base_url"
-    if isinstance(failed, TimeoutError):
-        return f"{host} does not answer in time", "see the firewall, and whether the provider is well"
-    if isinstance(failed, HTTPException):
-        return f"{host} does not speak HTTP: {type(failed).__name__}", "see the scheme and the port of base_url"
-    words = failed.strerror if isinstance(failed, OSError) else None
-    return f"{host} cannot be reached: {words or type(failed).__name__}", "see base_url, and the firewall"
+    if isinstance(error, ssl.SSLError):
+        return f"the TLS handshake with {host} failed: {error.reason}", "check the scheme and the port of base_url"
+    if isinstance(error, TimeoutError):
+        return f"{host} does not answer in time", "check the firewall and the provider's status page"
+    if isinstance(error, HTTPException):
+        return f"{host} does not answer in HTTP: {type(error).__name__}", "check the scheme and the port of base_url"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"{host} cannot be reached: {reason or type(error).__name__}", "check base_url and the firewall"
 
 
-def _clock(check: str, date: str | None, before: float) -> list[Finding]:
+def _clock(title: str, date: str | None, before: float) -> list[Finding]:
     try:
-        theirs = parsedate_to_datetime(date or "").timestamp()
+        remote = parsedate_to_datetime(date or "").timestamp()
     except ValueError:
         return []
-    return [judged(check, "the provider's", theirs, before, time.time(), resolution_s=1.0)]
+    return [clock_finding(title, "the provider's", remote, before, time.time(), resolution_s=1.0)]
 
 
-def _code(answer: Any) -> str:
-    """The error's code: a word of the provider's, not its message, which may quote what was sent."""
-    found = answer.get("error") if isinstance(answer, dict) else None
-    code = found.get("code") or found.get("type") if isinstance(found, dict) else None
+def _code(body: Any) -> str:
+    """The provider's error code; not its message, which may quote the request."""
+    error = body.get("error") if isinstance(body, dict) else None
+    code = error.get("code") or error.get("type") if isinstance(error, dict) else None
     return f" ({str(code)[:64]})" if code else ""
 
 

@@ -1,4 +1,4 @@
-"""The Redis between proxies and workers. Law: read only, over connections of its own."""
+"""Checks the Redis between proxies and workers. Invariants: it only reads. It uses its own connections."""
 
 from __future__ import annotations
 
@@ -9,85 +9,82 @@ from typing import Any
 
 from redis.asyncio import RedisCluster
 
-from proxy.doctor.clocks import judged
+from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.runtime.machine.queue import Queue
-from proxy.storage.redis_client import RedisClient, check, map_errors
+from proxy.storage.redis_client import RedisClient, map_errors
+from proxy.storage.redis_client import check as require_suitable
 
-# Beyond this share of its memory an outage of the ledger soon stops the queue (the journals then hold what comes).
+# Above this share of its memory, a ledger outage soon fills the queue; records then stay in the journals.
 _FULL_SHARE = 0.8
 
 
-def look(case: Case) -> list[Finding]:
-    """Suitable, primary, keeping what it has, with room; and emptied by somebody. Raises QueueUnsuitable,
-    QueueUnavailable."""
-    return asyncio.run(_look(case))
+def check(case: Case) -> list[Finding]:
+    """Whether it is suitable, a primary, persistent, below its memory limit, and drained by workers. Raises
+    QueueUnsuitable, QueueUnavailable."""
+    return asyncio.run(_findings(case))
 
 
-async def _look(case: Case) -> list[Finding]:
+async def _findings(case: Case) -> list[Finding]:
     queue = Queue(case.settings)
     try:
-        await check(queue.redis)
-        servers = await _answers(queue.redis)
+        await require_suitable(queue.redis)
+        servers = await _server_details(queue.redis)
         age_s = max([await shard.oldest_age_s() for shard in queue.shards])
-        found = [finding for server in servers for finding in _server(server, case)]
+        found = [finding for server in servers for finding in _server(server)]
         return [*found, await _clock(queue.redis), _drained(age_s, case.settings.lease_s)]
     finally:
         await queue.close()
 
 
-async def _answers(redis: RedisClient) -> list[Mapping[str, Any]]:
-    async with map_errors(redis, "asking the queue's server how it is"):
+async def _server_details(redis: RedisClient) -> list[Mapping[str, Any]]:
+    async with map_errors(redis, "reading the INFO of the queue's Redis"):
         if isinstance(redis, RedisCluster):
             return [await redis.info(target_nodes=node) for node in redis.get_primaries()]
         return [await redis.info()]
 
 
 async def _clock(redis: RedisClient) -> Finding:
-    async with map_errors(redis, "asking the queue's server for the time"):
+    async with map_errors(redis, "reading the clock of the queue's Redis"):
         before = time.time()
         if isinstance(redis, RedisCluster):
             seconds, micros = await redis.time(target_nodes=redis.get_primaries()[0])
         else:
             seconds, micros = await redis.time()
-    return judged("queue", "Redis's", seconds + micros / 1e6, before, time.time())
+    return clock_finding("queue", "Redis's", seconds + micros / 1e6, before, time.time())
 
 
-def _server(answer: Mapping[str, Any], case: Case) -> Iterator[Finding]:
-    kind = "Valkey" if "valkey_version" in answer else "Redis"
-    version = answer.get("valkey_version", answer.get("redis_version"))
-    yield ok("queue", f"{kind} {version}, which throws no records away")
-    if answer.get("role") not in (None, "master"):
-        yield error(
-            "queue", "it is a replica: it takes no records", "let the URL lead to the primary, or name Sentinel"
-        )
-    yield from _kept(answer)
-    full = int(answer.get("maxmemory") or 0)
-    if full and int(answer.get("used_memory", 0)) > full * _FULL_SHARE:
-        yield warning(
-            "queue", "its memory is nearly full: journals will hold what comes", "more memory, or more workers"
-        )
+def _server(server: Mapping[str, Any]) -> Iterator[Finding]:
+    kind = "Valkey" if "valkey_version" in server else "Redis"
+    version = server.get("valkey_version", server.get("redis_version"))
+    yield ok("queue", f"{kind} {version}, which evicts no records")
+    if server.get("role") not in (None, "master"):
+        yield error("queue", "it is a replica and accepts no records", "point the URL to the primary or to Sentinel")
+    yield from _persistence(server)
+    limit = int(server.get("maxmemory") or 0)
+    if limit and int(server.get("used_memory", 0)) > limit * _FULL_SHARE:
+        yield warning("queue", "its memory is nearly full; then records stay in the journals", "add memory or workers")
 
 
-def _kept(answer: Mapping[str, Any]) -> Iterator[Finding]:
-    """What Redis loses of the records, the journals send again; what runs on machines that are gone, only it knows."""
+def _persistence(server: Mapping[str, Any]) -> Iterator[Finding]:
+    """Journals send lost records again; the leases of dead machines exist only in Redis."""
     broken = [
         name
         for name in ("rdb_last_bgsave_status", "aof_last_write_status")
-        if answer.get(name, "ok") not in ("ok", b"ok")
+        if server.get(name, "ok") not in ("ok", b"ok")
     ]
     if broken:
-        yield error("queue", f"it cannot write to its disk ({', '.join(broken)})", "see its log, and its disk")
-    if not int(answer.get("aof_enabled", 0)):
+        yield error("queue", f"it cannot write to its disk ({', '.join(broken)})", "check its log and its disk")
+    if not int(server.get("aof_enabled", 0)):
         yield warning(
             "queue",
-            "it keeps no append-only file: a restart forgets what runs, claims of repeats, and what is on its way",
-            "appendonly yes (records are sent again from the journals in any case)",
+            "it has no append-only file: a restart loses leases, idempotency claims and queued records",
+            "set `appendonly yes` (the journals send lost records again in any case)",
         )
 
 
 def _drained(age_s: float, lease_s: float) -> Finding:
     if age_s > lease_s:
-        said = f"the oldest record has waited for {age_s:.0f} s"
-        return error("queue", said, "is a `tokenweir worker` running, and can it reach the ledger?")
-    return ok("queue", "nothing waits for long")
+        message = f"the oldest record has waited for {age_s:.0f} s"
+        return error("queue", message, "check that a `tokenweir worker` runs and can reach the ledger")
+    return ok("queue", "no record waits for long")

@@ -1,1 +1,1 @@
-"""Between a client and a provider: relays bytes, and decides nothing about money."""
+"""Relays requests between clients and providers. It makes no decision about money."""

@@ -1,4 +1,7 @@
-"""What the gateway needs of the other rooms. They are given by compose; no room is imported for them."""
+"""The interfaces that the gateway needs from other packages.
+
+Invariant: runtime passes in the implementations; the gateway does not import them.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,21 @@ from proxy.telemetry.metrics import Gaps
 
 
 class OutboxFullError(Exception):
-    """No exchange can be opened now: the disk or the outbox is full, or the journal is broken."""
+    """No exchange can be opened: the disk or the outbox is full, or the journal is broken."""
 
 
 class Slot(Protocol):
-    """Where the progress of one exchange survives this process. Stores are cheap and never fail."""
+    """The progress of one exchange, which survives this process. Its methods are cheap and never fail."""
 
     def deliver(self, events: int, size: int) -> None:
-        """Record that so many events and bytes are about to have been passed to the client, in all."""
+        """Record the total events and bytes passed to the client, just before the last of them are written."""
 
     def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None:
-        """Record what the meter has read so far."""
+        """Record the meter's current counts."""
 
 
 class LeasedSlot(Slot, Protocol):
-    """A slot of the progress table, held by one exchange."""
+    """A slot of the progress table that belongs to one exchange."""
 
     @property
     def index(self) -> int: ...
@@ -41,107 +44,109 @@ class LeasedSlot(Slot, Protocol):
 
 
 class Outbox(Protocol):
-    """The journal and the progress table, as the gateway sees them. Synchronous, a few microseconds each."""
+    """The journal and the progress table. Each call is synchronous and takes a few microseconds."""
 
     def claim(self, exchange_id: str) -> LeasedSlot:
         """Raises OutboxFullError."""
 
     def begin(self, opened: Opened) -> asyncio.Future[None] | None:
-        """Open durably. A future must be awaited before the first response byte. Raises OutboxFullError."""
+        """Record the exchange as opened. A returned future must be awaited before the first response byte; None: it is
+        durable. Raises OutboxFullError."""
 
     def reassign(self, opened: Opened) -> asyncio.Future[None] | None:
-        """What was begun goes on with another provider: from now on it is this. Else as `begin`, and what was begun
-        stays as it was if this raises."""
+        """Replace an opened exchange that fails over to another provider. Returns as `begin` does. If it raises
+        OutboxFullError, the exchange is unchanged."""
 
     def finish(self, record: UsageRecord, slot: LeasedSlot) -> None:
-        """Close, once, and let go of the slot. Never raises for the disk: what cannot be written now is, later."""
+        """Record the end of the exchange, once, and release the slot. Never raises for the disk, but retries."""
 
 
 class Reservation(Protocol):
-    """What an exchange holds of its key's budgets."""
+    """The reservation of one exchange at the budgets of its key."""
 
     on_short: Callable[[], None] | None
-    """called once, when the exchange has grown beyond what is left"""
+    """called once, when the cost exceeds the remaining budget"""
 
     @property
     def hold(self) -> Hold: ...
     @property
     def spends(self) -> bool:
-        """Money is limited."""
+        """True if any level limits money."""
 
     @property
     def levels(self) -> Sequence[LimitLevel]: ...
     def grow(self, nusd: int) -> None:
-        """It has cost so much by now. Cheap."""
+        """Raise the reservation to the cost so far. Cheap."""
 
     def close(self, nusd: int, tokens: int) -> None:
-        """It has ended, and comes to so much. Once."""
+        """End the reservation with the final cost and tokens. Called once."""
 
 
 class Admission(Protocol):
-    """Who may go on: `budgets/admission.py`, as the gateway sees it."""
+    """Checks limits and reserves: see `budgets/admission.py`."""
 
     async def admit(
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Reservation | Denied:
-        """Hold so much at every level that limits anything, or say what is in the way."""
+        """Reserve at every limited level. Returns Denied if a limit is reached."""
 
 
 class Claims(Protocol):
-    """Which requests came before: `keys/idempotency.py`, as the gateway sees it."""
+    """Idempotency records: see `keys/idempotency.py`."""
 
     answer_bytes_max: int
 
     async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
-        """Take this request for the exchange, or say who has it. Raises OSError: nobody can say."""
+        """Claim the token for the exchange. Returns the record of an earlier request instead, if there is one. Raises
+        OSError if the store is unavailable."""
 
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None:
-        """The exchange has ended. Never raises."""
+        """Record the end of the exchange. Never raises."""
 
 
 class Meters(Protocol):
-    """The metrics the gateway feeds."""
+    """The metrics that the gateway records."""
 
     gaps: Gaps
 
     def opened(self, *, overhead_s: float) -> None:
-        """Admitted and sent on; `overhead_s` from the request's arrival."""
+        """Admitted and sent upstream, `overhead_s` after the request's arrival."""
 
     def attempted(self, attempt: Attempt) -> None:
-        """A provider gave nothing, and another one is asked."""
+        """A provider failed and the exchange moves to another one."""
 
     def ended(self, record: UsageRecord, *, estimate_error: float | None) -> None:
-        """Closed in the journal. `estimate_error`: signed, relative; None: not known, or not yet."""
+        """Closed in the journal. `estimate_error`: signed, relative; None: unknown, or passed to `estimated` later."""
 
     def estimated(self, opened: Opened, error: float) -> None:
-        """What was not known yet."""
+        """The estimate's error of an exchange that has `ended` without one."""
 
     def refused(self, status: int, code: str | None) -> None:
         """Not admitted."""
 
 
 class Traces(Protocol):
-    """Whoever makes traces of exchanges."""
+    """Exports traces of exchanges."""
 
     def ended(self, record: UsageRecord, traceparent: str | None) -> None:
-        """Closed in the journal; its request came with this header. Cheap, and never raises."""
+        """Closed in the journal. `traceparent`: header of its request. Cheap; never raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """How much is held for a request, and what it is told when a budget is spent."""
+    """How much to reserve for a request, and the status when a budget is exceeded."""
 
     completion_tokens: int
-    """of one answer, where the request names no limit"""
+    """per answer, if the request sets no limit"""
     nusd_max: int
-    """of one request"""
+    """per request"""
     exceeded_status: int
     """402 or 429"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All of them."""
+    """The implementations that runtime passes in."""
 
     outbox: Outbox
     upstream: UpstreamClient
@@ -151,4 +156,4 @@ class Ports:
     admission: Admission
     claims: Claims
     traces: Traces | None = None
-    """None: nobody does"""
+    """None: traces are off"""

@@ -1,4 +1,4 @@
-"""How long each part of an exchange may take, as configured for a provider."""
+"""The configured time limits of a provider."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from msgspec import Struct
 
 
 class TimeLimits(Struct, frozen=True):
-    """Seconds. heartbeat_s 0: none."""
+    """Seconds. `heartbeat_s` 0: no heartbeats."""
 
     first_byte_s: float
-    """from the request's arrival to the answer's head, connecting included"""
+    """from the request's arrival to the answer's head, including the connection"""
     idle_s: float
     total_s: float
     write_stall_s: float

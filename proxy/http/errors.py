@@ -44,12 +44,12 @@ class ApiError(Exception):
         """additional response headers"""
 
     def body(self, shape: ErrorShape = OPENAI_ERRORS) -> bytes:
-        """The JSON body in the client's dialect."""
-        return msgspec.json.encode(shape.answer(self))
+        """The JSON body, as the client's language has it."""
+        return msgspec.json.encode(shape.body(self))
 
     def event(self, shape: ErrorShape = OPENAI_ERRORS, framing: Framing = SSE) -> bytes:
-        """The error as one event, for a stream that has already begun."""
-        return framing.event(msgspec.json.encode(shape.said(self)), shape.event)
+        """The same as one event, for a stream that has already begun."""
+        return framing.event(msgspec.json.encode(shape.event_body(self)), shape.event_name)
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:

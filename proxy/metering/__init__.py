@@ -1,4 +1,4 @@
-"""Bytes in, facts out: what a provider sent, read as token counts. Sans-IO, no clock, no log.
+"""Reads provider answers as usage counts. Sans-IO: no clock, no log.
 
-Nothing here waits, sleeps, raises for what a provider sends, or holds a stream back.
+Invariant: nothing here waits, delays a stream, or raises for provider data.
 """

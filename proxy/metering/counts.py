@@ -1,7 +1,7 @@
-"""Counts of a usage object: read by a table, checked, folded.
+"""Reads, checks and merges the counts of usage objects.
 
-Invariants: a count is an exact integer within bounds, never clamped. A usage with one impossible count is not used at
-all. Of two usages of one answer the later one counts, and no count of it is lower than before.
+Invariants: a count is an exact integer within bounds, never clamped. A usage with one invalid count is dropped. Of two
+usages of one answer the later one applies, and no count falls below the earlier one.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from msgspec import structs
 
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
-# Ten times the largest recorded one without its array of times; what is larger has no place in a ledger entry.
+# Ten times the largest recorded usage object without its array of times; a larger one is too big for a ledger entry.
 RAW_BYTES_MAX = 16 << 10
-# One time for each token: summarised in `timings`, too long for a ledger entry.
+# One time per token: too long for a ledger entry; `timings` summarises it.
 _TIMES = "decode_time_arr"
 # Their limit is UNITS_MAX, not TOKENS_MAX.
 _UNITS = frozenset({"images", "searches"})
 
 UsageReader: TypeAlias = Callable[[dict[str, Any]], Usage | None]
-"""Reads a usage object: None for each count that it does not report; None altogether if one of them is no count."""
+"""Reads a usage object: a count is None if not reported; the result is None if one count is invalid."""
 
 
 def usage_reader(**sources: str) -> UsageReader:
-    """A reader of usage objects by a table: the name of a field of `Usage` = where its count is reported.
+    """A reader of usage objects: each field of `Usage` = the paths of its count.
 
-    Sources of one field are separated by `|`; the first that is neither absent nor null is taken. In a source, `a.b` is
-    `b` in the object `a`.
+    Paths are separated by `|`; the first one that is neither absent nor null applies. `a.b` is `b` in the object `a`.
     """
     places = []
     for field, alternatives in sources.items():
@@ -41,24 +40,24 @@ def usage_reader(**sources: str) -> UsageReader:
             places.append((holder, name, field, UNITS_MAX if field in _UNITS else TOKENS_MAX))
 
     def read(raw: dict[str, Any]) -> Usage | None:
-        found: dict[str, int | None] = {}
+        counts: dict[str, int | None] = {}
         for holder, name, field, most in places:
             within = raw.get(holder) if holder else raw
-            if type(within) is not dict or (value := within.get(name)) is None or field in found:
+            if type(within) is not dict or (value := within.get(name)) is None or field in counts:
                 continue
             if type(value) is not int or not 0 <= value <= most:
                 try:
                     value = count(value, most)
                 except ValueError:
                     return None
-            found[field] = value
-        return Usage(**found)
+            counts[field] = value
+        return Usage(**counts)
 
     return read
 
 
 def count(value: object, most: int = TOKENS_MAX) -> int | None:
-    """An exact integer, or a float that is one (9.0 → 9). Raises ValueError for anything else but None."""
+    """An exact integer, also from a float such as 9.0; None stays None. Raises ValueError for anything else."""
     if value is None:
         return None
     if type(value) is float and value.is_integer():
@@ -69,14 +68,14 @@ def count(value: object, most: int = TOKENS_MAX) -> int | None:
 
 
 def with_total(usage: Usage) -> Usage:
-    """The same with a total of prompt and completion, for providers that report none."""
+    """`usage` with total = prompt + completion, for providers that report none."""
     prompt, completion = usage.prompt_tokens, usage.completion_tokens
     total = None if prompt is None or completion is None else prompt + completion
     return structs.replace(usage, total_tokens=total)
 
 
-# A part, and the whole that it may not be more than: word of the flag → (names of the parts, name of the whole). Cached
-# and audio tokens may be the same ones; what was read from a cache was not written to it.
+# Flag → (fields, the field that their sum must not exceed). Cached and audio tokens may overlap; tokens read from a
+# cache are not written to it.
 _PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "cached_exceeds_prompt": (("cached_tokens",), "prompt_tokens"),
     "cache_write_exceeds_prompt": (("cache_write_tokens",), "prompt_tokens"),
@@ -90,8 +89,8 @@ _ALL_PARTS = attrgetter(*{part for parts, _ in _PARTS.values() for part in parts
 
 
 def violations(usage: Usage) -> Iterator[str]:
-    """The identities that `usage` breaks. Some providers break them always: it is said, not corrected."""
-    if any(_ALL_PARTS(usage)):  # none of most answers
+    """Flags of the identities that `usage` violates. Some providers always do: it is flagged, not corrected."""
+    if any(_ALL_PARTS(usage)):  # most answers have none
         for flag, (parts, name) in _PARTS.items():
             whole, counts = getattr(usage, name), [getattr(usage, part) for part in parts]
             if whole is not None and None not in counts and sum(counts) > whole:
@@ -102,7 +101,7 @@ def violations(usage: Usage) -> Iterator[str]:
 
 
 def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
-    """Two usages of one answer, the second reported later: last, never lower, field by field; and whether one fell."""
+    """Merge two usages of one answer per field: the later count, never lower. Also returns whether a count fell."""
     if old is None:
         return new, False
     before, after = structs.astuple(old), structs.astuple(new)
@@ -112,35 +111,35 @@ def later(old: Usage | None, new: Usage) -> tuple[Usage, bool]:
 
 
 def plain(raw: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`raw` without its array of times, as plain finite JSON; None if it is too large or cannot be written as JSON."""
+    """`raw` without its array of times, as plain finite JSON; None if it is too large or not serialisable."""
     try:
         kept = {key: value for key, value in raw.items() if key != _TIMES}
         text = msgspec.json.encode(kept)
         if len(text) > RAW_BYTES_MAX:
             return None
-        # `raw` was JSON: all that encoding changes is a number too large for a float, which becomes null.
+        # `raw` was JSON: encoding only changes numbers too large for a float, to null.
         return msgspec.json.decode(text, type=dict[str, Any]) if b"null" in text else kept
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         return None
 
 
 def timings(raw: Mapping[str, Any]) -> dict[str, float]:
-    """SiliconStorm's times, in the unit of the wire: `prefill_time`; count, mean and max of `decode_time_arr`."""
-    found: dict[str, float] = {}
+    """SiliconStorm's times, in their original unit: `prefill_time`; count, mean and max of `decode_time_arr`."""
+    summary: dict[str, float] = {}
     prefill: Any = raw.get("prefill_time")
     if _is_time(prefill):
-        found["prefill_time"] = prefill
+        summary["prefill_time"] = prefill
     times = raw.get(_TIMES)
     if isinstance(times, list) and (good := [time for time in times if _is_time(time)]):
-        found |= {
+        summary |= {
             "decode_time_count": len(good),
             "decode_time_mean": sum(good) / len(good),
             "decode_time_max": max(good),
         }
-    return found
+    return summary
 
 
-# A day in nanoseconds: no unit of the wire makes a token's time longer.
+# A day in nanoseconds: an upper bound in every unit.
 _TIME_MAX = 86_400 * 10**9
 
 

@@ -1,7 +1,7 @@
-"""A wire language as a route sees it. Law: what cannot be metered is not a dialect, and cannot be a route.
+"""The definition of a dialect: the wire format of one endpoint.
 
-To add one: its modules in `dialects/`, with a `Tally` and a `Dialect`, and one line in the list of dialects. Routes,
-providers' settings and names of spans are made from that list.
+Invariant: every dialect can be metered, and only dialects have routes. To add one, write its modules in `dialects/`
+with a `Tally` and a `Dialect`, and add it to the list of dialects. Routes, settings and span names follow that list.
 """
 
 from __future__ import annotations
@@ -19,105 +19,105 @@ from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.wire.framing import SSE, Framing
 
 NAME = "{model}"
-"""In a path: where the model's name stands."""
+"""placeholder of the model's name in a path"""
 
 
 class Facts(Protocol):
     """Reads a request."""
 
     def __call__(self, document: dict[str, Any], named: str | None = None) -> RequestFacts:
-        """`named`: the model that the path names. Raises InvalidField."""
+        """`named`: the model in the path, if any. Raises InvalidField."""
 
 
 class Rewrite(Protocol):
-    """Makes the document that goes up from the client's."""
+    """Turns the client's document into the provider's."""
 
     def __call__(self, document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]: ...
 
 
 class Stripper(Protocol):
-    """Takes the injected usage event out of a stream. Holds no other event back once it is whole."""
+    """Strips the injected usage event from a stream. Holds back no other complete event."""
 
     stripped: int
-    """events taken out"""
+    """stripped events"""
 
     @property
     def idle(self) -> bool:
-        """True between two events: a whole event may go to the client without passing through here."""
+        """True between two events: a whole event may bypass the stripper."""
 
     def feed(self, payload: bytes) -> bytes:
-        """What of everything so far may go to the client now."""
+        """Returns the bytes that may be sent to the client now."""
 
     def close(self) -> bytes:
-        """The stream is over: what was still held, unless it is the usage event."""
+        """The stream has ended. Returns the held bytes, unless they are the usage event."""
 
 
 class KeyHeader(StrEnum):
-    """The header that takes a provider's key."""
+    """The header of a provider's API key."""
 
     AUTHORIZATION = "authorization"
-    """as a bearer's"""
+    """as a bearer token"""
     X_API_KEY = "x-api-key"
     X_GOOG_API_KEY = "x-goog-api-key"
     API_KEY = "api-key"
 
 
 class RequestBody(StrEnum):
-    """How a request's body is written, and so how it becomes a document and goes up again."""
+    """The content type of a request body, which determines its codec."""
 
     JSON = "json"
     MULTIPART = "multipart/form-data"
-    """fields are strings (lists of them where the name ends with []), files are `Upload`s"""
+    """fields are strings (lists of strings if the name ends with []), files are `Upload`s"""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One endpoint's language: where it is asked, what a request says, how answers are metered, how it says no."""
+    """One endpoint: its paths, how requests are read, how answers are metered, and the shape of its errors."""
 
     name: str
     """family and endpoint: `openai.chat`"""
     paths: tuple[str, ...]
-    """the client's paths, with NAME where the model stands; the first is the entry's `endpoint`"""
+    """paths for clients, with NAME for the model; the first one is the entry's `endpoint`"""
     upstream_path: str
-    """what is appended to a provider's base URL, with NAME where the upstream model is to stand"""
+    """path to append to a provider's base URL, with NAME for the upstream model"""
     facts: Facts
     tally: Callable[[bool | None], Tally]
-    """`cumulative`: whether each text repeats all before it; None: found out, or never"""
+    """called with `cumulative`: whether each text repeats all before it; None: detected"""
     errors: ErrorShape
     operation: str = "chat"
-    """`gen_ai.operation.name` of its spans, in OpenTelemetry's words as far as it has one"""
+    """`gen_ai.operation.name` of its spans; OpenTelemetry's name if there is one"""
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
-    """of its streams; an answer's content type says which, the first if it is none of them"""
+    """of its streams, selected by the answer's content type; the first one is the default"""
     stripper: Callable[[], Stripper] | None = None
-    """takes out what was asked for in the client's stead; None: usage is never asked for"""
+    """strips the injected usage event; None: usage is never injected"""
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
-    """where providers want their key, unless their settings say otherwise"""
+    """default header of the provider's API key"""
     request_body: RequestBody = RequestBody.JSON
     plain: Callable[[], BodyMeter] | None = None
-    """meters answers that are no stream; None: they are JSON, for `tally`"""
+    """creates the meter of unstreamed answers; None: they are JSON, for `tally`"""
     accepts: str = "text/event-stream, application/json"
-    """what providers are told that is understood"""
+    """the `Accept` header of requests"""
     headers_up: tuple[str, ...] = ()
-    """of the client's request, beside those that every language passes on"""
+    """request headers to forward, beside those that all dialects forward"""
     headers_down: tuple[str, ...] = ()
-    """of the provider's answer, likewise"""
+    """answer headers to forward, likewise"""
     query: tuple[str, ...] = ()
-    """names of the query that go up; `name=value`: it goes up with that value only"""
+    """query parameters to forward; `name=value`: only with that value"""
     free: bool = False
-    """nobody bills anything for it: its exchanges are in the ledger with a price of zero"""
+    """providers do not bill it: its entries have a price of zero"""
     free_unpriced: bool = False
-    """likewise where no price is known"""
+    """likewise if no price is known"""
 
     @property
     def endpoint(self) -> str:
-        """Its name in an entry: as many as there are dialects, whatever models are asked for."""
+        """Its name in an entry, which does not depend on the model."""
         return self.paths[0]
 
     def framing(self, content_type: str, *, streamed: bool) -> Framing | None:
-        """How an answer of that type (lower case, bare) is to be read as a stream; None: it is none.
+        """The framing of an answer with that content type (lower case, without parameters); None: it is no stream.
 
-        `streamed`: a stream was asked for. Where other answers need not be JSON either, only their type tells.
+        `streamed`: a stream was requested. If unstreamed answers need not be JSON, only the content type decides.
         """
         for framing in self.framings:
             if content_type == framing.content_type and (streamed or content_type != _JSON_TYPE):
@@ -128,14 +128,14 @@ class Dialect:
     def stream_meter(
         self, framing: Framing = SSE, cumulative: bool | None = None, counter: TokenCounter | None = None
     ) -> StreamMeter:
-        """For one stream. `counter`: counts the tokens of what it says, too."""
+        """A meter for one stream. `counter`: also counts its tokens with a tokenizer."""
         meter = StreamMeter(self.tally, framing.framer(), cumulative)
         if counter is not None:
             meter.tally.count_with(counter)
         return meter
 
     def plain_meter(self) -> BodyMeter:
-        """For one answer that is no stream."""
+        """A meter for one unstreamed answer."""
         return JsonMeter(self.tally) if self.plain is None else self.plain()
 
 

@@ -1,7 +1,7 @@
-"""Bytes of an answer → `Metered`. Sans-IO: it is fed, it never fetches, waits or looks at a clock.
+"""Bytes of an answer → `Metered`. Sans-IO: it is fed, and never fetches, waits or reads a clock.
 
-Law: a meter never raises for what a provider sends; its result is the same for every way of cutting the bytes; where
-it cannot read, it says so in a flag. Errors are told by words of our own, never by provider text.
+Invariants: a meter never raises for provider data. Its result is the same for every way of cutting the bytes.
+Unreadable data sets a flag. Failures are reported by our own codes, never by provider text.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from proxy.metering.wire.framing import Framer
 from proxy.metering.wire.skim import Skim
 from proxy.metering.wire.sse import EventFramer
 
-# Reading many pieces at once costs a third less than reading each; 32 events are under half a second of a stream.
+# Reading many pieces at once is a third cheaper than reading each; 32 events are under half a second of a stream.
 FOLD_PIECES = 32
-# Keeps what is waiting to be read under the relay's own buffer for a stream.
+# Keeps the unread bytes of a stream below the relay's own buffer.
 FOLD_BYTES = 64 << 10
-# The largest recorded answer is 1.3 MB (images inline). Beyond this it is relayed, but not read.
+# The largest recorded answer is 1.3 MB (inline images). A longer one is relayed but not metered.
 JSON_BYTES_MAX = 16 << 20
 
 _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
-# What an event of a stream begins with, and no JSON does.
+# Prefixes of stream events; no JSON begins so.
 _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class Metered(msgspec.Struct, frozen=True):
-    """All that was read of one answer."""
+    """The result of metering one answer."""
 
     usage: Usage | None
-    """what the provider reported last, or None"""
+    """the last reported usage; None: not reported"""
     usage_raw: dict[str, Any] | None
-    """the object it came from, as plain JSON values, without its array of times"""
+    """the usage object as plain JSON values, without its array of times"""
     evidence: Evidence
     finish_reason: str | None
     response_id: str | None
     complete: bool
-    """the provider said that it was finished: the language's last event or a finish reason; or a whole JSON answer"""
+    """the dialect's last event or a finish reason was received; or a whole JSON answer"""
     failed: str | None
-    """`error_event`, `error_body`, `err_msg`: the provider said that it failed; or None"""
+    """the provider reported a failure: `error_event`, `error_body`, `err_msg`; else None"""
     events: int
-    """whole events that carried something, the last one included; 0 for a JSON answer"""
+    """whole events with data, including the last one; 0 for a JSON answer"""
     flags: tuple[str, ...]
-    """what was odd, sorted"""
+    """anomalies, sorted"""
     timings: dict[str, float]
     service_tier: str | None = None
-    """by which the answer says it was served (`service_tier_of`); None: it does not say"""
+    """the reported service tier (`service_tier_of`); None: not reported"""
     completion_so_far: int | None = None
     """completion tokens by the provider's own count, where it is not final"""
     counter: TokenCounter | None = None
-    """who knows the tokens of what was generated; None: nobody does"""
+    """the tokenizer's count of the generated text; None: there is none"""
 
 
 class BodyMeter(Protocol):
-    """Who reads a body: a stream's meter, or a plain answer's. Exact after `fold`."""
+    """The meter of a stream or of a plain answer. Its values are exact after `fold`."""
 
     @property
     def bytes_seen(self) -> int: ...
@@ -70,7 +70,7 @@ class BodyMeter(Protocol):
     def events(self) -> int: ...
     @property
     def done(self) -> bool:
-        """The provider said that nothing more will come."""
+        """The dialect's last event was received."""
 
     @property
     def at_boundary(self) -> bool:
@@ -81,8 +81,8 @@ class BodyMeter(Protocol):
     @property
     def usage(self) -> Usage | None: ...
     @property
-    def run(self) -> TemplateMatcher | None: ...
-    def take(self, found: TemplateMatch) -> None: ...
+    def matcher(self) -> TemplateMatcher | None: ...
+    def take(self, match: TemplateMatch) -> None: ...
     def feed(self, payload: bytes) -> None: ...
     def fold(self) -> None: ...
     def close(self) -> Metered: ...
@@ -112,17 +112,17 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
 
 
 class JsonMeter:
-    """Meters one JSON answer. Keeps up to JSON_BYTES_MAX of it; says nothing of it before `close`. A stream of events
-    that was labelled as JSON is read as one.
+    """Meters one JSON answer. Buffers up to JSON_BYTES_MAX; has no result before `close`. A stream of events that is
+    labelled as JSON is read as a stream.
 
-    `skim`: what is in its lists is not kept.
+    `skim`: drops the contents of its lists.
     """
 
     __slots__ = ("_kept", "_metered", "_new_tally", "_skim", "_tally", "_too_long", "bytes_seen", "done", "events")
 
     at_boundary = False
     """there are no events"""
-    run = None
+    matcher = None
 
     def __init__(self, tally: Callable[[bool | None], Tally], skim: Skim | None = None) -> None:
         self.events = 0
@@ -135,8 +135,8 @@ class JsonMeter:
         self._metered: Metered | None = None
         self.bytes_seen = 0
 
-    def take(self, found: TemplateMatch) -> None:
-        """There are no runs, so that none is found."""
+    def take(self, match: TemplateMatch) -> None:
+        """Never called: there is no matcher."""
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
@@ -149,20 +149,20 @@ class JsonMeter:
             self._kept += kept
 
     def fold(self) -> None:
-        """Nothing can be read before the end."""
+        """Does nothing: JSON cannot be read before its end."""
 
     @property
     def evidence(self) -> Evidence:
-        """What was generated; empty before `close`."""
+        """Evidence of the generated text; empty before `close`."""
         return self._tally.evidence
 
     @property
     def usage(self) -> Usage | None:
-        """What was reported; None before `close`."""
+        """The reported usage; None before `close`."""
         return self._tally.usage
 
     def close(self) -> Metered:
-        """The body is over. Idempotent."""
+        """The body has ended. Idempotent."""
         if self._metered is None:
             self._metered = self._read()
             self._kept = bytearray()
@@ -189,14 +189,14 @@ class JsonMeter:
 
 
 class OpaqueMeter:
-    """Meters a body it cannot read, because the provider encoded it unasked: by its size alone.
+    """Meters a body with an unrequested content encoding, which it cannot read, by its size.
 
-    One character for each byte: compression takes about as much off a stream as its framing adds.
+    One byte counts as one character: compression saves about as much of a stream as its framing adds.
     """
 
     at_boundary = False
     """there are no events"""
-    run = None
+    matcher = None
     done = False
     events = 0
     usage = None
@@ -206,8 +206,8 @@ class OpaqueMeter:
         self.evidence = Evidence()
         self.bytes_seen = 0
 
-    def take(self, found: TemplateMatch) -> None:
-        """There are no runs, so that none is found."""
+    def take(self, match: TemplateMatch) -> None:
+        """Never called: there is no matcher."""
 
     def feed(self, payload: bytes) -> None:
         """More of the body."""
@@ -219,7 +219,7 @@ class OpaqueMeter:
         self.evidence.text_events = min(1, self.bytes_seen)
 
     def close(self) -> Metered:
-        """The body is over. Idempotent."""
+        """The body has ended. Idempotent."""
         self.fold()
         return Metered(
             usage=None, usage_raw=None, evidence=self.evidence, finish_reason=None, response_id=None,
@@ -228,13 +228,13 @@ class OpaqueMeter:
 
 
 class StreamMeter:
-    """Meters one stream of events. Everything but `bytes_seen` is exact after `fold`.
+    """Meters one stream of events. `bytes_seen` is always exact, all else after `fold`.
 
-    `cumulative`: whether each text of the stream repeats all before it; None: found out from the stream itself.
+    `cumulative`: whether each text of the stream repeats all before it; None: detected from the stream.
     """
 
     __slots__ = (
-        "_folded", "_framer", "_json", "_metered", "_new_tally", "_pieces", "_read_events", "_run", "_undecided",
+        "_folded", "_framer", "_json", "_matcher", "_metered", "_new_tally", "_pieces", "_read_events", "_undecided",
         "_waiting", "tally",
     )  # fmt: skip
 
@@ -244,15 +244,15 @@ class StreamMeter:
         self.tally = tally(cumulative)
         self._pieces: list[bytes] = []
         self._waiting = 0  # bytes in _pieces
-        self._undecided = True  # nothing visible yet: it may turn out to be one JSON document
+        self._undecided = True  # only blanks so far: it may be one JSON document
         self._json: JsonMeter | None = None
         self._metered: Metered | None = None
-        self._run: TemplateMatcher | None = None  # of what the events to come may be more of
+        self._matcher: TemplateMatcher | None = None  # of the last event's template
         self._folded = 0  # bytes read so far
         self._read_events = 0
 
     def feed(self, payload: bytes) -> None:
-        """More bytes: kept, and read every FOLD_PIECES pieces or FOLD_BYTES bytes."""
+        """Buffer more bytes, and read them every FOLD_PIECES pieces or FOLD_BYTES bytes."""
         assert self._metered is None, "fed after close"
         self._pieces.append(payload)
         self._waiting += len(payload)
@@ -260,16 +260,16 @@ class StreamMeter:
             self.fold()
 
     def fold(self) -> None:
-        """Reads everything fed so far."""
+        """Read everything fed so far."""
         pieces = self._pieces
         if not pieces:
             return
         payload = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self._waiting = 0
-        found = None if self.run is None else self.run.read(payload)
-        if found is not None:
-            self.take(found)
+        match = None if self.matcher is None else self.matcher.read(payload)
+        if match is not None:
+            self.take(match)
             return
         self._folded += len(payload)
         events = self._framer.feed(payload)
@@ -278,25 +278,25 @@ class StreamMeter:
         read = None
         for event, name in events:
             read = self._read(event, name)
-        run = None if read is None or events[-1][1] else self.tally.run(read, events[-1][0])
-        self._run = None if run is None else TemplateMatcher(run)
+        template = None if read is None or events[-1][1] else self.tally.template(read, events[-1][0])
+        self._matcher = None if template is None else TemplateMatcher(template)
         self._read_events += len(events)
         self.tally.flush()
 
     @property
-    def run(self) -> TemplateMatcher | None:
-        """Reads what comes next, if it is events like the last one; None if that began no run, within an event, and
-        while something is waiting to be read."""
-        return self._run if self._framer.at_boundary and not self._pieces else None
+    def matcher(self) -> TemplateMatcher | None:
+        """Matches the next events if they differ from the last one only in their text. None if the last event gives no
+        template, within an event, and while bytes are unread."""
+        return self._matcher if self._framer.at_boundary and not self._pieces else None
 
-    def take(self, found: TemplateMatch) -> None:
-        """Events that `run` has read; they are not fed."""
-        self._folded += found.size
-        self._read_events += found.events
-        self.tally.read_run(found)
+    def take(self, match: TemplateMatch) -> None:
+        """Count events that `matcher` has matched; they are not fed."""
+        self._folded += match.size
+        self._read_events += match.events
+        self.tally.read_match(match)
 
     def close(self) -> Metered:
-        """The stream is over, whole or not. Idempotent."""
+        """The stream has ended, complete or not. Idempotent."""
         if self._metered is None:
             self.fold()
             last = self._framer.close()
@@ -308,17 +308,17 @@ class StreamMeter:
 
     @property
     def done(self) -> bool:
-        """The provider said that nothing more will come."""
+        """The dialect's last event was received."""
         return self.tally.done
 
     @property
     def bytes_seen(self) -> int:
-        """Bytes fed; exact at any time."""
+        """Bytes fed and matched; always exact."""
         return self._folded + self._waiting
 
     @property
     def events(self) -> int:
-        """Whole events with data, the last one included."""
+        """Whole events with data, including the last one."""
         return self._read_events + self._framer.too_long
 
     @property
@@ -328,17 +328,17 @@ class StreamMeter:
 
     @property
     def evidence(self) -> Evidence:
-        """What was generated so far. The one object: it grows."""
+        """Evidence so far; the same object is updated in place."""
         return self.tally.evidence
 
     @property
     def usage(self) -> Usage | None:
-        """What the provider reported last."""
+        """The last reported usage."""
         return self.tally.usage
 
     @property
     def finish_reason(self) -> str | None:
-        """The last one; "other" if it is not a word."""
+        """The last finish reason; "other" if it is not a word."""
         return self.tally.finish_reason
 
     @property
@@ -348,12 +348,12 @@ class StreamMeter:
 
     @property
     def failed(self) -> str | None:
-        """A word if the provider said that it failed."""
+        """The code of the failure that the provider reported, or None."""
         return self.tally.failed
 
     @property
     def flags(self) -> set[str]:
-        """What was odd so far."""
+        """Anomalies so far."""
         return self.tally.flags | ({"event_too_long"} if self._framer.too_long else set())
 
     def _keep_json(self, payload: bytes, *, is_stream: bool) -> None:
@@ -372,18 +372,18 @@ class StreamMeter:
         return read
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
-        if event.strip() == _DONE:  # OpenAI's own last event, which gateways put behind every language
+        if event.strip() == _DONE:  # OpenAI's last event, which gateways append in every dialect
             self.tally.done = True
         elif name == b"error":
             self.tally.fail("error_event")
-        elif b"\n" in event:  # several data lines that are no one document: events whose blank line was forgotten
+        elif b"\n" in event:  # several data lines, not one document: events with a missing blank line
             for line in event.split(b"\n"):
                 self._read(line, name)
         elif event.strip():
             self.tally.flags.add("unparsable_event")
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
-        # It counts for the meter if it is all there; half an event is no fault of the provider.
+        # Count it if it is complete; half an event is no anomaly of the provider.
         if event.strip() == _DONE:
             self.tally.done = True
         else:

@@ -1,4 +1,4 @@
-"""How a wire language says "no". Law: the shape is the language's, the words are the gateway's."""
+"""The shape of errors in a dialect. Invariant: the dialect defines the shape, the gateway the message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Refusal(Protocol):
-    """An expected "no" on its way to a client, as far as its shape needs it."""
+    """An error response to a client: the fields that shapes need."""
 
     status: int
     """HTTP"""
@@ -21,20 +21,20 @@ class Refusal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
-    """What a language's SDK reads an error from."""
+    """The error format that the SDKs of a dialect expect."""
 
     prefix: str
-    """paths that begin so are refused in this shape, also those that lead nowhere"""
-    answer: Callable[[Refusal], dict[str, Any]]
-    """the JSON body of an answer that is an error"""
-    said: Callable[[Refusal], dict[str, Any]]
-    """the document of the event that tells it in a stream which has already begun"""
-    event: str = ""
-    """that event's name, where the language names its events"""
+    """errors of paths with this prefix have this shape, also of unknown paths"""
+    body: Callable[[Refusal], dict[str, Any]]
+    """the JSON body of an error response"""
+    event_body: Callable[[Refusal], dict[str, Any]]
+    """the document of an error event in a running stream"""
+    event_name: str = ""
+    """the name of that event; empty: none"""
 
 
 def message_with_field(refusal: Refusal) -> str:
-    """The message after the field that it is about: for shapes that have no place for the field."""
+    """The message, prefixed with its field, for shapes without a field."""
     return refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"
 
 
@@ -43,5 +43,5 @@ def _openai(refusal: Refusal) -> dict[str, Any]:
     return {"error": fields}
 
 
-# Beside chat: what is no language's own (a path that leads nowhere, what is not HTTP) is said so, too.
+# Also the shape of errors outside any dialect: unknown paths, malformed HTTP.
 OPENAI_ERRORS = ErrorShape("", _openai, _openai)

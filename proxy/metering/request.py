@@ -1,6 +1,6 @@
-"""What a request says, whatever its language: what admission needs of it, and how a field is refused.
+"""The parts of a request that admission needs, and checks of its fields, shared by all dialects.
 
-Law: types are exact (`true` is not 1, "5" is not 5, 1.0 is no integer), and every refusal names its field.
+Invariants: types are exact (`true` is not 1, "5" is not 5, 1.0 is no integer). Every error names its field.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 MODEL_CHARS_MAX = 256
 
 
-class InvalidField(Exception):  # noqa: N818 - it is the name of a value of the API: a 400 with `param`
-    """A field of the request is wrong. `param` is its path in the client's spelling; the client may see `message`."""
+class InvalidField(Exception):  # noqa: N818 - named after its API error: a 400 with `param`
+    """A field of the request is invalid. `param`: its path as the client wrote it; `message` is safe for the client."""
 
     def __init__(self, param: str, message: str) -> None:
         super().__init__(f"{param}: {message}")
@@ -27,27 +27,27 @@ class InvalidField(Exception):  # noqa: N818 - it is the name of a value of the 
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):
-    """What admission needs to know of a request. Tokens: integers."""
+    """The parts of a request that admission needs."""
 
     model: str
     streamed: bool
     usage_asked: bool
-    """the client itself asked for the usage event; where a language always says its usage, this says nothing"""
+    """the client requested the usage event; irrelevant in dialects that always send usage"""
     completion_tokens_max: int | None
-    """n × the limit of each answer, or None if the request sets no limit"""
+    """n × the limit per answer; None: no limit"""
     n: int
     prompt: PromptEvidence
     asked: Usage = NO_USAGE
-    """what the request itself tells of what it will come to (characters to speak, images to make and the tokens they
-    are likely to be): held, and where the answer does not say, taken for what it was"""
+    """usage that follows from the request (characters to speak, images to generate and their likely tokens): reserved,
+    and used if the answer reports nothing"""
 
 
 class Upload(msgspec.Struct, frozen=True, gc=False):
-    """A file in a request. What is in it shows nowhere."""
+    """A file in a request. Its content is never shown."""
 
     filename: str
     content_type: str
-    """empty: it has none"""
+    """empty: none given"""
     content: bytes
 
     def __repr__(self) -> str:
@@ -61,18 +61,18 @@ def model_of(document: Mapping[str, Any]) -> str:
         raise InvalidField("model", "must be a non-empty string")
     if len(model) > MODEL_CHARS_MAX:
         raise InvalidField("model", f"must not be longer than {MODEL_CHARS_MAX} characters")
-    if not model.isprintable():  # it is kept in the ledger and shown on terminals; a lone surrogate fits neither
+    if not model.isprintable():  # it goes to the ledger and to terminals, which reject lone surrogates
         raise InvalidField("model", "must have printable characters only")
     return model
 
 
 def with_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """The document for the provider: a shallow copy with its model name."""
+    """The provider's document: a shallow copy with the upstream model."""
     return {**document, "model": upstream_model}
 
 
 def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bool:
-    """True or false; absent and null are false. `param`: its path, where that is not its name. Raises InvalidField."""
+    """A boolean; absent and null are False. `param`: its path, if not `name`. Raises InvalidField."""
     value = document.get(name)
     if value is not None and not isinstance(value, bool):
         raise InvalidField(param or name, "must be a boolean")
@@ -82,8 +82,7 @@ def flag(document: Mapping[str, Any], name: str, param: str | None = None) -> bo
 def integer(
     document: Mapping[str, Any], name: str, param: str | None = None, *, at_most: int, at_least: int = 1
 ) -> int | None:
-    """A whole number; None where it is absent or null. `param`: its path, where that is not its name. Raises
-    InvalidField."""
+    """An integer; None if absent or null. `param`: its path, if not `name`. Raises InvalidField."""
     value = document.get(name)
     if value is None:
         return None

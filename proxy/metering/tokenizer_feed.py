@@ -1,7 +1,7 @@
-"""What an answer says, on its way to a tokenizer: counted in pieces, while the answer still comes.
+"""Passes the text of a running answer to a tokenizer, in pieces.
 
-Law: where a piece ends is a matter of the text alone, so that the count is the same for every way of cutting the bytes.
-No text is kept longer than until its piece is full or the answer is over.
+Invariants: piece boundaries depend on the text alone, so that the count is the same for every way of cutting the bytes.
+Text is kept only until its piece is full or the answer ends.
 """
 
 from __future__ import annotations
@@ -10,27 +10,26 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Protocol
 
-# Some 250 tokens, counted in a fifth of a millisecond. A piece ends before a blank, where tokens do, too; in texts
-# without any, a cut through a token costs one in so many characters.
+# Some 250 tokens, counted in 0.2 ms. A piece ends before a blank, where tokens end, too; in text without blanks, a cut
+# token costs one token per piece.
 PIECE_CHARS = 1024
 
 
 class TokenCounter(Protocol):
-    """Counts the tokens of one answer, elsewhere. Never raises."""
+    """Counts the tokens of one answer in the background. Never raises."""
 
     def add(self, text: str) -> None:
-        """Some text. It never waits."""
+        """Add text. Never waits."""
 
     def total(self) -> int | None:
-        """Tokens of all that was added. Waits for what is under way, some milliseconds at most; None: not to be had.
-        Once it was had, it is at hand."""
+        """Tokens of all added text; None: no count. The first call waits a few milliseconds at most."""
 
-    def then(self, told: Callable[[int | None], None]) -> None:
-        """As `total`, but whoever asks does not wait: `told` is called later."""
+    def then(self, callback: Callable[[int | None], None]) -> None:
+        """Pass `total` to `callback` later, without waiting."""
 
 
 class TextKind(IntEnum):
-    """Who counts a text by itself: what one says does not continue the other."""
+    """Kinds of text that are tokenized separately: one does not continue the other."""
 
     TEXT = 0
     REASONING = 1
@@ -38,7 +37,7 @@ class TextKind(IntEnum):
 
 
 class TokenizerFeed:
-    """One answer's texts, as they come."""
+    """The texts of one running answer."""
 
     __slots__ = ("_counter", "_waiting")
 
@@ -46,28 +45,28 @@ class TokenizerFeed:
         self._counter: TokenCounter | None = counter
         self._waiting = [""] * len(TextKind)
 
-    def say(self, spoken: TextKind, text: str | None) -> None:
-        """More of it. None: something came that cannot be told, and there will be no count."""
+    def add(self, kind: TextKind, text: str | None) -> None:
+        """Add text. None: text is missing, and there will be no count."""
         counter = self._counter
         if counter is None:
             return
         if text is None:
             self.give_up()
             return
-        waiting, start = self._waiting[spoken] + text, 0
+        waiting, start = self._waiting[kind] + text, 0
         while len(waiting) - start > PIECE_CHARS:
             end = waiting.rfind(" ", start + 1, start + PIECE_CHARS)
             end = start + PIECE_CHARS if end < 0 else end
             counter.add(waiting[start:end])
             start = end
-        self._waiting[spoken] = waiting[start:]
+        self._waiting[kind] = waiting[start:]
 
     def give_up(self) -> None:
-        """There will be no count."""
+        """Drop the counter: there will be no count."""
         self._counter, self._waiting = None, [""] * len(TextKind)
 
     def end(self) -> TokenCounter | None:
-        """The answer is over: who knows its tokens, if anyone does. Idempotent."""
+        """The answer has ended. Returns the counter, or None after `give_up`. Idempotent."""
         counter = self._counter
         if counter is not None:
             for text in filter(None, self._waiting):

@@ -1,7 +1,7 @@
-"""What was used, in every unit that has a price, and where the counts come from.
+"""Usage in every billed unit, and the evidence for estimates.
 
-Law: None is "not reported", 0 is "reported zero"; the two are never mixed. Subsets are subsets: `cached_tokens`,
-`cache_write_tokens`, `audio_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
+Invariants: None is "not reported", 0 is "reported zero". Subsets: `cached_tokens`, `cache_write_tokens`,
+`audio_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
 `cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens` and
 `unbilled_completion_tokens` of `completion_tokens`.
 """
@@ -14,27 +14,27 @@ from enum import StrEnum
 
 import msgspec
 
-# No model known in 2026 has a context above 10 million tokens; a count beyond this is a broken provider.
+# No model known in 2026 has a context above 10 million tokens; a higher count is an error of the provider.
 TOKENS_MAX = 100_000_000
-# So it is with images made for one request, and with searches: each is dearer than ten thousand tokens.
+# Likewise for generated images and searches of one request; each costs more than ten thousand tokens.
 UNITS_MAX = 10_000
 
 _SERVICE_TIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
 class UsageSource(StrEnum):
-    """Who says the numbers of a reading."""
+    """The source of a reading's counts."""
 
     REPORTED = "reported"
     """The provider's own usage object."""
     ESTIMATED = "estimated"
-    """Our estimator, from counters, because the provider never said."""
+    """Our estimator, because the provider did not report."""
     NONE = "none"
-    """Nothing was generated, or nothing is known: counts are None."""
+    """Nothing was generated, or it is unknown: counts are None."""
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Counts of one exchange; None where nobody said so. Fields are only added, at the end."""
+    """Counts of one exchange; None: not reported. Append new fields at the end."""
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -42,45 +42,44 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     reasoning_tokens: int | None = None
     total_tokens: int | None = None
     cache_write_tokens: int | None = None
-    """prompt tokens that the provider put into its cache"""
+    """prompt tokens written to the provider's cache"""
     cache_write_1h_tokens: int | None = None
-    """the part of them that stays there for an hour"""
+    """those of them that are cached for an hour"""
     audio_prompt_tokens: int | None = None
     audio_completion_tokens: int | None = None
     images: int | None = None
-    """images made; images in a prompt are tokens"""
+    """generated images; images in a prompt are counted as tokens"""
     audio_ms: int | None = None
-    """milliseconds of audio, heard or spoken"""
+    """milliseconds of audio, input or output"""
     characters: int | None = None
-    """Unicode code points of text to be spoken, or whatever else is charged by them"""
+    """Unicode code points of text, such as speech input, that is billed by them"""
     searches: int | None = None
-    """web searches and the like that the provider made"""
+    """web searches and similar calls made by the provider"""
     unbilled_prompt_tokens: int | None = None
-    """prompt tokens that the provider put there itself, and does not bill"""
+    """prompt tokens added by the provider and not billed"""
     unbilled_completion_tokens: int | None = None
     """completion tokens, likewise"""
 
     @property
     def reported_nothing(self) -> bool:
-        """True if nothing is known that a price alone could be for."""
+        """True if no billable count is known."""
         return self.prompt_tokens is None and self.completion_tokens is None and not self.in_other_units
 
     @property
     def in_other_units(self) -> bool:
-        """True if it is counted in images, audio, characters or searches, and not in tokens."""
+        """True if it has counts of images, audio, characters or searches, but not of tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
         return any(count is not None for count in (self.images, self.audio_ms, self.characters, self.searches))
 
 
 NO_USAGE = Usage()
-"""of which nobody has said anything"""
+"""nothing reported"""
 
 
 def service_tier_of(value: object) -> str | None:
-    """The tier by which an answer says it was served, in small letters; None where it says none.
-
-    What is not one short word is none, and neither is "auto": that is what was asked, not what was done.
+    """The reported service tier in lower case; None if it is not one short word, or "auto", which is the requested and
+    not the applied tier.
     """
     word = value.strip().lower() if isinstance(value, str) else ""
     return word if _SERVICE_TIER.fullmatch(word) and word != "auto" else None
@@ -88,7 +87,7 @@ def service_tier_of(value: object) -> str | None:
 
 @dataclass(slots=True)
 class Evidence:
-    """Counters of what was streamed: all that an estimate may be made from. Every field only ever grows.
+    """Counters of the streamed output, the only input of an estimate. Fields never decrease.
 
     Characters are Unicode code points of generated text (content, reasoning, refusal, tool names and arguments);
     a cumulative stream counts its longest text once, not the sum.
@@ -111,7 +110,7 @@ class Evidence:
     reasoning_chars: int = 0
     """the part of the text characters above that was reasoning"""
     blanks: int = 0
-    """the part of `chars_latin` that is spaces: about one for each word"""
+    """the part of `chars_latin` that is spaces: about one per word"""
     marks: int = 0
     """the part of `chars_latin` that is ASCII digits and punctuation"""
     chars_accented: int = 0
@@ -119,16 +118,16 @@ class Evidence:
     chars_greek: int = 0
     """the part of `chars_other` that is Greek, Cyrillic or Armenian"""
     chars_arabic: int = 0
-    """the part of `chars_other` that is Hebrew, Arabic or a neighbour of them"""
+    """the part of `chars_other` that is Hebrew, Arabic or a neighbouring script"""
     chars_indic: int = 0
-    """the part of `chars_other` that is Devanagari, Bengali, Tamil, Thai or a neighbour of them"""
+    """the part of `chars_other` that is Devanagari, Bengali, Tamil, Thai or a neighbouring script"""
     chars_kana: int = 0
     """the part of `chars_wide` that is kana or CJK punctuation"""
     chars_hangul: int = 0
     """the part of `chars_wide` that is hangul syllables"""
 
     def count(self, chars: tuple[int, ...], *, reasoning: bool) -> None:
-        """Adds text, as `text.chars_of` counts it."""
+        """Add text, as counted by `text.chars_of`."""
         self.chars_latin += chars[0]
         self.blanks += chars[3]
         self.marks += chars[4]
@@ -157,12 +156,12 @@ class Evidence:
 
     @property
     def empty(self) -> bool:
-        """True if nothing generated was seen."""
+        """True if no generated output was observed."""
         return self.chars == 0 and self.tool_calls == 0
 
 
 class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
-    """Counters of what was asked: all that an estimate of prompt tokens may be made from.
+    """Counters of a prompt, the only input of an estimate of its tokens.
 
     Characters are Unicode code points of message text, in the classes of `Evidence`.
     """
@@ -175,7 +174,7 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     """bytes of compact JSON: tool definitions, response schemas, earlier tool calls"""
     images: int = 0
     attachments: int = 0
-    """audio, files and whatever else is neither text nor an image"""
+    """audio, files and all else that is neither text nor an image"""
     blanks: int = 0
     marks: int = 0
     tools: int = 0
@@ -183,29 +182,29 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     calls: int = 0
     """earlier tool calls"""
     results: int = 0
-    """messages that answer such calls"""
+    """messages with results of such calls"""
     call_chars: int = 0
     """the part of `tool_chars` that is earlier calls"""
     schema_chars: int = 0
-    """the part of `tool_chars` that is the response's schema"""
+    """the part of `tool_chars` that is the response schema"""
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Usage, and where it comes from."""
+    """Usage and its source."""
 
     usage: Usage
     source: UsageSource
     estimator: str | None = None
-    """version of the estimator, when it made any of the numbers"""
+    """version of the estimator, if any count is estimated"""
     expected_error: float | None = None
     """typical relative error of such an estimate, 0.1 = 10 %"""
     service_tier: str | None = None
-    """the provider's word for how it was served (`service_tier_of`); None: it did not say"""
+    """the reported service tier (`service_tier_of`); None: not reported"""
     capped: bool = False
-    """the estimate was higher than what was possible"""
+    """the estimate exceeded its upper bound"""
     hidden_tokens: int | None = None
-    """the part of the completion tokens that is taken to be hidden reasoning, when they are estimated for a model that
-    is known to hide it (0: how much is not known yet); else None"""
+    """estimated hidden reasoning within the estimated completion tokens (0: amount unknown yet); None: the model is not
+    known to hide reasoning, or the count is reported"""
 
 
 NOTHING = Reading(NO_USAGE, UsageSource.NONE)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
-from proxy.metering.dialects import WORDS
+from proxy.metering.dialects import DIALECT_NAMES
 from proxy.settings.admin import AdminSettings
 from proxy.settings.kinds import (
     about,
@@ -164,9 +164,7 @@ class ProviderSettings:
     )
     dialects: tuple[str, ...] = field(
         default=("openai",),
-        metadata=about(
-            choices(WORDS), "the API dialects that it supports: whole families or single dialects", default="`[openai]`"
-        ),
+        metadata=about(choices(DIALECT_NAMES), "supported dialects: families, or single ones", default="`[openai]`"),
     )
     key_header: KeyHeader | None = field(
         default=None,

@@ -80,7 +80,7 @@ def test_an_export(run: Commands, tmp_path: Path) -> None:
         run("export", "--output", str(file), "--format", shape)
         assert len(file.read_text().splitlines()) == 1 + count
     run("export", "--output", str(tmp_path / "x.parquet"), code=1)
-    assert "would not be called .parquet" in run.err
+    assert "ends in .parquet, but --format is csv" in run.err
     assert not (tmp_path / "x.parquet").exists()
 
 
@@ -93,7 +93,7 @@ def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> N
     assert (shown["state"], shown["pending"], shown["sent"], shown["rejected"]) == ("behind", 2, 0, [])
     assert run("sinks", "retry", "lago") == [{"sink": "lago", "retried": 0}]
     assert main(["sinks", "retry", "stripe", "--config", str(run.config)]) == 1
-    assert "none is called 'stripe'" in capsys.readouterr().err
+    assert "there is no sink 'stripe'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

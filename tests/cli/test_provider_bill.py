@@ -68,7 +68,7 @@ def test_a_table_for_people(run: Run) -> None:
         *("2026-11-01", "tera-large-0901", "completion", "tokens", "590", "550", "40", "500", "estimates")
     ]
     assert [line[:2] for line in lines[5:13]] == [["all", "tera-large-0901"]] * 4 + [["all", "all"]] * 4
-    assert out.splitlines()[-1] == "nothing differs that is not explained"
+    assert out.splitlines()[-1] == "every difference is explained"
 
 
 def test_what_estimates_do_not_explain_is_exit_code_1(run: Run) -> None:
@@ -103,7 +103,7 @@ def test_what_may_be_on_another_day_is_said(run: Run) -> None:
     _, out, err = run(page(*hours, has_more=True))
     assert out.splitlines()[2].endswith("estimates; 1100 ended later")
     assert out.splitlines()[4].endswith("midnight; 550 ended later")
-    assert "the last page of the export says that there are more" in err
+    assert "the export is incomplete" in err
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_what_may_be_on_another_day_is_said(run: Run) -> None:
     [
         (usage(input_tokens="7"), [], "usage.json: data[0].results[0].input_tokens: must be a whole number"),
         ("day,tokens", [], "usage.json: is not JSON"),
-        (usage(), ["--until", "2026-11-01"], "usage.json: no bucket of it is within the time"),
-        (usage(), ["--since", "2026-11-01T01:00"], "usage.json: no bucket of it is within the time"),
+        (usage(), ["--until", "2026-11-01"], "usage.json: no bucket is within --since and --until"),
+        (usage(), ["--since", "2026-11-01T01:00"], "usage.json: no bucket is within --since and --until"),
         (page(*usage()["data"], openai(completions(), end=60)), [], "usage.json: two buckets of usage overlap"),
-        (usage(), ["--provider", "terra"], "--provider: nothing is configured under this name"),
+        (usage(), ["--provider", "terra"], "--provider: no provider of this name is configured"),
         (usage(), ["--since", "yesterday"], "not a time"),
         (usage(), ["--file", "nowhere.json"], "nowhere.json"),
     ],
@@ -130,9 +130,9 @@ def test_refusals_are_one_line(run: Run, document: Any, options: list[str], word
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--provider", "tera"], "--provider: give its export, too: --file"),
-        (["--file", "x.json"], "--file, --until and --csv go with --provider"),
-        (["--csv"], "--file, --until and --csv go with --provider"),
+        (["--provider", "tera"], "--provider: needs the provider's export: --file"),
+        (["--file", "x.json"], "--file, --until and --csv: need --provider"),
+        (["--csv"], "--file, --until and --csv: need --provider"),
     ],
 )
 def test_options_that_go_together(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,12 +119,12 @@ def test_rerate_looks_only_at_its_time_and_its_model(run: Commands) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "other"], "nothing answers to 'other'"),
+        (["--model", "other"], "'other' is not configured any more"),
         (["--input", "1"], "price.output: is missing"),
         (["--input", "free", "--output", "1"], "price.input: must be USD per million tokens"),
         (["--price", "[1]"], "price: must be a mapping"),
         (["--price", '{"input": 1, "output": 1, "images": 2}'], "price.images: unknown field"),
-        (["--price", "{}", "--input", "1"], "--price: either this"),
+        (["--price", "{}", "--input", "1"], "--price: cannot be combined with"),
         (["--since", "yesterday"], "not a time"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -193,7 +193,7 @@ def test_reconcile_says_ok_or_what_differs(run: Commands) -> None:
 def test_reconcile_counts_what_is_on_its_way(run: Commands) -> None:
     run.ledger(lambda store: store.ledger.settle([Arrival(a_real_entry(9), NODE, FIRST + 9)]))
     run("reconcile")
-    assert "(6 on their way)" in run.out
+    assert "(6 in flight)" in run.out
     run("reconcile", "--grace", "soon", code=1)
     assert "not a duration" in run.err
 

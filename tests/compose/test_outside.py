@@ -97,7 +97,7 @@ def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
     command = ["reconcile", "--config", str(config)]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "(4 on their way)" in printed
+    assert "(4 in flight)" in printed
     assert "queue         ok" in printed
     assert "leases        ok" in printed
     valkey.ask("FLUSHALL")
@@ -105,5 +105,5 @@ def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
     valkey.kill()
     assert main(command) == 1
     printed_after, said = capsys.readouterr()
-    assert said.startswith("tokenweir: what is in the queue is not known: ")
+    assert said.startswith("tokenweir: queue: cannot be read: ")
     assert "terminal      ok" in printed_after

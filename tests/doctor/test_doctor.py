@@ -19,7 +19,7 @@ import yaml
 
 from proxy.cli import main
 from proxy.doctor import configuration, machine, providers
-from proxy.doctor.clocks import judged
+from proxy.doctor.clocks import clock_finding
 from proxy.doctor.examine import Check, checks, examine
 from proxy.doctor.finding import Case, Finding, Severity, ok
 from proxy.journal.journal import Journal
@@ -38,7 +38,7 @@ SECRET = "sk-canary-of-the-doctor-9c41"
 PEPPER = "5e" * 32
 ADMIN = "a-secret-of-0123456789-abcdefghij"
 # What the doctor says of what other machines reach.
-REACHED = ("listen.host 0.0.0.0: other", "/metrics is answered at listen.host 0.0.0.0 ", "admin.host ::: whoever")
+REACHED = ("listen.host 0.0.0.0: other", "/metrics at listen.host 0.0.0.0 ", "admin.host ::: other")
 PRICE = {"input": 1, "output": 2}
 
 
@@ -125,7 +125,7 @@ def test_a_deployment_that_is_well(
     assert main(["doctor", "--config", str(file)]) == 0
     words = capsys.readouterr().out
     assert "✗" not in words
-    assert words.endswith("\nnothing fails\n")
+    assert words.endswith("\nno check failed\n")
     assert main(["doctor", "--json", "--config", str(file)]) == 0
     report = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {one["check"] for one in report} >= {"configuration", "ledger", "keys", "provider own", "open files"}
@@ -174,10 +174,10 @@ def test_what_is_unwise_in_a_configuration_that_is_allowed(tmp_path: Path) -> No
             "own": {"provider": "scripted", "price": PRICE},
         },
     )
-    words = said(configuration.wording(case))
-    unwise = (*REACHED, "literal", "in clear", "unused: no model")
+    words = said(configuration.settings_valid(case))
+    unwise = (*REACHED, "literal", "unencrypted", "unused: no model")
     assert [word for word in unwise if word not in words] == []
-    assert "behind * a model without a price" in said(configuration.prices(case))
+    assert "*: a matching model without a price" in said(configuration.prices(case))
     assert "*, thinker: reasoning is billed" in said(configuration.hidden_reasoning(case))
     unpriced = case_of(tmp_path, models={"never-heard-of": {"provider": "scripted"}})
     assert "models.never-heard-of.price: is missing" in said(configuration.prices(unpriced))
@@ -190,12 +190,12 @@ def test_who_reaches_what_is_not_for_clients(tmp_path: Path) -> None:
     """Nothing to say where it is off, or on this machine alone."""
     everywhere = {"host": "0.0.0.0"}
     alone = case_of(tmp_path, admin={"secret": "${ADMIN}"}, listen={"host": "127.0.0.2"}, worker=everywhere)
-    assert marks(configuration.wording(alone)) == {"configuration": "ok"}
-    off = said(configuration.wording(case_of(tmp_path, admin=everywhere)))
+    assert marks(configuration.settings_valid(alone)) == {"configuration": "ok"}
+    off = said(configuration.settings_valid(case_of(tmp_path, admin=everywhere)))
     assert "admin" not in off
     shared = {"queue": "redis://127.0.0.1:1", "ledger": "postgresql://p", "key_pepper": "${PEPPER}"}
-    queued = said(configuration.wording(case_of(tmp_path, worker=everywhere, **shared)))
-    assert "/metrics is answered at worker.host 0.0.0.0 " in queued
+    queued = said(configuration.settings_valid(case_of(tmp_path, worker=everywhere, **shared)))
+    assert "/metrics at worker.host 0.0.0.0 " in queued
     assert "listen.host" not in queued
 
 
@@ -255,8 +255,8 @@ def test_journals_are_read_while_they_are_written(tmp_path: Path) -> None:
     [
         (200, 0, "ok", ""),
         (404, 0, "ok", ""),
-        (401, 0, "error", "does not accept the key"),
-        (503, 0, "warning", "says 503"),
+        (401, 0, "error", "rejects the key"),
+        (503, 0, "warning", "returns 503"),
         (200, 5, "warning", "clocks differ"),
         (200, -3600, "error", "clocks differ"),
     ],
@@ -265,7 +265,7 @@ def test_what_a_provider_says(
     tmp_path: Path, upstream: Upstream, status: int, ahead_s: float, mark: str, words: str
 ) -> None:
     upstream.status, upstream.ahead_s = status, ahead_s
-    found = providers.look("scripted", case_of(tmp_path, upstream.base_url))
+    found = providers.check("scripted", case_of(tmp_path, upstream.base_url))
     assert marks(found) == {"provider scripted": mark}
     assert words in said(found)
 
@@ -275,11 +275,11 @@ def test_a_provider_that_is_not_there(tmp_path: Path) -> None:
         threading.Thread(target=lambda: mute.accept()[0].close(), daemon=True).start()
         addresses = {
             f"http://127.0.0.1:{free_port()}/v1": "Connection refused",
-            "https://no-such-host.invalid/v1": "no address is known for no-such-host.invalid",
+            "https://no-such-host.invalid/v1": "no-such-host.invalid has no address",
             f"https://127.0.0.1:{mute.getsockname()[1]}/v1": "127.0.0.1",
         }
         for base_url, words in addresses.items():
-            found = providers.look("scripted", case_of(tmp_path, base_url))
+            found = providers.check("scripted", case_of(tmp_path, base_url))
             assert words in said(found)
             assert marks(found) == {"provider scripted": "error"}
 
@@ -301,10 +301,10 @@ def test_one_token_is_bought_only_where_a_model_is_named(tmp_path: Path, provide
     assert provider.log("m")[0]["body"]["max_tokens"] == 1
     assert marks(calling("mute")) == {"call mute": "warning"}
     refused = calling("no")
-    assert "says 400 (bad_model)" in said(refused)
+    assert "returns 400 (bad_model)" in said(refused)
     assert [sorted(one["body"])[0] for one in provider.log("no")] == ["max_tokens", "max_completion_tokens"]
     assert SECRET not in said(refused)
-    assert "there are: m, mute, no" in said(calling("absent"))
+    assert "use one of: m, mute, no" in said(calling("absent"))
 
 
 def test_a_key_goes_where_the_provider_wants_it(tmp_path: Path, provider: ScriptedProvider) -> None:
@@ -330,7 +330,7 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
     raw = {"providers": {"p": {"base_url": "http://127.0.0.1:1/v1"}}, "models": {"*": {"provider": "p"}}}
     settings = parse(yaml.safe_dump({**raw, **urls, "key_pepper": "${PEPPER}"}), env=env, folder=tmp_path)
     case = Case(settings, time.time())
-    assert "not of this version, or empty → run `tokenweir migrate`" in said(looked(case, "ledger"))
+    assert "empty or not of this version → run `tokenweir migrate`" in said(looked(case, "ledger"))
     store = CommandStore.open(settings)
     try:
         with writing(store.engine) as connection:
@@ -339,7 +339,7 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
         found = looked(case, "ledger", "queue")
         words = said(found)
         assert [
-            word for word in ("fsync off", "no partitions for", "none can be used", "append-only") if word not in words
+            word for word in ("fsync off", "no partitions for", "none is usable", "append-only") if word not in words
         ] == []
         assert marks(found) == {"ledger": "error", "keys": "warning", "queue": "warning"}
         valkey.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -373,7 +373,7 @@ def test_a_check_that_hangs_or_breaks_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_a_slow_answer_is_no_difference_between_clocks() -> None:
-    assert judged("c", "theirs", 101.0, 100.0, 109.0).severity == Severity.OK
-    assert judged("c", "theirs", 98.0, 100.0, 109.0).severity == Severity.WARNING
-    assert judged("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).severity == Severity.OK
-    assert judged("c", "theirs", 150.0, 100.0, 109.0).severity == Severity.ERROR
+    assert clock_finding("c", "theirs", 101.0, 100.0, 109.0).severity == Severity.OK
+    assert clock_finding("c", "theirs", 98.0, 100.0, 109.0).severity == Severity.WARNING
+    assert clock_finding("c", "theirs", 98.0, 100.0, 109.0, resolution_s=1.5).severity == Severity.OK
+    assert clock_finding("c", "theirs", 150.0, 100.0, 109.0).severity == Severity.ERROR

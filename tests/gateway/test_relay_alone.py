@@ -120,7 +120,7 @@ def run(pieces: list[bytes], *, strip: bool, framed: bool, chunked: bool = True)
 
 async def test_a_stream_without_comments_gets_none_and_nothing_is_said_where_nothing_fits() -> None:
     recorder = Recorder()
-    made = relay(recorder, strip=False, framing=replace(SSE, beat=b""))
+    made = relay(recorder, strip=False, framing=replace(SSE, heartbeat=b""))
     made.heartbeat()
     assert not made.say(b"")
     assert (made.events, recorder.recorded, recorder.sent) == (0, (0, 0), b"")

@@ -17,7 +17,7 @@ from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
 from proxy.http.server import Routes
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
-from proxy.metering.dialects import DIALECTS, FAMILIES, WORDS, speaks
+from proxy.metering.dialects import DIALECT_NAMES, DIALECTS, FAMILIES, supports
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.wire.framing import SSE, Framing
@@ -186,8 +186,8 @@ def test_names_are_of_families_and_every_dialect_is_spoken() -> None:
     assert len({dialect.name for dialect in DIALECTS}) == len(DIALECTS)
     paths = [path for dialect in DIALECTS for path in dialect.paths]
     assert len(set(paths)) == len(paths)
-    assert set(WORDS) == {*FAMILIES, *(dialect.name for dialect in DIALECTS)}
+    assert set(DIALECT_NAMES) == {*FAMILIES, *(dialect.name for dialect in DIALECTS)}
     for dialect in DIALECTS:
-        assert speaks((dialect.name,), dialect)
-        assert speaks((dialect.name.partition(".")[0],), dialect)
-        assert not speaks(("toy", "openai.chats"), dialect)
+        assert supports((dialect.name,), dialect)
+        assert supports((dialect.name.partition(".")[0],), dialect)
+        assert not supports(("toy", "openai.chats"), dialect)

@@ -325,19 +325,19 @@ class No:
 
 def test_errors_are_googles() -> None:
     no = No(400, param="generationConfig.maxOutputTokens", code="invalid_value")
-    error = GEMINI_ERRORS.answer(no)["error"]
+    error = GEMINI_ERRORS.body(no)["error"]
     assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
     assert error["message"] == "generationConfig.maxOutputTokens: must be an integer"
     reason, violation = error["details"]
     assert (reason["reason"], violation["fieldViolations"][0]["field"]) == ("INVALID_VALUE", no.param)
-    assert GEMINI_ERRORS.said(No(504))["error"]["status"] == "DEADLINE_EXCEEDED"
-    assert GEMINI_ERRORS.answer(No(418))["error"] == {
+    assert GEMINI_ERRORS.event_body(No(504))["error"]["status"] == "DEADLINE_EXCEEDED"
+    assert GEMINI_ERRORS.body(No(418))["error"] == {
         "code": 418, "message": "must be an integer", "status": "UNKNOWN", "details": []
     }  # fmt: skip
 
 
 def test_an_error_of_ours_closes_the_array() -> None:
     begun = array(*STORY[:2])[:-2]
-    document = json.dumps(GEMINI_ERRORS.said(No(504))).encode()
-    elements = json.loads(begun + JSON_ARRAY.event(document, GEMINI_ERRORS.event))
+    document = json.dumps(GEMINI_ERRORS.event_body(No(504))).encode()
+    elements = json.loads(begun + JSON_ARRAY.event(document, GEMINI_ERRORS.event_name))
     assert [*elements[:2], elements[2]["error"]["code"]] == [*STORY[:2], 504]

@@ -76,7 +76,7 @@ def test_what_was_learned_survives_being_written_down(answers: list[tuple[Prompt
 
 
 @pytest.mark.parametrize(
-    "row", [[], [1.0], [1.0, 0.1], [-1.0, 0.1, *Prompts().ridge.row()], [1.0, 3.0, *Prompts().ridge.row()]]
+    "row", [[], [1.0], [1.0, 0.1], [-1.0, 0.1, *Prompts().regression.row()], [1.0, 3.0, *Prompts().regression.row()]]
 )
 def test_what_cannot_be_one_is_left_out(row: list[float]) -> None:
     assert Prompts.restored(row) is None
@@ -88,13 +88,13 @@ def test_of_a_model_that_is_well_known_what_surprises_is_learned_and_some_of_the
         prompts.learn(usual, 30)
     moved = 0
     for _ in range(80):
-        before = list(prompts.ridge.weights)
+        before = list(prompts.regression.weights)
         prompts.learn(usual, prompts.tokens(usual))
-        moved += prompts.ridge.weights != before
+        moved += prompts.regression.weights != before
     assert moved <= 10
-    before = list(prompts.ridge.weights)
+    before = list(prompts.regression.weights)
     prompts.learn(usual, 60)
-    assert prompts.ridge.weights != before
+    assert prompts.regression.weights != before
     for _ in range(40):
         prompts.learn(usual, 60)
     assert abs(prompts.tokens(usual) - 60) <= 3, "a model that has changed is learned anew"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.http.framing import EACH_A_CHUNK
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.meter import Metered, StreamMeter
-from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, run_of
+from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, template_of
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, say, usage
 from tests.support.examples import examples
@@ -62,8 +62,8 @@ def taken(begun: bytes, wire: bytes, wrap: Wrap) -> tuple[TemplateMatch | None, 
     meter = OPENAI_CHAT.stream_meter()
     meter.feed(begun)
     meter.fold()
-    assert meter.run is not None
-    found = TemplateMatcher(meter.run.run, wrap).read(wire)
+    assert meter.matcher is not None
+    found = TemplateMatcher(meter.matcher.template, wrap).read(wire)
     if found is not None:
         meter.take(found)
     return found, meter
@@ -147,12 +147,12 @@ def test_what_begins_no_run(event: dict[str, Any] | str) -> None:
     meter = OPENAI_CHAT.stream_meter()
     meter.feed(BEGUN + compact(event))
     meter.fold()
-    assert meter.run is None
+    assert meter.matcher is None
 
 
 def test_no_run_begins_with_data_of_several_lines() -> None:
-    assert run_of(b'{"content":"a",\n"b":1}', b"content", "a", reasoning=False) is None
-    assert run_of(b'{"content":"a","b":1}', b"content", "a", reasoning=False) == EventTemplate(
+    assert template_of(b'{"content":"a",\n"b":1}', b"content", "a", reasoning=False) is None
+    assert template_of(b'{"content":"a","b":1}', b"content", "a", reasoning=False) == EventTemplate(
         b'data: {"content":"', b'","b":1}\n\n', False
     )
 
@@ -160,16 +160,16 @@ def test_no_run_begins_with_data_of_several_lines() -> None:
 def test_no_run_goes_on_within_an_event_or_past_what_is_not_read() -> None:
     meter = OPENAI_CHAT.stream_meter()
     meter.feed(BEGUN)
-    assert meter.run is None
+    assert meter.matcher is None
     meter.fold()
-    assert meter.run is not None
+    assert meter.matcher is not None
     meter.feed(spoken(b" a")[:20])
-    assert meter.run is None
+    assert meter.matcher is None
     meter.fold()
-    assert meter.run is None
+    assert meter.matcher is None
     meter.feed(spoken(b" a")[20:])
     meter.fold()
-    assert meter.run is not None
+    assert meter.matcher is not None
 
 
 PARTS = st.one_of(

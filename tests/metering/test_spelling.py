@@ -79,13 +79,13 @@ def test_a_run_is_counted_as_what_it_says() -> None:
 
 def test_pieces_end_before_a_blank() -> None:
     counter = Pieces()
-    spelling = TokenizerFeed(counter)
-    spelling.say(TextKind.TEXT, "water " * 400)
+    feed = TokenizerFeed(counter)
+    feed.add(TextKind.TEXT, "water " * 400)
     assert [len(text) for text in counter.texts] == [1019, 1020]
     assert all(text.startswith(" ") for text in counter.texts[1:])
-    spelling.say(TextKind.CALLS, "=" * 3000)  # without any: where it is full
+    feed.add(TextKind.CALLS, "=" * 3000)  # without any: where it is full
     assert [len(text) for text in counter.texts[2:]] == [1024, 1024]
-    assert spelling.end() is spelling.end() is counter
+    assert feed.end() is feed.end() is counter
     assert counter.total() == 5400
 
 

@@ -1,1 +1,1 @@
-"""The life of one exchange: admission, relay, settlement."""
+"""One exchange: admission, relay, record."""

@@ -1,4 +1,4 @@
-"""One timer per stream, and what is due when. Law: `decide` is pure; the timer only asks it again.
+"""The deadlines of a stream, with one timer. Invariant: `decide` is pure; the timer only calls it again.
 
 The timer is not moved with every piece (that would cost more than the piece): it wakes at the earliest moment
 anything could be due, looks at when the last piece came, and sleeps on.
@@ -18,25 +18,25 @@ from proxy.gateway.time_limits import TimeLimits
 
 
 class Expired(StrEnum):
-    """What the watch found; the values are the settings' names."""
+    """An expired deadline; the values are the names of the settings."""
 
     NOTHING = "nothing"
     NO_ANSWER = "first_byte_s"
-    """the provider did not begin to answer within `first_byte_s`"""
+    """no answer within `first_byte_s`"""
     IDLE = "idle_s"
     """the provider was silent for longer than `idle_s`"""
     OUT_OF_TIME = "total_s"
     """the exchange takes longer than `total_s`"""
     WRITE_STALL = "write_stall_s"
-    """the client has not read for longer than `write_stall_s`"""
+    """the client did not read for longer than `write_stall_s`"""
     DRAINED_ENOUGH = "drain.seconds"
-    """the client left more than `drain_s` ago"""
+    """the client disconnected more than `drain_s` ago"""
     HEARTBEAT = "heartbeat_s"
-    """the provider was silent for `heartbeat_s`: reassure the client"""
+    """the provider was silent for `heartbeat_s`: send the client a heartbeat"""
 
 
 class Moments(Struct, frozen=True, gc=False):
-    """When things last happened, by `time.monotonic`."""
+    """Times of the last events, by `time.monotonic`."""
 
     started_at: float
     last_piece_at: float | None
@@ -47,7 +47,7 @@ class Moments(Struct, frozen=True, gc=False):
 
 
 def decide(now: float, moments: Moments, limits: TimeLimits) -> tuple[Expired, float]:
-    """What is due now, and when to look again."""
+    """The deadline that has expired (NOTHING if none), and the time of the next check."""
     at, due = moments.started_at + limits.total_s, Expired.OUT_OF_TIME
     for earlier_at, earlier in _looks(moments, limits):
         if earlier_at < at:
@@ -69,7 +69,7 @@ def _looks(moments: Moments, limits: TimeLimits) -> Iterator[tuple[float, Expire
 
 
 class Deadlines:
-    """Calls `found` with what is due until stopped."""
+    """Reports expired deadlines until stopped."""
 
     __slots__ = ("_found", "_limits", "_loop", "_moments", "_timer")
 
@@ -87,7 +87,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
 
     def rearm(self) -> None:
-        """Look now, and again when something can next be due."""
+        """Check the deadlines now, and again at the next possible one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -103,18 +103,18 @@ class Deadlines:
             self._timer = self._loop.call_later(max(0.001, at - now), self.rearm)
 
     def set_idle(self, *, idle_s: float) -> None:
-        """Silence is over sooner from here on."""
+        """Shorten the idle limit."""
         self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
         self.rearm()
 
     def use_limits(self, limits: TimeLimits, *, started_at: float) -> None:
-        """From now on by another provider's limits, but for the whole: that is the shortest of all there were."""
+        """Use another provider's limits; the total limit stays the shortest of all providers so far."""
         first_byte_s = monotonic() - started_at + limits.first_byte_s
         total_s = min(self._limits.total_s, limits.total_s)
         self._limits = replace(limits, first_byte_s=first_byte_s, total_s=total_s)
         self.rearm()
 
     def stop(self) -> None:
-        """Look no more, for good. Who was watched is let go of: a cycle would keep it until a garbage collection."""
+        """Stop for good, and drop the callback: a reference cycle would live until a garbage collection."""
         self._moments = self._found = None
         self.rearm()

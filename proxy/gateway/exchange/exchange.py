@@ -1,8 +1,8 @@
-"""One admitted request's life: opened, sent on, relayed, closed once.
+"""An admitted request: sent upstream, relayed, and closed with one record.
 
-Law: whatever happens after it was opened, there is exactly one `UsageRecord`. The client's connection and the
-exchange end apart: when the client leaves, the exchange is told (`client_left`), and by the provider's policy it stops
-(`cancel`) or goes on reading for the bill (`drain`).
+Invariants: every opened exchange gets exactly one `UsageRecord`. The exchange and the client's connection end
+independently: after a disconnect (`client_left`), the provider's policy decides whether to stop (`cancel`) or to read
+the rest for the bill (`drain`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Exchange:
         dialect: Dialect,
         cuts: bool,
     ) -> None:
-        """`cuts`: the stream ends when it has cost more than is left, instead of going on to its end."""
+        """`cuts`: the stream is cut when its cost exceeds the remaining budget."""
         self._request = request
         self._connection = connection
         self._facts = facts
@@ -89,17 +89,16 @@ class Exchange:
 
     @property
     def exchange_id(self) -> str:
-        """Our id of it."""
         return self._closing.opened.exchange_id
 
     def running(self) -> ExchangeSnapshot:
-        """What it has come to by now."""
+        """Its current snapshot."""
         return running(self._closing.opened, self._relay, self._spending, left=self._left_at is not None)
 
     # -- the way of a request
 
     async def run(self) -> web.StreamResponse:
-        """Send on, relay, close. Raises nothing but our own bugs; the response may be finished already."""
+        """Send, relay, close. Raises only for bugs of ours; the response may be finished already."""
         self._task = asyncio.current_task()
         self._connection.listener = self
         self._watch.rearm()
@@ -264,7 +263,7 @@ class Exchange:
         return self.error_response(errors.upstream_failed())
 
     def error_response(self, refusal: ApiError) -> web.Response:
-        """An error before any byte of an answer was passed on."""
+        """The response to an error before the first byte of an answer."""
         headers = dict((SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._limit_headers))
         body = refusal.body(self._dialect.errors)
         return web.Response(status=refusal.status, body=body, content_type=JSON_TYPE, headers=headers)
@@ -272,7 +271,7 @@ class Exchange:
     # -- what happens to it from outside
 
     def client_left(self) -> None:
-        """The client's connection is gone."""
+        """The client has disconnected."""
         if self._left_at is not None or self._closing.closed:
             return
         relay = self._relay
@@ -296,7 +295,7 @@ class Exchange:
         return relay.meter.done
 
     def client_full(self) -> None:
-        """The client does not keep up."""
+        """The client's write buffer is full."""
         if self._relay is not None:
             self._relay.client_full()
             self._watch.rearm()

@@ -1,6 +1,6 @@
-"""From a request to an open exchange: who asks, for what, from whom, at which price; or a refusal.
+"""Turns a request into an open exchange: authentication, model, route, price, limits.
 
-Law: nothing goes up before the exchange is open in the outbox. A refusal before that leaves no entry.
+Invariants: nothing is sent upstream before the exchange is open in the outbox. A refusal before that leaves no entry.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ NOTHING_HELD = Quote(0, 0)
 
 
 class Authenticator(Protocol):
-    """Who may: the keyring, as the gateway sees it."""
+    """Checks API keys: the keyring."""
 
     async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
-        """The key, or why it is refused: missing, malformed, unknown, expired, revoked, blocked, too_many."""
+        """The key, or the reason for its refusal: missing, malformed, unknown, expired, revoked, blocked, too_many."""
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
         """The levels that limit it."""
@@ -53,7 +53,7 @@ class Authenticator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what an exchange is admitted. Pinned: a price that changes later changes nothing."""
+    """The prices and limits of an exchange, fixed at admission."""
 
     at: float
     """Unix seconds"""
@@ -63,7 +63,7 @@ class Terms:
 
 
 class ProxyHandler:
-    """Serves requests that go to a provider, and the list of models they can name."""
+    """Handles requests to providers, and the list of models."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ProxyHandler:
         request_bytes_max: int,
         closed: Callable[[], str | None],
     ) -> None:
-        """`closed` says why no new work is taken, or None."""
+        """`closed`: the reason why no new requests are accepted, or None."""
         self._keys = keys
         self._models = models
         self._ports = ports
@@ -88,7 +88,7 @@ class ProxyHandler:
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
     ) -> web.StreamResponse:
-        """One exchange, to its end; `named`: the model in its path. Raises ApiError if it is not admitted."""
+        """Serve one exchange to its end. `named`: the model in its path. Raises ApiError if it is not admitted."""
         received_at = monotonic()
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
@@ -126,7 +126,7 @@ class ProxyHandler:
                 await claim.end(closing)
 
     async def models(self, request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        """GET /v1/models: what this key may use."""
+        """GET /v1/models: the models that this key may use."""
         key = await self._authenticated(request)
         listed = [
             {"id": name, "object": "model", "created": 0, "owned_by": provider}

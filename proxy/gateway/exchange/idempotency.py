@@ -1,9 +1,8 @@
-"""`Idempotency-Key`: a request that comes twice is billed once.
+"""`Idempotency-Key`: a repeated request is billed once.
 
-Law: only the key that sent a request can meet it again, where it sent it. While the first one runs, or if its answer
-is not kept, the second is told its exchange (409); with another body or another path under the same token it is
-refused (422); a kept answer is given again as it was. A request for which nothing was billed may be tried again under
-the same token.
+Invariants: a token belongs to one API key. A stored answer is sent again unchanged. A repeat during the first request,
+or without a stored answer, returns 409 with the exchange's id. Another body or path under the same token returns 422.
+A token whose request was not billed can be used again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TOKEN_CHARS_MAX = 255
 
 
 class Claim:
-    """One request's hold on its token. `end` it exactly once."""
+    """The claim of a request on its token. `end` it exactly once."""
 
     def __init__(self, claims: Claims, key_id: str, token: str, exchange_id: str) -> None:
         self._claims = claims
@@ -34,11 +33,11 @@ class Claim:
         self._exchange_id = exchange_id
 
     def keep_answer(self, closing: OpenExchange) -> None:
-        """Let the exchange keep its answer, if it is short enough."""
+        """Make the exchange store its answer, if it is short enough."""
         closing.keeps = self._claims.answer_bytes_max
 
     async def end(self, closing: OpenExchange | None) -> None:
-        """The exchange has ended; None: it was not admitted. Never raises."""
+        """Record the end of the exchange; None: it was not admitted. Never raises."""
         billed = closing is not None and closing.billed
         answer = closing.kept if closing is not None else None
         await self._claims.end(self._key_id, self._token, self._exchange_id, billed=billed, answer=answer)
@@ -47,7 +46,7 @@ class Claim:
 async def claimed(
     request: web.BaseRequest, key: ApiKey, body: bytes, exchange_id: str, claims: Claims
 ) -> Claim | web.Response | None:
-    """The claim of a request that names itself; the kept answer of one that came before; None: it has no name.
+    """The claim of a request with a token; the stored answer of an earlier one; None without a token.
 
     Raises ApiError for one that came before and has no answer here.
     """
@@ -55,12 +54,12 @@ async def claimed(
     if token is None:
         return None
     if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isascii() or not token.isprintable():
-        message = f"An {HEADER} has 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
+        message = f"{HEADER} must have 1 to {TOKEN_CHARS_MAX} printable ASCII characters."
         raise errors.bad_request(message, param=HEADER, code="invalid_header")
     try:
         earlier = await claims.claim(key.key_id, token, request.raw_path.encode() + b"\n" + body, exchange_id)
     except OSError:
-        message = "Whether this request came before cannot be found out now. Please try again later."
+        message = f"This {HEADER} cannot be checked right now. Please try again later."
         raise errors.overloaded(message, code="idempotency_unknown") from None
     if earlier is None:
         return Claim(claims, key.key_id, token, exchange_id)
@@ -83,7 +82,7 @@ def _refusal(earlier: IdempotencyRecord) -> ApiError:
         message = f"This {HEADER} belongs to another request, {which}."
         return ApiError(422, message, param=HEADER, code="idempotency_mismatch")
     if earlier.ended:
-        message = f"This request was served before, by {which}, and is not billed again; its answer is not kept."
+        message = f"This request was served before, by {which}, and is not billed again; its answer is not stored."
         return ApiError(409, message, param=HEADER, code="idempotency_served")
     message = f"This request is being served, by {which}."
     return ApiError(409, message, param=HEADER, code="idempotency_running")

@@ -1,6 +1,6 @@
-"""How an opened exchange is closed: its one record, made from what the meter read and how it ended.
+"""Closes an opened exchange: makes its record from the meter's result and the outcome.
 
-Law: `close` is called exactly once for every exchange that was opened; a second call is our bug.
+Invariant: `close` is called exactly once for every opened exchange; a second call is a bug.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
 _UNSEEN = Evidence()
 
 FREE = Price("free", (Rates(0, 0, 0),))
-"""of what providers bill nothing for"""
+"""the price of what providers do not bill"""
 
 
 def model_key(provider: str, upstream_model: str) -> str:
-    """What the estimator learns by."""
+    """The estimator's key of a model."""
     return f"{provider}/{upstream_model}"
 
 
 def outcome_of(end: RelayEnd, metered: Metered, *, left: bool) -> Outcome:
-    """How an exchange whose body had begun ended."""
+    """The outcome of an exchange whose body had begun."""
     if left:
         return Outcome.CLIENT_LEFT
     match end:
@@ -56,8 +56,8 @@ def outcome_of(end: RelayEnd, metered: Metered, *, left: bool) -> Outcome:
 
 
 def read_anyway(relay: Relay | None) -> Metered | None:
-    """What was read of a body before a bug of ours broke its exchange; if the bug is in the reading, what can be told
-    from its size alone: what was delivered is never nothing. None: no body had begun."""
+    """The meter's result after a bug of ours ended the exchange. If the meter itself fails, an estimate from the size,
+    since delivered bytes are never free. None: no body had begun."""
     if relay is None:
         return None
     try:
@@ -70,7 +70,7 @@ def read_anyway(relay: Relay | None) -> Metered | None:
 
 
 class OpenExchange:
-    """The open half of an exchange, waiting for its end."""
+    """An opened exchange that is not closed yet."""
 
     def __init__(
         self,
@@ -83,20 +83,20 @@ class OpenExchange:
         reservation: Reservation,
         durable: asyncio.Future[None] | None,
     ) -> None:
-        """`durable`: done when `opened` is."""
+        """`durable`: done when `opened` is durable."""
         self.opened = opened
         self.durable = durable
         self.reservation = reservation
         self.billed = False
-        """something was billed"""
+        """the exchange was billed"""
         self.keeps = 0
-        """longest JSON answer to be kept, in bytes"""
+        """maximum size of a stored JSON answer, in bytes"""
         self.kept: bytes | None = None
-        """that answer"""
+        """the stored answer"""
         self.sent: tuple[Metered, int] | None = None
-        """a plain answer that went, and how many bytes of it"""
+        """the result and the size of an unstreamed answer that was sent"""
         self.traceparent: str | None = None
-        """the request's header, where somebody makes traces"""
+        """the header of the request, if traces are on"""
         self.slot = slot
         self.closed = False
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
@@ -104,11 +104,11 @@ class OpenExchange:
         self._facts = facts
         self._started_at = started_at  # by time.monotonic
         self.model_key = model_key(opened.provider, opened.upstream_model)
-        """what the estimator knows of whoever has the exchange now"""
+        """the estimator's key of the current provider and model"""
 
     def reassign(self, route: Route, attempt: Attempt) -> bool:
-        """Another provider gets it, after this attempt at the one before. What the key pays stays as it was admitted;
-        what it costs us, and what it is estimated by, become the other's. False: that cannot be written, and it stays.
+        """Move it to another provider after this failed attempt. The price of the charge stays as admitted; the
+        price of the cost and the estimator's key change. Returns False, changing nothing, if that cannot be recorded.
         """
         opened = self._reassigned(route, attempt)
         try:
@@ -143,7 +143,7 @@ class OpenExchange:
         first_token_at: float | None = None,
         details: dict[str, Any] | None = None,
     ) -> UsageRecord:
-        """Write the record. Times by `time.monotonic`; `events` and `size` as passed to the client."""
+        """Write the record. Times by `time.monotonic`; `events` and `size`: as sent to the client."""
         assert not self.closed, "an exchange ends once"
         self.closed = True
         read = self._read(outcome, metered, size)
@@ -176,12 +176,12 @@ class OpenExchange:
         return record
 
     def keep(self, body: bytes, answer: Answer) -> None:
-        """A whole JSON answer, in case that it is asked for again."""
+        """Store a whole JSON answer for a repeated request."""
         if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
             self.kept = body
 
     def sending(self, metered: Metered, size: int) -> None:
-        """A plain answer is about to go to the client, so many bytes of it."""
+        """Record that `size` bytes of an unstreamed answer are about to be sent."""
         self.slot.note(metered.evidence, metered.usage, 0)
         self.slot.deliver(0, size)
         self.sent = metered, size
@@ -202,8 +202,8 @@ class OpenExchange:
         )
 
     def _learn(self, metered: Metered) -> float | None:
-        """Teach the estimator from what was reported; the error its own estimate would have had, unless that is known
-        only later. A plain answer says nothing of how a model's streams come: only of its prompts."""
+        """Teach the estimator the reported usage. Returns the error of its estimate, unless that is known only later.
+        An unstreamed answer teaches only prompts, since its text does not come in events."""
         usage = metered.usage
         if usage is None or metered.failed is not None or not metered.complete:
             return None

@@ -1,7 +1,7 @@
-"""What a client learns of its limits: headers on what is served, and refusals that say when to come again.
+"""Rate-limit headers and refusals.
 
-Law: the names and forms are OpenAI's, so that SDKs wait by themselves; where several levels limit the same thing, the
-tightest speaks. Amounts of money are not told.
+Invariants: names and formats are OpenAI's, so that SDKs wait by themselves. If several levels limit the same thing, the
+tightest one is reported. Amounts of money are not disclosed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MINUTE_S, _HOUR_S = 60, 3600
 
 
 def headers(gates: Sequence[LimitCounter], levels: Sequence[LimitLevel]) -> Headers:
-    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`, of what is limited; `levels`: of some of these gates."""
+    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`; `levels`: of some of these counters."""
     if not levels:
         return ()
     bounds = {gate.gate_id: gate for gate in gates}
@@ -42,7 +42,7 @@ def _headers(unit: str, found: Sequence[tuple[int | None, int | None, float]]) -
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: "0s", "120ms", "1.5s", "6m0s", "1h2m3s"."""
+    """In OpenAI's format: "0s", "120ms", "1.5s", "6m0s", "1h2m3s"."""
     if seconds < 1:
         return f"{ceil(seconds * 1000)}ms" if seconds > 0 else "0s"
     if seconds < _MINUTE_S:
@@ -54,7 +54,7 @@ def duration(seconds: float) -> str:
 
 
 def refusal(denied: Denied, gates: Sequence[LimitCounter], *, exceeded_status: int) -> ApiError:
-    """The answer to a request that does not pass. `exceeded_status`: of a spent budget, 402 or 429."""
+    """The error for a request that exceeds a limit. `exceeded_status`: of an exceeded budget, 402 or 429."""
     made = _REFUSALS[denied.why](denied, exceeded_status)
     in_vain = (
         denied.why in (DenialReason.REQUESTS, DenialReason.TOKENS, DenialReason.MONEY) and denied.retry_after_s is None
@@ -64,7 +64,7 @@ def refusal(denied: Denied, gates: Sequence[LimitCounter], *, exceeded_status: i
 
 
 def _spent(_denied: Denied, status: int) -> ApiError:
-    message = "You exceeded your current quota: the budget of this key, its project or its organization is spent."
+    message = "You exceeded your current quota: the budget of this key, its project or its organization is exhausted."
     return ApiError(status, message, kind="insufficient_quota", code="insufficient_quota")
 
 
@@ -84,7 +84,7 @@ def _too_many(_denied: Denied, _status: int) -> ApiError:
 
 
 def _unknown(_denied: Denied, _status: int) -> ApiError:
-    message = "What is left of the budget cannot be found out now. Please try again later."
+    message = "The remaining budget cannot be checked right now. Please try again later."
     return ApiError(503, message, kind="server_error", code="budget_unknown", retry_after_s=1)
 
 

@@ -1,10 +1,10 @@
-"""Moves the bytes of one stream from a provider to a client, and shows them to the meter.
+"""Relays the bytes of one stream from a provider to a client, and passes them to the meter.
 
-Law: for every piece, in the event-loop turn it arrived in: progress is recorded, then the client is written to. The
-meter reads in one look what is like the event before; else afterwards, several pieces at a time, or before where it
-must tell whole events from parts of one. Nothing is re-serialised, nothing waits for the next piece; all that is ever
-held back is one unfinished event that can still turn out to be the usage event we asked for and the client did not.
-A client that does not take a piece at once stops the provider until it has: one read is all that is held per stream.
+Invariants: each piece is recorded as progress and then written to the client, in the event-loop iteration in which it
+arrived. The meter matches events that differ only in their text in one pass; it reads other pieces afterwards, several
+at a time, or first if event boundaries are unclear. Nothing is re-serialised. Only an unfinished event that may be the
+injected usage event is held back. If the client does not take a piece at once, reading from the provider stops; a
+stream buffers one read at most.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class RelayEnd(Enum):
     SHUT_DOWN = auto()
     BUDGET_CUT = auto()
     BUG = auto()
-    """ours: some of it may be missing"""
+    """bytes of the answer may be missing: a bug of ours"""
 
 
 class Upward(Protocol):
-    """The provider's side of a relay, as far as the relay steers it."""
+    """The upstream connection: pause and resume."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
 class Relay:
-    """One stream. `run_on` is the hot path, then `piece`; all else happens a few times per stream."""
+    """One stream. The hot path is `run_on`, then `piece`; all else runs a few times per stream."""
 
     __slots__ = (
         "_beat",
@@ -90,7 +90,7 @@ class Relay:
         on_fold: Callable[[BodyMeter], None] | None = None,
         framing: Framing = SSE,
     ) -> None:
-        """`framing`: of the body, if it is a stream."""
+        """`framing`: None if the body is no stream."""
         self.meter = meter
         self.events = 0
         self.bytes = 0
@@ -99,7 +99,7 @@ class Relay:
         self.paused_at: float | None = None
         self.done: asyncio.Future[RelayEnd] = loop.create_future()
         self.on_fold = on_fold
-        self._beat = framing.beat
+        self._beat = framing.heartbeat
         self._strip = strip
         self._slot = slot
         self._gaps = gaps
@@ -113,17 +113,17 @@ class Relay:
         self._upward: Upward | None = None
 
     def attach(self, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
-        """From here on pieces go to this client, in chunks if it speaks HTTP/1.1."""
+        """Write to this client from now on, in chunks if it supports HTTP/1.1."""
         transport.set_write_buffer_limits(high=0, low=0)  # the kernel's buffer is the one there is; written to at once
         self._transport = transport
         self._chunked = chunked
 
     def steer(self, upward: Upward) -> None:
-        """The provider's side to pause while the client does not read."""
+        """Set the connection to pause while the client does not read."""
         self._upward = upward
 
     def run_on(self, wire: bytes) -> bool:
-        """Pass on some of the body as it came, if it is a chunk for each event and they are like the one before."""
+        """Relay raw bytes if they are one chunk per event and match the previous event. Returns False otherwise."""
         reader = self._run_in_chunks
         if reader is None:
             return False
@@ -135,7 +135,7 @@ class Relay:
         return True
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
-        """Pass on some bytes of the body. `framed`: the same bytes as whole HTTP chunks, if they came so."""
+        """Relay a piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so."""
         found = None if self._run is None else self._run.read(payload)
         if found is not None:
             self._pass_run(found, self._on_wire(payload, framed))
@@ -217,24 +217,24 @@ class Relay:
         self._note()
 
     def _note(self) -> None:
-        """The meter knows more than before."""
+        """Record the new counts of the meter."""
         meter, strip = self.meter, self._strip
         self._unnoted = 0
         self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at
         self._slot.note(meter.evidence, meter.usage, meter.events)
-        run = meter.run if strip is None or strip.idle else None
-        if run is not self._run:
-            self._run = run
+        matcher = meter.matcher if strip is None or strip.idle else None
+        if matcher is not self._run:
+            self._run = matcher
             self._run_in_chunks = None
-            if run is not None and self._chunked and self._transport is not None:
-                self._run_in_chunks = TemplateMatcher(run.run, EACH_A_CHUNK)
+            if matcher is not None and self._chunked and self._transport is not None:
+                self._run_in_chunks = TemplateMatcher(matcher.template, EACH_A_CHUNK)
         if self.on_fold is not None:
             self.on_fold(meter)
 
     def client_full(self) -> None:
-        """The client's write buffer is over its mark: stop reading the provider."""
+        """The client's write buffer is above its high-water mark: stop reading from the provider."""
         if self.paused_at is None and self._upward is not None:
             self.paused_at = monotonic()
             self._upward.pause_reading()
@@ -249,29 +249,29 @@ class Relay:
 
     @property
     def whole(self) -> bool:
-        """What the client has is whole events: one of our own may follow."""
+        """True if the client has received whole events only: an own event may follow."""
         return self._whole
 
     def cut(self, end: RelayEnd) -> None:
-        """Here, between two events: nothing more is read of the provider."""
+        """End the relay between two events; the rest of the answer is not read."""
         if self._upward is not None:
             self._upward.pause_reading()
         self.finish(end)
 
     def heartbeat(self) -> None:
-        """A comment to a waiting client, only between two whole events. It is ours: not counted, not metered."""
+        """Send a comment to a waiting client, only between two whole events. It is neither counted nor metered."""
         beat = self._beat
         if beat and self._transport is not None and self._whole and (self._strip is None or self._strip.idle):
             self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
 
     def detach(self) -> None:
-        """The client is gone: what it got is final; what still comes is only metered."""
+        """The client has disconnected: its delivery is final; further bytes are only metered."""
         self.settle_counts()
         self._transport = self._run_in_chunks = None
         self.client_drained()
 
     def settle_counts(self) -> None:
-        """Make `events` exact: whole events passed on, the stripped one not counted."""
+        """Make `events` exact: whole events relayed, without the stripped one."""
         if self._transport is not None:
             self._fold()
             exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
@@ -279,12 +279,12 @@ class Relay:
             self.events = max(self.events, exact) if struck else exact
 
     def flush(self) -> None:
-        """The provider's body is over: let go of what was held, unless it is the usage event."""
+        """The body has ended: write the held event, unless it is the usage event."""
         if self._strip is not None and self._transport is not None:
             self._write_payload(self._strip.close())
 
     def say(self, event: bytes) -> bool:
-        """Add an event of our own (an error) between two whole events. False if it has no place."""
+        """Add an own event (an error) between two whole events. Returns False within an event."""
         if self._transport is None or not self._whole or not event:
             return False
         self.events += 1
@@ -292,19 +292,19 @@ class Relay:
         return True
 
     def complete(self) -> None:
-        """The provider ended the body properly."""
+        """The body is complete."""
         self.finish(RelayEnd.COMPLETE)
 
     def upstream_error(self) -> None:
-        """The provider's connection or its framing broke. After [DONE] nothing is missing."""
+        """The upstream connection or its framing failed. After [DONE] nothing is missing."""
         self._fold()
         self.finish(RelayEnd.COMPLETE if self.meter.done else RelayEnd.BROKEN)
 
     def internal_error(self) -> None:
-        """A bug of ours struck while a piece was on its way: whatever the meter has read, the client may lack it."""
+        """A bug of ours while a piece was processed: the client may lack it, even if the meter has read it."""
         self.finish(RelayEnd.BUG)
 
     def finish(self, end: RelayEnd) -> None:
-        """The body ended; the first word counts."""
+        """Record how the body ended; only the first call counts."""
         if not self.done.done():
             self.done.set_result(end)

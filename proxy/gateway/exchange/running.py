@@ -1,5 +1,7 @@
-"""What runs now, and what it has come to so far. Law: counts and money only, never a word of a prompt or an answer; the
-numbers of a stream that runs are what would be billed if it ended here, and bind nobody.
+"""Snapshots of running exchanges.
+
+Invariants: counts and money only, no text of a prompt or an answer. The numbers of a running stream are preliminary:
+what would be billed if it ended now.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ REMEMBERED_MAX = 20_000
 
 
 State = Literal["waiting", "streaming", "draining"]
-"""waiting: for the provider's first byte; streaming; draining: the client has left, and the rest is read"""
+"""waiting: for the provider's first byte; streaming; draining: the client has disconnected, the rest is read"""
 
 
 class ExchangeSnapshot(msgspec.Struct, frozen=True):
-    """One exchange that has not ended. Money: nUSD; None: no price is known. Times: Unix seconds."""
+    """A running exchange. Money: nano-dollars; None: unknown price. Times: Unix seconds."""
 
     exchange_id: str
     key_id: str
@@ -43,13 +45,13 @@ class ExchangeSnapshot(msgspec.Struct, frozen=True):
     charge_usd: int | None
     cost_usd: int | None
     node: str | None = None
-    """the proxy that says so, if it is on another machine"""
+    """the reporting proxy, if it is on another machine"""
     heartbeat_age_s: float = 0.0
-    """how long that one has said nothing; before that, its numbers were at most a few seconds old"""
+    """seconds since its last report; its numbers were a few seconds old at most then"""
 
 
 def running(opened: Opened, relay: Relay | None, spending: Spending, *, left: bool) -> ExchangeSnapshot:
-    """As it stands now."""
+    """The current snapshot."""
     if relay is not None:
         relay.settle_counts()
     return snapshot(
@@ -73,7 +75,7 @@ def snapshot(
     node: str | None = None,
     heartbeat_age_s: float = 0.0,
 ) -> ExchangeSnapshot:
-    """What would be billed if it ended with this usage."""
+    """A snapshot with this usage."""
     return ExchangeSnapshot(
         exchange_id=opened.exchange_id,
         key_id=opened.key_id,
@@ -97,23 +99,21 @@ def snapshot(
 
 
 class ExchangeOwners:
-    """Which key the exchanges of this process are of: those that run, and the last ones that ended, which the ledger
-    may not have yet."""
+    """The keys of this process's running exchanges, and of the last ended ones, which may not be in the ledger yet."""
 
     def __init__(self) -> None:
         self._running: dict[str, str] = {}
         self._ended: OrderedDict[str, str] = OrderedDict()
 
     def began(self, exchange_id: str, key_id: str) -> None:
-        """An exchange of this key."""
         self._running[exchange_id] = key_id
 
     def ended(self, exchange_id: str) -> None:
-        """It is over; the oldest of those is forgotten."""
+        """Keep it as an ended one; the oldest ended one is dropped."""
         self._ended[exchange_id] = self._running.pop(exchange_id)
         if len(self._ended) > REMEMBERED_MAX:
             self._ended.popitem(last=False)
 
     def key_of(self, exchange_id: str) -> str | None:
-        """The id of its key; None: not known here."""
+        """The id of its key; None if unknown."""
         return self._running.get(exchange_id) or self._ended.get(exchange_id)

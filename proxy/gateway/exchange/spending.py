@@ -1,7 +1,6 @@
-"""What a stream costs while it runs: its hold grows with it, and where its key wills so it is cut when nothing is left.
+"""The cost of a running stream: raises its reservation, and cuts the stream if its key is set to and nothing is left.
 
-Law: a stream is cut between two events, never within one; the client is told in the stream, and never by a `[DONE]`.
-Whatever it has cost by then is billed.
+Invariants: a stream is cut between two events, with an error event and without `[DONE]`. The cost until then is billed.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from proxy.metering.usage import NO_USAGE, Usage
 
 
 class Spending:
-    """One exchange's. `folded` whenever its meter has read on."""
+    """The spending of one exchange. Call `folded` after each fold of its meter."""
 
     def __init__(self, closing: OpenExchange, estimator: Estimator, *, cuts: bool) -> None:
-        """`cuts`: by its key's policy it ends when nothing is left, instead of going on to its end."""
+        """`cuts`: the stream is cut when the budget is exhausted (policy of the key)."""
         self._closing = closing
         self._reservation = closing.reservation
         self._estimator = estimator
@@ -34,7 +33,7 @@ class Spending:
             closing.reservation.on_short = self._ran_out
 
     def folded(self, meter: BodyMeter, relay: Relay) -> None:
-        """Hold as much as it has cost by now."""
+        """Raise the reservation to the cost so far."""
         if not self._limited:
             return
         self._relay = relay
@@ -45,7 +44,7 @@ class Spending:
             asyncio.get_running_loop().call_soon(self._cut)
 
     def generated(self, meter: BodyMeter) -> int:
-        """Tokens so far, as estimated."""
+        """Estimated completion tokens so far."""
         return self._estimator.completion(
             self._closing.model_key,
             meter.evidence,
@@ -54,7 +53,7 @@ class Spending:
         ).tokens
 
     def usage(self, meter: BodyMeter) -> Usage:
-        """What is reported, or what can be told without."""
+        """The reported usage, or an estimate."""
         reported = meter.usage or NO_USAGE
         prompt, completion = reported.prompt_tokens, reported.completion_tokens
         return structs.replace(

@@ -1,7 +1,7 @@
-"""What goes up, to which provider, and the answer's head that comes back.
+"""The request to a provider, with retries and failover, until the head of an answer.
 
-Law: the target is made of the dialect's path, the route's model and the query names that the dialect lists; nothing
-of a client's path goes up.
+Invariant: the target consists of the dialect's path, the route's model and the query names that the dialect lists; no
+part of the client's path is sent.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
 PassesTo = Callable[[Route, Attempt], bool]
-"""Writes down that another provider has the exchange now, after this attempt; False: that cannot, or must not be."""
+"""Record that another provider gets the exchange after this attempt. Returns False if it must stay."""
 
 
 class UpstreamRequest:
-    """One request, sent to one provider after another, until one of them has it for good. Sent once more to the same
-    without what that provider does not take.
+    """One request, sent to one provider after another until an answer is accepted. It is sent again to the same
+    provider without `include_usage` if that was rejected.
 
-    Another one is asked only where this one gave nothing and no byte has gone to the client: it could not be reached,
-    or it answered 429 or 5xx. Where a request was sent and the connection broke, or the time ran out, it may have been
-    served and billed: that is the end.
+    It fails over only if the provider was unreachable or answered 429 or 5xx, and no byte has gone to the client. If a
+    request was sent and then the connection broke or timed out, it may have been served and billed: it is not retried.
     """
 
     def __init__(
@@ -65,9 +64,9 @@ class UpstreamRequest:
         self.route = route
         self._ports = ports
         self.injected = self._injects()
-        """usage is asked for in the client's stead, and to be taken out of the answer"""
+        """`include_usage` was added; the usage event must be stripped from the answer"""
         self.refusal: bytes | None = None
-        """the body of such a refusal, if it was read here already"""
+        """the body of such an error, if it was read already"""
 
     def _injects(self) -> bool:
         if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
@@ -75,13 +74,13 @@ class UpstreamRequest:
         return self.route.provider.injects(self.route.upstream_model)
 
     def stream_meter(self, framing: Framing) -> StreamMeter:
-        """For the answer, if it is a stream."""
+        """The meter of a streamed answer."""
         route = self.route
         counter = None if route.counter is None else route.counter()
         return self._dialect.stream_meter(framing, route.provider.settings.cumulative, counter)
 
     def wire(self) -> bytes:
-        """The request's bytes."""
+        """The bytes of the request."""
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
         content_type, body = CODECS[self._dialect.request_body].write(document)
@@ -90,8 +89,7 @@ class UpstreamRequest:
         return self.route.provider.request(self._dialect, path, body, more)
 
     async def answer(self, wire: bytes, passes_to: PassesTo) -> Answer:
-        """Send `wire`, and whatever else is to be sent, for an answer that is the exchange's. Raises
-        UpstreamFailedError."""
+        """Send `wire`, with retries and failover, until an answer is accepted. Raises UpstreamFailedError."""
         while True:
             provider = self.route.provider
             began_at = monotonic()
@@ -166,7 +164,7 @@ class UpstreamRequest:
 
 
 def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:
-    """The path that is appended to a provider's base URL, with its query."""
+    """The path and query to append to a provider's base URL."""
     path = dialect.upstream_path
     if NAME in path:
         path = path.replace(NAME, quote(upstream_model, safe="/:@+"))

@@ -1,1 +1,1 @@
-"""The provider's side: connections, health, routing."""
+"""Providers: connections, health, routing."""

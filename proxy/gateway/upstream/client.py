@@ -1,7 +1,7 @@
-"""The provider's side: where requests go, and the pool of connections they go over.
+"""Providers and their connection pool.
 
-Law: a request goes only where the configuration says: no redirects, no proxies from the environment, no cookies.
-Nothing is decompressed. Timeouts are our own. What goes wrong leaves here as `UpstreamFailedError`.
+Invariants: a request goes only to the configured origin: no redirects, no proxies from the environment, no cookies.
+Nothing is decompressed. Failures are raised as `UpstreamFailedError`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HAPPY_EYEBALLS_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where to connect. `tls`: to be verified as this host."""
+    """The address of a provider. `tls`: connect with TLS and verify the certificate for `host`."""
 
     host: str
     port: int
@@ -47,7 +47,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Provider:
-    """One configured provider, with what every request to it has in common made ready."""
+    """A configured provider, with the prepared parts of its requests."""
 
     settings: ProviderSettings
     origin: Origin
@@ -62,7 +62,7 @@ class Provider:
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
-        """Make a provider ready from its settings."""
+        """Create a provider from its settings."""
         parts = urlsplit(settings.base_url)
         tls = parts.scheme == "https"
         origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls)
@@ -83,7 +83,7 @@ class Provider:
         return cls(settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields))
 
     def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
-        """A request's bytes. `path` after the base URL; `more`: further header lines, each with its CRLF."""
+        """The bytes of a request. `path`: after the base URL; `more`: further header lines, each with its CRLF."""
         head = self._heads.get((dialect.name, path))
         if head is None:
             head = self._head(dialect, path)
@@ -98,12 +98,12 @@ class Provider:
             lines.append(_key_line(header, self.secret.decode()))
         return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
-    def speaks(self, dialect: Dialect) -> bool:
-        """Whether requests in this language can go there."""
-        return dialects.speaks(self.settings.dialects, dialect)
+    def supports(self, dialect: Dialect) -> bool:
+        """Whether it accepts requests in this dialect."""
+        return dialects.supports(self.settings.dialects, dialect)
 
     def injects(self, upstream_model: str) -> bool:
-        """Whether usage is asked for in streams whose client did not."""
+        """Whether to add `include_usage` to streams whose client did not set it."""
         mode = self.settings.inject_usage
         return mode == "always" or (mode == "auto" and upstream_model not in self.without_usage)
 
@@ -113,7 +113,7 @@ def _key_line(header: KeyHeader, secret: str) -> str:
 
 
 class Answer:
-    """The head of an answer, and the connection its body comes over: ours until the body has ended, not after."""
+    """The head of an answer, and the connection that delivers its body, in use until the body ends."""
 
     __slots__ = ("_connection", "_turn", "head")
 
@@ -134,7 +134,7 @@ class Answer:
 
     @property
     def encoded(self) -> bool:
-        """The body is compressed, although we asked for it not to be."""
+        """True if the body is compressed, although the request declines that."""
         return self.head.header("content-encoding").lower() not in ("", "identity")
 
     async def read(self, bytes_max: int) -> bytes | None:
@@ -146,22 +146,22 @@ class Answer:
         return collected.done.result()
 
     def close(self) -> None:
-        """Nothing more of it is wanted."""
+        """Discard the rest of the body."""
         if self._ours:
             self._connection.release_or_abort()
 
     def relay_to(self, sink: Sink) -> None:
-        """From here on the body goes to `sink`."""
+        """Send the body to `sink`."""
         assert self._ours, "a body is relayed once"
         self._connection.relay_to(sink)
 
     def pause_reading(self) -> None:
-        """Let the provider wait."""
+        """Stop reading from the socket (backpressure)."""
         if self._ours:
             self._connection.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue reading from the socket."""
         if self._ours:
             self._connection.resume_reading()
 
@@ -172,7 +172,7 @@ class Answer:
 
 
 class _Collector:
-    """A sink that keeps a body."""
+    """A sink that collects a body."""
 
     def __init__(self, bytes_max: int, answer: Answer) -> None:
         self.done: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -194,7 +194,7 @@ class _Collector:
         self._end(b"".join(self._pieces))
 
     def internal_error(self) -> None:
-        """A bug of ours: nothing that came is believed."""
+        """A bug of ours: discard the body."""
         self.upstream_error()
 
     def upstream_error(self) -> None:
@@ -207,17 +207,18 @@ class _Collector:
 
 
 class UpstreamClient:
-    """Connections to all providers. The last one to rest is the first to work again."""
+    """The connection pool of all providers. The most recently used idle connection is taken first."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        """`tls`: what is trusted; default: what the system trusts."""
+        """`tls`: trusted certificates; default: those of the system."""
         self._tls = tls
         self._idle: defaultdict[Origin, list[tuple[float, UpstreamConnection]]] = defaultdict(list)
         self._origins: dict[UpstreamConnection, Origin] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
     async def ask(self, provider: Provider, request: bytes) -> Answer:
-        """Send, and wait for the head of the answer. Raises UpstreamFailedError. Cancelled, it closes what it used."""
+        """Send a request and wait for the head of its answer. Raises UpstreamFailedError. Cancellation closes the
+        connection."""
         connection = self._rested(provider.origin) or await self._connected(
             provider.origin, provider.settings.timeouts.connect_s
         )

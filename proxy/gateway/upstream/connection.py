@@ -1,8 +1,8 @@
-"""One connection to a provider: one request at a time, and its answer's bytes where they are wanted, at once.
+"""One connection to a provider, for one request at a time.
 
-Law: a piece of a body goes to its sink in the call that the event loop made for it; nothing is buffered but what
-comes before there is a sink, and then the socket is paused. The connection is used again only if the answer ended
-exactly where its framing says.
+Invariants: a piece of a body reaches its sink in the same event-loop callback. Only bytes that arrive before the sink
+is set are buffered, and the socket is paused meanwhile. A connection is reused only if the answer ended exactly where
+its framing ends.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ EARLY_BYTES_MAX = 64 * 1024
 
 
 class UpstreamFailedError(Exception):
-    """The provider could not be reached or broke off. Its text names no address and no secret."""
+    """The provider was unreachable or disconnected. The message contains no address and no secret."""
 
 
 class NotSentError(UpstreamFailedError):
-    """Nothing of the request has reached the provider: it cannot have served it."""
+    """No byte of the request reached the provider, so it cannot have served it."""
 
 
 class Sink(Protocol):
-    """Where the pieces of a body go."""
+    """Receives the pieces of a body."""
 
     def run_on(self, wire: bytes) -> bool:
-        """More of a body that comes in chunks, as it came; False if it must be taken apart first, for `piece`."""
+        """Raw bytes of a chunked body. Returns False if they must be decoded and passed to `piece`."""
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
-        """Some of the body; `framed`: the same bytes as whole HTTP chunks, if they came so."""
+        """A piece of the body. `framed`: the same bytes as whole HTTP chunks, if they arrived so."""
 
     def complete(self) -> None:
-        """The body ended properly."""
+        """The body is complete."""
 
     def upstream_error(self) -> None:
-        """The connection or its framing broke before the body's end."""
+        """The connection or its framing failed before the end of the body."""
 
     def internal_error(self) -> None:
-        """A bug of ours struck while a piece was on its way: it may be missing."""
+        """A bug of ours while a piece was processed: it may be missing."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Made by the pool. `ask`, then `relay_to`, then it is back in the pool or closed."""
+    """Created by the pool. `ask`, then `relay_to`; then it returns to the pool or closes."""
 
     def __init__(self, idle: Callable[[UpstreamConnection], None], gone: Callable[[UpstreamConnection], None]) -> None:
         self._idle = idle
@@ -64,18 +64,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._head: bytearray = bytearray()
         self._asked: asyncio.Future[Head] | None = None
         self._reader: ChunkReader | LengthReader | None = None
-        self._chunks: ChunkReader | None = None  # the same, if it is one: the hot path asks nothing twice
+        self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
         self._early: list[bytes] = []
         self._sink: Sink | None = None
         self._keep_alive = False
         self._said_end = False
         self.turn = 0
-        """which exchange it serves; after it was given back, what the last one says no longer counts"""
+        """number of the current checkout; calls with an older number are ignored"""
 
-    # -- what the exchange does
+    # -- called by the exchange
 
     def ask(self, request: bytes) -> asyncio.Future[Head]:
-        """Send a request; the future is the head of its answer, or UpstreamFailedError."""
+        """Send a request. The future resolves to the head of the answer, or fails with UpstreamFailedError."""
         assert self._asked is None, "one request at a time"
         assert self._reader is None, "one request at a time"
         asked = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ class UpstreamConnection(asyncio.Protocol):
         return asked
 
     def relay_to(self, sink: Sink) -> None:
-        """From here on the body goes to `sink`."""
+        """Send the body to `sink`."""
         assert self._sink is None, "a body is relayed once"
         early, self._early = b"".join(self._early), []
         self._sink = sink
@@ -100,53 +100,51 @@ class UpstreamConnection(asyncio.Protocol):
             self._finish_disconnected()
 
     def release_or_abort(self) -> None:
-        """Nothing more of this answer is wanted: if it has not ended, the connection is closed."""
+        """Discard the rest of the answer. Closes the connection if the answer has not ended."""
         self._sink = None
         if self._asked is not None or self._reader is not None:
             self._abort()
 
     def pause_reading(self) -> None:
-        """Let the provider wait."""
+        """Stop reading from the socket (backpressure)."""
         if self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Continue reading from the socket."""
         if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
             self._transport.resume_reading()
 
     @property
     def usable(self) -> bool:
-        """True if it is open and at rest, as far as even the kernel knows.
+        """True if it is open and idle, and the kernel has no unread bytes for it.
 
-        A provider's goodbye may have come since the event loop last looked: a request written then is lost, and must
-        not be sent twice. What was said unasked is nothing to build on either.
+        The provider may have closed it since the last event-loop iteration; a request written then is lost and must
+        not be sent twice. Unsolicited bytes also make it unusable.
         """
         at_rest = self._transport is not None and not self._transport.is_closing() and self._reader is None
         return at_rest and not self._unread.poll(0)
 
     def close(self) -> None:
-        """Close it."""
         if self._transport is not None:
             self._transport.close()
 
-    # -- what the event loop says
+    # -- called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
         sock = transport.get_extra_info("socket")
         if sock is not None:
             self._unread.register(sock.fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the provider."""
+        """Bytes arrived."""
         try:
             self._received(data)
         except Exception:
             if self._sink is not None:
                 self._sink.internal_error()
-            raise  # the event loop says where, and closes the connection
+            raise  # the event loop logs it and closes the connection
 
     def _received(self, wire: bytes) -> None:
         sink = self._sink
@@ -165,14 +163,13 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._asked is not None:
             self._read_head(wire)
         else:
-            self._abort()  # it speaks without being asked
+            self._abort()  # unsolicited bytes
 
     def eof_received(self) -> None:
-        """The provider will send no more; the transport closes itself, and `connection_lost` follows."""
+        """The provider sends no more; the transport closes itself, and `connection_lost` follows."""
         self._said_end = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._transport = None
         self._gone(self)
         if self._reader is None or self._sink is not None:

@@ -1,7 +1,7 @@
-"""What is known of a provider's health: a circuit breaker, and how long it wants to be left alone.
+"""The health of a provider: a circuit breaker, and the time limit of its `Retry-After`.
 
-Law: pure; times by `time.monotonic` are given. It says who is worth asking where there are several; a provider that is
-the only one is asked whatever is known of it. A trial is a time, not a flag: whoever makes it may end unheard.
+Invariants: pure; times by `time.monotonic` are passed in. Health only orders several providers; a single one is always
+used. A trial is a time, not a flag, since a request that makes it may end without a result.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
-# So many failures one after the other are no accident.
+# Consecutive failures that open the breaker.
 FAILURES_MAX = 5
-# A process that restarts is back by then; and one request in this time is what finding out may cost.
+# A restarting provider is usually back by then; one request per period is spent on trials.
 OPEN_S = 10.0
-# A provider that names a longer time (a daily quota) is asked again after an hour: somebody may have paid.
+# A longer Retry-After (such as a daily quota) is cut to an hour: the quota may have been raised.
 REST_S_MAX = 3600.0
 
 
 class BreakerState(StrEnum):
-    """Of the breaker."""
+    """The states of a provider's circuit breaker; the values are a metric's labels."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
-    """it was open for long enough: one request may try"""
+    """the open time is over: one trial request is allowed"""
 
 
 class Health:
-    """Of one provider, as this process sees it."""
+    """The health of one provider, as observed by this process."""
 
     __slots__ = ("_failures", "_open_until", "_rests_until")
 
@@ -38,41 +38,41 @@ class Health:
         self._rests_until = 0.0
 
     def state(self, now: float) -> BreakerState:
-        """Of the breaker; what the provider asks for is not in it."""
+        """The state of the breaker; `Retry-After` has no influence."""
         if self._failures < FAILURES_MAX:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now < self._open_until else BreakerState.HALF_OPEN
 
     def away_s(self, now: float) -> float:
-        """How long it is not to be asked; 0: it can be."""
+        """Seconds until it is available; 0: now."""
         until = self._rests_until if self._failures < FAILURES_MAX else max(self._rests_until, self._open_until)
         return max(0.0, until - now)
 
     def asked(self, now: float) -> None:
-        """It is being asked: while the breaker is not closed, by nobody else for a while."""
+        """A request is sent. Unless the breaker is closed, this is the trial, and it stays open for others."""
         if self._failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def answered(self) -> None:
-        """It answered, and not that it is broken."""
+        """It answered without a server error."""
         self._failures = 0
 
     def failed(self, now: float) -> None:
-        """It could not be reached, broke off before it answered, was silent, or answered 5xx."""
+        """It was unreachable, disconnected or timed out before an answer, or answered 5xx."""
         self._failures += 1
         if self._failures >= FAILURES_MAX:
             self._open_until = now + OPEN_S
 
     def rests(self, now: float, for_s: float) -> None:
-        """It wants to be left alone for so long."""
+        """It sent a `Retry-After` of `for_s` seconds."""
         self._rests_until = max(self._rests_until, now + min(for_s, REST_S_MAX))
 
 
 def retry_after_s(value: str, unix_now: float) -> float | None:
-    """Seconds that a `Retry-After` header means, in digits or as a date; None: it is neither."""
+    """The seconds of a `Retry-After` header, given as digits or a date; None if it is neither."""
     text = value.strip()
     if text.isascii() and text.isdigit():
-        return float(text[:9])  # 30 years; a longer number of digits is no time
+        return float(text[:9])  # 30 years; bounds the conversion
     try:
         at = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -1,5 +1,6 @@
-"""Which provider a model name leads to. Law: resolved from the configuration, and among several providers of a model
-from who is well. Pure: chance and time are given.
+"""Maps a model name to its providers.
+
+Invariants: the configuration decides, and among several providers their health. Pure: time and randomness are given.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ from proxy.gateway.upstream.client import Provider
 from proxy.metering.dialect import Dialect
 from proxy.metering.tokenizer_feed import TokenCounter
 
-# Names passed on by "*" are remembered ; a client that invents names must not fill the memory.
+# Bounds the cache of names that match a pattern: a client may invent names.
 PASSED_NAMES_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a model name leads, and at what price."""
+    """A provider of a model, with its price and its alternatives."""
 
     provider: Provider
     upstream_model: str
     prices: Callable[[float], tuple[Price | None, Price | None]]
-    """Unix time → what the key's owner is billed, and what the provider charges us; None where no price is known"""
+    """Unix time → (price of the charge to the key's owner, price of the cost at the provider); None: unknown"""
     completion_tokens_max: int | None = None
-    """of one answer; None: not known"""
+    """per answer; None: unknown"""
     weight: int | None = None
-    """its share of the requests, among the model's others; None: they have an order"""
+    """relative share of the model's requests; None: providers are used in order"""
     others: tuple[Route, ...] = ()
-    """who else can answer, should this provider not: in the order in which they are asked"""
+    """the providers to fail over to, in order"""
     counter: Callable[[], TokenCounter] | None = None
-    """makes what counts the tokens of one stream; None: nothing does"""
+    """creates the tokenizer counter of one stream; None: no tokenizer"""
 
 
 class Models:
-    """The models a client can ask for."""
+    """The models that clients can request."""
 
     def __init__(self, named: Mapping[str, Route], passed: Callable[[str], Route | None]) -> None:
-        """`passed` makes the route of a name that is not configured itself; None where no pattern takes it."""
+        """`passed` creates the route of a name that matches a pattern; None if none matches."""
         self._named = dict(named)
         self._passed = passed
         self._remembered: dict[str, Route] = {}
 
     def route(self, model: str) -> Route | None:
-        """Where `model` leads; None if nowhere."""
+        """The route of `model`; None if there is none."""
         known = self._named.get(model) or self._remembered.get(model)
         if known is not None:
             return known
@@ -55,7 +56,7 @@ class Models:
         return passed
 
     def listed(self, key: ApiKey) -> Iterable[tuple[str, str]]:
-        """(name, provider) of every model `key` may use, as far as names are known."""
+        """(name, provider) of every known model that `key` may use."""
         for name, route in sorted(self._named.items()):
             if key.allows(name):
                 yield name, route.provider.settings.name
@@ -65,18 +66,18 @@ class Models:
 
 
 def supporting(route: Route, dialect: Dialect) -> Route | None:
-    """The same with those of its providers that speak a language, in their order; None: none of them does."""
+    """Keep only providers that support `dialect`, in order. Returns None if none does."""
     if not route.others:
-        return route if route.provider.speaks(dialect) else None
-    ways = [one for one in (route, *route.others) if one.provider.speaks(dialect)]
+        return route if route.provider.supports(dialect) else None
+    ways = [one for one in (route, *route.others) if one.provider.supports(dialect)]
     return replace(ways[0], others=tuple(ways[1:])) if ways else None
 
 
 def by_health(route: Route, now: float, chance: Callable[[], float]) -> Route | float:
-    """Whom to ask first, and in what order the others: those that are well, as the model has them, or drawn by weight.
-    Where nobody is, in how many seconds the first of them will be.
+    """Keep only available providers, in configured order or in an order drawn by weight. If none is available, returns
+    the seconds until the first one is.
 
-    `now`: by `time.monotonic`. `chance`: from [0, 1), each time anew.
+    `now`: by `time.monotonic`. `chance`: returns a random number from [0, 1).
     """
     ways = (route, *route.others)
     away = [one.provider.health.away_s(now) for one in ways]
@@ -88,7 +89,7 @@ def by_health(route: Route, now: float, chance: Callable[[], float]) -> Route | 
 
 
 def weighted_order(ways: Sequence[Route], chance: Callable[[], float]) -> list[Route]:
-    """All of them, in an order drawn by weight: each is first as often as its share says; so, too, among the rest."""
+    """A random order of all routes: each position is drawn by weight from the remaining ones."""
     left = list(ways)
     order: list[Route] = []
     while left:

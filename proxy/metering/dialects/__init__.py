@@ -1,4 +1,4 @@
-"""Every wire language that is spoken here. Law: a closed list; what is not on it is refused."""
+"""All supported dialects. Invariant: the list is closed; a request in any other dialect is rejected."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ DIALECTS: tuple[Dialect, ...] = (
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))
-"""What all dialects of one API are called together."""
+"""names of the APIs that the dialects belong to"""
 
-WORDS = (*FAMILIES, *(dialect.name for dialect in DIALECTS))
-"""What can be said of a provider: that it speaks a family, or one dialect."""
+DIALECT_NAMES = (*FAMILIES, *(dialect.name for dialect in DIALECTS))
+"""the values of a provider's `dialects`: a family, or one dialect"""
 
 
-def speaks(words: tuple[str, ...], dialect: Dialect) -> bool:
-    """Whether one of `words` means `dialect`."""
-    return dialect.name in words or dialect.name.partition(".")[0] in words
+def supports(names: tuple[str, ...], dialect: Dialect) -> bool:
+    """Whether `names`, of families or dialects, include `dialect`."""
+    return dialect.name in names or dialect.name.partition(".")[0] in names

@@ -1,1 +1,1 @@
-"""Token counts that nobody reported, and what they are learned from. Pure."""
+"""Estimates of unreported token counts, learned from reported ones. Pure."""

@@ -1,7 +1,7 @@
-"""What one model's answers say: tokens for each counter, how far off that is, and what it never streams.
+"""Estimates the completion tokens of a model: tokens per counter, the expected error, and hidden reasoning.
 
-Law: where a provider sends one token per event the events are counted, and where it sends more in one the characters:
-each answer tells by itself which it is, by its characters per event. What each is worth is learned for each model.
+Invariants: answers with one token per event are estimated by events, answers with longer events by characters; the
+characters per event of each answer decide. The weights are learned per model.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Sequence
 from proxy.metering.estimator.regression import Errors, RecursiveLeastSquares, Weight
 from proxy.metering.usage import Evidence, Usage
 
-# Characters of one token, as most tokenizers cut English; of tool calls, which are JSON.
+# Characters per token, as of most tokenizers in English; and in tool calls, which are JSON.
 _LATIN_PER_TOKEN, _OTHER_PER_TOKEN, _TOOL_PER_TOKEN, _WIDE_TOKENS = 4.4, 2.2, 3.4, 0.8
-# Tokens per event, by the characters: up to the first it is one, and from the second the characters tell.
+# Tokens per event by its characters: up to the first value events are counted, from the second one characters.
 _TEXT_SINGLE, _TEXT_JOINED = 1.35, 1.85
 _TOOL_SINGLE, _TOOL_JOINED = 1.0, 2.5
 
-# One for each counter, from 508 recorded streams of 62 models without hidden reasoning; rounded.
+# One per counter, from 508 recorded streams of 62 models without hidden reasoning; rounded.
 BELIEFS = (
     Weight(1.0, 2.6, least=0.0, most=100.0),  # the answer: role, stop and template tokens
     Weight(1.0, 0.13, least=0.5, most=4.0),  # text events of one token
-    Weight(1.25, 0.4, least=0.3, most=5.0),  # tokens of text by its characters, where events hold several
+    Weight(1.25, 0.4, least=0.3, most=5.0),  # tokens of text by its characters, if events have several tokens
     Weight(1.0, 0.15, least=0.5, most=4.0),  # tool events of one token
     Weight(1.0, 0.4, least=0.3, most=4.0),  # tokens of tool calls by their characters
-    Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the frame around each, and its name in one event
-    Weight(13.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the frame around all of them
+    Weight(9.0, 10.0, least=-3.0, most=300.0),  # tool calls: the template around each, and its name in one event
+    Weight(13.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the template around all of them
     Weight(0.0, 0.25, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
-    # What is counted above already, and may be worth more or less than it was counted as:
-    Weight(0.0, 0.3, least=-2.0, most=2.0),  # blanks: about one for each word
+    # Corrections to what is counted above:
+    Weight(0.0, 0.3, least=-2.0, most=2.0),  # blanks: about one per word
     Weight(0.0, 0.3, least=-2.0, most=2.0),  # digits and punctuation
     Weight(0.0, 0.8, least=-2.0, most=4.0),  # Latin letters with marks
     Weight(0.0, 0.5, least=-2.0, most=4.0),  # Greek, Cyrillic
@@ -40,34 +40,34 @@ BELIEFS = (
     Weight(0.0, 0.8, least=-2.0, most=4.0),  # hangul
 )
 
-# What the priors miss by, on average, on recorded traffic.
+# The mean error of the priors on recorded traffic.
 ERROR_PRIOR = 0.2
-# Older answers than about this many are forgotten.
+# Number of remembered answers.
 _MEMORY = 200.0
-# Reported reasoning is hidden, not streamed, where it is this much more than the streamed reasoning would be.
+# Reported reasoning counts as hidden if it exceeds the streamed reasoning by this factor and number.
 _HIDDEN_FACTOR, _HIDDEN_MIN = 1.5, 8.0
-# An answer shorter than usual has at least this share of the usual hidden reasoning, which comes first; a longer one
-# has more in proportion, up to the second.
+# A short answer has at least this share of the usual hidden reasoning, which comes first; a longer one has more in
+# proportion, up to the second factor.
 _HIDDEN_LEAST, _HIDDEN_MOST = 0.8, 20.0
-# One answer counts with no more hidden tokens than this many times the usual ones and this many.
+# Upper bound of the hidden tokens learned from one answer: this many times the usual ones plus this many.
 _HIDDEN_STEP, _HIDDEN_FIRST = 10.0, 1000.0
-# Models of this name, whoever provides them, count as much as this many answers of the model itself.
+# Answers of the same model name at other providers weigh as much as this many of the model itself.
 _NAMESAKES = 2.0
-# Models that reason and stream little of it, unless they are told not to, whoever provides them; until so many answers
-# of the name told what they hide.
+# Model names known to hide reasoning by default, at any provider; used until so many answers of the name have reported
+# it.
 _HIDES = re.compile(r"o[1-9](-|$)|gpt-5(?!.*-chat)|gemini-(2\.5-(pro|flash(?!-lite))|[3-9])|grok-4(?!.*non-reasoning)")
-_ENOUGH_TOLD = 5
-# Hidden tokens are this uncertain: within one model they differ several times over.
+_ENOUGH_REPORTS = 5
+# Relative error of hidden tokens, which vary several times over within one model.
 _HIDDEN_ERROR = 0.5
-# What such a model's estimate misses by before any told: nearly all of its tokens may be hidden.
+# Error for such a model before any report: nearly all of its tokens may be hidden.
 _HIDES_ERROR = 0.9
 
 
 def counters(evidence: Evidence) -> list[float]:
-    """What BELIEFS are about, in their order."""
+    """The counters of BELIEFS, in their order."""
     latin, wide, other = evidence.chars_latin, evidence.chars_wide, evidence.chars_other
     chars, tool_chars, calls = latin + wide + other, evidence.tool_chars, evidence.tool_calls
-    # An event that repeats what was before it is no token: there are no more tokens of one event than characters.
+    # A repeated event is no token: there are no more one-token events than characters.
     events = chars if evidence.text_events > chars else evidence.text_events
     tool_events = tool_chars if evidence.tool_events > tool_chars else evidence.tool_events
     by_chars = latin / _LATIN_PER_TOKEN + wide * _WIDE_TOKENS + other / _OTHER_PER_TOKEN
@@ -87,7 +87,7 @@ def counters(evidence: Evidence) -> list[float]:
 
 
 def _joined(tokens: float, events: int, single: float, joined: float) -> float:
-    """How far the characters are to be believed, not the events: 0 to 1."""
+    """The weight of the characters against the events, 0 to 1."""
     if not events:
         return 1.0
     share = (tokens / events - single) / (joined - single)
@@ -95,7 +95,7 @@ def _joined(tokens: float, events: int, single: float, joined: float) -> float:
 
 
 class Hidden:
-    """Sums over answers: how many tokens were billed but never streamed, and how many were streamed."""
+    """Sums over answers: tokens billed but not streamed, and streamed tokens."""
 
     __slots__ = ("answers", "hidden", "visible")
 
@@ -103,7 +103,7 @@ class Hidden:
         self.answers, self.hidden, self.visible = answers, hidden, visible
 
     def learn(self, hidden: float, visible: float) -> None:
-        """From an answer that told its reasoning."""
+        """Learn from an answer that reported its reasoning."""
         usual = self.hidden / self.answers if self.answers else 0.0
         kept = 1.0 if self.answers < _MEMORY else 1 - 1 / _MEMORY
         self.answers = self.answers * kept + 1
@@ -111,7 +111,7 @@ class Hidden:
         self.visible = self.visible * kept + visible
 
     def tokens(self, visible: float) -> float:
-        """Hidden tokens of an answer with so many visible ones."""
+        """Expected hidden tokens of an answer with `visible` streamed ones."""
         if not self.hidden:
             return 0.0
         longer = visible * self.answers / self.visible
@@ -123,7 +123,7 @@ class Hidden:
 
     @staticmethod
     def is_row(row: Sequence[float]) -> bool:
-        """True if these can be sums. The numbers are finite."""
+        """True if the finite numbers of `row` are possible sums."""
         if len(row) != 3:
             return False
         answers, hidden, visible = row
@@ -131,79 +131,79 @@ class Hidden:
         return fits and (answers > 0 or hidden == 0)
 
 
-def may_hide(name: str, told: float) -> bool:
-    """True if models of this name are known to hide reasoning, though so few answers told how much."""
-    return told < _ENOUGH_TOLD and _HIDES.match(name) is not None
+def may_hide(name: str, reports: float) -> bool:
+    """True if this model name is known to hide reasoning and too few answers have reported how much."""
+    return reports < _ENOUGH_REPORTS and _HIDES.match(name) is not None
 
 
 def hidden_tokens(own: Hidden, named: Hidden, visible: float) -> float:
-    """By what the model did, and models of its name did elsewhere."""
+    """Expected hidden tokens, from the model itself and its name at other providers."""
     both = own.answers + _NAMESAKES
     return (own.answers * own.tokens(visible) + _NAMESAKES * named.tokens(visible)) / both
 
 
 def hidden_of(evidence: Evidence, usage: Usage) -> float:
-    """Tokens that `usage` counts as completion and that cannot be in what was streamed; at least one is left."""
+    """Tokens in the completion of `usage` that cannot have been streamed; at least one token remains visible."""
     reasoning, completion = usage.reasoning_tokens or 0, usage.completion_tokens or 0
-    seen = evidence.reasoning_chars / _LATIN_PER_TOKEN
-    if reasoning <= _HIDDEN_FACTOR * seen + _HIDDEN_MIN or reasoning > completion:
+    streamed = evidence.reasoning_chars / _LATIN_PER_TOKEN
+    if reasoning <= _HIDDEN_FACTOR * streamed + _HIDDEN_MIN or reasoning > completion:
         return 0.0
     if (usage.total_tokens or 0) >= (usage.prompt_tokens or 0) + completion + reasoning:
-        return 0.0  # it counts reasoning beside completion, not in it
-    return min(reasoning - seen, completion - 1.0)
+        return 0.0  # reasoning is counted beside the completion, not in it
+    return min(reasoning - streamed, completion - 1.0)
 
 
 def shown_error(learned: float, hidden_share: float | None) -> float:
-    """Typical relative error of an estimate, if that share of it is hidden; None: nothing is."""
+    """Typical relative error of an estimate with this hidden share; None: the model hides nothing."""
     if hidden_share is not None:
         learned = max(learned, hidden_share * _HIDDEN_ERROR or _HIDES_ERROR)
     return round(learned, 4)
 
 
 class Completions:
-    """One model: its regression, its mean error, its hidden reasoning."""
+    """The regression, mean error and hidden reasoning of one model."""
 
-    __slots__ = ("errors", "hidden", "ridge")
+    __slots__ = ("errors", "hidden", "regression")
 
     def __init__(self) -> None:
-        self.ridge = RecursiveLeastSquares(BELIEFS)
+        self.regression = RecursiveLeastSquares(BELIEFS)
         self.hidden = Hidden()
         self.errors = Errors()
 
     def visible(self, counted: Sequence[float]) -> float:
-        """Tokens of what was streamed, at least one."""
-        tokens = self.ridge.tokens(counted)
+        """Estimated streamed tokens, at least one."""
+        tokens = self.regression.tokens(counted)
         return 1.0 if tokens < 1.0 else tokens
 
     def expected_error(self, hidden_share: float | None) -> float:
-        """Typical relative error, if that share of an estimate is hidden; None: nothing is."""
+        """Typical relative error of an estimate with this hidden share; None: the model hides nothing."""
         return shown_error(self.errors.expected(ERROR_PRIOR), hidden_share)
 
     def learn(self, evidence: Evidence, usage: Usage, named: Hidden) -> float:
-        """From an answer with completion tokens. Returns the relative error of the estimate before: 0.1 = 10 % high."""
+        """Learn from an answer with completion tokens. Returns the relative error of its estimate: 0.1 = 10 % high."""
         tokens = usage.completion_tokens or 1
         counted = counters(evidence)
-        said = self.visible(counted)
-        error = (said + hidden_tokens(self.hidden, named, said)) / tokens - 1
+        estimate = self.visible(counted)
+        error = (estimate + hidden_tokens(self.hidden, named, estimate)) / tokens - 1
         hidden = hidden_of(evidence, usage)
-        self.ridge.learn(counted, tokens - hidden)
+        self.regression.learn(counted, tokens - hidden)
         self.hidden.learn(hidden, tokens - hidden)
         named.learn(hidden, tokens - hidden)
         self.errors.learn(error, tokens)
         return error
 
     def row(self) -> list[float]:
-        """Everything learned, for `restored`."""
-        return [*self.errors.row(), *self.hidden.row(), *self.ridge.row()]
+        """The learned state, for `restored`."""
+        return [*self.errors.row(), *self.hidden.row(), *self.regression.row()]
 
     @classmethod
     def restored(cls, row: Sequence[float]) -> Completions | None:
-        """From `row`; None if that cannot be one."""
+        """The inverse of `row`; None if it is invalid."""
         if len(row) < 5 or not all(math.isfinite(value) for value in row):
             return None
-        ridge, errors = RecursiveLeastSquares.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
-        if ridge is None or errors is None or not Hidden.is_row(row[2:5]):
+        regression, errors = RecursiveLeastSquares.restored(BELIEFS, row[5:]), Errors.restored(row[:2])
+        if regression is None or errors is None or not Hidden.is_row(row[2:5]):
             return None
-        found = cls()
-        found.errors, found.hidden, found.ridge = errors, Hidden(*row[2:5]), ridge
-        return found
+        model = cls()
+        model.errors, model.hidden, model.regression = errors, Hidden(*row[2:5]), regression
+        return model

@@ -1,9 +1,9 @@
-"""Token counts that no provider reported, from counters alone; and the reading that says which is which.
+"""Estimates unreported token counts, and combines them with reported ones into a `Reading`.
 
-Law: a reported number is never replaced. An estimate is a prior until a model's streams with usage teach otherwise, by
-one small regression of completions (`completion`), one of prompts (`prompts`), and, where a tokenizer counts, one of
-what it counts (`tokenized`). It is capped by what the request allowed and by the bytes seen, and it is never 0 where
-something was generated. Equal state and evidence give equal numbers.
+Invariants: a reported number is never replaced. Each model starts with a prior and learns from its streams with usage,
+by small regressions for completions (`completion`), prompts (`prompts`) and tokenizer counts (`tokenized`). An estimate
+is capped by the request's limit and the received bytes, and is never 0 if output was generated. Equal state and
+evidence give equal numbers.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from proxy.metering.meter import Metered
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 VERSION = "ridge-2"
-# Where a tokenizer counted what was streamed.
+# The tokenizer's count of the streamed text.
 TOKENIZED = "tokenizer-1"
-# Where the provider said how much it had generated so far: its own count, of an answer that was cut.
+# The provider's running count of a truncated answer.
 RUNNING_COUNT = "running-count"
 
-# Models remembered; beyond it the one learned from longest ago is forgotten. "*" routes pass any name on.
+# Number of remembered models; the one learned from longest ago is dropped. Clients may use any name on "*" routes.
 MODELS_MAX = 1000
-# What is only told by the request: how an image or a voice comes out in tokens, nobody knows before.
+# Error of a count that follows from the request alone: the tokens of an image or of speech vary.
 _ASKED_ERROR = 0.5
 
 
 class Estimate(msgspec.Struct, frozen=True, gc=False):
-    """Tokens, and how far off such an estimate typically is (0.1 = 10 %)."""
+    """Tokens, and the typical relative error of the estimate (0.1 = 10 %)."""
 
     tokens: int
     expected_error: float
     capped: bool = False
-    """the estimate was higher than what was possible"""
+    """the estimate exceeded its upper bound"""
     hidden: int | None = None
-    """the part of `tokens` that was never streamed, by what models of this name did before (0: none told how much);
-    None: this one is not known to hide any"""
+    """the part of `tokens` that was not streamed, learned from models of this name (0: amount unknown yet); None: the
+    model is not known to hide reasoning"""
 
 
 _NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), TokenizedEstimate()
 
 
 class Estimator:
-    """Estimates, and learns from every answer that reported. Models are named `provider/upstream_model`."""
+    """Estimates, and learns from every reported usage. Models are named `provider/upstream_model`."""
 
     VERSION = VERSION
 
@@ -57,7 +57,7 @@ class Estimator:
 
     def __init__(self) -> None:
         self._completions: dict[str, Completions] = {}
-        self._named: dict[str, Hidden] = {}  # by the model's own name, whoever provides it
+        self._named: dict[str, Hidden] = {}  # by the model's own name, at any provider
         self._prompts: dict[str, Prompts] = {}
         self._tokenized: dict[str, TokenizedEstimate] = {}
 
@@ -70,17 +70,17 @@ class Estimator:
         bytes_seen: int,
         counted: int | None = None,
     ) -> Estimate:
-        """Tokens generated. A streamed token needs at least one byte; without evidence there are none.
+        """Completion tokens: at most one per received byte beside hidden ones, and 0 without evidence.
 
-        `counted`: tokens of what was streamed, by a tokenizer; None or 0: by the counters alone.
+        `counted`: the tokenizer's count of the streamed text; None or 0: estimate by the counters.
         """
         model = self._completions.get(model_key, _NO_ANSWERS)
         if evidence.empty:
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
             return Estimate(0, model.expected_error(hidden), hidden=hidden)
-        told = self._tokenized.get(model_key, _NO_COUNTS) if counted else None
-        visible = told.visible(evidence, counted) if told and counted else model.visible(counters(evidence))
-        expected_error = (told or model).expected_error
+        tokenized = self._tokenized.get(model_key, _NO_COUNTS) if counted else None
+        visible = tokenized.visible(evidence, counted) if tokenized and counted else model.visible(counters(evidence))
+        expected_error = (tokenized or model).expected_error
         hidden = self._hidden(model_key, model, visible)
         unseen = hidden or 0
         likely = round(visible) + unseen
@@ -93,7 +93,7 @@ class Estimator:
         return Estimate(tokens, expected_error(unseen / tokens), capped=tokens < likely, hidden=unseen)
 
     def _hidden(self, model_key: str, model: Completions, visible: float) -> int | None:
-        """Tokens that were generated beside so many visible ones and never streamed; None: none, as far as is known."""
+        """Hidden tokens of an answer with `visible` streamed ones; None: the model is not known to hide any."""
         name = _name(model_key)
         named = self._named.get(name, _NO_NAMESAKES)
         if named.hidden or model.hidden.hidden:
@@ -105,11 +105,11 @@ class Estimator:
         return self._prompts.get(model_key, _NO_PROMPTS).tokens(prompt)
 
     def prompt_error(self, model_key: str) -> float:
-        """How far off a prompt's estimate typically is."""
+        """Typical relative error of a prompt estimate."""
         return self._prompts.get(model_key, _NO_PROMPTS).expected_error()
 
     def learn(self, model_key: str, *, evidence: Evidence, prompt: PromptEvidence | None, usage: Usage) -> float | None:
-        """From an answer that reported `usage`: the relative error that its estimate would have had, or None."""
+        """Learn from an answer that reported `usage`. Returns the relative error of its estimate, or None."""
         if prompt is not None and usage.prompt_tokens:
             _kept(self._prompts, model_key, Prompts).learn(prompt, usage.prompt_tokens)
         if evidence.empty or not usage.completion_tokens:
@@ -118,19 +118,19 @@ class Estimator:
         return model.learn(evidence, usage, _kept(self._named, _name(model_key), Hidden))
 
     def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: int) -> float | None:
-        """Beside `learn`, where a tokenizer counted so many: the relative error of the estimate by that, or None."""
+        """Learn from the tokenizer's count, beside `learn`. Returns the relative error of its estimate, or None."""
         if evidence.empty or not usage.completion_tokens or not counted:
             return None
         tokenized = _kept(self._tokenized, model_key, TokenizedEstimate)
         visible = tokenized.visible(evidence, counted)
         unseen = self._hidden(model_key, self._completions.get(model_key, _NO_ANSWERS), visible) or 0
         error = (visible + unseen) / usage.completion_tokens - 1
-        seen = usage.completion_tokens - hidden_of(evidence, usage)
-        tokenized.learn(evidence, counted, visible=seen, billed=usage.completion_tokens, error=error)
+        streamed = usage.completion_tokens - hidden_of(evidence, usage)
+        tokenized.learn(evidence, counted, visible=streamed, billed=usage.completion_tokens, error=error)
         return error
 
     def export(self) -> dict[str, Any]:
-        """What was learned, as plain JSON values for `restore`."""
+        """The learned state as plain JSON values, for `restore`."""
         return {
             "version": VERSION,
             "completions": {key: model.row() for key, model in self._completions.items()},
@@ -141,7 +141,7 @@ class Estimator:
 
     @classmethod
     def restore(cls, exported: object) -> Estimator:
-        """From `export`. What cannot be read, or was learned by another version, is left out."""
+        """The inverse of `export`. Skips invalid rows, and state of another version."""
         estimator = cls()
         if isinstance(exported, Mapping) and exported.get("version") == VERSION:
             estimator._completions = _restored(exported.get("completions"), Completions.restored)
@@ -155,7 +155,7 @@ _T = TypeVar("_T")
 
 
 def _kept(models: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
-    """What is known of `key`, moved to the young end; the oldest goes when there are too many."""
+    """The state of `key`, moved to the most recent end; drops the oldest one beyond MODELS_MAX."""
     model = models.pop(key, None)
     if model is None:
         model = new()
@@ -166,14 +166,14 @@ def _kept(models: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
 
 
 def _name(model_key: str) -> str:
-    """The model's own name: `a/openai/gpt-5-mini` and `b/gpt-5-mini` are of one name."""
+    """The model's own name, the same for `a/openai/gpt-5-mini` and `b/gpt-5-mini`."""
     return model_key.rpartition("/")[2]
 
 
 def _restored(exported: object, read: Callable[[list[float]], _T | None]) -> dict[str, _T]:
     rows = exported.items() if isinstance(exported, Mapping) else ()
-    found = ((key, read(row)) for key, row in rows if isinstance(key, str) and _is_row(row))
-    good = [(key, model) for key, model in found if model is not None]
+    models = ((key, read(row)) for key, row in rows if isinstance(key, str) and _is_row(row))
+    good = [(key, model) for key, model in models if model is not None]
     return dict(good[-MODELS_MAX:])
 
 
@@ -186,7 +186,7 @@ def _restored_hidden(row: list[float]) -> Hidden | None:
 
 
 def _counted(metered: Metered, completion_tokens_max: int | None) -> Estimate | None:
-    """What the provider had counted by the last event that came; None where it had not."""
+    """The provider's running count of the last event as an estimate; None if there is none."""
     so_far = metered.completion_so_far
     if not so_far:
         return None
@@ -205,21 +205,21 @@ def reading(
     accepted: bool = False,
     asked: Usage = NO_USAGE,
 ) -> Reading:
-    """What an exchange used. Reported numbers stay as reported; what is missing beside them is estimated: by the
-    provider's own count so far, where there is one, which knows hidden reasoning, too; and by what the request itself
-    tells (`asked`) where an answer shows nothing.
+    """The usage of an exchange. Reported numbers are kept. Missing ones are estimated: by the provider's running count,
+    which includes hidden reasoning, if there is one; else by the estimator; by `asked`, the usage that follows from the
+    request, if the answer shows nothing.
 
-    `accepted`: the provider took the request, so that a prompt was used even if nothing was generated. Without it,
-    no usage and no evidence is NOTHING.
+    `accepted`: the provider accepted the request, so its prompt was used even if nothing was generated. Otherwise an
+    exchange without usage and evidence is NOTHING.
     """
     usage = metered.usage or NO_USAGE
     if usage.in_other_units or (usage.prompt_tokens is not None and usage.completion_tokens is not None):
         return Reading(usage, UsageSource.REPORTED, service_tier=metered.service_tier)
     if usage.reported_nothing and metered.evidence.empty and not accepted:
         return NOTHING
-    told = usage.completion_tokens is not None
-    so_far = None if told else _counted(metered, completion_tokens_max)
-    counted = metered.counter.total() if metered.counter and not told and so_far is None else None
+    reported = usage.completion_tokens is not None
+    so_far = None if reported else _counted(metered, completion_tokens_max)
+    counted = metered.counter.total() if metered.counter and not reported and so_far is None else None
     estimate = so_far or estimator.completion(
         model_key,
         metered.evidence,
@@ -228,10 +228,10 @@ def reading(
         counted=counted,
     )
     prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
-    made = estimate.tokens or asked.completion_tokens or 0
-    completion_tokens = made if usage.completion_tokens is None else usage.completion_tokens
-    guessed = estimate.tokens < completion_tokens == asked.completion_tokens
-    likely = estimator.prompt_error(model_key) if told else estimate.expected_error
+    estimated = estimate.tokens or asked.completion_tokens or 0
+    completion_tokens = estimated if usage.completion_tokens is None else usage.completion_tokens
+    from_request = estimate.tokens < completion_tokens == asked.completion_tokens
+    expected_error = estimator.prompt_error(model_key) if reported else estimate.expected_error
     return Reading(
         structs.replace(
             _filled(usage, asked),
@@ -241,14 +241,14 @@ def reading(
         ),
         UsageSource.ESTIMATED,
         estimator=RUNNING_COUNT if so_far else TOKENIZED if counted else VERSION,
-        expected_error=max(likely, _ASKED_ERROR) if guessed else likely,
+        expected_error=max(expected_error, _ASKED_ERROR) if from_request else expected_error,
         service_tier=metered.service_tier,
-        capped=estimate.capped and not told,
-        hidden_tokens=None if told else estimate.hidden,
+        capped=estimate.capped and not reported,
+        hidden_tokens=None if reported else estimate.hidden,
     )
 
 
 def _filled(usage: Usage, asked: Usage) -> Usage:
-    """`usage`, and what is asked where it says nothing."""
+    """`usage`, with missing counts from `asked`."""
     pairs = zip(structs.astuple(usage), structs.astuple(asked), strict=True)
     return usage if asked is NO_USAGE else Usage(*(there if count is None else count for count, there in pairs))

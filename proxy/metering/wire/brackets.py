@@ -1,7 +1,7 @@
-"""The brackets of a JSON text that comes in pieces.
+"""Finds the brackets of a JSON text that arrives in pieces.
 
-Invariant: what is in a string is no bracket. The brackets are the same for every way of cutting the bytes, in linear
-time and without holding any.
+Invariants: brackets within strings are skipped. The result is the same for every way of cutting the bytes. Time is
+linear, and no bytes are buffered.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-# The rest of a string: up to its quote, or to the end of the piece, where an escape may go on in the next one.
+# The rest of a string: up to its quote, or to the end of the piece, which may split an escape.
 _REST = rb'[^"\\]*+(?:\\.[^"\\]*+)*'
 _STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
-# Each match begins where the last one ended: strings and all else, then a bracket, or a string without an end, or the
-# end of the piece. One of these always follows, so that no byte is looked at more than twice.
+# Each match begins where the last one ended: strings and other text, then a bracket, an unterminated string or the end
+# of the piece. One of these always follows, so that no byte is scanned more than twice.
 _TOKEN = re.compile(rb'[^"\[\]{}]*+(?:"%b"[^"\[\]{}]*+)*(?:([\[\]{}])|(?:(")%b(\\?))?\Z)' % (_REST, _REST), re.DOTALL)
 OPENING = b"[{"
 
 
 class Brackets:
-    """Fed with one JSON text, gives its brackets."""
+    """Fed with one JSON text, yields its brackets."""
 
     __slots__ = ("_escaped", "_in_string", "depth")
 
     def __init__(self) -> None:
         self.depth = 0
-        """open brackets, the last one that was given included"""
+        """open brackets, including the last yielded one"""
         self._in_string = False
         self._escaped = False  # a backslash in a string ended the last piece
 
     def feed(self, piece: bytes) -> Iterator[int]:
-        """Where each bracket of `piece` stands."""
+        """The index of each bracket in `piece`."""
         at = self._string_end(piece) if self._in_string else 0
         if self._in_string:
             return
@@ -42,7 +42,7 @@ class Brackets:
                 self._in_string, self._escaped = True, bool(token[3])
 
     def _string_end(self, piece: bytes) -> int:
-        """Where the string that the last piece left open ends."""
+        """The end of the string that the last piece left open."""
         if not piece:
             return 0
         rest = _STRING_END.match(piece, 1 if self._escaped else 0)

@@ -1,7 +1,7 @@
-"""Events that differ only in one text need not be parsed: most of a stream is such a run.
+"""Matches consecutive events that differ only in one text, without parsing them. Most of a stream is such events.
 
-Law: exact. A reader says only what parsing each event would say, and None where it is not sure. What it finds is a
-guess until two proofs hold: put together again it is what came, and the texts are the insides of JSON strings.
+Invariant: a match is exactly what parsing each event would give, or None. It is accepted only after two checks: the
+parts joined again equal the input, and each text is the content of a JSON string.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from proxy.metering.wire.text import Chars, chars_of
 
 _INSIDE = re.compile(rb'(?:[^"\\\n]|\\.)*')
-# Up to a quote; where there are escapes, up to one that no backslash is before. What is known by its length is stepped
-# over, not looked at. Nothing in it is possessive: up to Python 3.11.4 that spoils the span of the group around it.
+# Up to a quote; with escapes, up to a quote without a backslash before it. Parts of known length are skipped, not
+# matched. Nothing in it is possessive: up to Python 3.11.4 that corrupts the span of the enclosing group.
 _TEXT, _TEXT_ESCAPED = rb'([^"]*)', rb'([^"]*(?:(?<=\\)"[^"]*)*)'
-# Texts are a few bytes long; what comes before one is kept ready for every length below this.
+# Texts are a few bytes long; their heads are cached for every length below this.
 _HEADS_MAX = 64
-# Events of chats are some 300 bytes. Longer ones begin no run: with the line above this bounds what is kept.
+# Chat events have some 300 bytes. Longer ones give no template: with the line above this bounds the cache.
 _EVENT_BYTES_MAX = 4096
 
 _text_of = msgspec.json.Decoder(str).decode
 
 
 class EventTemplate(msgspec.Struct, frozen=True):
-    """What is the same in every event of a run."""
+    """The constant parts of events that differ only in one text."""
 
     before: bytes
     """from `data:` to the quote before the text"""
     after: bytes
     """from the quote after the text to the blank line"""
     reasoning: bool
-    """the text is reasoning"""
+    """True if the text is reasoning"""
 
 
 class TemplateMatch(msgspec.Struct, frozen=True, gc=False):
-    """What some events of a run say."""
+    """The content of consecutive events that match a template."""
 
     events: int
-    spoken: int
+    text_events: int
     """events whose text is not empty"""
     chars: Chars
     reasoning: bool
     size: int
-    """bytes of the events, without what they were wrapped in"""
+    """bytes of the events without their wrapping"""
     texts: list[bytes]
-    """as they stand in JSON"""
+    """JSON-escaped"""
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """All texts joined."""
         return _text_of(b'"' + b"".join(self.texts) + b'"')
 
 
 class Wrap(msgspec.Struct, frozen=True):
-    """What the wire puts around each event."""
+    """The bytes around each event, such as chunk framing."""
 
     head: Callable[[int], bytes]
-    """what comes before an event of so many bytes"""
+    """the bytes before an event of the given size"""
     head_pattern: bytes
-    """a regular expression that every such head matches"""
+    """a regular expression that matches every head"""
     tail: bytes
 
 
@@ -71,21 +71,21 @@ BARE = Wrap(lambda size: b"", b"", b"")
 
 
 class TemplateMatcher:
-    """Reads many events of a run in one look: the bytes are passed over once, by the interpreter's own loops."""
+    """Matches many events at once, in one pass of built-in functions over the bytes."""
 
-    __slots__ = ("_find", "_find_escaped", "_fixed", "_heads", "_tail", "_wrap", "run")
+    __slots__ = ("_find", "_find_escaped", "_fixed", "_heads", "_tail", "_wrap", "template")
 
-    def __init__(self, run: EventTemplate, wrap: Wrap = BARE) -> None:
-        self.run = run
+    def __init__(self, template: EventTemplate, wrap: Wrap = BARE) -> None:
+        self.template = template
         self._wrap = wrap
-        self._fixed = len(run.before) + len(run.after)
-        self._tail = run.after + wrap.tail
-        around = wrap.head_pattern, len(run.before), len(self._tail)
+        self._fixed = len(template.before) + len(template.after)
+        self._tail = template.after + wrap.tail
+        around = wrap.head_pattern, len(template.before), len(self._tail)
         self._find, self._find_escaped = _finder(_TEXT, *around), _finder(_TEXT_ESCAPED, *around)
-        self._heads: dict[int, bytes] = {}  # by the length of the text: all that comes before it
+        self._heads: dict[int, bytes] = {}  # length of the text → all bytes before it
 
     def read(self, wire: bytes) -> TemplateMatch | None:
-        """What `wire` says, if it is events of the run, each wrapped, and nothing else."""
+        """The content of `wire` if it consists of wrapped events of the template; else None."""
         texts = self._find_escaped(wire) if b"\\" in wire else self._find(wire)
         heads = self._heads
         try:
@@ -96,7 +96,7 @@ class TemplateMatcher:
         events = len(texts)
         if not events or self._tail.join(parts) != wire or len(wire) > EVENT_BYTES_MAX:
             return None
-        # The blank between two texts is what neither an escape nor a character can go on with: all are good, or none.
+        # Neither an escape nor a character can continue across the blank between two texts: all are valid, or none.
         joined = b" ".join(texts)
         try:
             text = _text_of(b'"' + joined + b'"')
@@ -107,10 +107,10 @@ class TemplateMatcher:
         if blanks:
             chars = chars[0] - blanks, chars[1], chars[2], chars[3] - blanks, *chars[4:]
         size = events * self._fixed + len(joined) - blanks
-        return TemplateMatch(events, events - texts.count(b""), chars, self.run.reasoning, size, texts)
+        return TemplateMatch(events, events - texts.count(b""), chars, self.template.reasoning, size, texts)
 
     def _head(self, text_bytes: int) -> bytes:
-        head = self._wrap.head(self._fixed + text_bytes) + self.run.before
+        head = self._wrap.head(self._fixed + text_bytes) + self.template.before
         if text_bytes < _HEADS_MAX:
             self._heads[text_bytes] = head
         return head
@@ -118,13 +118,13 @@ class TemplateMatcher:
 
 @lru_cache(maxsize=512)
 def _finder(text: bytes, head_pattern: bytes, before_bytes: int, tail_bytes: int) -> Callable[[bytes], list[bytes]]:
-    """Finds what may be the texts. Where an event does not fit, it takes all that is left: it never looks twice."""
+    """Finds the candidate texts. An event that does not fit consumes the rest, so that no byte is scanned twice."""
     pattern = rb"%b(?s:.{%d})%b(?s:.{%d})|(?s:.+)" % (head_pattern, before_bytes, text, tail_bytes)
     return re.compile(pattern).findall
 
 
-def run_of(event: bytes, name: bytes, text: str, *, reasoning: bool) -> EventTemplate | None:
-    """The run that the data of `event` begins, whose one text is `text`, under `name`; None if unsure."""
+def template_of(event: bytes, name: bytes, text: str, *, reasoning: bool) -> EventTemplate | None:
+    """The template of `event`, whose only text is `text`, in the field `name`; None if unsure."""
     key = b'"%b":"' % name
     at = event.find(key)
     if at < 0 or event.count(b'"%b"' % name) > 1 or b"\n" in event or len(event) > _EVENT_BYTES_MAX:

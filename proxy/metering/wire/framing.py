@@ -1,7 +1,6 @@
-"""How the events of a stream stand on the wire: which answers are such streams, who finds their events, how one of our
-own is added.
+"""The framings of streams: content type, splitting into events, and the form of our own events.
 
-Law: a framer gives the same events for every way of cutting the bytes, in linear time and bounded memory.
+Invariant: a framer yields the same events for every way of cutting the bytes, in linear time and bounded memory.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from proxy.metering.wire.sse import Event, EventFramer
 
 
 class Framer(Protocol):
-    """Bytes in any cut → whole events."""
+    """Bytes, cut anywhere → whole events."""
 
     too_long: int
-    """events that were skipped because of their length"""
+    """events skipped because of their length"""
 
     @property
     def at_boundary(self) -> bool:
@@ -30,21 +29,20 @@ class Framer(Protocol):
         """The events that `piece` completes, in order."""
 
     def close(self) -> Event | None:
-        """What an unterminated last event holds. The framer is empty afterwards."""
+        """The unterminated last event, if any. The framer is empty afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """One way to write a stream."""
+    """A format of streams."""
 
     content_type: str
-    """of the answers that are written so; a JSON document's, where a stream is one long array"""
+    """of the answer; that of a JSON document if the stream is one long array"""
     framer: Callable[[], Framer]
     event: Callable[[bytes, str], bytes]
-    """one document and the event's name (empty: none) → an event of our own, to stand between two others; empty: there
-    is no place for one"""
-    beat: bytes
-    """what a waiting client may get between two events, to see that we live; empty: nothing"""
+    """(document, event name or empty) → an own event to insert between two others; empty: impossible"""
+    heartbeat: bytes
+    """keep-alive bytes to send between two events; empty: none"""
 
 
 def _sse_event(document: bytes, name: str) -> bytes:
@@ -58,16 +56,16 @@ def _line(document: bytes, _name: str) -> bytes:
     return document + b"\n"
 
 
-# Its clients take every line for JSON: there is nothing to send that says nothing.
+# Its clients parse every line as JSON: there is no neutral line for a heartbeat.
 NDJSON = Framing("application/x-ndjson", LineFramer, _line, b"")
 
 
 def _array_event(document: bytes, _name: str) -> bytes:
-    # Behind an element of an array that nobody else will close: the client's parser is to see a whole one.
+    # After an element; also closes the array, so that the client can parse it.
     return b",\r\n%b\n]" % document
 
 
-# For events that can be an image or a recording: as long as a plain answer may be.
+# For events that may contain an image or audio: the limit of plain answers.
 LONG_EVENT_BYTES_MAX = 16 << 20
 LONG_SSE = replace(SSE, framer=partial(EventFramer, LONG_EVENT_BYTES_MAX))
 JSON_ARRAY = Framing("application/json", partial(JsonArrayFramer, LONG_EVENT_BYTES_MAX), _array_event, b"")

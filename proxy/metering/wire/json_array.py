@@ -1,8 +1,8 @@
-"""Bytes in any cut → the objects of one long JSON array, each as soon as its last byte is there.
+"""Bytes, cut anywhere → the elements of one long JSON array, each as soon as its last byte arrives.
 
-Law: an element is an object or array that stands directly in the outermost array; what is in a string is never a
-bracket. The elements are the same for every way of cutting the bytes. Memory is bounded by the longest that is read,
-time is linear, also for one-byte pieces. What does not begin as an array has no elements.
+Invariants: an element is an object or array directly within the outermost array; brackets in strings are skipped. The
+elements are the same for every way of cutting the bytes. Memory is bounded by the longest readable element. Time is
+linear, also for one-byte pieces. A body that does not begin as an array has no elements.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class JsonArrayFramer:
         self._bytes_max = bytes_max
         self._held = bytearray()  # the unfinished element
         self._brackets = Brackets()
-        self._begun: bool | None = None  # as an array; None: only blanks so far
-        self._after_element = False  # and nothing but blanks since
+        self._begun: bool | None = None  # whether it begins as an array; None: only blanks so far
+        self._after_element = False  # only blanks since the last element
         self._skipping = False  # inside an element that is too long
         self.too_long = 0
 
     @property
     def at_boundary(self) -> bool:
-        """True right behind an element of an array that is still open: `,` and another one may follow."""
+        """True after an element of an open array: `,` and another one may follow."""
         return self._after_element
 
     def feed(self, piece: bytes) -> list[Event]:
@@ -41,21 +41,21 @@ class JsonArrayFramer:
         return self._scanned(piece) if self._begun and piece else []
 
     def close(self) -> Event | None:
-        """Half an element holds nothing. The framer is empty afterwards."""
+        """Drop an unfinished element. The framer is empty afterwards."""
         self._held, self._skipping = bytearray(), False
         return None
 
     def _scanned(self, piece: bytes) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         brackets = self._brackets
-        begin = 0  # of what is not looked at yet, or of the element's part that is in this piece
+        begin = 0  # of the unread bytes, or of the element's part in this piece
         for at in brackets.feed(piece):
             depth, opens = brackets.depth, piece[at] in OPENING
-            if depth == 0:  # the array is over: nothing that follows is of it
+            if depth == 0:  # the array is closed: ignore the rest
                 self._begun = self._after_element = False
-                return found
+                return events
             if depth == 1 and not opens:
-                self._take(piece[begin : at + 1], found)
+                self._take(piece[begin : at + 1], events)
                 self._after_element, begin = True, at + 1
             elif depth == 2 and opens:
                 self._after_element, begin = False, at
@@ -63,13 +63,13 @@ class JsonArrayFramer:
             self._hold(piece[begin:])
         elif piece[begin:].strip(_BLANK):
             self._after_element = False
-        return found
+        return events
 
-    def _take(self, last: bytes, found: list[Event]) -> None:
+    def _take(self, last: bytes, events: list[Event]) -> None:
         """An element is complete."""
         whole = bytes(self._held) + last
         if not self._skipping and len(whole) <= self._bytes_max:
-            found.append((whole, b""))
+            events.append((whole, b""))
         elif not self._skipping:
             self.too_long += 1
         self._held.clear()

@@ -1,4 +1,4 @@
-"""JSON of the wire → typed values. Law: nothing a provider sends raises; what is well-typed in it is kept."""
+"""Provider JSON → typed values. Invariant: nothing raises; well-typed fields are kept."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def reader(kind: type[_T]) -> Callable[[bytes], _T | None]:
-    """Reads one JSON object as `kind`, whose fields all have a default; None if the text is none.
+    """A function that reads a JSON object as `kind`, whose fields all have defaults; None if it is no object.
 
-    The ordinary shape is decoded straight into typed values; in whatever does not fit, each field that does is kept.
+    Usually it is decoded directly into typed values; otherwise each field that fits is kept.
     """
     decode = msgspec.json.Decoder(kind).decode
 
@@ -34,7 +34,7 @@ def reader(kind: type[_T]) -> Callable[[bytes], _T | None]:
 
 
 def document_of(text: bytes) -> Any:
-    """Any JSON value, also with broken UTF-8 or endless numbers in it; None if it is none."""
+    """Any JSON value, tolerating invalid UTF-8 and huge numbers; None if it is no JSON."""
     try:
         return json.loads(text.decode("utf-8", "replace"), parse_int=_int)
     except (ValueError, RecursionError):
@@ -42,7 +42,7 @@ def document_of(text: bytes) -> Any:
 
 
 def compact(value: object) -> str:
-    """`value` as compact JSON, nearly as a model wrote it; empty if it is None or cannot be written."""
+    """`value` as compact JSON, close to what the model generated; empty if it is None or not serialisable."""
     try:
         return "" if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):

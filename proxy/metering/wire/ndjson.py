@@ -1,14 +1,14 @@
-"""Bytes in any cut → lines of JSON, each an event.
+"""Bytes, cut anywhere → lines of JSON, each an event.
 
-Law: a line ends at LF and nowhere else; blank ones are none. The events are the same for every way of cutting the
-bytes. Memory is bounded by LINE_BYTES_MAX, time is linear, also for one-byte pieces.
+Invariants: only LF ends a line; blank lines are skipped. The events are the same for every way of cutting the bytes.
+Memory is bounded by LINE_BYTES_MAX. Time is linear, also for one-byte pieces.
 """
 
 from __future__ import annotations
 
 from proxy.metering.wire.sse import Event
 
-# Ollama's last line of a text repeats the whole context as numbers: a million tokens of seven digits.
+# Ollama's last line contains the whole context as numbers: up to a million tokens of seven digits.
 LINE_BYTES_MAX = 8 << 20
 
 
@@ -24,7 +24,7 @@ class LineFramer:
 
     @property
     def at_boundary(self) -> bool:
-        """True if no unfinished line is held."""
+        """True if no unfinished line is buffered."""
         return not self._held and not self._skipping
 
     def feed(self, piece: bytes) -> list[Event]:

@@ -1,7 +1,7 @@
-"""What is left of a large JSON object when the contents of its lists are left out: `{"data":[{},{}],"usage":{…}}`.
+"""Drops the contents of the lists of a large JSON object: `{"data":[{},{}],"usage":{…}}`.
 
-Law: the same for every way of cutting the bytes, in linear time. What is left out is never held: an answer of any
-length is read in the room of its short parts.
+Invariants: the result is the same for every way of cutting the bytes. Time is linear. Dropped bytes are never buffered,
+so memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from proxy.metering.wire.brackets import OPENING, Brackets
 
 
 class Skim:
-    """Fed with one JSON text. Objects and lists inside a list at the top level come out empty, all else as it is."""
+    """Fed with one JSON text. Empties objects and lists within top-level lists; keeps all else unchanged."""
 
     __slots__ = ("_brackets", "_dropping", "_in_list")
 
     def __init__(self) -> None:
         self._brackets = Brackets()
-        self._in_list = False  # within a list at the top level
+        self._in_list = False  # within a top-level list
         self._dropping = False  # within an object or a list of that list
 
     def feed(self, piece: bytes) -> bytes:
-        """What is to be kept of `piece`."""
+        """The bytes of `piece` to keep."""
         kept: list[bytes] = []
-        begin = 0  # of what is kept
+        begin = 0  # of the bytes to keep
         for at in self._brackets.feed(piece):
             depth, opens = self._brackets.depth, piece[at] in OPENING
             if depth == 2 and opens:

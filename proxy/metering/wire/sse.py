@@ -1,8 +1,7 @@
-"""Bytes in any cut → server-sent events.
+"""Bytes, cut anywhere → server-sent events.
 
-Law: a line ends at LF, CRLF or CR and nowhere else; an event ends at a blank line; the events are the same for
-every way of cutting the bytes. Memory is bounded by the longest event that is read, time is linear, also for one-byte
-pieces.
+Invariants: only LF, CRLF or CR end a line; a blank line ends an event. The events are the same for every way of cutting
+the bytes. Memory is bounded by the longest readable event. Time is linear, also for one-byte pieces.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
-# The largest event among 2,700 recorded streams is under 128 KiB; eight times that is no chat event any more.
+# Eight times the largest event of 2,700 recorded streams.
 EVENT_BYTES_MAX = 1 << 20
 
 _BOM = b"\xef\xbb\xbf"
@@ -19,11 +18,11 @@ _USAGE = b'"usage"'
 _LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
 
 Event: TypeAlias = tuple[bytes, bytes]
-"""The data lines joined by LF, and the event's name (empty if it has none)."""
+"""(data lines joined by LF, event name or empty)"""
 
 
 def event_of(block: bytes) -> Event | None:
-    """The event in the lines of one block (LF line ends, no blank line), or None if it has no data line."""
+    """The event of one block of lines (LF line ends, no blank line); None if it has no data line."""
     lines: list[bytes] = []
     name = b""
     for line in block.split(b"\n"):
@@ -36,14 +35,14 @@ def event_of(block: bytes) -> Event | None:
 
 
 def is_quiet(payload: bytes) -> bool:
-    """True if `payload`, fed at an event boundary, ends at one and holds no `usage` but null; False: look closer."""
-    # A CR inside changes nothing: whatever the lines are, no usage object is in them, and LF LF ends the last.
+    """True if `payload`, fed at an event boundary, ends at one and contains no `usage` but null. False: unknown."""
+    # A CR inside changes nothing: no line contains a usage object, and LF LF ends the last one.
     if not (payload.startswith(b"data:") and payload.endswith(b"\n\n")):
         return False
     at = payload.find(_USAGE)
     if at < 0:
         return True
-    # OpenAI's `"usage":null` on every event is the common case; anything else is for the regular expression.
+    # OpenAI's `"usage":null` on every event is the common case; the regular expression handles the rest.
     rest = at + len(_USAGE)
     common = payload.startswith(b":null", rest) and payload.find(_USAGE, rest) < 0
     return common or _LOUD.search(payload, at) is None
@@ -56,7 +55,7 @@ class EventFramer:
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
-        self._held = bytearray()  # the unfinished event, line ends made LF; never begins with LF
+        self._held = bytearray()  # the unfinished event, with LF line ends; never begins with LF
         self._lf_is_old = False  # a CR ended the last piece: an LF now belongs to it
         self._skipping = False  # inside an event that is too long
         self._started = False
@@ -64,11 +63,11 @@ class EventFramer:
 
     @property
     def at_boundary(self) -> bool:
-        """True if no unfinished event is held."""
+        """True if no unfinished event is buffered."""
         return not self._held and not self._skipping
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that `piece` completes, in order; events without data lines are left out."""
+        """The events that `piece` completes, in order; events without data lines are skipped."""
         if self._lf_is_old or b"\r" in piece:
             piece = self._with_lf(piece)
         if not self._held and piece.endswith(b"\n\n") and not self._skipping:
@@ -76,7 +75,7 @@ class EventFramer:
         return self._assembled(piece)
 
     def close(self) -> Event | None:
-        """What an unterminated last event holds, if it has a data line. The framer is empty afterwards."""
+        """The unterminated last event, if it has a data line. The framer is empty afterwards."""
         block, skipped = self._held.rstrip(b"\n"), self._skipping
         self._held, self._skipping = bytearray(), False
         return None if skipped or len(block) > self._bytes_max else event_of(self._unmarked(bytes(block)))
@@ -108,7 +107,7 @@ class EventFramer:
         return events
 
     def _resumed(self, searched: int) -> bool:
-        """Drops the rest of a too long event; False while its blank line is still to come."""
+        """Drop the rest of a too long event. Returns False until its blank line arrives."""
         end = self._held.find(b"\n\n", searched)
         if end < 0:
             del self._held[:-1]
@@ -118,7 +117,7 @@ class EventFramer:
         return True
 
     def _bound(self) -> None:
-        # One byte more may be the first half of the blank line; three more, the mark at the start of the stream.
+        # One more byte may be the first half of the blank line; three more, the byte order mark of the stream.
         if len(self._held) > self._bytes_max + 1 + (0 if self._started else len(_BOM)):
             del self._held[:-1]
             self._skipping = True
@@ -129,7 +128,7 @@ class EventFramer:
             whole = self._unmarked(whole.lstrip(b"\n"))
         blocks = whole.split(b"\n\n")
         if whole.count(b"\n") == 2 * (len(blocks) - 1) and len(whole) <= self._bytes_max:
-            # The shape of nearly every stream: one line in each event.
+            # The common case: one line per event.
             found = [(b[6:], b"") if b.startswith(_DATA) else event_of(b) for b in blocks if b]
             return [event for event in found if event is not None]
         return [event for block in blocks if (event := self._checked(block.strip(b"\n"))) is not None]
@@ -141,7 +140,7 @@ class EventFramer:
         return event_of(block)
 
     def _unmarked(self, whole: bytes) -> bytes:
-        """`whole` without the byte order mark that a stream may begin with."""
+        """`whole` without the byte order mark at the start of a stream."""
         if self._started or not whole:
             return whole
         self._started = True

@@ -1,6 +1,6 @@
-"""Characters, counted by class; and texts that repeat all before them, counted once.
+"""Counts characters by class, and cumulative texts (each repeats all before it) once.
 
-Law: counting never goes down. What may be a repetition is counted once until it is known not to be one.
+Invariants: counts never decrease. A possible repetition is not counted again until it is known to be new text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from operator import add
 from typing import TypeAlias
 
 Chars: TypeAlias = tuple[int, ...]
-"""Code points, as `Evidence` defines them: latin, wide, other; and parts of these: blanks, marks, accented, greek,
+"""Code points by the classes of `Evidence`: latin, wide, other; and parts of these: blanks, marks, accented, greek,
 arabic, indic, kana, hangul."""
 
 NO_CHARS: Chars = (0,) * 11
@@ -22,16 +22,16 @@ _WIDE = re.compile(
 )
 
 _MARKS = bytes(byte for byte in range(0x21, 0x7F) if not chr(byte).isalpha())
-# What a character of the script begins with in UTF-8; of accented, greek, arabic, indic, kana, hangul.
+# First UTF-8 bytes of the scripts: accented, greek, arabic, indic, kana, hangul.
 _FIRST_BYTES = (
     range(0xC2, 0xC9), range(0xCD, 0xD6), range(0xD6, 0xE0), range(0xE0, 0xE1), range(0xE3, 0xE4), range(0xEA, 0xEE),
 )  # fmt: skip
 _ALL_BUT = tuple(bytes(set(range(256)) - set(first)) for first in _FIRST_BYTES)
 
-# Texts in a row that each begin with the one before and grow. Fragments do this by chance for two or three
-# ("1", "10", "100"), hardly for four.
+# Consecutive texts that each extend the previous one. Fragments do so by chance for two or three ("1", "10", "100"),
+# hardly for four.
 _GROWTHS_SURE = 3
-# What a server puts for a character that is not yet whole, and takes back with the next token.
+# A server's placeholder for an incomplete character, replaced by the next token.
 _NOT_YET = "\ufffd"
 
 
@@ -41,7 +41,7 @@ def chars_of(text: str) -> Chars:
     if text.isascii():
         raw = text.encode()
         return len(text), 0, 0, blanks, len(raw) - len(raw.translate(None, _MARKS)), 0, 0, 0, 0, 0, 0
-    raw = text.encode(errors="ignore")  # halves of characters are counted, but in no script
+    raw = text.encode(errors="ignore")  # lone surrogates are counted, but in no script
     marks = len(raw) - len(raw.translate(None, _MARKS))
     rest = _LATIN.sub("", text)
     other = len(_WIDE.sub("", rest))
@@ -60,10 +60,10 @@ def minus_floor(a: Chars, b: Chars) -> Chars:
 
 
 class GrowingText:
-    """One choice's texts, while each may still be a repetition of all before it.
+    """The texts of one choice while they may be cumulative.
 
-    `sure=True`: they are, whatever they look like. Otherwise the first text that does not begin with the longest
-    one proves that they are fragments (`plain`), and what was taken for repetition is counted after all.
+    `sure=True`: they are cumulative. Otherwise the first text that does not begin with the longest one proves that they
+    are fragments (`plain`), and the skipped repetitions are counted.
     """
 
     __slots__ = ("_growths", "_longest", "_spare", "_sure", "news", "plain")
@@ -72,18 +72,18 @@ class GrowingText:
         self._sure = sure
         self._longest = ""
         self._growths = 0
-        self._spare = NO_CHARS  # counted only if the texts prove to be fragments
+        self._spare = NO_CHARS  # counted only if the texts turn out to be fragments
         self.plain = False
         self.news: str | None = ""
-        """what the last text added; None: more than it says, what was taken for repetition before"""
+        """the new part of the last text; None: earlier skipped text was also added, which is no longer known"""
 
     @property
     def cumulative(self) -> bool:
-        """True if the texts are known to repeat what was before."""
+        """True if the texts are known to be cumulative."""
         return not self.plain and (self._sure or self._growths >= _GROWTHS_SURE)
 
     def be_sure(self) -> None:
-        """The stream said itself that its texts are cumulative."""
+        """The stream declares that its texts are cumulative."""
         self._sure, self._spare = True, NO_CHARS
 
     def take(self, text: str) -> Chars:
@@ -105,7 +105,7 @@ class GrowingText:
         return new
 
     def settle(self, *, fragments: bool = False) -> Chars:
-        """Decides: what must still be counted because the texts were fragments. Idempotent."""
+        """Decide. Returns the skipped characters if the texts were fragments. Idempotent."""
         if self.cumulative and not fragments:
             return NO_CHARS
         owed, self._spare = self._spare, NO_CHARS

@@ -1,8 +1,8 @@
-"""The dialect messages, Anthropic's: events and answers → evidence, usage, how it ended.
+"""The dialect of Anthropic's messages: events and answers → evidence, usage, finish reason.
 
-Law: what a model generated is counted (text, thinking, the input of tools, its own and the server's), what a tool
-gave back is not; usage is merged key by key, last, never lower. The `output_tokens` that a stream begins with are a
-seed, no count: until a `message_delta` says it, the completion is unreported.
+Invariants: generated output is counted (text, thinking, the input of client and server tools), tool results are not.
+Usage is merged per key: the last value, never lower. The first `output_tokens` of a stream are only a placeholder: the
+completion is unreported until a `message_delta` has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proxy.metering.wire.json_reader import document_of
 
 
 class MessagesTally(Counting):
-    """What the events of one exchange add up to."""
+    """The counts of one answer."""
 
     __slots__ = ("_merged",)
 
@@ -34,24 +34,24 @@ class MessagesTally(Counting):
         self._merged: dict[str, Any] = {}
 
     def read(self, event: bytes, name: bytes) -> Event | None:
-        """One event of a stream."""
-        found = event_of(event)
-        if found is None:
+        """Read one event of a stream."""
+        parsed = event_of(event)
+        if parsed is None:
             return None
-        if found.error or found.type == "error" or name == b"error":
+        if parsed.error or parsed.type == "error" or name == b"error":
             self.fail("error_event")
-        elif found.delta is not None:
-            self._read_delta(found.delta, found)
-        elif found.content_block is not None:
-            self._read_block(found.index or 0, found.content_block)
-        elif found.message is not None:
-            self._read_start(found.message)
-        elif found.type == "message_stop":
+        elif parsed.delta is not None:
+            self._read_delta(parsed.delta, parsed)
+        elif parsed.content_block is not None:
+            self._read_block(parsed.index or 0, parsed.content_block)
+        elif parsed.message is not None:
+            self._read_start(parsed.message)
+        elif parsed.type == "message_stop":
             self.done = True
-        return found
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer."""
+        """Read a whole answer."""
         message = message_of(body)
         if message is None:
             return False
@@ -72,21 +72,21 @@ class MessagesTally(Counting):
         self._read_usage(message.usage, final=False)
 
     def _read_block(self, index: int, block: Block) -> None:
-        """Where a block begins; in an answer, all of it. A result of a tool has neither name nor text of its own."""
+        """The start of a block, or in an answer the whole block. A tool result has neither name nor text."""
         if block.name:
-            self._begin((index, block.id or block.name))
+            self._begin_call((index, block.id or block.name))
             self.evidence.tool_events += 1
             self._called.append(block.name)
-        self._hear(block.text, block.thinking)
+        self._add_texts(block.text, block.thinking)
 
-    def _read_delta(self, delta: Delta, found: Event) -> None:
+    def _read_delta(self, delta: Delta, parsed: Event) -> None:
         if delta.partial_json:
             self.evidence.tool_events += 1
             self._called.append(delta.partial_json)
-        self._hear(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
+        self._add_texts(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
         self._finish(delta.stop_reason)
-        if found.type == "message_delta":
-            self._read_usage(found.usage, final=True)
+        if parsed.type == "message_delta":
+            self._read_usage(parsed.usage, final=True)
 
     def _finish(self, reason: str | None) -> None:
         if reason:
@@ -108,7 +108,7 @@ class MessagesTally(Counting):
 
 
 class CountTally(Counting):
-    """An answer of count_tokens: its one number is what was asked for, not what was used, which is nothing."""
+    """An answer of count_tokens: its number is the result, not usage; nothing is used."""
 
     __slots__ = ()
 
@@ -116,7 +116,7 @@ class CountTally(Counting):
         """There are no streams."""
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer."""
+        """Read a whole answer."""
         document = document_of(body)
         if not isinstance(document, dict):
             return False
@@ -128,7 +128,7 @@ class CountTally(Counting):
         return True
 
 
-# By HTTP status, as Anthropic documents them; any other 4xx is the request's fault.
+# Anthropic's error types by HTTP status; any other 4xx is an invalid request.
 _TYPES = {
     401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error",
     408: "timeout_error", 413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 502: "api_error",

@@ -1,6 +1,6 @@
-"""The request side of Anthropic's messages: what the body says, and the body that goes up.
+"""Requests of Anthropic's messages: what admission needs, and the document for the provider.
 
-Law: nothing is read of a request but what admission needs; what goes up is what came, but for the model's name.
+Invariants: only what admission needs is read. The document is forwarded unchanged except for the model's name.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from proxy.metering.request import RequestFacts, flag, integer, json_bytes, mess
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
-# Of a block: what is text to the model, and what is read as JSON.
-_SPOKEN = ("text", "thinking")
+# Fields of a block with text; fields of the request that the model reads as JSON.
+_TEXT_FIELDS = ("text", "thinking")
 _STRUCTURES = ("tools", "output_config", "output_format")
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
@@ -30,12 +30,12 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> PromptEvidence:
-    found = _PromptCounter()
-    found.read(document.get("system"))
+    prompt = _PromptCounter()
+    prompt.read(document.get("system"))
     for message in messages:
-        found.read(message.get("content"))
-    found.structures += [document[name] for name in _STRUCTURES if document.get(name)]
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(found.texts))
+        prompt.read(message.get("content"))
+    prompt.structures += [document[name] for name in _STRUCTURES if document.get(name)]
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(prompt.texts))
     return PromptEvidence(
         messages=len(messages) + (1 if document.get("system") else 0),
         chars_latin=latin,
@@ -43,14 +43,14 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
         chars_other=other,
         blanks=blanks,
         marks=marks,
-        tool_chars=sum([json_bytes(value) for value in found.structures]),
-        images=found.images,
-        attachments=found.attachments,
+        tool_chars=sum([json_bytes(value) for value in prompt.structures]),
+        images=prompt.images,
+        attachments=prompt.attachments,
     )
 
 
 class _PromptCounter:
-    """What the blocks of a prompt hold."""
+    """Collects the contents of a prompt's blocks."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -76,7 +76,7 @@ class _PromptCounter:
         elif isinstance(block.get("input"), dict):
             self.structures.append(block["input"])
         else:
-            self.texts += [text for name in _SPOKEN if isinstance(text := block.get(name), str)]
+            self.texts += [text for name in _TEXT_FIELDS if isinstance(text := block.get(name), str)]
             self.read(block.get("content"))
 
     def _document(self, source: object) -> None:

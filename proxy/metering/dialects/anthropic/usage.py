@@ -1,8 +1,8 @@
 """The usage object of Anthropic's messages → `Usage`.
 
-Invariant: `input_tokens` is what was in no cache; prompt is the sum of all three inputs. `iterations` are steps that
-the top level already adds up, except compactions: those are billed like the rest and added to each count here. A step
-of another model (an advisor, a fallback) is billed at its own prices, and flagged.
+Invariants: `input_tokens` excludes cached tokens; prompt is the sum of all three inputs. `iterations` are steps that
+the top level already sums up, except compactions, which are billed like the rest and added here. A step of another
+model (an advisor, a fallback) is billed at its own prices, and flagged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _top = usage_reader(
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is no count."""
+    """The counts in `raw`; None if one of them is invalid."""
     usage = _top(raw)
     for step in map(_step, _left_out(raw)):
         if usage is None or step is None:
@@ -53,7 +53,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 
 def oddities(raw: Mapping[str, Any]) -> Iterator[str]:
-    """What neither the top level nor its compactions hold."""
+    """Flags counts of steps that exceed the top level and its compactions."""
     steps = _steps(raw)
     if steps and any(_sum(steps, name) > _sum([raw, *_left_out(raw)], name) for name in _COUNTED.values()):
         yield "iterations_exceed_usage"

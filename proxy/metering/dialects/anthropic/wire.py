@@ -21,7 +21,7 @@ class Block(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
-    """More of a block, or what a message ended with."""
+    """A fragment of a block, or the end of a message."""
 
     text: str | None = None
     thinking: str | None = None
@@ -32,7 +32,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """An answer: empty but for its id and its input's usage where a stream begins."""
+    """An answer; at the start of a stream only its id and the usage of its input."""
 
     type: str | None = None
     id: str | None = None

@@ -1,7 +1,7 @@
-"""OpenAI's languages where Azure has them: at a deployment's path, or behind `/openai/v1`; the key in `api-key`.
+"""OpenAI's dialects at Azure: under a deployment's path or `/openai/v1`, with the key in `api-key`.
 
-Law: only place and key differ, never what is said: tally, rewriting and stripper are OpenAI's own. The deployment in
-the path is the model. A provider's base URL ends with `/openai`.
+Invariants: only paths and key differ: tally, rewriting and stripper are OpenAI's. The deployment in the path is the
+model. A provider's base URL ends with `/openai`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 
 
-def _at_a_deployment(spoken: Dialect) -> Dialect:
-    path = f"/deployments/{NAME}{spoken.upstream_path}"
+def _under_deployment(dialect: Dialect) -> Dialect:
+    path = f"/deployments/{NAME}{dialect.upstream_path}"
     return replace(
-        spoken,
-        name=_name(spoken),
+        dialect,
+        name=_name(dialect),
         paths=(f"/openai{path}",),
         upstream_path=path,
-        upstream_document=_unnamed(spoken.upstream_document),
+        upstream_document=_keeping_model(dialect.upstream_document),
         key_header=KeyHeader.API_KEY,
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
     )
 
 
-def _behind_v1(spoken: Dialect) -> Dialect:
-    path = f"/v1{spoken.upstream_path}"
+def _under_v1(dialect: Dialect) -> Dialect:
+    path = f"/v1{dialect.upstream_path}"
     return replace(
-        spoken,
-        name=f"{_name(spoken)}_v1",
+        dialect,
+        name=f"{_name(dialect)}_v1",
         paths=(f"/openai{path}",),
         upstream_path=path,
         key_header=KeyHeader.API_KEY,
@@ -43,12 +43,12 @@ def _behind_v1(spoken: Dialect) -> Dialect:
     )
 
 
-def _name(spoken: Dialect) -> str:
-    return f"azure.{spoken.name.partition('.')[2]}"
+def _name(dialect: Dialect) -> str:
+    return f"azure.{dialect.name.partition('.')[2]}"
 
 
-def _unnamed(rewrite: Rewrite) -> Rewrite:
-    """`rewrite`, but for the model: the path names it, and what the body says of it goes up as it came."""
+def _keeping_model(rewrite: Rewrite) -> Rewrite:
+    """`rewrite` without the model, which is in the path; a model in the body is forwarded unchanged."""
 
     def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
         sent = rewrite(document, upstream_model=upstream_model, inject_usage=inject_usage)
@@ -61,14 +61,14 @@ def _unnamed(rewrite: Rewrite) -> Rewrite:
     return upstream_document
 
 
-# What Azure's support asks for.
+# Requested by Azure's support.
 _HEADERS_DOWN = ("apim-request-id",)
-# A name can hold slashes: of two paths at a deployment where one ends like the other, the longer stands first.
+# A name may contain slashes: if one path under a deployment ends like another, the longer one comes first.
 _PLACES = (
-    (OPENAI_CHAT, (_at_a_deployment, _behind_v1)),
-    (OPENAI_COMPLETIONS, (_at_a_deployment, _behind_v1)),
-    (OPENAI_EMBEDDINGS, (_at_a_deployment, _behind_v1)),
-    (OPENAI_RESPONSES, (_behind_v1,)),
+    (OPENAI_CHAT, (_under_deployment, _under_v1)),
+    (OPENAI_COMPLETIONS, (_under_deployment, _under_v1)),
+    (OPENAI_EMBEDDINGS, (_under_deployment, _under_v1)),
+    (OPENAI_RESPONSES, (_under_v1,)),
 )
 
-AZURE = tuple(where(spoken) for spoken, places in _PLACES for where in places)
+AZURE = tuple(place(dialect) for dialect, places in _PLACES for place in places)

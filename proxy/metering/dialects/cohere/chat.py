@@ -1,8 +1,7 @@
-"""The dialect chat, Cohere's second version: events and answers → evidence, usage, how it ended.
+"""The dialect of Cohere's chat, version 2: events and answers → evidence, usage, finish reason.
 
-Law: what a model generated is counted (text, thinking, the plan for its tools, their names and arguments), citations
-and the sources in them are not; `message-end` is the last word, also where it says that the answer failed. Usage:
-`cohere_usage`. A provider's base URL ends with `/v2`.
+Invariants: generated output is counted (text, thinking, tool plan, tool names and arguments); citations and their
+sources are not. `message-end` is the last event, also of a failed answer. A provider's base URL ends with `/v2`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
 
-# The models read these, too.
+# Further fields that the model reads as JSON.
 _READ_AS_JSON = ("documents",)
-# Finish reasons of answers that did not come about.
+# Finish reasons of failed answers.
 _FAILURES = frozenset({"ERROR", "TIMEOUT"})
 
 
@@ -47,7 +46,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """A message, or what an event adds to it: then there is one of each, and no list."""
+    """A message, or its fragment in an event, which has single objects instead of lists."""
 
     content: Content | list[Content] | str | None = None
     tool_plan: str | None = None
@@ -55,7 +54,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
-    """What an event says."""
+    """The content of an event."""
 
     message: Message | None = None
     finish_reason: str | None = None
@@ -71,47 +70,47 @@ class ChatEvent(msgspec.Struct, gc=False):
     index: int | None = None
     delta: Delta | None = None
     message: Message | str | None = None
-    """of an answer; a text where it is an error"""
+    """of an answer; a string in an error"""
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
 
 
-_said = reader(ChatEvent)
+_parse = reader(ChatEvent)
 
 
 class CohereTally(Counting):
-    """What the events of one exchange add up to."""
+    """The counts of one answer."""
 
     __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
-        """One event of a stream."""
-        said = _said(event)
-        if said is None:
+        """Read one event of a stream."""
+        parsed = _parse(event)
+        if parsed is None:
             return None
-        self.response_id = self.response_id or identifier(said.id)
-        if isinstance(said.message, str) or name == b"error":
+        self.response_id = self.response_id or identifier(parsed.id)
+        if isinstance(parsed.message, str) or name == b"error":
             self.fail("error_event")
-        elif said.delta is not None:
-            self._read_message(said.index or 0, said.delta.message)
-            self._finish(said.delta.finish_reason, "error_event", failed=bool(said.delta.error))
-            self._read_usage(said.delta.usage)
-        self.done = self.done or said.type == "message-end"
-        return said
+        elif parsed.delta is not None:
+            self._read_message(parsed.index or 0, parsed.delta.message)
+            self._finish(parsed.delta.finish_reason, "error_event", failed=bool(parsed.delta.error))
+            self._read_usage(parsed.delta.usage)
+        self.done = self.done or parsed.type == "message-end"
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer."""
-        said = _said(body)
-        if said is None:
+        """Read a whole answer."""
+        parsed = _parse(body)
+        if parsed is None:
             return False
-        self.response_id = identifier(said.id)
-        if isinstance(said.message, str):
+        self.response_id = identifier(parsed.id)
+        if isinstance(parsed.message, str):
             self.fail("error_body")
             return True
-        self._read_message(0, said.message)
-        self._finish(said.finish_reason, "error_body", failed=False)
-        self._read_usage(said.usage)
-        self.done = said.message is not None
+        self._read_message(0, parsed.message)
+        self._finish(parsed.finish_reason, "error_body", failed=False)
+        self._read_usage(parsed.usage)
+        self.done = parsed.message is not None
         return True
 
     def _read_message(self, index: int, message: Message | None) -> None:
@@ -129,13 +128,13 @@ class CohereTally(Counting):
         self._read_calls(index, message.tool_calls)
 
     def _read_calls(self, index: int, calls: Call | list[Call] | None) -> None:
-        said = ""
+        written = ""
         for place, call in enumerate(calls if isinstance(calls, list) else [calls] if calls is not None else [], index):
-            self._begin((0, place))
+            self._begin_call((0, place))
             if call.function is not None:
-                said += (call.function.name or "") + (call.function.arguments or "")
-        if said:
-            self._called.append(said)
+                written += (call.function.name or "") + (call.function.arguments or "")
+        if written:
+            self._called.append(written)
             self.evidence.tool_events += 1
 
     def _finish(self, reason: str | None, failure: str, *, failed: bool) -> None:
@@ -150,7 +149,7 @@ class CohereTally(Counting):
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
@@ -165,7 +164,7 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
     return {"message": message_with_field(refusal)}
 
 
-def _said_in_stream(refusal: Refusal) -> dict[str, Any]:
+def _error_event(refusal: Refusal) -> dict[str, Any]:
     return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": message_with_field(refusal)}}
 
 
@@ -175,5 +174,5 @@ COHERE_CHAT = Dialect(
     upstream_path="/chat",
     facts=facts,
     tally=CohereTally,
-    errors=ErrorShape("/v2/", _refused, _said_in_stream, "message-end"),
+    errors=ErrorShape("/v2/", _refused, _error_event, "message-end"),
 )

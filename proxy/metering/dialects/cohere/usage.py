@@ -1,7 +1,7 @@
 """The usage object of Cohere's chat → `Usage`.
 
-Invariant: `tokens` is what the model read and wrote; `billed_units` is what Cohere charges. It leaves out what Cohere
-itself put around the prompt and the answer, which is therefore unbilled. It stands in where `tokens` has no count.
+Invariants: `tokens` are those processed by the model; `billed_units` are those that Cohere charges. The difference,
+which Cohere adds around prompt and answer, is unbilled. `billed_units` replace a missing count in `tokens`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _billed = usage_reader(prompt_tokens="billed_units.input_tokens", completion_tok
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is no count."""
+    """The counts in `raw`; None if one of them is invalid."""
     usage, billed = _reported(raw), _billed(raw)
     if usage is None or billed is None:
         return None

@@ -1,7 +1,7 @@
-"""The request side of generateContent: what the body says, and the body that goes up.
+"""Requests of generateContent: what admission needs, and the document for the provider.
 
-Law: nothing is read of a request but what admission needs, in either spelling that the API takes (`maxOutputTokens`,
-`max_output_tokens`), never in both; the model is the path's, whatever the body calls it.
+Invariants: only what admission needs is read, in either spelling of the API (`maxOutputTokens`, `max_output_tokens`)
+but not both. The model is that of the path, not of the body.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proxy.metering.wire.text import chars_of
 
 # Google's own limit of candidateCount.
 N_MAX = 8
-# What is read as JSON: of generationConfig, of a part.
+# Fields that the model reads as JSON: of generationConfig, of a part.
 _SCHEMAS = (
     "responseSchema", "response_schema", "responseJsonSchema", "response_json_schema", "_responseJsonSchema",
     "_response_json_schema",
@@ -28,12 +28,12 @@ _MEDIA = ("inlineData", "inline_data", "fileData", "file_data")
 
 
 def plain_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request for one whole answer. Raises InvalidField."""
+    """Read a request for one whole answer. Raises InvalidField."""
     return _facts(document, named, streamed=False)
 
 
 def stream_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request for a stream. Raises InvalidField."""
+    """Read a request for a stream. Raises InvalidField."""
     return _facts(document, named, streamed=True)
 
 
@@ -57,9 +57,9 @@ def _facts(document: dict[str, Any], named: str | None, *, streamed: bool) -> Re
 
 
 def _spelled(document: Mapping[str, Any], camel: str, snake: str, within: str = "") -> str:
-    """Which of two spellings `document` has. Raises InvalidField if it has both."""
+    """The spelling that `document` uses. Raises InvalidField if it uses both."""
     if camel in document and snake in document:
-        raise InvalidField(within + snake, f"must not stand beside {camel}, which is the same field")
+        raise InvalidField(within + snake, f"must not be combined with {camel}, which is the same field")
     return snake if snake in document else camel
 
 
@@ -102,7 +102,7 @@ def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config:
 
 
 def _read_part(part: Mapping[str, Any], texts: list[str], structures: list[object], media: list[str]) -> None:
-    """Add to `texts`, to what is JSON, and to the types of what is neither."""
+    """Add the part to `texts`, to `structures` (JSON), or its type to `media`."""
     if isinstance(text := part.get("text"), str):
         texts.append(text)
     structures += [part[name] for name in _CALLS if name in part]

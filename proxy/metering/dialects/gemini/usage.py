@@ -1,8 +1,8 @@
 """The usageMetadata of generateContent → `Usage`.
 
-Invariant: what the provider's own tools (code, URLs, files, search) put before the model is in the total and billed as
-a prompt; thoughts are part of the completion. The total must be prompt + completion. A zero is left out of the JSON and
-cannot be told from a count that was not reported: None.
+Invariants: tokens from the provider's tools (code, URLs, files, search) are in the total and billed as prompt; thoughts
+are part of the completion. The total must be prompt + completion. The JSON omits zeros, so that a missing count is
+None.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _reported = usage_reader(
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is no count."""
+    """The counts in `raw`; None if one of them is invalid."""
     usage = _reported(raw)
     if usage is None:
         return None
@@ -41,7 +41,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 
 def _audio(modalities: object) -> int | None:
-    """Of tokens that are listed by modality, those of audio. Raises ValueError."""
+    """The audio tokens of a list by modality. Raises ValueError."""
     for one in modalities if isinstance(modalities, list) else ():
         if isinstance(one, dict) and one.get("modality") == "AUDIO":
             return count(one.get("tokenCount"))
@@ -49,9 +49,9 @@ def _audio(modalities: object) -> int | None:
 
 
 def running(usage: Usage) -> Usage:
-    """What is left of counts that are not final: what was generated may be more by the end, the prompt hardly is."""
-    heard = usage.audio_prompt_tokens
-    return Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens, audio_prompt_tokens=heard)
+    """Running counts without those of the completion, which are not final."""
+    audio = usage.audio_prompt_tokens
+    return Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens, audio_prompt_tokens=audio)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

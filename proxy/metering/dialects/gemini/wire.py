@@ -1,6 +1,6 @@
 """The shapes of generateContent on the wire: one event of a stream or one answer → `Generated`.
 
-Law: nothing a provider sends raises; what is well-typed in it is kept. Payloads of images and audio are not read.
+Invariants: nothing raises; well-typed fields are kept. Payloads of images and audio are not read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from proxy.metering.wire.json_reader import reader
 
 
 class FunctionCall(msgspec.Struct, gc=False):
-    """A call of one of the client's tools, or of the provider's own; or a fragment of one."""
+    """A call of a client's or provider's tool, or a fragment of one."""
 
     name: str | None = None
     args: Any = None
@@ -21,13 +21,13 @@ class FunctionCall(msgspec.Struct, gc=False):
 
 
 class Code(msgspec.Struct, gc=False):
-    """What the model wrote for the provider to run. What came of it, the model did not write."""
+    """Code that the model generated for the provider to run. Its result is not generated."""
 
     code: str | None = None
 
 
 class Part(msgspec.Struct, gc=False):
-    """A piece of a candidate: one of these."""
+    """A part of a candidate: one of these fields is set."""
 
     text: str | None = None
     thought: bool | None = None
@@ -40,13 +40,13 @@ class Part(msgspec.Struct, gc=False):
 
 
 class Content(msgspec.Struct, gc=False):
-    """What a candidate says."""
+    """The content of a candidate."""
 
     parts: list[Part] | None = None
 
 
 class Grounding(msgspec.Struct, gc=False):
-    """What an answer was looked up by."""
+    """The search queries of an answer."""
 
     queries: list[Any] | None = msgspec.field(default=None, name="webSearchQueries")
 
@@ -61,7 +61,7 @@ class Candidate(msgspec.Struct, gc=False):
 
 
 class PromptFeedback(msgspec.Struct, gc=False):
-    """Why there are no candidates."""
+    """The reason for missing candidates."""
 
     block_reason: str | int | None = msgspec.field(default=None, name="blockReason")
 
@@ -78,4 +78,4 @@ class Generated(msgspec.Struct, gc=False):
 
 
 generated_of = reader(Generated)
-"""The event in one JSON object, or None if it is none."""
+"""reads one JSON object; None if it is none"""

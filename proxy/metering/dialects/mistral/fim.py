@@ -1,7 +1,7 @@
-"""The dialect fim/completions, Mistral's: what stands between a prompt and a suffix, answered in the shapes of chat.
+"""The dialect of Mistral's fim/completions: fills in between a prompt and a suffix; answers have the shapes of chat.
 
-Law: one prompt, one answer; the last chunk of a stream says the usage unasked, so that none is ever asked for. Usage
-rule: chat's (`openai_usage`).
+Invariants: one prompt has one answer. The last chunk of a stream always has the usage, so that it is never injected.
+Usage is read as in chat.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from proxy.metering.wire.text import chars_of
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),

@@ -1,11 +1,10 @@
-"""The dialects chat and generate, Ollama's: lines of JSON and answers → evidence, usage, how it ended.
+"""The dialects of Ollama's chat and generate: lines of JSON and answers → evidence, usage, finish reason.
 
-Law: a stream is what comes unless it was declined; the line that is `done` is the last and tells the usage, a line
-with an `error` is the last, too. Requests: `ollama_request`. A provider's base URL ends with `/api`.
+Invariants: answers are streams unless the request declines. The last line is the one that is `done`, with the usage, or
+one with an `error`. A provider's base URL ends with `/api`.
 
-Usage rule: prompt = `prompt_eval_count`, which is absent where the whole prompt was in the cache: it is then
-estimated; completion = `eval_count`, thinking included; total = prompt + completion, for none is told. The raw usage
-is these and the durations beside them, in nanoseconds.
+Usage: prompt = `prompt_eval_count`, which is absent if the whole prompt was cached and is then estimated; completion =
+`eval_count`, including thinking; total = prompt + completion. The raw usage also has the durations, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from proxy.metering.tally import Counting, word
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
 
-_USED = (
+_USAGE_FIELDS = (
     "prompt_eval_count", "eval_count", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
 )  # fmt: skip
 
@@ -42,7 +41,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """What a line adds to a message."""
+    """The fragment of a message in a line."""
 
     content: str | None = None
     thinking: str | None = None
@@ -72,19 +71,19 @@ _reported = usage_reader(prompt_tokens="prompt_eval_count", completion_tokens="e
 
 
 class OllamaTally(Counting):
-    """What the lines of one exchange add up to."""
+    """The counts of one answer."""
 
     __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> Line | None:
-        """One line of a stream."""
+        """Read one line of a stream."""
         line = _line(event)
         if line is not None:
             self._read_line(line, "error_event")
         return line
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer: a stream's only line, as it were."""
+        """Read a whole answer, which has the form of a single line."""
         line = _line(body)
         if line is not None:
             self._read_line(line, "error_body")
@@ -96,9 +95,9 @@ class OllamaTally(Counting):
             return
         message = line.message
         if message is not None:
-            self._hear(message.content, message.thinking)
+            self._add_texts(message.content, message.thinking)
             self._read_calls(message.tool_calls)
-        self._hear(line.response, line.thinking)
+        self._add_texts(line.response, line.thinking)
         self._read_calls(line.tool_calls)
         if line.done:
             self.done = True
@@ -108,13 +107,13 @@ class OllamaTally(Counting):
 
     def _read_calls(self, calls: list[Call] | None) -> None:
         for call in calls or ():
-            self._begin((0, len(self._calls)))
+            self._begin_call((0, len(self._calls)))
             if call.function is not None:
                 self._called += (call.function.name or "", compact(call.function.arguments))
         self.evidence.tool_events += bool(calls)
 
     def _read_usage(self, line: Line) -> None:
-        raw = {name: value for name in _USED if (value := getattr(line, name)) is not None}
+        raw = {name: value for name in _USAGE_FIELDS if (value := getattr(line, name)) is not None}
         usage = _reported(raw)
         self._report(raw, usage and with_total(usage))
 
@@ -130,7 +129,7 @@ OLLAMA_CHAT = Dialect(
     facts=chat_facts,
     tally=OllamaTally,
     errors=ErrorShape("/api/", _refused, _refused),
-    # ollama.com calls its streams plain JSON.
+    # ollama.com labels its streams as plain JSON.
     framings=(NDJSON, replace(NDJSON, content_type="application/json")),
 )
 

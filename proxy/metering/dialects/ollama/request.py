@@ -1,7 +1,7 @@
-"""The request side of Ollama's chat and generate: what the body says, and the body that goes up.
+"""Requests of Ollama's chat and generate: what admission needs, and the document for the provider.
 
-Law: nothing is read of a request but what admission needs; what goes up is what came, but for the model's name. A
-request that asks for nothing (it would only load a model, or unload it) is refused: that is the operator's to do.
+Invariants: only what admission needs is read. The document is forwarded unchanged except for the model's name. A
+request without a prompt, which would only load or unload a model, is rejected: that is up to the operator.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from proxy.metering.request import InvalidField, RequestFacts, flag, json_bytes,
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
-# Read by the model beside the text; an earlier answer's `context` is numbers, a token each.
+# Further fields that the model reads; `context` of an earlier answer is a list of tokens.
 _CHAT_AS_JSON = ("format",)
 _GENERATE_AS_JSON = ("context", "format")
 _TEXTS = ("system", "prompt", "suffix")
 
 
 def chat_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     messages = messages_of(document)
     images = sum(_images(message) for message in messages)
     return _facts(document, named, structs.replace(prompt_of(messages, document, _CHAT_AS_JSON), images=images))
 
 
 def generate_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     for name in _TEXTS:
         if document.get(name) is not None and not isinstance(document[name], str):
             raise InvalidField(name, "must be a string")
@@ -62,7 +62,7 @@ def _facts(document: dict[str, Any], named: str | None, prompt: PromptEvidence) 
 
 
 def _limit(document: dict[str, Any]) -> int | None:
-    """0 and less are none, as Ollama has it."""
+    """The limit of the answer; in Ollama, 0 and less mean none."""
     options = document.get("options")
     if options is not None and not isinstance(options, dict):
         raise InvalidField("options", "must be an object")

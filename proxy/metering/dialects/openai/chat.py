@@ -1,7 +1,7 @@
-"""The dialect chat/completions: chunks and answers → evidence, usage, how it ended.
+"""The dialect of chat/completions: chunks and answers → evidence, usage, finish reason.
 
-Law: what a model generated is counted, whoever spelled it how; error text is never output; usage is what the last
-event with a usage says, never a sum. Requests: `openai_request`; shapes: `openai_wire`; counts: `openai_usage`.
+Invariants: all generated text is counted, in every known field; error text is not. The usage is that of the last event
+with one, never a sum.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, c
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter
-from proxy.metering.wire.event_template import EventTemplate, run_of
+from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
 
-# OpenAI's own limit on n. A stream with more choices than that is read, only not tracked for each.
+# OpenAI's own limit on n. Further choices of a stream are read but not tracked individually.
 CHOICES_MAX = 128
-# What one choice of an event carried.
+# Flags: the contents of one choice of an event.
 _TEXT, _CALL = 1, 2
 
-# Where an event's text can stand.
+# Fields of an event's text.
 _TEXT_NAMES = ("content", "reasoning_content", "reasoning")
 
 
 class ChatTally(Counting):
-    """What the chunks of one exchange add up to.
+    """The counts of one answer.
 
-    `cumulative`: whether each text repeats all before it; None: found out from the texts themselves.
+    `cumulative`: whether each text repeats all before it; None: detected from the texts.
     """
 
     __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
@@ -42,7 +42,7 @@ class ChatTally(Counting):
         self._plain_reasoning: set[int] = set()
 
     def read(self, event: bytes, name: bytes) -> Chunk | None:
-        """One event of a stream."""
+        """Read one event of a stream."""
         chunk = chunk_of(event)
         if chunk is not None:
             if name == b"error":
@@ -70,8 +70,8 @@ class ChatTally(Counting):
         if chunk.err_msg and not kinds:
             self.fail("err_msg")
 
-    def run(self, read: Chunk, event: bytes) -> EventTemplate | None:
-        """The run that this event of a stream may begin: nothing in it but one fragment of text."""
+    def template(self, read: Chunk, event: bytes) -> EventTemplate | None:
+        """The template of this event if it contains only one fragment of text; else None."""
         chunk, choices = read, read.choices
         if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
             return None
@@ -82,17 +82,17 @@ class ChatTally(Counting):
             return None
         if part.refusal or part.audio or part.tool_calls or part.function_call or part.reasoning_details:
             return None
-        spoken = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
-        if len(spoken) != 1:
+        texts = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
+        if len(texts) != 1:
             return None
-        name, text = spoken[0]
+        name, text = texts[0]
         reasoning = name != "content"
         if index not in (self._plain_reasoning if reasoning else self._plain):
             return None
-        return run_of(event, name.encode(), text, reasoning=reasoning)
+        return template_of(event, name.encode(), text, reasoning=reasoning)
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer: where a choice has both a message and a delta, the message is the answer."""
+        """Read a whole answer. If a choice has both a message and a delta, the message applies."""
         chunk = chunk_of(body)
         if chunk is None:
             return False
@@ -107,18 +107,18 @@ class ChatTally(Counting):
         return True
 
     def settle(self) -> None:
-        """The stream is over: decides what was still open. Idempotent."""
+        """The answer has ended: resolve what was undecided. Idempotent."""
         self.flush()
         for (_, reasoning), growing in self._growing.items():
             owed = growing.settle()
             self._count(owed, reasoning=reasoning)
-            if any(owed) and self._spelling is not None:
-                self._spelling.give_up()
+            if any(owed) and self._feed is not None:
+                self._feed.give_up()
             if growing.cumulative:
                 self.flags.add("cumulative")
 
     def counted(self) -> TokenCounter | None:
-        """Of one choice: several at once, told word by word, are no text."""
+        """The counter, for one choice only: the interleaved fragments of several are no text."""
         choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
         return super().counted() if len(choices) <= 1 else None
 
@@ -151,7 +151,7 @@ class ChatTally(Counting):
         if part.reasoning_content or part.reasoning or part.reasoning_details:
             kinds |= self._read_reasoning(index, part)
         if part.refusal or part.audio is not None:
-            kinds |= self._read_speech(part)
+            kinds |= self._read_refusal_or_audio(part)
         if part.tool_calls or part.function_call is not None:
             kinds |= self._read_calls(index, part)
         return kinds
@@ -178,7 +178,7 @@ class ChatTally(Counting):
         return _TEXT
 
     def _read_reasoning(self, index: int, part: Part) -> int:
-        # Alternative spellings of the same text: one of them counts.
+        # Alternative fields of the same text: count one of them.
         details = part.reasoning_details or ()
         text = part.reasoning_content or part.reasoning or "".join(d.text or d.summary or "" for d in details)
         if not text:
@@ -202,8 +202,8 @@ class ChatTally(Counting):
         else:
             chars, news = growing.take(text), growing.news
         self._count(chars, reasoning=reasoning)
-        if self._spelling is not None:
-            self._spelling.say(TextKind.REASONING if reasoning else TextKind.TEXT, news)
+        if self._feed is not None:
+            self._feed.add(TextKind.REASONING if reasoning else TextKind.TEXT, news)
         if growing.plain:
             del self._growing[key]
             plain_ones = self._plain_reasoning if reasoning else self._plain
@@ -215,38 +215,38 @@ class ChatTally(Counting):
         for growing in self._growing.values():
             growing.be_sure()
 
-    def _read_speech(self, part: Part) -> int:
-        spoken = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
-        self._texts.append(spoken)
-        return _TEXT if spoken else 0
+    def _read_refusal_or_audio(self, part: Part) -> int:
+        text = (part.refusal or "") + ((part.audio.transcript or "") if part.audio is not None else "")
+        self._texts.append(text)
+        return _TEXT if text else 0
 
     def _read_calls(self, index: int, part: Part) -> int:
-        said = ""
+        written = ""
         for call in part.tool_calls or ():
-            said += self._read_call(index, call)
+            written += self._read_call(index, call)
         if (legacy := part.function_call) is not None and (text := called(legacy)):
-            self._begin((index, "function_call"))
-            said += text
-        if not said:
+            self._begin_call((index, "function_call"))
+            written += text
+        if not written:
             return 0
-        self._called.append(said)
+        self._called.append(written)
         return _CALL
 
     def _read_call(self, index: int, call: ToolCall) -> str:
-        """What it says."""
-        # With an id: one call for each id. Without: the call at that place goes on.
+        """Count the call. Returns its text."""
+        # With an id: one call per id. Without: a fragment of the call at that index.
         place: tuple[int, int | str] = (index, 0 if call.index is None else call.index)
         if call.id:
-            self._begin((index, call.id))
+            self._begin_call((index, call.id))
             self._calls.add(place)
         else:
-            self._begin(place)
-        said = ""
+            self._begin_call(place)
+        written = ""
         if call.function is not None:
-            said = called(call.function)
+            written = called(call.function)
         if call.custom is not None:
-            said += (call.custom.name or "") + (call.custom.input or "")
-        return said
+            written += (call.custom.name or "") + (call.custom.input or "")
+        return written
 
 
 OPENAI_CHAT = Dialect(

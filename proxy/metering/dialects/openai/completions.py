@@ -1,8 +1,8 @@
-"""The dialect completions, the older one: text choices, `include_usage` and usage as in chat/completions.
+"""The dialect of completions: text choices; `include_usage` and usage as in chat/completions.
 
-Law: as chat's; what differs is the request. Each prompt has `n` answers, and all `best_of` that the provider makes of
-it are billed, those too that it keeps. Where `echo` repeats a prompt and no usage is reported, the repetition counts
-as generated, up to the request's own limit.
+Invariants: as those of chat; only the request differs. Each prompt has `n` answers, and all `best_of` generated ones
+are billed, also those not returned. If `echo` repeats a prompt and no usage is reported, the repetition counts as
+generated, up to the request's limit.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import RequestFacts, flag, integer, model_of
 from proxy.metering.usage import TOKENS_MAX
 
-# What OpenAI takes for a prompt where there is none: one token that begins a document.
+# OpenAI's default for a missing prompt: one token that begins a document.
 _NO_PROMPT = Inputs(1, tokens=1)
 
 
 class CompletionsTally(ChatTally):
-    """What the chunks of one exchange add up to: a choice's text is a fragment, as a delta's content is."""
+    """The counts of one answer: the text of a choice is a fragment, like the content of a delta."""
 
     __slots__ = ()
 
@@ -33,10 +33,10 @@ class CompletionsTally(ChatTally):
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     inputs = _NO_PROMPT if document.get("prompt") is None else inputs_of(document, "prompt")
-    kept = integer(document, "n", at_most=N_MAX) or 1
-    made = max(kept, integer(document, "best_of", at_most=N_MAX) or 1)
+    returned = integer(document, "n", at_most=N_MAX) or 1
+    generated = max(returned, integer(document, "best_of", at_most=N_MAX) or 1)
     limit = integer(document, "max_tokens", at_most=TOKENS_MAX, at_least=0)  # 0: only the prompt's probabilities
     flag(document, "echo")
     streamed, asked = usage_asked(document)
@@ -44,8 +44,8 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         model=named or model_of(document),
         streamed=streamed,
         usage_asked=asked,
-        completion_tokens_max=None if limit is None else inputs.count * made * limit,
-        n=inputs.count * made,
+        completion_tokens_max=None if limit is None else inputs.count * generated * limit,
+        n=inputs.count * generated,
         prompt=inputs.evidence(document.get("suffix")),
     )
 

@@ -1,4 +1,4 @@
-"""The dialect embeddings: input in, vectors out, usage beside them. Law: no vector is decoded or held."""
+"""The dialect of embeddings. Invariant: no vector is decoded or buffered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxy.metering.request import RequestFacts, model_of
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request: nothing is generated, so nothing limits it. Raises InvalidField."""
+    """Read a request; nothing is generated, so its limit is 0. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=False,

@@ -1,6 +1,6 @@
-"""What completions, embeddings and moderations are asked about: a string, strings, or tokens.
+"""The inputs of completions, embeddings and moderations: a string, strings, or tokens.
 
-Law: every spelling that the SDKs have is counted, and nothing else is let through.
+Invariant: every form that the SDKs send is counted; any other form is rejected.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
 
-# As the estimator's prior has it: a prompt that comes as tokens is evidence like a text of so many characters.
+# As in the estimator's prior: a prompt of tokens counts as a text of so many characters.
 _CHARS_PER_TOKEN = 4.4
 _KINDS = "a string, or a non-empty array of strings or of tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """How many there are, and what is in all of them."""
+    """The number of inputs, and their total contents."""
 
     count: int
     text: str = ""
@@ -30,7 +30,7 @@ class Inputs:
     attachments: int = 0
 
     def evidence(self, *more: object) -> PromptEvidence:
-        """For an estimate of their tokens; `more` is read with them where it is text."""
+        """The evidence for an estimate of their tokens; strings in `more` are included."""
         latin, wide, other, *_ = chars_of("".join([self.text, *(one for one in more if isinstance(one, str))]))
         return PromptEvidence(
             chars_latin=latin + round(self.tokens * _CHARS_PER_TOKEN),
@@ -42,7 +42,7 @@ class Inputs:
 
 
 def inputs_of(document: Mapping[str, Any], name: str, *, parts: bool = False) -> Inputs:
-    """The field `name`. `parts`: it may also be an array of objects, of texts and images. Raises InvalidField."""
+    """Read the field `name`. `parts`: it may also be an array of text and image objects. Raises InvalidField."""
     value = document.get(name)
     if isinstance(value, str):
         return Inputs(1, value)
@@ -60,7 +60,7 @@ def inputs_of(document: Mapping[str, Any], name: str, *, parts: bool = False) ->
     if parts and isinstance(first, dict):
         _require(value, dict, name, "must be an object, like the first")
         return _of_parts(value)
-    raise InvalidField(f"{name}[0]", f"is nothing that can be read: {name} must be {_KINDS}")
+    raise InvalidField(f"{name}[0]", f"has an unsupported type: {name} must be {_KINDS}")
 
 
 def _require(values: list[Any], kind: type, name: str, message: str) -> None:

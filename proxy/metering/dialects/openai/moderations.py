@@ -1,7 +1,6 @@
-"""The dialect moderations: verdicts on an input. Law: OpenAI asks nothing for it, so that without a price it is free.
+"""The dialect of moderations. Invariant: it is free if no price is configured, as at OpenAI.
 
-Where a price is configured it is billed like any request: by the provider's usage, else by the prompt as estimated,
-and by the price of a request where one is set.
+With a price it is billed like any request: by the reported usage or the estimated prompt, and by the price per request.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from proxy.metering.dialects.openai.plain import PlainTally, skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import RequestFacts, model_of
 
-# What OpenAI takes where a request names none; its SDKs leave it out.
+# OpenAI's default; its SDKs leave the model out.
 _MODEL = "omni-moderation-latest"
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request; the model need not be in it. Raises InvalidField."""
+    """Read a request; its model is optional. Raises InvalidField."""
     model = _MODEL if document.get("model") is None else model_of(document)
     return RequestFacts(
         model=named or model,

@@ -26,7 +26,7 @@ class _Answer(msgspec.Struct, gc=False):
 _read = reader(_Answer)
 
 _reported = usage_reader(
-    # of Voyage and Jina: their total is all prompt
+    # Voyage and Jina report only a total, which is the prompt
     prompt_tokens="prompt_tokens | total_tokens",
     completion_tokens="completion_tokens",
     total_tokens="total_tokens",
@@ -36,16 +36,16 @@ _reported = usage_reader(
 
 
 class PlainTally(Counting):
-    """What one answer says of its usage."""
+    """The usage of one answer."""
 
     __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """These languages have no streams: an event is read like an answer."""
+        """These dialects have no streams: an event is read like an answer."""
         return self.read_answer(event) or None
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer, or all of it but what is in its lists."""
+        """Read a whole answer, or one without the contents of its lists."""
         answer = _read(body)
         if answer is None:
             return False
@@ -60,7 +60,7 @@ class PlainTally(Counting):
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is no count. Nothing is generated: an unreported completion is 0."""
+    """The counts in `raw`; None if one is invalid. Nothing is generated: an unreported completion is 0."""
     usage = _reported(raw)
     if usage is None or usage.prompt_tokens is None or usage.completion_tokens is not None:
         return usage
@@ -68,5 +68,5 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 
 def skimmed(tally: Callable[[bool | None], Tally]) -> Callable[[], BodyMeter]:
-    """Meters answers whose lists are long and say nothing of usage."""
+    """Creates meters of answers with long lists that are irrelevant to usage."""
     return lambda: JsonMeter(tally, Skim())

@@ -1,6 +1,6 @@
-"""The request side of chat/completions: what the body says, and the body that goes up.
+"""Requests of chat/completions: what admission needs, and the document for the provider.
 
-Law: nothing is read of a request but what admission needs; what goes up is what came, but for what is named here.
+Invariants: only what admission needs is read. The document is forwarded unchanged except for the fields named here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from proxy.metering.wire.text import chars_of
 
 # OpenAI's own limit.
 N_MAX = 128
-# Where a message has text that the model reads, and where calls; what of the request is read as JSON.
-_SPOKEN = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
+# Fields of a message with text, and with calls; fields of the request that the model reads as JSON.
+_TEXT_FIELDS = frozenset({"content", "refusal", "name", "reasoning_content", "reasoning", "tool_plan", "thinking"})
 _CALLS = frozenset({"tool_calls", "function_call"})
 _TOOLS = ("tools", "functions")
 _RESULTS = ("tool", "function")
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request; `named` by its path, the model need not be in it. Raises InvalidField."""
+    """Read a request; the model is optional if `named` in the path. Raises InvalidField."""
     n = integer(document, "n", at_most=N_MAX) or 1
-    # Which of the two a provider obeys differs: the larger one bounds both.
+    # Providers differ in which of the two they apply: the larger one bounds both.
     limit = max(
         integer(document, "max_tokens", at_most=TOKENS_MAX) or 0,
         integer(document, "max_completion_tokens", at_most=TOKENS_MAX) or 0,
@@ -41,7 +41,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
-    """A shallow copy for the provider: its model name, and for a stream `include_usage` beside its siblings."""
+    """A shallow copy for the provider with the upstream model; with `inject_usage`, a stream has `include_usage`."""
     sent = {**document, "model": upstream_model}
     if inject_usage and document.get("stream") is True:
         sent["stream_options"] = {**(document.get("stream_options") or {}), "include_usage": True}
@@ -49,7 +49,7 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
 
 
 def usage_asked(document: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether a stream is asked for, and usage with it. Raises InvalidField."""
+    """Whether a stream is requested, and whether with usage. Raises InvalidField."""
     streamed = flag(document, "stream")
     asked = flag(_stream_options(document), "include_usage", "stream_options.include_usage")
     return streamed, streamed and asked
@@ -65,8 +65,8 @@ def _stream_options(document: Mapping[str, Any]) -> Mapping[str, Any]:
 def prompt_of(
     messages: list[dict[str, Any]], document: Mapping[str, Any], read_as_json: tuple[str, ...] = ()
 ) -> PromptEvidence:
-    """What is asked, in every language whose messages are like these. `read_as_json`: fields that models read, beside
-    tools and the response's format."""
+    """The evidence of the prompt, in every dialect with such messages. `read_as_json`: fields that models read as JSON,
+    beside tools and the response format."""
     texts: list[str] = []
     kinds: list[object] = []
     calls: list[object] = []
@@ -75,7 +75,7 @@ def prompt_of(
         for name, value in message.items():
             if name in _CALLS:
                 calls.append(value)
-            elif name not in _SPOKEN:
+            elif name not in _TEXT_FIELDS:
                 continue
             elif isinstance(value, str):
                 texts.append(value)
@@ -105,7 +105,7 @@ def prompt_of(
 
 
 def read_parts(parts: list[Any], texts: list[str], structures: list[Any], kinds: list[object]) -> None:
-    """Add texts of a message's parts to `texts`, documents to `structures`, the types of all else to `kinds`."""
+    """Add texts of a message's parts to `texts`, documents to `structures`, the types of other parts to `kinds`."""
     for part in parts:
         text = part.get("text", part.get("thinking")) if isinstance(part, dict) else part
         if isinstance(text, str):

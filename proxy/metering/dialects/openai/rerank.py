@@ -1,6 +1,6 @@
-"""The dialect rerank, as Cohere, Jina, vLLM and llama.cpp have it: a query, documents, and how well each fits.
+"""The dialect of rerank, shared by Cohere, Jina, vLLM and llama.cpp.
 
-Law: what the provider counts is billed: tokens, or search units, which are searches here.
+Invariant: the provider's count is billed: tokens, or search units, which are `searches` here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.metering.wire.text import chars_of
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     return RequestFacts(
         model=named or model_of(document),
         streamed=False,
@@ -28,20 +28,22 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _prompt(document: dict[str, Any]) -> PromptEvidence:
-    """The query is read with each document, by those that count so."""
+    """The query counts once per document, since models read it with each."""
     query, documents = document.get("query"), document.get("documents")
     if not isinstance(query, str | dict):
         raise InvalidField("query", "must be a string, or an object with a text")
     if not isinstance(documents, list) or not documents:
         raise InvalidField("documents", "must be a non-empty array")
     texts = "".join(_text(one, f"documents[{at}]") for at, one in enumerate(documents))
-    asked = [count * len(documents) for count in chars_of(_text(query, "query"))]
+    query_chars = [count * len(documents) for count in chars_of(_text(query, "query"))]
     latin, wide, other, *_ = chars_of(texts)
-    return PromptEvidence(chars_latin=latin + asked[0], chars_wide=wide + asked[1], chars_other=other + asked[2])
+    return PromptEvidence(
+        chars_latin=latin + query_chars[0], chars_wide=wide + query_chars[1], chars_other=other + query_chars[2]
+    )
 
 
 def _text(value: Any, param: str) -> str:
-    """A text, or all texts of an object: `rank_fields` may name any of them."""
+    """A string, or all strings of an object: `rank_fields` may select any."""
     if isinstance(value, str):
         return value
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Takes the injected usage event out of a stream whose client did not ask for it.
+"""Strips the injected usage event from a stream whose client did not request it.
 
-Invariant: everything else comes out byte for byte, the same for every way of cutting the bytes, in linear time. An
-event is held until its blank line, where a client acts on it, and only while it can be the usage event: at most
-HOLD_BYTES_MAX bytes, and no choice in it.
+Invariants: all other bytes are unchanged, for every way of cutting the bytes, in linear time. An event is held until
+its blank line, where a client processes it, and only while it can be the usage event: at most HOLD_BYTES_MAX bytes and
+without a choice.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ import msgspec
 
 from proxy.metering.wire.sse import event_of
 
-# The largest recorded usage event is under 2 KiB. A longer event is let go, whatever it is.
+# The largest recorded usage event is under 2 KiB. A longer event is released unchecked.
 HOLD_BYTES_MAX = 64 << 10
 
-# Two line ends in a row. A CR that an LF follows is no line end of its own.
+# Two consecutive line ends. CR LF is one line end.
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 # The second of the two line ends may still miss its LF, the first may be all there is: two bytes to look back.
 _LOOK_BACK = 2
-# As nearly every provider begins the choices of an event that has some: such an event is not held.
+# Nearly every provider begins non-empty choices so: such an event is not held.
 _CHOICE = b'"choices":[{'
 
 
 class UsageStripper:
-    """Fed with a stream; gives what may go to the client now."""
+    """Fed with a stream; returns the bytes that may be sent to the client now."""
 
-    __slots__ = ("_held", "_let_go", "_lf_is_stripped", "stripped")
+    __slots__ = ("_held", "_lf_is_stripped", "_released", "stripped")
 
     def __init__(self) -> None:
-        self._held = bytearray()  # the unfinished event; once it was let go, its last bytes
-        self._let_go = False
+        self._held = bytearray()  # the unfinished event; after its release, its last bytes
+        self._released = False
         self._lf_is_stripped = False  # the stripped event ended with a CR: an LF now belongs to it
         self.stripped = 0
-        """events taken out"""
+        """stripped events"""
 
     @property
     def idle(self) -> bool:
-        """True between two events: a whole event may go to the client without passing through here."""
+        """True between two events: a whole event may bypass the stripper."""
         return not self._held and not self._lf_is_stripped
 
     def feed(self, payload: bytes) -> bytes:
-        """What of everything so far may go to the client now."""
+        """Returns the bytes that may be sent to the client now."""
         out: list[bytes] = []
         at = 0
         while at < len(payload):
@@ -52,7 +52,7 @@ class UsageStripper:
                 self._lf_is_stripped = False
                 at += payload.startswith(b"\n", at)
             elif self._held:
-                at += self._go_on(payload[at:], out)
+                at += self._extend(payload[at:], out)
             elif payload[at] in b"\r\n":
                 out.append(payload[at : at + 1])
                 at += 1
@@ -60,37 +60,37 @@ class UsageStripper:
                 self._decide(payload[at : end.end()], end.start() - at, out)
                 at = end.end()
             else:
-                at += self._go_on(payload[at:], out)
+                at += self._extend(payload[at:], out)
         return out[0] if len(out) == 1 else b"".join(out)
 
     def close(self) -> bytes:
-        """The stream is over: what was still held, unless it is the usage event."""
-        held = b"" if self._let_go else bytes(self._held)
+        """The stream has ended. Returns the held bytes, unless they are the usage event."""
+        held = b"" if self._released else bytes(self._held)
         self._held.clear()
         return b"" if self._taken(held) else held
 
-    def _go_on(self, more: bytes, out: list[bytes]) -> int:
-        """More of the unfinished event: how many bytes of `more` are of it."""
+    def _extend(self, more: bytes, out: list[bytes]) -> int:
+        """Add to the unfinished event. Returns how many bytes of `more` belong to it."""
         held, before = self._held, len(self._held)
         held += more
         end = _END.search(held, max(before - _LOOK_BACK, 0))
         size = len(more) if end is None else end.end() - before
-        if self._let_go:
+        if self._released:
             out.append(more[:size])
         elif end is not None:
             self._decide(bytes(held[: end.end()]), end.start(), out)
         elif len(held) > HOLD_BYTES_MAX + _LOOK_BACK or held.find(_CHOICE, max(before - len(_CHOICE), 0)) >= 0:
             out.append(bytes(held))
-            self._let_go = True
+            self._released = True
         if end is not None:
-            self._let_go = False
+            self._released = False
             held.clear()
-        elif self._let_go:
+        elif self._released:
             del held[:-_LOOK_BACK]
         return size
 
     def _decide(self, event: bytes, text_bytes: int, out: list[bytes]) -> None:
-        """A whole event: `text_bytes` of it come before its blank line."""
+        """Strip or release a whole event. `text_bytes`: its size before the blank line."""
         if text_bytes <= HOLD_BYTES_MAX and self._taken(event):
             self._lf_is_stripped = event.endswith(b"\r")
         else:
@@ -99,8 +99,8 @@ class UsageStripper:
     def _taken(self, event: bytes) -> bool:
         if _CHOICE in event:
             return False
-        found = event_of(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n"))
-        taken = found is not None and is_usage_event(found[0])
+        event_data = event_of(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n"))
+        taken = event_data is not None and is_usage_event(event_data[0])
         self.stripped += taken
         return taken
 
@@ -114,9 +114,9 @@ _usage_event = msgspec.json.Decoder(_UsageEvent).decode
 
 
 def is_usage_event(event_data: bytes) -> bool:
-    """True for a JSON object whose `choices` is an empty list and whose `usage` is an object, each key there once.
+    """True for a JSON object with an empty list `choices` and an object `usage`, each key once and without escapes.
 
-    Neither key is spelled with escapes. Azure's first event (`choices` empty, no usage) and `"usage":null` are not it.
+    False for Azure's first event (empty `choices`, no usage) and for `"usage":null`.
     """
     try:
         if b'"usage"' not in event_data or _usage_event(event_data).choices:

@@ -15,23 +15,23 @@ from proxy.metering.usage import Usage
 
 _reported = usage_reader(
     prompt_tokens="prompt_tokens",
-    # of OpenAI; DeepSeek; Moonshot
+    # OpenAI; DeepSeek; Moonshot
     cached_tokens="prompt_tokens_details.cached_tokens | prompt_cache_hit_tokens | cached_tokens",
     completion_tokens="completion_tokens",
     reasoning_tokens="completion_tokens_details.reasoning_tokens | reasoning_tokens",
     total_tokens="total_tokens",
-    # of OpenRouter and Bedrock; gateways to Anthropic
+    # OpenRouter and Bedrock; gateways to Anthropic
     cache_write_tokens="prompt_tokens_details.cache_write_tokens | cache_creation_input_tokens",
     cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
     audio_prompt_tokens="prompt_tokens_details.audio_tokens",
     audio_completion_tokens="completion_tokens_details.audio_tokens",
-    # of OpenRouter; Perplexity; xAI
+    # OpenRouter; Perplexity; xAI
     searches="server_tool_use_details.web_search_requests | num_search_queries | num_sources_used",
 )
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is no count."""
+    """The counts in `raw`; None if one of them is invalid."""
     usage = _reported(raw)
     if usage is None or not usage.reasoning_tokens:
         return usage

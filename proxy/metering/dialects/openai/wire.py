@@ -14,7 +14,7 @@ class Function(msgspec.Struct, gc=False):
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
-    """an object from those who have parsed it"""
+    """an object if the server has parsed it"""
 
 
 class CustomTool(msgspec.Struct, gc=False):
@@ -34,20 +34,20 @@ class ToolCall(msgspec.Struct, gc=False):
 
 
 class ReasoningDetail(msgspec.Struct, gc=False):
-    """A piece of reasoning in the spelling of routers; encrypted pieces have no text."""
+    """A piece of reasoning in the format of routers; encrypted pieces have no text."""
 
     text: str | None = None
     summary: str | None = None
 
 
 class Audio(msgspec.Struct, gc=False):
-    """Audio output: what it says counts, its samples do not."""
+    """Audio output: only the transcript is counted."""
 
     transcript: str | None = None
 
 
 class Part(msgspec.Struct, gc=False):
-    """A delta or a message: whatever a model can generate."""
+    """A delta or a message: all that a model can generate."""
 
     content: str | list[Any] | dict[str, Any] | None = None
     reasoning_content: str | None = None
@@ -72,7 +72,7 @@ class Choice(msgspec.Struct, gc=False):
 
 
 class XGroq(msgspec.Struct, gc=False):
-    """Where Groq puts usage."""
+    """Groq's place of the usage."""
 
     usage: dict[str, Any] | None = None
 
@@ -91,17 +91,17 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 chunk_of = reader(Chunk)
-"""The chunk in one JSON object, or None if the text is none."""
+"""reads one JSON object; None if it is none"""
 
 
 def called(function: Function) -> str:
-    """What the model wrote of a call."""
+    """The generated text of a call."""
     arguments = function.arguments
     return (function.name or "") + (compact(arguments) if isinstance(arguments, dict) else arguments or "")
 
 
 def flatten(part: Part) -> None:
-    """Make the content of `part` a text: some send a list of parts, others (structured output) an object."""
+    """Turn the content of `part` into a text: some send a list of parts, others (structured output) an object."""
     content = part.content
     if isinstance(content, list):
         part.content = "".join(one if isinstance(one, str) else _str_of(one, "text") for one in content)

@@ -1,8 +1,8 @@
-"""The dialect images/generations: pictures from words, whole or in a stream of partial ones.
+"""The dialect of images/generations: whole images, or a stream of partial ones.
 
-Rule: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, total = `usage.total_tokens`, as reported;
-where no tokens are reported, images = those in `data`, of a stream the completed ones. Law: no picture is decoded; a
-stream of several completed pictures is counted by the last usage, never lower.
+Usage: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, total = `usage.total_tokens`. If no tokens are
+reported, images = those in `data`, or the completed ones of a stream. Invariants: no image is decoded. A stream of
+several completed images has the last usage, never lower.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from proxy.metering.usage import UNITS_MAX, Usage
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader
 
-# OpenAI makes no more at once, and nobody else more than a few.
+# Far above the limits of all known providers.
 N_MAX = 128
-# Tokens of one square picture, as OpenAI lists them for its first model of this kind: a guess for all others.
+# Tokens of one square image of OpenAI's first such model: a guess for all others.
 _TOKENS = {"low": 272, "medium": 1056, "high": 4160}
 _COMPLETED = (".completed",)
 
 
 class _Event(msgspec.Struct, gc=False):
     type: str | None = None
-    pictures: list[Any] | None = msgspec.field(default=None, name="data")
+    images: list[Any] | None = msgspec.field(default=None, name="data")
     usage: dict[str, Any] | None = None
     error: Any = None
 
@@ -40,56 +40,56 @@ _read = reader(_Event)
 
 
 class ImagesTally(Counting):
-    """What one answer or stream says of its pictures."""
+    """The counts of one answer or stream."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_images",)
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
-        self._made: int | None = None  # pictures; None: nothing tells
+        self._images: int | None = None  # completed images; None: unknown
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """One event of a stream."""
-        said = _read(event)
-        if said is None:
+        """Read one event of a stream."""
+        parsed = _read(event)
+        if parsed is None:
             return None
-        kind = said.type or name.decode("ascii", "replace")
-        if said.error or kind == "error":
+        kind = parsed.type or name.decode("ascii", "replace")
+        if parsed.error or kind == "error":
             self.fail("error_event")
         elif kind.endswith(_COMPLETED):
             self.finish_reason = "completed"
-            self._made = (self._made or 0) + 1
-            self._count_up(said.usage)
-        return said
+            self._images = (self._images or 0) + 1
+            self._read_usage(parsed.usage)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer, or all of it but what is in its lists."""
-        said = _read(body)
-        if said is None:
+        """Read a whole answer, or one without the contents of its lists."""
+        parsed = _read(body)
+        if parsed is None:
             return False
-        if said.error:
+        if parsed.error:
             self.fail("error_body")
         else:
             self.done = True
-            self._made = None if said.pictures is None else len(said.pictures)
-            self._count_up(said.usage)
+            self._images = None if parsed.images is None else len(parsed.images)
+            self._read_usage(parsed.usage)
         return True
 
-    def _count_up(self, raw: dict[str, Any] | None) -> None:
+    def _read_usage(self, raw: dict[str, Any] | None) -> None:
         usage = tokens_of(raw or {})
         if usage is None or not usage.reported_nothing:
             self._report(raw, usage)
-        elif self._made is not None:
-            self.usage = Usage(images=min(self._made, UNITS_MAX))
+        elif self._images is not None:
+            self.usage = Usage(images=min(self._images, UNITS_MAX))
         self.usage_raw = raw or self.usage_raw
 
 
 tokens_of = usage_reader(prompt_tokens="input_tokens", completion_tokens="output_tokens", total_tokens="total_tokens")
-"""of images or speech"""
+"""reads the usage of images and speech"""
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     prompt = document.get("prompt")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a string")

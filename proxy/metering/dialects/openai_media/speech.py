@@ -1,8 +1,8 @@
-"""The dialect audio/speech: a text spoken, as audio or as a stream of events that hold it.
+"""The dialect of audio/speech: text to speech, as audio or as a stream of events with audio.
 
-Rule: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, all of them audio, as the stream's last event
-says them. Audio alone says nothing: then characters are those of the request's `input`, exactly, and tokens are
-estimated from them, so that either price finds its count. Law: no audio is decoded or held.
+Usage: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, all of it audio, from the last event of the
+stream. Plain audio has no usage: then characters are those of the request's `input`, exactly, and tokens are estimated
+from them, so that prices per character and per token both apply. Invariant: no audio is decoded or buffered.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
-# Tokens of audio for each character: 1,250 tokens a minute, in which 900 Latin characters are read, or 280 of the kind
-# that are a word each.
+# Audio tokens per character: a minute has 1,250 tokens, and 900 Latin or 280 wide characters.
 _TOKENS_PER_CHAR, _TOKENS_PER_WIDE = 1.4, 4.5
 
 
@@ -38,29 +37,29 @@ _read = reader(_Event)
 
 
 class SpeechTally(Counting):
-    """What the events of one stream say."""
+    """The counts of one stream."""
 
     __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """One event of a stream."""
-        said = _read(event)
-        if said is None:
+        """Read one event of a stream."""
+        parsed = _read(event)
+        if parsed is None:
             return None
-        if said.error or name == b"error" or said.type == "error":
+        if parsed.error or name == b"error" or parsed.type == "error":
             self.fail("error_event")
-        elif said.type == "speech.audio.done":
+        elif parsed.type == "speech.audio.done":
             self.done = True
-            self._read_usage(said.usage)
-        return said
+            self._read_usage(parsed.usage)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """JSON where a stream was promised: an error, or audio in a field."""
-        said = _read(body)
-        if said is not None and said.error:
+        """Read JSON instead of the requested stream: an error, or audio in a field."""
+        parsed = _read(body)
+        if parsed is not None and parsed.error:
             self.fail("error_body")
-        self.done = said is not None and not said.error
-        return said is not None
+        self.done = parsed is not None and not parsed.error
+        return parsed is not None
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         usage = tokens_of(raw or {})
@@ -68,23 +67,23 @@ class SpeechTally(Counting):
 
 
 class SpeechMeter(OpaqueMeter):
-    """Meters audio: there is nothing in it to be counted."""
+    """Meters plain audio by its bytes alone."""
 
     flags = ()
 
     def fold(self) -> None:
-        """Nothing is read."""
+        """Does nothing: audio gives no evidence."""
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     text, form = document.get("input"), document.get("stream_format")
     if not isinstance(text, str):
         raise InvalidField("input", "must be a string")
     if form not in (None, "sse", "audio"):
         raise InvalidField("stream_format", "must be sse or audio")
     latin, wide, other, *_ = chars_of(text)
-    spoken = round((latin + other) * _TOKENS_PER_CHAR + wide * _TOKENS_PER_WIDE)
+    tokens = round((latin + other) * _TOKENS_PER_CHAR + wide * _TOKENS_PER_WIDE)
     return RequestFacts(
         model=named or model_of(document),
         streamed=form == "sse",
@@ -92,7 +91,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=None,
         n=1,
         prompt=Inputs(1, text).evidence(document.get("instructions")),
-        asked=Usage(characters=len(text), completion_tokens=spoken, audio_completion_tokens=spoken),
+        asked=Usage(characters=len(text), completion_tokens=tokens, audio_completion_tokens=tokens),
     )
 
 

@@ -1,10 +1,9 @@
-"""The dialect audio/transcriptions: a file of audio in, its words out, as JSON, text, subtitles or a stream.
+"""The dialect of audio/transcriptions: speech to text, as JSON, text, subtitles or a stream.
 
-Rule: prompt = `usage.input_tokens`, of them audio = `input_token_details.audio_tokens`, completion =
-`usage.output_tokens`, total = `usage.total_tokens`; where usage is a duration, audio = its `seconds`, else the answer's
-own `duration`. Text and subtitles say nothing: then the words are counted, how long the audio is is guessed from the
-file (a WAV's head tells its rate; what else there is, is taken for 128 kbit/s), and the entry has the flag
-`audio_unknown`.
+Usage: prompt = `usage.input_tokens`, with audio = `input_token_details.audio_tokens`; completion =
+`usage.output_tokens`; total = `usage.total_tokens`. If usage is a duration, audio = its `seconds`, else the `duration`
+of the answer. Text and subtitles have no usage: then the text is counted, the length of the audio is estimated from the
+file (by the rate in a WAV header, else as 128 kbit/s), and the entry has the flag `audio_unknown`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
 
 _BYTES_PER_S = 16_000
-# A WAV's head: where its rate stands, in bytes per second, and between which rates it is believed.
+# The rate in a WAV header, in bytes per second, and its plausible range.
 _WAV_RATE, _WAV_RATE_MIN, _WAV_RATE_MAX = slice(28, 32), 1_000, 10_000_000
 
 
@@ -43,46 +42,46 @@ _read = reader(_Event)
 
 
 class TranscriptionTally(Counting):
-    """The words of one answer, and what it says of the audio."""
+    """The counts of one answer."""
 
     __slots__ = ()
 
     def read(self, event: bytes, name: bytes) -> object | None:
-        """One event of a stream."""
-        said = _read(event)
-        if said is None:
+        """Read one event of a stream."""
+        parsed = _read(event)
+        if parsed is None:
             return None
-        fragments = self.evidence.text_events > 0  # came before: a whole text repeats them
-        if said.error or name == b"error" or said.type == "error":
+        fragments = self.evidence.text_events > 0  # a later whole text repeats them
+        if parsed.error or name == b"error" or parsed.type == "error":
             self.fail("error_event")
-        elif said.type == "transcript.text.done":
+        elif parsed.type == "transcript.text.done":
             self.done = True
-            self._hear(None if fragments else said.text)
-            self._read_usage(said)
-        elif said.type == "transcript.text.delta" or not fragments:
-            self._hear(said.delta or said.text)
-        return said
+            self._add_texts(None if fragments else parsed.text)
+            self._read_usage(parsed)
+        elif parsed.type == "transcript.text.delta" or not fragments:
+            self._add_texts(parsed.delta or parsed.text)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer: JSON, or words as they are."""
-        said = _read(body)
-        if said is None:
-            self._hear(body.decode("utf-8", "replace"))
+        """Read a whole answer: JSON, or plain text."""
+        parsed = _read(body)
+        if parsed is None:
+            self._add_texts(body.decode("utf-8", "replace"))
             self.flags.add("audio_unknown")
-        elif said.error:
+        elif parsed.error:
             self.fail("error_body")
             return True
         else:
-            self._hear(said.text)
-            self._read_usage(said)
+            self._add_texts(parsed.text)
+            self._read_usage(parsed)
         self.done = True
         return True
 
-    def _read_usage(self, said: _Event) -> None:
-        usage = usage_of(said.usage or {"seconds": said.duration})
+    def _read_usage(self, parsed: _Event) -> None:
+        usage = usage_of(parsed.usage or {"seconds": parsed.duration})
         if usage == NO_USAGE:
             self.flags.add("audio_unknown")
-        self._report(said.usage, usage)
+        self._report(parsed.usage, usage)
 
 
 _tokens = usage_reader(
@@ -94,7 +93,7 @@ _tokens = usage_reader(
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
-    """The counts in `raw`; None if one of them is no count."""
+    """The counts in `raw`; None if one of them is invalid."""
     usage, seconds = _tokens(raw), raw.get("seconds")
     try:
         audio_ms = count(round(seconds * 1000) if isinstance(seconds, int | float) else seconds)
@@ -104,12 +103,12 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a form. Raises InvalidField."""
+    """Read a form. Raises InvalidField."""
     file, prompt = document.get("file"), document.get("prompt", "")
     if not isinstance(file, Upload):
         raise InvalidField("file", "must be a file")
     if not isinstance(prompt, str):
-        raise InvalidField("prompt", "must be a text")
+        raise InvalidField("prompt", "must be a string")
     latin, wide, other, *_ = chars_of(prompt)
     return RequestFacts(
         model=named or model_of(document),
@@ -123,18 +122,18 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _flag(document: Mapping[str, Any], name: str) -> bool:
-    words = {"true": True, "false": False, "": False}
-    said = document.get(name, "")
-    if not isinstance(said, str) or said.lower() not in words:
+    values = {"true": True, "false": False, "": False}
+    value = document.get(name, "")
+    if not isinstance(value, str) or value.lower() not in values:
         raise InvalidField(name, "must be true or false")
-    return words[said.lower()]
+    return values[value.lower()]
 
 
 def _length_ms(audio: bytes) -> int:
     rate = _BYTES_PER_S
     if audio.startswith(b"RIFF") and audio[8:16] == b"WAVEfmt ":
-        told = int.from_bytes(audio[_WAV_RATE], "little")
-        rate = told if _WAV_RATE_MIN <= told <= _WAV_RATE_MAX else rate
+        wav_rate = int.from_bytes(audio[_WAV_RATE], "little")
+        rate = wav_rate if _WAV_RATE_MIN <= wav_rate <= _WAV_RATE_MAX else rate
     return len(audio) * 1000 // rate
 
 

@@ -1,6 +1,6 @@
-"""The request side of OpenAI's responses: what the body says, and the body that goes up.
+"""Requests of OpenAI's responses: what admission needs, and the document for the provider.
 
-Law: nothing is read of a request but what admission needs; what goes up is what came, but for the model's name.
+Invariants: only what admission needs is read. The document is forwarded unchanged except for the model's name.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from proxy.metering.wire.text import chars_of
 
 _STRUCTURES = ("tools", "text")
 _ATTACHED = frozenset({"input_file", "input_audio"})
-# Of an item that is no message: what a tool was called with, and what it gave back.
+# Fields of an item that is no message: the input and the output of a tool.
 _CALLED = ("arguments", "input", "output", "code")
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
-    """Reads a request. Raises InvalidField."""
+    """Read a request. Raises InvalidField."""
     if flag(document, "background"):
-        # Its answer is fetched later, by whoever knows its id: nobody here would meter it.
-        raise InvalidField("background", "is not served here: an answer is metered on its own request")
+        # Its answer would be fetched by a later request, which is not metered.
+        raise InvalidField("background", "is not supported: an answer is metered only in its own request")
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
@@ -34,18 +34,18 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _items(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The input's items; a bare text is one. Absent, it is what the provider keeps of a conversation."""
-    given = document.get("input")
-    if given is None:
+    """The items of the input; a string is one item. An absent input means a stored conversation."""
+    items = document.get("input")
+    if items is None:
         return []
-    if isinstance(given, str):
-        return [{"content": given}]
-    if not isinstance(given, list):
+    if isinstance(items, str):
+        return [{"content": items}]
+    if not isinstance(items, list):
         raise InvalidField("input", "must be a string or an array")
-    for at, item in enumerate(given):
+    for at, item in enumerate(items):
         if not isinstance(item, dict):
             raise InvalidField(f"input[{at}]", "must be an object")
-    return given
+    return items
 
 
 def _prompt(document: Mapping[str, Any]) -> PromptEvidence:

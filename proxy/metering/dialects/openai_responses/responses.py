@@ -1,7 +1,7 @@
-"""The dialect responses, OpenAI's: events and answers → evidence, usage, how it ended.
+"""The dialect of OpenAI's responses: events and answers → evidence, usage, finish reason.
 
-Law: what a model generated is counted once: as its deltas come, or from the finished item where none came; what a tool
-gave back is not. Usage stands in the last event, whose kind says how it ended; that event repeats the whole answer.
+Invariants: generated output is counted once: from its deltas, or from the finished item without deltas; tool results
+are not counted. The last event has the usage, and its type is the outcome; it repeats the whole answer.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from proxy.metering.tally import Counting, identifier, word
 from proxy.metering.usage import NO_USAGE
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-# Deltas of what no model wrote as text: sound, pictures, what a tool printed.
-_NOT_WRITTEN = ("response.audio.delta", "response.shell_call_output_content.delta")
+# Deltas that are not generated text: audio and tool output.
+_NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.delta")
 _RUNNING = ("queued", "in_progress")
 
 
 class ResponsesTally(Counting):
-    """What the events of one exchange add up to."""
+    """The counts of one answer."""
 
-    __slots__ = ("_searches", "_told")
+    __slots__ = ("_searches", "_with_deltas")
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
-        self._told: set[int] = set()  # items of which deltas came
-        self._searches: set[int] = set()  # items that are one each
+        self._with_deltas: set[int] = set()  # items with deltas
+        self._searches: set[int] = set()  # items that are one search each
 
     def read(self, event: bytes, name: bytes) -> Event | None:
-        """One event of a stream."""
-        found = event_of(event)
-        if found is None:
+        """Read one event of a stream."""
+        parsed = event_of(event)
+        if parsed is None:
             return None
-        kind = found.type or ""
-        if kind == "error" or name == b"error" or found.error:
+        kind = parsed.type or ""
+        if kind == "error" or name == b"error" or parsed.error:
             self.fail("error_event")
-        elif isinstance(found.delta, str):
-            self._read_delta(kind, found.output_index or 0, found.delta)
-        elif found.item is not None:
-            self._read_item(found.output_index or 0, found.item, whole=kind == "response.output_item.done")
-        elif found.response is not None:
-            self._read_response(found.response, last=kind in _LAST)
-        return found
+        elif isinstance(parsed.delta, str):
+            self._read_delta(kind, parsed.output_index or 0, parsed.delta)
+        elif parsed.item is not None:
+            self._read_item(parsed.output_index or 0, parsed.item, whole=kind == "response.output_item.done")
+        elif parsed.response is not None:
+            self._read_response(parsed.response, last=kind in _LAST)
+        return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """One whole answer."""
+        """Read a whole answer."""
         response = response_of(body)
         if response is None:
             return False
@@ -76,9 +76,9 @@ class ResponsesTally(Counting):
         self.finish_reason = word(reason) if reason else self.finish_reason
 
     def _read_delta(self, kind: str, index: int, delta: str) -> None:
-        if not delta or not kind.endswith(".delta") or kind in _NOT_WRITTEN:
+        if not delta or not kind.endswith(".delta") or kind in _NOT_GENERATED:
             return
-        self._told.add(index)
+        self._with_deltas.add(index)
         if "_call" in kind:
             self.evidence.tool_events += 1
             self._called.append(delta)
@@ -87,16 +87,16 @@ class ResponsesTally(Counting):
             self.evidence.text_events += 1
 
     def _read_item(self, index: int, item: Item, *, whole: bool) -> None:
-        """An item: begun, or `whole`, when all of it counts that no delta told."""
+        """The start of an item, or the `whole` item, which counts unless it had deltas."""
         kind = item.type or ""
         calls = kind.endswith("_call") or kind == "mcp_approval_request"
         if calls:
             self._read_call(index, item)
         if whole and kind == "web_search_call" and _searched(item.action):
             self._searches.add(index)
-        if not whole or index in self._told:
+        if not whole or index in self._with_deltas:
             return
-        self._told.add(index)
+        self._with_deltas.add(index)
         called = (item.arguments or "") + (item.input or "") + (item.code or "")
         if calls and called:
             self.evidence.tool_events += 1
@@ -110,7 +110,7 @@ class ResponsesTally(Counting):
 
     def _read_call(self, index: int, item: Item) -> None:
         calls = self.evidence.tool_calls
-        self._begin((index, "call"))
+        self._begin_call((index, "call"))
         if item.name and self.evidence.tool_calls > calls:
             self._called.append(item.name)
 
@@ -123,7 +123,7 @@ class ResponsesTally(Counting):
         self._report(raw, usage)
 
 
-# Each as reported. OpenAI's searches are items of the output, xAI's are counted.
+# All as reported. OpenAI's searches are output items; xAI reports their number.
 usage_of = usage_reader(
     prompt_tokens="input_tokens",
     cached_tokens="input_tokens_details.cached_tokens",
@@ -136,7 +136,7 @@ usage_of = usage_reader(
 
 
 def _searched(action: Any) -> bool:
-    """Whether a call of the search tool is charged as one; older answers do not say what it did."""
+    """Whether a call of the search tool is billed as a search; older answers have no action."""
     return not isinstance(action, dict) or action.get("type", "search") == "search"
 
 
@@ -144,7 +144,7 @@ def _written(parts: list[Text] | None) -> str:
     return "".join((part.text or "") + (part.refusal or "") + (part.transcript or "") for part in parts or ())
 
 
-def _said(refusal: Refusal) -> dict[str, Any]:
+def _error_event(refusal: Refusal) -> dict[str, Any]:
     return {"type": "error", "code": refusal.code, "message": refusal.message, "param": refusal.param}
 
 
@@ -154,5 +154,5 @@ OPENAI_RESPONSES = Dialect(
     upstream_path="/responses",
     facts=facts,
     tally=ResponsesTally,
-    errors=ErrorShape("/v1/responses", OPENAI_ERRORS.answer, _said, "error"),
+    errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
 )

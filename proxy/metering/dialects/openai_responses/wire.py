@@ -18,7 +18,7 @@ class Text(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """One item of the output: a message, reasoning, a call of a tool."""
+    """One item of the output: a message, reasoning or a tool call."""
 
     type: str | None = None
     id: str | None = None
@@ -29,17 +29,17 @@ class Item(msgspec.Struct, gc=False):
     input: str | None = None
     code: str | None = None
     action: Any = None
-    """what a search did: it searched, or it looked at a page that was found"""
+    """what a search call did: search, or open a page"""
 
 
 class Incomplete(msgspec.Struct, gc=False):
-    """Why an answer is not whole."""
+    """The reason for an incomplete answer."""
 
     reason: str | None = None
 
 
 class Response(msgspec.Struct, gc=False):
-    """An answer: as far as it has come where it stands in an event."""
+    """An answer; in an event, the answer so far."""
 
     id: str | None = None
     status: str | None = None
