@@ -100,9 +100,9 @@ class Admission:
         observer: Observer,
     ) -> None:
         """`seed`: writes the ledger's spend of these counters to the store. `settled`: filters the exchanges that the
-        ledger has. `tidy`: releases reservations that are in the spend totals already. All raise OSError. `on_store_outage`:
-        the policy of keys with a budget and no policy of their own. `allowance_nusd`: the most that all keys together
-        may reserve and spend on this node during one outage of the store."""
+        ledger has. `tidy`: releases reservations that are in the spend totals already. All raise OSError.
+        `on_store_outage`: the policy of keys with a budget and no policy of their own. `allowance_nusd`: the most that
+        all keys together may reserve and spend on this node during one outage of the store."""
         self._store = store
         self._seed = seed
         self._settled = settled
