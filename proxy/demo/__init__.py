@@ -1,1 +1,1 @@
-"""What demo, tests and benches talk to instead of a paid provider: real sockets, scripted answers."""
+"""A scripted provider on real sockets for the demo, tests and benchmarks; and the demo itself."""

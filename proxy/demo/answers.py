@@ -1,6 +1,6 @@
-"""From a request to the script that answers it, and to what the provider will say it cost.
+"""A request → the script of its answer, and the token counts that the provider reports. Pure.
 
-Law: pure. The provider's own counting rules live here: they are the truth that a ledger is reconciled with.
+The provider's counting rules are defined here; tests reconcile the ledger with them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from proxy.demo.shapes import (
     words,
 )
 
-# Tokens that a chat template adds: to each message, and once to begin the answer.
+# Tokens that a chat template adds to each message, and once to start the answer.
 MESSAGE_TOKENS = 4
 PRIMING_TOKENS = 3
 # Prefix caches work in blocks of this many tokens.
 CACHE_BLOCK_TOKENS = 16
-# More choices than OpenAI allows would only make a test that asks for them by mistake slow.
+# OpenAI's limit; it keeps a mistaken test from becoming slow.
 CHOICES_MAX = 128
 
 BUILT_IN: Mapping[str, Shape] = MappingProxyType(
@@ -53,7 +53,7 @@ BUILT_IN: Mapping[str, Shape] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What will be played, and the provider's own count of the prompt (0 where the request is refused)."""
+    """A script, with the provider's count of the prompt (0 if the request is refused)."""
 
     script: Script
     response_id: str | None = None
@@ -62,7 +62,7 @@ class Reply:
 
 
 def reply(request: object, plans: Mapping[str, Script | Shape], *, response_id: str, created: int) -> Reply:
-    """The answer to one chat request by its model's plan: a refusal where a real provider would refuse."""
+    """The answer to a chat request by its model's plan; an error where a real provider returns one."""
     if not isinstance(request, dict) or not isinstance(request.get("messages"), list):
         return Reply(json_script(error_object("the body must be an object with a list of messages"), 400))
     plan = plans.get(str(request.get("model")))
@@ -80,10 +80,10 @@ def reply(request: object, plans: Mapping[str, Script | Shape], *, response_id: 
 
 
 def prompt_tokens(request: Mapping[str, Any]) -> int:
-    """The provider's count: every string of every message, and the tools, plus the template's own."""
-    said = sum(MESSAGE_TOKENS + _tokens_in(message) for message in request.get("messages", ()))
+    """The provider's count: every string of every message, the tools, and the template's tokens."""
+    messages = sum(MESSAGE_TOKENS + _tokens_in(message) for message in request.get("messages", ()))
     tools = request.get("tools")
-    return PRIMING_TOKENS + said + (len(tokens_of(json_bytes({"tools": tools}).decode())) if tools else 0)
+    return PRIMING_TOKENS + messages + (len(tokens_of(json_bytes({"tools": tools}).decode())) if tools else 0)
 
 
 def _tokens_in(value: object) -> int:
@@ -108,15 +108,15 @@ def _answer(shape: Shape, language: Language, request: Json, *, response_id: str
         model=str(request["model"]),
         prompt_tokens=prompt,
         finish_reason="length" if count < shape.tokens else "stop",
-        # A stateless stand-in for a cache: half of the prompt, in whole blocks, was seen before.
+        # A stateless stand-in for a cache: half of the prompt, in whole blocks, is cached.
         cached_tokens=prompt // (2 * CACHE_BLOCK_TOKENS) * CACHE_BLOCK_TOKENS if language.cached else 0,
         choices=min(_positive(request.get("n")) or 1, CHOICES_MAX) if language.many_choices else 1,
     )
-    return _written(answer, shape, count)
+    return _with_content(answer, shape, count)
 
 
-def _written(answer: Answer, shape: Shape, count: int) -> Answer:
-    """`answer` with `count` tokens of what the shape writes."""
+def _with_content(answer: Answer, shape: Shape, count: int) -> Answer:
+    """`answer` with `count` tokens of the shape's content."""
     text = shape.text or TALE
     match shape.writes:
         case "text":
@@ -136,10 +136,10 @@ def _positive(value: object) -> int | None:
 
 def _streamed(shape: Shape, language: Language, answer: Answer, request: Json) -> Script:
     options = request.get("stream_options")
-    asked = isinstance(options, dict) and options.get("include_usage") is True and shape.reports_usage
+    usage_asked = isinstance(options, dict) and options.get("include_usage") is True and shape.reports_usage
     steps: list[Send | Wait] = []
     generated = 0
-    for event in stream(language, answer, usage_asked=asked):
+    for event in stream(language, answer, usage_asked=usage_asked):
         if event.tokens and generated and shape.pace_ms:
             steps.append(Wait(shape.pace_ms))
         steps.append(Send(event.wire, event.tokens))

@@ -1,14 +1,14 @@
 """A scripted OpenAI-compatible provider on a real socket, in a process of its own.
 
-Law: what a script says is what the wire gets, byte for byte, cut for cut; and the log tells what truly was.
+Invariants: a script's bytes are written exactly, with the same cuts; the log has the exact counts of each exchange.
 
     python -m proxy.demo.provider --port 0      prints {"port": N}; ends on SIGTERM or with its parent
 
-POST …/chat/completions     answered by the request's `model`: a registered plan, or one of `answers.BUILT_IN`
-POST …                      in any other language: answered by a registered script of that name
+POST …/chat/completions     answers by the request's `model`: a registered plan, or one of `answers.BUILT_IN`
+POST …                      any other API: answers with the registered script of that model name
 POST /_control/scripts      {"name": …, "plan": Script | Shape} registers a plan
-GET  /_control/log          {"exchanges": […]}, the oldest first; `?since=N`: only those numbered above N
-POST /_control/reset        forgets plans and log
+GET  /_control/log          {"exchanges": […]}, oldest first; `?since=N`: only those numbered above N
+POST /_control/reset        deletes plans and log
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from proxy.demo.answers import BUILT_IN, Reply, reply
 from proxy.demo.script import Fin, Raw, Reset, Script, Shape, Stall, Wait, WireStep, json_script, wire_steps
 from proxy.demo.shapes import error_object
 
-# Largest request a test sends is a 16 MiB body; a head beyond 64 KiB is a broken client.
+# The largest request of a test has a body of 16 MiB.
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 64 * 1024 * 1024
-# The log of the longest soak, one line per request; the oldest go first.
+# Enough for the longest soak test; the oldest exchanges are deleted first.
 LOG_EXCHANGES_MAX = 10_000
-# More than one per record of the corpus and chunking; beyond it a test registers in a loop by mistake.
+# More than one per record of the corpus and chunking; a larger number is a test's mistake.
 SCRIPTS_MAX = 20_000
-# Ten thousand open streams arrive in one burst; the kernel lowers this to its own limit.
+# Ten thousand connections may arrive in one burst; the kernel applies its own limit.
 BACKLOG = 4096
 _FORM_MODEL = re.compile(r'name="model"\r\n\r\n(.*)\r\n')
-# A write this long at a time, so that the log's count stays near the truth when the client stops reading.
+# Size of a single write, so that the log's count stays accurate when the client stops reading.
 WRITE_BYTES_MAX = 64 * 1024
 # Gemini's paths name the model.
 _NAMED = re.compile(r"/models/([^/:]+):")
-# How soon an orphan ends: short enough that nobody meets it, long enough to cost nothing.
+# How often the parent process is checked: soon enough to end an orphan, at no noticeable cost.
 PARENT_POLL_S = 0.25
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request as this provider saw it, live: its fields change until `duration_s` is known."""
+    """The log entry of a request; its fields change until `duration_s` is set."""
 
     exchange: int
     connection: int
@@ -65,7 +65,7 @@ class Exchange:
     headers: list[tuple[str, str]]
     """as sent"""
     body: Any
-    """the parsed JSON, else the text (of a form: a character for each byte), else None"""
+    """the parsed JSON, or else the text (of a form: one character per byte), or else None"""
     started_at: float
     """Unix seconds, UTC"""
     response_id: str | None = None
@@ -73,20 +73,20 @@ class Exchange:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    """generated so far, whether or not anybody read them"""
+    """generated so far, whether or not they were read"""
     bytes_written: int = 0
-    """taken by the kernel so far, heads and framing included"""
+    """accepted by the kernel so far, heads and framing included"""
     client_left_s: float | None = None
-    """seconds after the start at which the caller closed before the answer was over"""
+    """seconds from the start until the client disconnected early"""
     ended: str | None = None
-    """served, client_left, or the script's reset or fin; a left one may still be generating"""
+    """served, client_left, or the script's reset or fin; after client_left it may still be generating"""
     duration_s: float | None = None
-    """None while it lasts"""
+    """None while it runs"""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, read in full."""
+    """One complete request."""
 
     method: str
     target: str
@@ -100,7 +100,7 @@ class Request:
 
 
 class Registration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model name and what answers it."""
+    """A model name and the plan of its answers."""
 
     name: str
     plan: Script | Shape
@@ -117,7 +117,7 @@ class Provider:
     connections: int = 0
 
     def open(self, request: Request, connection: int) -> tuple[Exchange, Reply]:
-        """Begin the log line of a request and decide its answer."""
+        """Start the log entry of a request and choose its answer."""
         self.exchanges += 1
         body = _parsed(request)
         exchange = Exchange(
@@ -140,7 +140,7 @@ class Provider:
             if (script := self._script(request.path, body)) is not None:
                 return Reply(script)
             return Reply(json_script(error_object(f"no such endpoint: {request.method} {request.path}"), 404))
-        # The process id keeps ids apart between two providers of one test run.
+        # The process id makes ids unique among the providers of a test run.
         response_id = f"chatcmpl-{os.getpid()}-{exchange.exchange}"
         return reply(
             body,
@@ -150,7 +150,7 @@ class Provider:
         )
 
     def _script(self, path: str, body: Any) -> Script | None:
-        """The registered script that a path or a body names: what it says is said at any path."""
+        """The registered script of the model that the path or the body names; it is used for any path."""
         plan = self.scripts.get(named(path, body) or "")
         return plan if isinstance(plan, Script) else None
 
@@ -181,7 +181,7 @@ class Provider:
 
 
 class Connection(asyncio.StreamReaderProtocol):
-    """One connection: reads requests, plays answers, notices at once when the other side closes or half-closes."""
+    """One connection: reads requests, plays answers, and detects at once that the client closes or half-closes."""
 
     def __init__(self, provider: Provider) -> None:
         loop = asyncio.get_running_loop()
@@ -198,7 +198,7 @@ class Connection(asyncio.StreamReaderProtocol):
         super().connection_lost(exc)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # With no buffer of our own, `drain` returns when the kernel has everything: the log counts the truth.
+        # Without a write buffer, `drain` returns when the kernel has accepted everything: the log's count is exact.
         writer.transport.set_write_buffer_limits(0)
         self._provider.connections += 1
         connection = self._provider.connections
@@ -206,7 +206,7 @@ class Connection(asyncio.StreamReaderProtocol):
             while await self._serve(await _read_request(reader), writer, connection):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
-            pass  # the client broke off, or does not speak HTTP: there is nobody to tell
+            pass  # the client disconnected, or does not speak HTTP: no answer is possible
         finally:
             writer.close()
 
@@ -227,7 +227,7 @@ class Connection(asyncio.StreamReaderProtocol):
 
 
 class _Player:
-    """Plays one script to one client and keeps its log line."""
+    """Plays one script to one client and updates its log entry."""
 
     def __init__(self, exchange: Exchange, script: Script, writer: asyncio.StreamWriter, gone: asyncio.Event) -> None:
         self._exchange = exchange
@@ -237,7 +237,7 @@ class _Player:
         self._started_s = time.monotonic()
 
     async def play(self) -> bool:
-        """Play to the end; False if the connection is of no more use."""
+        """Play to the end; False if the connection cannot be used any more."""
         for step in wire_steps(self._script):
             if self._gone.is_set():
                 self._note_leave()
@@ -247,7 +247,7 @@ class _Player:
         return self._exchange.ended is None
 
     def close(self) -> None:
-        """Complete the log line."""
+        """Complete the log entry."""
         self._exchange.ended = self._exchange.ended or "served"
         self._exchange.duration_s = self._elapsed_s()
 
@@ -276,10 +276,10 @@ class _Player:
                 self._exchange.ended = self._exchange.ended or ("served" if complete else "fin")
 
     async def _write(self, body: bytes) -> None:
-        """Write and wait until the kernel has it; nothing if nobody is there."""
+        """Write and wait until the kernel has accepted it; a no-op after the client disconnected."""
         if self._gone.is_set():
             return
-        with suppress(ConnectionError):  # `_gone` is set, too: the next step sees it
+        with suppress(ConnectionError):  # `_gone` is then set too, and the next step checks it
             for start in range(0, len(body), WRITE_BYTES_MAX):
                 piece = body[start : start + WRITE_BYTES_MAX]
                 self._writer.write(piece)
@@ -289,7 +289,7 @@ class _Player:
             await self._wait(self._script.wire_pause_ms / 1000)
 
     async def _wait(self, wait_s: float) -> None:
-        """Sleep; until the client leaves, if it is still there and somebody cares."""
+        """Sleep; end early when the client disconnects, unless the script continues to generate."""
         if self._gone.is_set() or self._script.on_leave == "generate":
             await asyncio.sleep(wait_s)
             return
@@ -305,7 +305,7 @@ class _Player:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Request:
-    """The next request, whole. Raises IncompleteReadError at the end of the connection."""
+    """The next complete request. Raises IncompleteReadError at the end of the connection."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     request_line, *lines = head.removesuffix("\r\n\r\n").split("\r\n")
     method, target, _ = request_line.split(" ", 2)
@@ -322,7 +322,7 @@ async def _read_body(reader: asyncio.StreamReader, headers: tuple[tuple[str, str
         body += (await reader.readexactly(size + 2))[:-2]
         _bounded(len(body))
     while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers say nothing to a provider
+        pass  # trailers are ignored
     return body
 
 

@@ -1,8 +1,7 @@
-"""What a scripted answer is, and the exact writes and waits it comes down to.
+"""Scripted answers, and the exact writes and waits that they expand to. Pure.
 
-Law: pure. A script is a value that travels as JSON (bytes as base64); the same script gives the same bytes,
-cut at the same places, whoever plays it. Three things are chosen apart: the body (steps), how it is framed
-(HTTP chunks), and where the wire is cut (separate writes).
+Invariant: the same script yields the same bytes in the same writes. A script is a value with a JSON form (bytes as
+base64). Its body (steps), its framing (HTTP chunks) and the cuts between writes are independent.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ Count = Annotated[int, Meta(ge=0)]
 Milliseconds = Annotated[float, Meta(ge=0)]
 Pairs = tuple[tuple[str, str], ...]
 
-# Longest random piece when none is named: small enough to fall inside every event of a fixture.
+# Default of the longest random piece: small enough to cut every event of a fixture.
 PIECE_BYTES_MAX = 64
 
 
 class Step(Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag=str.lower):
-    """One thing an answer does."""
+    """One step of an answer."""
 
 
 class Send(Step, frozen=True):
-    """Body bytes, `times` over: one HTTP chunk, unless the script's `chunking` says otherwise."""
+    """Body bytes, repeated `times`: one HTTP chunk, unless the script's `chunking` cuts it."""
 
     body: bytes
     tokens: Count = 0
@@ -41,7 +40,7 @@ class Send(Step, frozen=True):
 
 
 class Raw(Step, frozen=True):
-    """Bytes that go out exactly so, without framing."""
+    """Bytes written as they are, without framing."""
 
     body: bytes
     tokens: Count = 0
@@ -62,22 +61,22 @@ class Wait(Step, frozen=True):
 
 
 class Stall(Step, frozen=True):
-    """Silence until the client leaves."""
+    """Silence until the client disconnects."""
 
 
 class Reset(Step, frozen=True):
-    """RST: the connection is gone at once, whatever was on its way."""
+    """RST: the connection ends at once; bytes in flight are lost."""
 
 
 class Fin(Step, frozen=True):
-    """The connection is closed in order, whatever of the answer is missing."""
+    """FIN: the connection is closed in order, before the end of the answer."""
 
     complete: bool = False
-    """nothing is missing: closing is how this answer ends"""
+    """the answer is complete: its framing ends with the close"""
 
 
 class End(Step, frozen=True):
-    """The answer ends as its framing has it: last chunk and trailers, length, or close. Said or not, last."""
+    """The end of the answer's framing: last chunk and trailers, length, or close. Implicit if it is not given."""
 
 
 AnyStep = Send | Raw | Trickle | Wait | Stall | Reset | Fin | End
@@ -87,10 +86,10 @@ _FLOW = (Send, Raw, Trickle, Wait)
 
 
 class Cut(Struct, frozen=True, forbid_unknown_fields=True):
-    """Where bytes that follow each other are parted; nothing set: where the script's steps are.
+    """The places where consecutive bytes are cut; by default, between the script's steps.
 
-    The first that is set wins: `seed` random pieces of 1 to `size` (else PIECE_BYTES_MAX) bytes; `at` these
-    absolute offsets; `size` every so many bytes; `whole` nowhere.
+    The first field that is set applies: `seed`: random pieces of 1 to `size` (or PIECE_BYTES_MAX) bytes; `at`: absolute
+    offsets; `size`: every `size` bytes; `whole`: nowhere.
     """
 
     whole: bool = False
@@ -108,67 +107,67 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", 
     steps: tuple[AnyStep, ...]
     status: int = 200
     headers: Pairs = (("Content-Type", "text/event-stream"),)
-    """as written; the framing header is added"""
+    """sent as they are; the framing header is added"""
     framing: Literal["chunked", "length", "close", "raw"] = "chunked"
     """raw: no head and no framing, the steps are the whole answer"""
     http: Literal["1.0", "1.1"] = "1.1"
     chunking: Cut = AS_SENT
-    """how the body is parted into HTTP chunks"""
+    """cuts of the body into HTTP chunks"""
     wire: Cut = AS_SENT
-    """how all bytes, head included, are parted into writes"""
+    """cuts of all bytes, head included, into writes"""
     wire_pause_ms: Milliseconds | None = None
-    """between two writes; 0 only lets others run, None does not even that"""
+    """pause between two writes; 0 yields to the event loop, None does not"""
     chunk_extension: str = ""
-    """with its semicolon, after each chunk size"""
+    """appended to each chunk size, semicolon included"""
     trailers: Pairs = ()
     gzip: bool = False
-    """the body is compressed, flushed at each step, and says so"""
+    """compress the body, flush at each step, and send Content-Encoding"""
     declared_length: Count | None = None
-    """what Content-Length claims, where that is a lie"""
+    """a false Content-Length"""
     prelude: bytes = b""
     """garbage before the status line"""
     delay_ms: Milliseconds = 0
-    """before the head"""
+    """pause before the head"""
     refuse_stream_options: Literal[0, 400, 422] = 0
-    """the status that the request gets for as long as it has `stream_options`; 0: they are taken"""
+    """the status of requests with `stream_options`; 0: they are accepted"""
     on_leave: Literal["stop", "generate"] = "stop"
-    """what becomes of the tokens after the client has left"""
+    """whether tokens are generated after the client disconnects"""
 
     @property
     def keeps_alive(self) -> bool:
-        """True if the connection can serve another request after a proper end."""
+        """True if the connection can serve another request after the end of this answer."""
         framed = self.framing in {"chunked", "length"} and self.http == "1.1" and self.declared_length is None
         return framed and not any(name.lower() == "connection" and value == "close" for name, value in self.headers)
 
 
 class Shape(Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="shape"):
-    """An answer generated for each request, in the language of one provider."""
+    """An answer generated for each request, in one provider's format."""
 
     language: Literal["tera", "tensorloop", "siliconstorm", "siliconstorm-fulltext", "electron", "openai"]
     writes: Literal["text", "reasoning", "tools"] = "text"
     tokens: Annotated[int, Meta(ge=1, le=1_000_000)] = 24
-    """generated unless the request's limit is lower; bounded, for a stream is built before it is sent"""
+    """tokens to generate, unless the request's limit is lower; bounded, because a stream is built before it is sent"""
     text: Annotated[str, Meta(min_length=1)] | None = None
-    """told again and again; None: the built-in tale"""
+    """the text, repeated as needed; None: the built-in one"""
     pace_ms: Milliseconds = 0
-    """between two tokens"""
+    """pause between two tokens"""
     first_ms: Milliseconds = 0
-    """before the head"""
+    """pause before the head"""
     reports_usage: bool = True
-    """False: never says its usage in a stream, whatever the request asks"""
+    """False: streams never report usage, even if requested"""
     refuse_stream_options: Literal[0, 400, 422] = 0
     chunking: Cut = AS_SENT
     wire: Cut = AS_SENT
 
 
 def json_script(payload: Json, status: int = 200, headers: Pairs = ()) -> Script:
-    """A plain JSON answer with its length."""
+    """A plain JSON answer with Content-Length."""
     typed = (("Content-Type", "application/json"), *headers)
     return Script(steps=(Send(json_bytes(payload)),), status=status, headers=typed, framing="length")
 
 
 def wire_steps(script: Script) -> list[WireStep]:
-    """What is written and waited for, in order, from the first byte of the head to the end of the answer."""
+    """The writes and waits, in order, from the first byte of the head to the end of the answer."""
     steps: Iterable[_Inner] = _plain(script.steps)
     if script.gzip:
         steps = _zipped(steps)
@@ -182,7 +181,7 @@ def wire_steps(script: Script) -> list[WireStep]:
 
 
 def _plain(steps: tuple[AnyStep, ...]) -> Iterator[_Inner]:
-    """The steps without trickles and repetitions, with an end where the script just stops."""
+    """The steps with trickles and repetitions expanded, and with the implicit end."""
     for step in steps:
         match step:
             case Send(body, tokens, times):
@@ -198,8 +197,8 @@ def _plain(steps: tuple[AnyStep, ...]) -> Iterator[_Inner]:
 
 
 def _zipped(steps: Iterable[_Inner]) -> Iterator[_Inner]:
-    """The body as one gzip member; each step can be unpacked as soon as it has arrived."""
-    gzip_container = 31  # zlib's code for: largest window, gzip head and check sum
+    """The body as one gzip member; each step can be decompressed as soon as it arrives."""
+    gzip_container = 31  # zlib's code for the largest window with gzip header and checksum
     packer = zlib.compressobj(wbits=gzip_container)
     for step in steps:
         match step:
@@ -213,7 +212,7 @@ def _zipped(steps: Iterable[_Inner]) -> Iterator[_Inner]:
 
 
 def _recut(steps: Iterable[_Inner], kind: type[Send] | type[Raw], cut: Cut) -> Iterator[_Inner]:
-    """Join the runs of `kind` and part them as `cut` says; every other step stays between its neighbours."""
+    """Join consecutive steps of `kind` and cut them by `cut`; other steps keep their places."""
     if cut == AS_SENT:
         yield from steps
         return
@@ -230,7 +229,7 @@ def _recut(steps: Iterable[_Inner], kind: type[Send] | type[Raw], cut: Cut) -> I
 
 
 class _Cutter:
-    """Parts bytes by one `Cut`, keeping count of the offset from run to run."""
+    """Cuts runs of bytes by one `Cut`; offsets count over all runs."""
 
     def __init__(self, cut: Cut) -> None:
         self._cut = cut

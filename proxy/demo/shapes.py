@@ -1,7 +1,7 @@
-"""The wire languages of the providers: from tokens to the exact bytes of a stream or of a whole answer.
+"""The providers' variants of the chat completions format: tokens → the exact bytes of a stream or a whole answer. Pure.
 
-Law: pure. Everything that could differ between two runs (ids, times, texts) is an argument. What is written
-here is what the providers' own pages promise; it shares no code with the meter that has to read it.
+Invariants: everything that could differ between two runs (ids, times, texts) is an argument; the format follows the
+providers' documentation and shares no code with the meter that reads it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Chunk = tuple[Json, int]
 
 DONE = b"data: [DONE]\n\n"
 
-# A token here is a word with the blank before it, one ideograph or kana, or one mark: near what models do.
+# A token here is a word with the blank before it, one ideograph or kana, or one punctuation mark: close to real models.
 _TOKEN = re.compile(r"\s*(?:[\u3040-\u9fff]|(?:(?![\u3040-\u9fff])\w)+|[^\w\s])|\s+")
 
 TALE = (
@@ -32,12 +32,12 @@ THOUGHTS = "The question is short, so the answer may be short too. First the fac
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How one provider writes the chat completions stream: the ways in which they differ, nothing else."""
+    """One provider's variant of the chat completions stream: the differences only."""
 
     name: str
     owner: str
     role_chunk: bool = True
-    """the role comes first, on a chunk of its own with empty content; otherwise on the first content chunk"""
+    """the role comes first, on its own chunk with empty content; otherwise on the first content chunk"""
     role_always: bool = False
     """every delta repeats the role"""
     named_always: bool = True
@@ -45,17 +45,17 @@ class Language:
     finish_apart: bool = True
     """the finish reason comes on a chunk with an empty delta; otherwise on the last content chunk"""
     usage_rides: bool = False
-    """usage is on the last content chunk, asked for or not; otherwise on a chunk of its own, if asked for"""
+    """usage is always on the last content chunk; otherwise on its own chunk, if requested"""
     null_usage: bool = False
-    """with usage asked for, every other chunk says `"usage":null`"""
+    """if usage is requested, every other chunk has `"usage":null`"""
     cumulative: bool = False
     """each delta repeats all text so far, and the last chunk also has `full_text`"""
     cached: bool = False
-    """usage says how many prompt tokens came from the cache"""
+    """usage includes the number of cached prompt tokens"""
     many_choices: bool = True
-    """`n` is honoured; otherwise there is only choice 0"""
+    """`n` is supported; otherwise there is only choice 0"""
     stops_on_leave: bool = True
-    """generation ends when the caller is gone; otherwise it goes on to its end, and is paid for"""
+    """generation stops when the client disconnects; otherwise it continues to its end, and is billed"""
 
 
 LANGUAGES: Mapping[str, Language] = MappingProxyType(
@@ -92,7 +92,7 @@ LANGUAGES: Mapping[str, Language] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A call of one function; the fragments join to its arguments, one JSON value unless cut short."""
+    """A call of one function; the fragments concatenate to its arguments, one JSON value unless truncated."""
 
     call_id: str
     name: str
@@ -101,9 +101,9 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the model generated and the provider says about it.
+    """A generated answer and its metadata.
 
-    One string of `reasoning`, `content` and a tool's `fragments` is one token; a tool's name is one more.
+    Each string of `reasoning`, `content` and a tool's `fragments` is one token; a tool's name is one more.
     """
 
     response_id: str
@@ -117,7 +117,7 @@ class Answer:
     finish_reason: str = "stop"
     cached_tokens: int = 0
     choices: int = 1
-    """how many times the same answer is generated (`n`)"""
+    """number of copies of the answer (`n`)"""
 
     @property
     def completion_tokens(self) -> int:
@@ -127,24 +127,24 @@ class Answer:
 
 
 class WireEvent(NamedTuple):
-    """One event of a stream, to the last byte, and how many tokens were generated for it."""
+    """The bytes of one event of a stream, and the number of tokens generated for it."""
 
     wire: bytes
     tokens: int
 
 
 def tokens_of(text: str) -> tuple[str, ...]:
-    """Cut `text` into tokens that join to it again."""
+    """Split `text` into tokens that concatenate to it."""
     return tuple(_TOKEN.findall(text))
 
 
 def words(count: int, text: str = TALE) -> tuple[str, ...]:
-    """The first `count` tokens of `text` told again and again."""
+    """The first `count` tokens of `text`, repeated as needed."""
     return tuple(islice(cycle(tokens_of(text)), count))
 
 
 def arguments(count: int) -> tuple[str, ...]:
-    """`count` fragments (at least 2) that join to one JSON object: {"note": "…"}."""
+    """`count` fragments (at least 2) that concatenate to one JSON object: {"note": "…"}."""
     plain = (token for token in words(4 * count) if token.isascii() and '"' not in token)
     return ('{"note": "', *islice(plain, max(0, count - 2)), '"}')
 
@@ -155,17 +155,17 @@ def sse(payload: Json) -> bytes:
 
 
 def json_bytes(payload: Json) -> bytes:
-    """Compact JSON, not ASCII-escaped: so cuts can fall inside a character."""
+    """Compact JSON, not ASCII-escaped, so that writes can be cut inside a character."""
     return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def error_object(message: str, kind: str = "invalid_request_error", *, param: str | None = None) -> Json:
-    """An error as OpenAI-compatible providers write it."""
+    """An error in the format of OpenAI-compatible providers."""
     return {"error": {"message": message, "type": kind, "param": param, "code": None}}
 
 
 def usage_object(language: Language, answer: Answer) -> Json:
-    """The usage as `language` reports it."""
+    """The usage in the format of `language`."""
     usage: Json = {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
@@ -180,7 +180,7 @@ def usage_object(language: Language, answer: Answer) -> Json:
 
 
 def stream(language: Language, answer: Answer, *, usage_asked: bool) -> list[WireEvent]:
-    """All events of the streamed answer, `[DONE]` too. Their tokens add up to `answer.completion_tokens`."""
+    """All events of the streamed answer, `[DONE]` included. Their tokens add up to `answer.completion_tokens`."""
     usage = usage_object(language, answer) if usage_asked or language.usage_rides else None
     chunks: list[_Chunk] = [
         ({"choices": [{"index": index, "delta": delta, "finish_reason": None}]}, tokens)
@@ -199,7 +199,7 @@ def stream(language: Language, answer: Answer, *, usage_asked: bool) -> list[Wir
 
 
 def whole(language: Language, answer: Answer) -> bytes:
-    """The same answer, not streamed: one `chat.completion` object."""
+    """The answer as one `chat.completion` object, not streamed."""
     message: Json = {"role": "assistant", "content": "".join(answer.content)}
     if answer.reasoning:
         message["reasoning_content"] = "".join(answer.reasoning)
@@ -248,7 +248,7 @@ def _tool_deltas(tool: Tool | None) -> Iterator[Json]:
 
 
 def _finish_chunks(language: Language, answer: Answer, chunks: list[_Chunk]) -> list[_Chunk]:
-    """The chunks still needed to say the finish reason: none where it goes onto the last content chunks."""
+    """The extra chunks with the finish reason; none if the last content chunks carry it."""
     if language.finish_apart or not chunks:
         return [
             ({"choices": [{"index": i, "delta": {}, "finish_reason": answer.finish_reason}]}, 0)

@@ -1,7 +1,7 @@
-"""`tokenweir demo`: a scripted provider, a real proxy, a real client, a real kill; and the ledger that explains it all.
+"""`tokenweir demo`: a scripted provider, a proxy, a client and a kill -9; then the ledger explains every number.
 
-Law: nothing is shown that did not happen. The proxy is the ordinary command in its own process, the ledger is read
-with the ordinary command, and the last section compares it with what the provider itself says it generated.
+Invariant: the output shows real results only. The proxy is the ordinary command in its own process, the ledger is read
+with the ordinary command, and the last section compares it with the provider's own log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import aiohttp
 
 PROVIDER_KEY = "sk-of-the-scripted-provider"
 SYSTEMS = ("tera", "tensorloop", "siliconstorm", "electron")
-# Slow enough to watch, quick enough to wait for.
+# Slow enough to watch, fast enough to wait for.
 PACE_MS = 20
 START_S_MAX = 30.0
 # Fits four answers of sixteen tokens.
@@ -50,7 +50,7 @@ models:
 
 
 class Child:
-    """A process of the demo, ended with it."""
+    """A child process of the demo."""
 
     def __init__(self, child: asyncio.subprocess.Process, log: Path) -> None:
         self._child = child
@@ -67,12 +67,12 @@ class Child:
             )  # fmt: skip
         return cls(child, path)
 
-    async def line_with(self, words: str) -> str:
-        """The first line it prints with `words` in it. Raises RuntimeError if it ends before."""
+    async def line_with(self, text: str) -> str:
+        """The first printed line that contains `text`. Raises RuntimeError if the process ends before."""
         assert self._child.stdout is not None
         async with asyncio.timeout(START_S_MAX):
             while line := await self._child.stdout.readline():
-                if words in line.decode():
+                if text in line.decode():
                     return line.decode().strip()
         raise RuntimeError(f"a process of the demo did not start: {self._log.read_text()[-2000:]}")
 
@@ -84,7 +84,7 @@ class Child:
 
 
 class Deployment:
-    """The proxy of the demo, on a folder of its own."""
+    """The demo's proxy, in its own folder."""
 
     def __init__(self, folder: Path, provider_url: str) -> None:
         self.folder = folder
@@ -99,30 +99,30 @@ class Deployment:
         self._child: Child | None = None
 
     async def start(self) -> None:
-        """Serve."""
+        """Start the proxy."""
         arguments = ("proxy", "serve", "--config", str(self.config))
         self._child = await Child.start(self.folder, self.environment, *arguments)
         self.console_url = (await self._child.line_with("console at")).split()[-1]
         self.url = (await self._child.line_with("listening on")).split()[-1]
 
     async def end(self, number: signal.Signals) -> None:
-        """Stop it, one way or another."""
+        """Stop the proxy with this signal."""
         if self._child is not None:
             await self._child.end(number)
 
     async def command(self, *arguments: str) -> str:
-        """What `tokenweir …` prints."""
+        """The output of `tokenweir …`."""
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "proxy", *arguments, "--config", str(self.config),
             cwd=self.folder, env=self.environment, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         printed, _ = await child.communicate()
         if child.returncode:
-            raise RuntimeError(f"tokenweir {' '.join(arguments)} failed")
+            raise RuntimeError(f"tokenweir {' '.join(arguments)} failed with exit code {child.returncode}")
         return printed.decode()
 
     async def settled(self, count: int) -> list[dict[str, Any]]:
-        """The ledger, once it has `count` entries."""
+        """The ledger's entries, once there are `count`."""
         async with asyncio.timeout(START_S_MAX):
             while True:
                 printed = await self.command("ledger", "--json")
@@ -133,7 +133,7 @@ class Deployment:
 
 
 async def tour(*, keep: bool) -> int:
-    """Show everything; the exit code."""
+    """Run the demo → the exit code."""
     folder = Path(tempfile.mkdtemp(prefix="tokenweir-demo-"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]),))}
     provider = await Child.start(
@@ -165,49 +165,49 @@ async def tour(*, keep: bool) -> int:
 
 
 async def _show(session: aiohttp.ClientSession, deployment: Deployment, provider_url: str) -> bool:
-    _say("tokenweir demo: all of it on this machine, gone when it ends")
+    _title("tokenweir demo: everything runs on this machine and is deleted at the end")
     _line(f"providers  {provider_url}  (scripted: {', '.join(SYSTEMS)})")
     _line(f"tokenweir  {deployment.url}  (journal and ledger in {deployment.folder})")
     key = json.loads(await deployment.command("keys", "create", "--alias", "demo"))
     _line(f"a key      {key['hint']}  (alias demo; stored only as a keyed hash)")
     client = Client(session, deployment, key["key"])
 
-    _say("1. Four providers, four wire languages: what the client sees, as it comes")
+    _title("1. Four providers, four stream formats: the text as the client receives it")
     for system in SYSTEMS:
         await client.watch(system)
 
-    _say("2. A client that leaves in mid-stream: two policies")
-    _line("tera stops generating when its caller leaves: we close upstream and estimate.")
+    _title("2. A client that disconnects in mid-stream: two policies")
+    _line("tera stops generating on disconnect: the proxy closes the stream and estimates the usage.")
     await client.watch("tera", leave_after=8)
-    _line("tensorloop goes on, and bills: we read on for its usage, though nobody listens.")
+    _line("tensorloop continues and bills: the proxy reads the rest for the reported usage.")
     await client.watch("tensorloop", leave_after=8)
     await deployment.settled(6)
 
-    _say("3. kill -9 in mid-stream, and the recovery")
+    _title("3. kill -9 in mid-stream, and the recovery")
     await client.watch("electron", leave_after=10, at_leaving=lambda: deployment.end(signal.SIGKILL))
-    _line("the proxy is dead. Started again on the same folder:")
+    _line("the proxy was killed. Restarted on the same folder:")
     await deployment.start()
     entries = await deployment.settled(7)
     crashed = [entry for entry in entries if entry["outcome"] == "crashed"]
     _line(f"{len(crashed)} exchange recovered from its journal: {crashed[0]['events']} events had been recorded.")
 
-    _say(f"4. A budget, and {CROWD} requests at once")
+    _title(f"4. A budget, and {CROWD} requests at once")
     limits = ("--budget", BUDGET_USD, "--budget-window", "none")
     small = json.loads(await deployment.command("keys", "create", "--alias", "small", *limits))["key"]
     served, refused = await Client(session, deployment, small).crowd("tera")
-    _line(f"of {BUDGET_USD} USD: {served} fit and are served, {refused} are refused (402 insufficient_quota).")
+    _line(f"{BUDGET_USD} USD: {served} requests fit and are served, {refused} get 402 insufficient_quota.")
     entries = await deployment.settled(7 + served)
     for line in (await deployment.command("budgets", "show")).rstrip().split("\n"):
         _line(line)
 
-    _say("5. The ledger, and why each number is what it is")
+    _title("5. The ledger, with an explanation of each number")
     for line in (await deployment.command("ledger", "--explain")).rstrip().split("\n"):
         _line(line)
     return await _compare(session, provider_url, entries)
 
 
 class Client:
-    """Somebody who reads streams through the proxy."""
+    """A client that reads streams through the proxy."""
 
     def __init__(self, session: aiohttp.ClientSession, deployment: Deployment, key: str) -> None:
         self._session = session
@@ -217,7 +217,7 @@ class Client:
     async def watch(
         self, system: str, *, leave_after: int | None = None, at_leaving: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Print a stream as it comes; leave after so many events."""
+        """Print a stream as it arrives; disconnect after `leave_after` events."""
         print(f"   {system:<13}", end="", flush=True)
         events = 0
         async with self._stream(system) as lines:
@@ -228,10 +228,10 @@ class Client:
                     if at_leaving is not None:
                         await at_leaving()
                     break
-        print(f"  [{'left after ' if leave_after else ''}{events} events]")
+        print(f"  [{'disconnected after ' if leave_after else ''}{events} events]")
 
     async def crowd(self, system: str) -> tuple[int, int]:
-        """Ask for CROWD short answers at once: how many are served, how many refused for want of money."""
+        """Request CROWD short answers at once → the number served, the number refused with 402."""
         body = {"model": system, "max_tokens": 16, "messages": [{"role": "user", "content": "What does a weir do?"}]}
         url = f"{self._deployment.url}/v1/chat/completions"
 
@@ -240,12 +240,12 @@ class Client:
                 await answer.read()
                 return answer.status
 
-        await self._known()
-        found = await asyncio.gather(*(status() for _ in range(CROWD)))
-        return found.count(200), found.count(402)
+        await self._accepted()
+        statuses = await asyncio.gather(*(status() for _ in range(CROWD)))
+        return statuses.count(200), statuses.count(402)
 
-    async def _known(self) -> None:
-        """A proxy that runs learns of a new key within a second."""
+    async def _accepted(self) -> None:
+        """Wait until the running proxy has loaded the new key, which takes up to a second."""
         async with asyncio.timeout(START_S_MAX):
             while True:
                 async with self._session.get(f"{self._deployment.url}/v1/models", headers=self._headers) as answer:
@@ -278,8 +278,8 @@ async def _texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
 
 
 async def _compare(session: aiohttp.ClientSession, provider_url: str, entries: list[dict[str, Any]]) -> bool:
-    """Our ledger beside the provider's own log, in the order of the requests."""
-    _say("6. The provider's own books beside ours: output tokens")
+    """Compare the ledger with the provider's log, in the order of the requests."""
+    _title("6. The provider's log compared with the ledger: output tokens")
     async with session.get(f"{provider_url}/_control/log") as answer:
         truth = (await answer.json())["exchanges"]
     agreed = True
@@ -298,21 +298,21 @@ async def _compare(session: aiohttp.ClientSession, provider_url: str, entries: l
 
 async def _keep(deployment: Deployment) -> None:
     key = json.loads(await deployment.command("keys", "create", "--alias", "yours"))["key"]
-    _say("It goes on serving; Ctrl-C ends it. In another terminal:")
+    _title("The proxy keeps running until Ctrl-C. In another terminal:")
     _line(f"export KEY={key}")
     body = '{"model":"electron","stream":true,"messages":[{"role":"user","content":"hello"}]}'
     _line(f"curl -N {deployment.url}/v1/chat/completions -H \"Authorization: Bearer $KEY\" -d '{body}'")
     _line(f"curl {deployment.url}/metrics")
-    _say("The console, in a browser")
-    _line(f"{deployment.console_url}  (sign in with this secret to see all, with the key to see what is its own)")
+    _title("The console, in a browser")
+    _line(f"{deployment.console_url}  (sign in with this secret for everything, or with the key for its own data)")
     _line(deployment.admin_secret)
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await told.wait()
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
 
 
-def _say(title: str) -> None:
+def _title(title: str) -> None:
     print(f"\n{title}")
 
 

@@ -154,12 +154,12 @@ def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:
     (dropped,) = run("dead-letters", "drop", ids["[]"], "--reason", "noise")
     assert (dropped["id"], dropped["result"]) == (ids["[]"], "dropped")
     assert [one["id"] for one in run("dead-letters", "retry", "--all", code=1)] == [ids[payloads[1]]]
-    assert run.err.startswith(f"tokenweir: {ids['{}'][:12]}: still cannot be read")
+    assert run.err.startswith(f"tokenweir: {ids['{}'][:12]}: the payload still cannot be read")
     assert [one["id"] for one in run("dead-letters", "list", "--json")] == [ids["{}"]]
     run("dead-letters", "drop", ids["{}"], "--reason", "noise")
     assert run("dead-letters", "retry", "--all") == []
     run("dead-letters", "retry", ids["{}"], code=1)
-    assert "is dropped already" in run.err
+    assert "is already dropped" in run.err
 
     def kept(store: CommandStore) -> set[tuple[str, str]]:
         with reading(store.engine) as connection:
