@@ -17,7 +17,7 @@ from proxy.billing.money import nusd_from_usd
 from proxy.settings import load
 
 if TYPE_CHECKING:
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 _T = TypeVar("_T")
 
@@ -64,7 +64,7 @@ def with_whose(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
 
 
-def whose(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, str]:
+def whose(store: LedgerStores, options: argparse.Namespace) -> tuple[str, str, str]:
     """Its id, its kind and its name. Raises ValueError: there is none."""
     if options.key is not None:
         key = store.keys.one(options.key)
@@ -100,14 +100,14 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
+def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
     """The ledger and the keys that the configuration names. Raises SettingsError, LedgerUnavailable."""
-    from proxy.runtime.machine.command_store import CommandStore
     from proxy.runtime.machine.data_folder import DataFolder
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
     settings = load(options.config, os.environ)
     DataFolder(settings.data_dir).make()
-    store = CommandStore.open(settings)
+    store = LedgerStores.open(settings)
     try:
         with _put_down(options, store):
             yield store
@@ -120,7 +120,7 @@ _TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
 
 
 @contextmanager
-def _put_down(options: argparse.Namespace, store: CommandStore) -> Iterator[None]:
+def _put_down(options: argparse.Namespace, store: LedgerStores) -> Iterator[None]:
     given = vars(options)
     action = given.get("action")
     if action is None or given.get("dry_run"):

@@ -12,7 +12,7 @@ from proxy.cli.common import acts_as, json_line, store_of, with_commands, with_c
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
     from proxy.ledger.settling.dead_letters import DeadLetters, StoredDeadLetter
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # Of an id, in a list for people: as much as names a letter.
 _ID_CHARS = 12
@@ -67,7 +67,7 @@ def _drop(options: argparse.Namespace) -> int:
     return 0
 
 
-def _letters(store: CommandStore) -> DeadLetters:
+def _letters(store: LedgerStores) -> DeadLetters:
     from proxy.billing.settlement import entry
     from proxy.journal.frames import decode_record
     from proxy.ledger.settling.dead_letters import DeadLetters

@@ -15,7 +15,7 @@ from proxy.cli.common import Failure, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
     from proxy.reports.reports import EntryFilter
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # A bar that is drawn more often than this costs more than it tells.
 DRAW_S = 0.2
@@ -68,7 +68,7 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _wanted(store: CommandStore, options: argparse.Namespace) -> EntryFilter:
+def _wanted(store: LedgerStores, options: argparse.Namespace) -> EntryFilter:
     """Up to now: what is settled meanwhile is for the next export."""
     from proxy.ledger.settling.spend import ledger_time
     from proxy.reports.reports import EntryFilter, since_from

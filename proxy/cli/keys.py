@@ -18,7 +18,7 @@ from proxy.settings import load
 
 if TYPE_CHECKING:
     from proxy.billing.keys import ApiKey
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
 def add_commands(commands: Any) -> None:
@@ -151,7 +151,7 @@ def _pepper(options: argparse.Namespace) -> int:
     return 0
 
 
-def _new_secret(store: CommandStore) -> tuple[str, bytes, str]:
+def _new_secret(store: LedgerStores) -> tuple[str, bytes, str]:
     """A secret, and its digest and hint."""
     from proxy.keys.secrets import digest, hint, new_secret
 

@@ -11,7 +11,7 @@ from proxy.cli.common import Failure, json_line, store_of, whole_file, whose, wi
 
 if TYPE_CHECKING:
     from proxy.reports.statement import Statement
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
 def add_commands(commands: Any) -> None:
@@ -42,7 +42,7 @@ def _statement(options: argparse.Namespace) -> int:
     return 0
 
 
-def _of(store: CommandStore, options: argparse.Namespace) -> Any:
+def _of(store: LedgerStores, options: argparse.Namespace) -> Any:
     from proxy.reports.statement import StatementOwner
 
     return StatementOwner(*whose(store, options))

@@ -86,8 +86,10 @@ class AdmissionService:
         metrics: Metrics,
         in_thread: InThread,
     ) -> None:
-        """Raises BudgetsUnavailable, ClaimsUnavailable: a file that cannot be used."""
+        """Raises ClaimsUnavailable, OSError: a file that cannot be used."""
         self._keyring = keyring
+        pepper = key_pepper(settings)
+        claims = _open_claims(settings, queue)
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node)
         self._following = LedgerFollowing(
@@ -100,7 +102,7 @@ class AdmissionService:
             when_down=settings.budgets.when_down, allowance_nusd=settings.budgets.allowance_usd, observer=seen,
         )  # fmt: skip
         self.claims = Claims(
-            _open_claims(settings, queue), pepper=key_pepper(settings),
+            claims, pepper=pepper,
             answer_bytes_max=settings.idempotency.replay_bytes_max, on_failure=seen.claim_failed,
         )  # fmt: skip
         metrics.budgets.outstanding(lambda: self.admission.held_nusd)
