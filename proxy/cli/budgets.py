@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import acts_as, json_line, store_of, with_commands, with_config
-from proxy.settings import Settings, load
+from proxy.cli.common import acts_as, json_line, load_settings, store_of, with_commands, with_config
+from proxy.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -36,7 +35,7 @@ def _show(options: argparse.Namespace) -> int:
     from proxy.ledger.settling.spend import scope_of
 
     with store_of(options) as store:
-        standings = asyncio.run(_standings(load(options.config, os.environ)))
+        standings = asyncio.run(_standings(load_settings(options.config)))
         known = subjects(store.engine, {scope_of(one.gate_id) for one in standings})
     if not options.json:
         print(_HEADER)
@@ -50,7 +49,7 @@ def _rebuild(options: argparse.Namespace) -> int:
     from proxy.billing.money import usd_text
 
     with store_of(options) as store:
-        drift = asyncio.run(_rebuilt(load(options.config, os.environ), store.engine))
+        drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
     for gate_id, nusd in sorted(drift.items()):
         print(json_line({"gate": gate_id, "drift_usd": usd_text(nusd)}))
     return 0

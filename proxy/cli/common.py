@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from proxy.billing.money import nusd_from_usd
-from proxy.settings import load
+from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.ledger_stores import LedgerStores
@@ -99,13 +99,20 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
+def load_settings(config: Path) -> Settings:
+    """The settings in the file `config`, with every kind of sink. Raises SettingsError."""
+    from proxy.sinks.kinds import SINKS
+
+    return load(config, os.environ, sinks=SINKS)
+
+
 @contextmanager
 def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
     """The ledger and the keys that the configuration names. Raises SettingsError, LedgerUnavailable."""
     from proxy.runtime.machine.data_folder import DataFolder
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
-    settings = load(options.config, os.environ)
+    settings = load_settings(options.config)
     DataFolder(settings.data_dir).make()
     store = LedgerStores.open(settings)
     try:

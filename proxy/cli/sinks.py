@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import Any
 
-from proxy.cli.common import Failure, acts_as, json_line, store_of, with_commands, with_config
-from proxy.settings import load
+from proxy.cli.common import Failure, acts_as, json_line, load_settings, store_of, with_commands, with_config
 
 
 def add_commands(commands: Any) -> None:
@@ -22,10 +20,10 @@ def add_commands(commands: Any) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    settings = load(options.config, os.environ)
+    settings = load_settings(options.config)
     with store_of(options) as store:
         for name, sink in settings.sinks.items():
-            print(json_line({"sink": name, "kind": sink.kind.value, **_stands(store.engine, name)}))
+            print(json_line({"sink": name, "kind": sink.kind, **_stands(store.engine, name)}))
     return 0
 
 
@@ -57,7 +55,7 @@ def _stands(engine: Any, name: str) -> dict[str, Any]:
 def _retry(options: argparse.Namespace) -> int:
     from proxy.sinks.progress import retry
 
-    if options.name not in load(options.config, os.environ).sinks:
+    if options.name not in load_settings(options.config).sinks:
         raise Failure(f"sinks: none is called {options.name!r}")
     with store_of(options) as store:
         print(json_line({"sink": options.name, "again": retry(store.engine, options.name)}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
@@ -46,6 +46,8 @@ class FieldPath:
     """what relative paths are relative to"""
     literal_secrets: bool = False
     path: str = ""
+    sinks: Mapping[str, type[Any]] = field(default_factory=dict)
+    """the kinds of sinks → the dataclasses of their settings"""
 
     def under(self, name: str) -> FieldPath:
         """The place of the field `name` of this one."""
@@ -91,16 +93,16 @@ def read_section(made: type[Any], raw: object, at: FieldPath, **given: object) -
     """A mapping → the dataclass `made`, field by field. An absent or empty value is the default."""
     if not isinstance(raw, dict):
         raise at.wrong("must be a mapping of fields")
-    known = {field.name: field for field in fields(made) if field.metadata}
+    known = {one.name: one for one in fields(made) if one.metadata}
     for name in raw:
         if name not in known:
             near = get_close_matches(str(name), known, n=1)
             raise at.under(str(name)).wrong(f"unknown field{f'; is {near[0]} meant?' if near else ''}")
     values = dict(given)
-    for name, field in known.items():
+    for name, one in known.items():
         if raw.get(name) is not None:
-            values[name] = field.metadata["kind"].read(raw[name], at.under(name))
-        elif field.default is MISSING and field.default_factory is MISSING:
+            values[name] = one.metadata["kind"].read(raw[name], at.under(name))
+        elif one.default is MISSING and one.default_factory is MISSING:
             raise at.under(name).wrong("is missing")
     return made(**values)
 
@@ -114,14 +116,20 @@ def sections(made: type[Any], pattern: re.Pattern[str], words: str) -> FieldType
     """The same fields under each of several names; `made` is given the name as its `name`."""
 
     def read(raw: object, at: FieldPath) -> dict[str, Any]:
-        if not isinstance(raw, dict) or not raw:
-            raise at.wrong("must be a mapping with at least one name in it")
-        for name in raw:
-            if not isinstance(name, str) or not pattern.fullmatch(name):
-                raise at.under(str(name)).wrong(f"not a name: {words}; quote it if YAML takes it for another thing")
-        return {name: read_section(made, below, at.under(name), name=name) for name, below in raw.items()}
+        named = names(raw, at, pattern, words)
+        return {name: read_section(made, below, at.under(name), name=name) for name, below in named.items()}
 
     return FieldType(words, read, made, suffix=".<name>")
+
+
+def names(raw: object, at: FieldPath, pattern: re.Pattern[str], words: str) -> dict[str, Any]:
+    """A mapping of at least one name. Raises SettingsError."""
+    if not isinstance(raw, dict) or not raw:
+        raise at.wrong("must be a mapping with at least one name in it")
+    for name in raw:
+        if not isinstance(name, str) or not pattern.fullmatch(name):
+            raise at.under(str(name)).wrong(f"not a name: {words}; quote it if YAML takes it for another thing")
+    return raw
 
 
 def several(made: type[Any], words: str) -> FieldType:

@@ -35,7 +35,8 @@ from proxy.settings.kinds import (
     words,
 )
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
-from proxy.settings.sinks import SINK_NAME, SinkSettings
+from proxy.settings.sinks import SinkSettings
+from proxy.settings.sinks import sinks as read_sinks
 from proxy.settings.spending import (
     AlertSettings,
     BudgetSettings,
@@ -273,11 +274,8 @@ class Settings:
     )
     sinks: Mapping[str, SinkSettings] = field(
         default_factory=dict,
-        metadata=about(
-            sections(SinkSettings, SINK_NAME, "name of a-z 0-9 _ . -, up to 64"), "servers that entries are pushed to",
-            default="none",
-        ),
-    )  # fmt: skip
+        metadata=about(read_sinks(), "servers that entries are pushed to", default="none"),
+    )
     worker: WorkerSettings = field(
         default=WorkerSettings(), metadata=about(section(WorkerSettings), "`tokenweir worker`")
     )

@@ -31,7 +31,7 @@ from proxy.runtime.machine.budgets import FollowedLedger, Thresholds, open_budge
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
-from proxy.sinks.webhook import Webhook
+from proxy.sinks.alert_webhook import Webhook
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
