@@ -56,7 +56,7 @@ def _rebuild(options: argparse.Namespace) -> int:
 
 
 async def _standings(settings: Settings) -> Sequence[CounterState]:
-    from proxy.runtime.machine.budgets import open_budgets
+    from proxy.budgets.open_budgets import open_budgets
 
     budgets = open_budgets(settings, "cli")
     try:
@@ -66,7 +66,7 @@ async def _standings(settings: Settings) -> Sequence[CounterState]:
 
 
 async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
-    from proxy.runtime.machine.budgets import open_budgets, rebuilt
+    from proxy.budgets.open_budgets import open_budgets, rebuilt
 
     budgets = open_budgets(settings, "cli")
     try:

@@ -16,25 +16,25 @@ from contextlib import AsyncExitStack
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry
+from proxy.budgets.open_budgets import open_budgets
 from proxy.delivery.observers import SettlerObserver, SweeperObserver
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
+from proxy.http.probes import add_probes
 from proxy.http.server import Routes, Server
 from proxy.ledger.schema.partitions import make_partitions
 from proxy.ledger.settling.settler import HOLD_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
-from proxy.runtime.machine.budgets import open_budgets
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
 from proxy.runtime.machine.ledger_stores import open_ledger
-from proxy.runtime.machine.probes import add_probes
-from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
 from proxy.storage.database import LedgerUnavailable
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.project_lookup import start_projects
 
 # A transaction costs as much as dozens of rows, and a worker has no streams that wait for its event loop.
 BATCH_RECORDS_MAX = 1_000

@@ -17,9 +17,9 @@ from unittest.mock import patch
 import pytest
 
 from proxy.billing.reservation import CounterState
+from proxy.budgets.open_budgets import open_budgets
 from proxy.cli import main
 from proxy.demo.script import Shape
-from proxy.runtime.machine.budgets import open_budgets
 from proxy.settings import load
 from tests.distributed.conftest import ledger_url, postgres, postgres_cluster, queue_url
 from tests.support.net import Response, ask, chat_request, connect

@@ -15,9 +15,9 @@ from sqlalchemy import Engine
 from proxy.billing.limits import LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.reservation import Granted, Hold, SpendTotal
+from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.settling.spend import ledger_time, sums
-from proxy.runtime.machine.budgets import open_budgets
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.cli.test_putting_right import CONFIG, Commands

@@ -20,13 +20,14 @@ from sqlalchemy import Engine, insert, update
 
 from proxy.billing.limits import CALENDAR_MONTH, LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
+from proxy.budgets.alerting import Thresholds
+from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, notice
 from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
-from proxy.runtime.machine.budgets import FollowedLedger, Thresholds
 from proxy.sinks import alert_webhook
 from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.posting import signature

@@ -17,8 +17,11 @@ from proxy.billing.record import UsageRecord
 from proxy.billing.reservation import Hold
 from proxy.billing.settlement import amount
 from proxy.budgets.admission import Admission
+from proxy.budgets.alerting import Thresholds
+from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver, WebhookObserver
+from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
@@ -27,7 +30,6 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
-from proxy.runtime.machine.budgets import FollowedLedger, Thresholds, open_budgets
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings

@@ -27,13 +27,13 @@ from proxy.console.api.status import StatusApi
 from proxy.console.api.usage import UsageApi
 from proxy.console.page_routes import add_page
 from proxy.http.errors import JSON_TYPE
+from proxy.http.probes import HEALTHZ, constant
 from proxy.http.server import Routes, Server
 from proxy.keys.keyring import Keyring
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange, read_exchange, read_exchanges
 from proxy.reports.reports import read_paid
 from proxy.reports.usage import UsageFilter, UsageTotals, read_usage
 from proxy.runtime.machine.ledger_stores import LedgerStores
-from proxy.runtime.machine.probes import HEALTHZ, constant
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.settings import Settings
 from proxy.storage.executor import BoundedExecutor

@@ -20,14 +20,13 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
+from proxy.http.probes import add_probes
 from proxy.http.server import Routes, Server, wait_until
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import open_ledger
-from proxy.runtime.machine.probes import add_probes
-from proxy.runtime.machine.projects import start_projects
 from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
@@ -42,6 +41,7 @@ from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, require_prices
 from proxy.sinks.observers import start_sinks
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.project_lookup import start_projects
 
 # The time for the last settling; what the ledger does not take by then stays in the journal.
 LAST_SETTLE_S = 10.0
