@@ -17,14 +17,14 @@ LIVE, KEY_OF = "live", "key-of"
 """requests between peers: the running exchanges; the key of the exchange whose id follows"""
 
 
-class ProcessExchanges(msgspec.Struct, frozen=True):
+class NodeExchanges(msgspec.Struct, frozen=True):
     """The running exchanges of one process."""
 
     node: str
     running: list[ExchangeSnapshot]
 
 
-_PROCESS_EXCHANGES = msgspec.json.Decoder(ProcessExchanges)
+_NODE_EXCHANGES = msgspec.json.Decoder(NodeExchanges)
 
 
 class RunningExchanges:
@@ -56,12 +56,12 @@ class RunningExchanges:
     async def running(self) -> RunningSnapshot:
         """See `console.live.Source`."""
         answers = [] if self._peers is None else await self._peers.ask(LIVE)
-        processes = [self._local(), *map(_PROCESS_EXCHANGES.decode, answers)]
-        running = [exchange for process in processes for exchange in process.running]
+        nodes = [self._local(), *map(_NODE_EXCHANGES.decode, answers)]
+        running = [exchange for node in nodes for exchange in node.running]
         if self._remote is None:
-            return RunningSnapshot(running, len(processes))
-        remote = await self._remote.look({process.node for process in processes})
-        return RunningSnapshot([*running, *remote.running], len(processes), remote.nodes, remote.known)
+            return RunningSnapshot(running, len(nodes))
+        remote = await self._remote.look({node.node for node in nodes})
+        return RunningSnapshot([*running, *remote.running], len(nodes), remote.nodes, remote.known)
 
     async def key_of(self, exchange_id: str) -> str | None:
         """The key of an exchange that runs anywhere, or has just ended here; None: unknown. Raises OSError."""
@@ -74,5 +74,5 @@ class RunningExchanges:
             key_id = None if opened is None else decode_opened(opened).key_id
         return key_id
 
-    def _local(self) -> ProcessExchanges:
-        return ProcessExchanges(self._node, [exchange.running() for exchange in self._handler.live])
+    def _local(self) -> NodeExchanges:
+        return NodeExchanges(self._node, [exchange.running() for exchange in self._handler.live])
