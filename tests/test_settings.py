@@ -31,6 +31,7 @@ from proxy.settings import (
     route,
 )
 from proxy.settings.environment import KNOWN
+from proxy.sinks.kinds import SINKS
 
 CANARY = "sk-canary-0123456789"
 ENV = {
@@ -615,7 +616,7 @@ def test_an_environment_without_a_provider_says_what_was_looked_at() -> None:
 
 
 def test_the_reference_names_every_setting_once() -> None:
-    text = reference()
+    text = reference(SINKS)
     names = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
     assert len(names) == len(set(names))
     for name in (

@@ -11,8 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from proxy.cli.common import Failure, with_config
-from proxy.settings import load
+from proxy.cli.common import Failure, load_settings, with_config
 
 
 def add_commands(commands: Any) -> None:
@@ -24,7 +23,7 @@ def add_commands(commands: Any) -> None:
 def _backup(options: argparse.Namespace) -> int:
     from proxy.ledger.schema.backup import copy_ledger
 
-    settings = load(options.config, os.environ)
+    settings = load_settings(options.config)
     if settings.ledger is not None:
         raise Failure("ledger: is on Postgres: back it up with pg_dump; see docs/operations/running.md")
     options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

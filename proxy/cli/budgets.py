@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import audited_as, json_line, store_of, with_commands, with_config
-from proxy.settings import Settings, load
+from proxy.cli.common import audited_as, json_line, load_settings, store_of, with_commands, with_config
+from proxy.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -39,7 +38,7 @@ def _show(options: argparse.Namespace) -> int:
     from proxy.ledger.settling.spend import scope_of
 
     with store_of(options) as store:
-        states = asyncio.run(_counter_states(load(options.config, os.environ)))
+        states = asyncio.run(_counter_states(load_settings(options.config)))
         known = subjects(store.engine, {scope_of(state.gate_id) for state in states})
     if not options.json:
         print(_HEADER)
@@ -53,14 +52,14 @@ def _rebuild(options: argparse.Namespace) -> int:
     from proxy.billing.money import usd_text
 
     with store_of(options) as store:
-        drift = asyncio.run(_rebuilt(load(options.config, os.environ), store.engine))
+        drift = asyncio.run(_rebuilt(load_settings(options.config), store.engine))
     for gate_id, nusd in sorted(drift.items()):
         print(json_line({"counter_id": gate_id, "drift_usd": usd_text(nusd)}))
     return 0
 
 
 async def _counter_states(settings: Settings) -> Sequence[CounterState]:
-    from proxy.runtime.machine.budgets import open_budgets
+    from proxy.budgets.open_budgets import open_budgets
 
     budgets = open_budgets(settings, "cli")
     try:
@@ -70,7 +69,7 @@ async def _counter_states(settings: Settings) -> Sequence[CounterState]:
 
 
 async def _rebuilt(settings: Settings, engine: Engine) -> dict[str, int]:
-    from proxy.runtime.machine.budgets import open_budgets, rebuilt
+    from proxy.budgets.open_budgets import open_budgets, rebuilt
 
     budgets = open_budgets(settings, "cli")
     try:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from proxy.billing.money import nusd_from_usd
-from proxy.settings import load
+from proxy.settings import Settings, load
 
 if TYPE_CHECKING:
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 _T = TypeVar("_T")
 
@@ -73,7 +73,7 @@ def add_owner_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--account", metavar="ID|NAME", help="a project or an organization")
 
 
-def owner_of(store: CommandStore, options: argparse.Namespace) -> tuple[str, str, str]:
+def owner_of(store: LedgerStores, options: argparse.Namespace) -> tuple[str, str, str]:
     """The id, kind and name of the selected key or account. Raises ValueError if there is none."""
     if options.key is not None:
         key = store.keys.one(options.key)
@@ -108,15 +108,22 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
-@contextmanager
-def store_of(options: argparse.Namespace) -> Iterator[CommandStore]:
-    """The ledger, keys and accounts of the configuration. Raises SettingsError, LedgerUnavailable."""
-    from proxy.runtime.machine.command_store import CommandStore
-    from proxy.runtime.machine.data_folder import DataFolder
+def load_settings(config: Path) -> Settings:
+    """The settings in the file `config`, with every kind of sink. Raises SettingsError."""
+    from proxy.sinks.kinds import SINKS
 
-    settings = load(options.config, os.environ)
+    return load(config, os.environ, sinks=SINKS)
+
+
+@contextmanager
+def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
+    """The ledger, keys and accounts of the configuration. Raises SettingsError, LedgerUnavailable."""
+    from proxy.runtime.machine.data_folder import DataFolder
+    from proxy.runtime.machine.ledger_stores import LedgerStores
+
+    settings = load_settings(options.config)
     DataFolder(settings.data_dir).make()
-    store = CommandStore.open(settings)
+    store = LedgerStores.open(settings)
     try:
         with _audited(options, store):
             yield store
@@ -129,7 +136,7 @@ _TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
 
 
 @contextmanager
-def _audited(options: argparse.Namespace, store: CommandStore) -> Iterator[None]:
+def _audited(options: argparse.Namespace, store: LedgerStores) -> Iterator[None]:
     values = vars(options)
     action = values.get("action")
     if action is None or values.get("dry_run"):

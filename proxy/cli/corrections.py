@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from functools import partial
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, audited_as, json_line, option_value, store_of, usd, with_config
-from proxy.settings import Settings, load, route
+from proxy.cli.common import Failure, audited_as, json_line, load_settings, option_value, store_of, usd, with_config
+from proxy.settings import Settings, route
 from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
 
@@ -84,7 +83,7 @@ def _rerate(options: argparse.Namespace) -> int:
     now = time.time()
     since = since_from(options.since, now)
     until = now if options.until is None else since_from(options.until, now)
-    prices = _prices(options, load(options.config, os.environ))
+    prices = _prices(options, load_settings(options.config))
     with store_of(options) as store:
         result = Corrections(store.engine, store.ledger).rerate(
             options.model, prices, since=since, until=until, dry_run=options.dry_run, progress=_Progress()

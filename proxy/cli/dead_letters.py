@@ -13,7 +13,7 @@ from proxy.cli.common import audited_as, json_line, store_of, with_commands, wit
 if TYPE_CHECKING:
     from proxy.billing.entries import LedgerEntry
     from proxy.ledger.settling.dead_letters import DeadLetters, StoredDeadLetter
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # In a list for people: enough of an id to name a dead letter.
 _ID_CHARS = 12
@@ -67,7 +67,7 @@ def _drop(options: argparse.Namespace) -> int:
     return 0
 
 
-def _letters(store: CommandStore) -> DeadLetters:
+def _letters(store: LedgerStores) -> DeadLetters:
     from proxy.billing.settlement import entry
     from proxy.journal.frames import decode_record
     from proxy.ledger.settling.dead_letters import DeadLetters

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import json_line
-from proxy.settings import Settings, SettingsError, from_environment, load
+from proxy.cli.common import json_line, load_settings
+from proxy.settings import Settings, SettingsError, from_environment
 
 if TYPE_CHECKING:
     from proxy.doctor.finding import Finding
@@ -47,7 +47,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _settings(config: Path | None) -> Settings:
-    return from_environment(os.environ)[0] if config is None else load(config, os.environ)
+    return from_environment(os.environ)[0] if config is None else load_settings(config)
 
 
 def _json(finding: Finding) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from proxy.cli.common import Failure, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
     from proxy.reports.entry_reader import EntryFilter
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # The shortest time between two updates of the progress bar.
 DRAW_S = 0.2
@@ -69,7 +69,7 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _entry_filter(store: CommandStore, options: argparse.Namespace) -> EntryFilter:
+def _entry_filter(store: LedgerStores, options: argparse.Namespace) -> EntryFilter:
     """Leaves out entries settled during the export: the next export has them."""
     from proxy.foundation.times import since_from
     from proxy.ledger.settling.spend import ledger_time

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -12,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.billing.keys import EXPIRES_DEFAULT, GRACE_DEFAULT, AccountKind, expires_at_from
 from proxy.billing.limits import OnExhausted, OnStoreOutage
-from proxy.cli.common import audited_as, command_for_one, json_line, store_of, with_commands, with_config
+from proxy.cli.common import audited_as, command_for_one, json_line, load_settings, store_of, with_commands, with_config
 from proxy.cli.limit_options import NONE, account_json, add_limits, key_json, limit_changes, paid_json, seconds_or_now
-from proxy.settings import load
 
 if TYPE_CHECKING:
     from proxy.billing.keys import ApiKey
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
 def add_commands(commands: Any) -> None:
@@ -150,11 +148,11 @@ def _pepper(options: argparse.Namespace) -> int:
     if options.config is None:
         print(secrets.token_hex(PEPPER_BYTES))
     else:
-        print(key_pepper(load(options.config, os.environ)).hex())
+        print(key_pepper(load_settings(options.config)).hex())
     return 0
 
 
-def _new_secret(store: CommandStore) -> tuple[str, bytes, str]:
+def _new_secret(store: LedgerStores) -> tuple[str, bytes, str]:
     """A new secret, its digest and its hint."""
     from proxy.keys.secrets import digest, hint, new_secret
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, json_line, store_of
-from proxy.settings import load
+from proxy.cli.common import Failure, json_line, load_settings, store_of
 
 if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.bill import Bill, BillSubject
@@ -52,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     bill, spans = _bill(options)
     with store_of(options) as store:
         ours = {subject: read_ledger_totals(store.engine, options.provider, times) for subject, times in spans.items()}
-    if not any(ours.values()) and options.provider not in load(options.config, os.environ).providers:
+    if not any(ours.values()) and options.provider not in load_settings(options.config).providers:
         raise Failure("--provider: no provider of this name is configured or in the ledger")
     compared = compare(bill, ours)
     _print(compared, options)

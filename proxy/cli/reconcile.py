@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from proxy.cli import provider_bill
-from proxy.cli.common import Failure, json_line, store_of, with_config
-from proxy.settings import Settings, load
+from proxy.cli.common import Failure, json_line, load_settings, store_of, with_config
+from proxy.settings import Settings
 
 if TYPE_CHECKING:
     from proxy.reconciliation.integrity import RecordsInFlight
@@ -52,7 +51,7 @@ def _integrity(options: argparse.Namespace) -> int:
 
     grace_s = seconds_from(options.grace)
     since = None if options.since is None else since_from(options.since, time.time())
-    settings = load(options.config, os.environ)
+    settings = load_settings(options.config)
     with store_of(options) as store:
         in_flight = None if settings.queue is None else _in_flight(settings)
         findings = reconcile(store.engine, clock=time.time, since=since, grace_s=grace_s, outside=in_flight)

@@ -20,8 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.common import Failure, store_of, with_config
-from proxy.settings import Settings, from_environment, load
+from proxy.cli.common import Failure, load_settings, store_of, with_config
+from proxy.settings import Settings, from_environment
 
 if TYPE_CHECKING:
     from proxy.runtime.proxy.peer_processes import PeerProcesses
@@ -120,7 +120,7 @@ def _serve_as_many(settings: Settings, workers: int) -> int:
 
 def _worker(options: argparse.Namespace) -> int:
     _log_to_stderr()
-    settings = load(options.config, os.environ)
+    settings = load_settings(options.config)
     if settings.queue is None:
         raise Failure("queue: is local, so the proxy settles its records itself; a worker needs redis://…")
     settings = replace(settings, worker=_with_address(settings.worker, options))
@@ -162,7 +162,7 @@ def _log_to_stderr() -> None:
 
 def _settings_to_serve(config: Path | None) -> Settings:
     if config is not None:
-        return load(config, os.environ)
+        return load_settings(config)
     settings, taken = from_environment(os.environ)
     print("tokenweir: no --config; settings from the environment:")
     for line in taken:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import Any
 
-from proxy.cli.common import Failure, audited_as, json_line, store_of, with_commands, with_config
-from proxy.settings import load
+from proxy.cli.common import Failure, audited_as, json_line, load_settings, store_of, with_commands, with_config
 
 
 def add_commands(commands: Any) -> None:
@@ -21,10 +19,10 @@ def add_commands(commands: Any) -> None:
 
 
 def _status(options: argparse.Namespace) -> int:
-    settings = load(options.config, os.environ)
+    settings = load_settings(options.config)
     with store_of(options) as store:
         for name, sink in settings.sinks.items():
-            print(json_line({"sink": name, "kind": sink.kind.value, **_status_json(store.engine, name)}))
+            print(json_line({"sink": name, "kind": sink.kind, **_status_json(store.engine, name)}))
     return 0
 
 
@@ -56,7 +54,7 @@ def _status_json(engine: Any, name: str) -> dict[str, Any]:
 def _retry(options: argparse.Namespace) -> int:
     from proxy.sinks.progress import retry
 
-    if options.name not in load(options.config, os.environ).sinks:
+    if options.name not in load_settings(options.config).sinks:
         raise Failure(f"sinks: there is no sink {options.name!r}")
     with store_of(options) as store:
         print(json_line({"sink": options.name, "retried": retry(store.engine, options.name)}))

@@ -11,7 +11,7 @@ from proxy.cli.common import Failure, add_owner_options, json_line, owner_of, st
 
 if TYPE_CHECKING:
     from proxy.reports.statement import Statement
-    from proxy.runtime.machine.command_store import CommandStore
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 
 def add_commands(commands: Any) -> None:
@@ -41,7 +41,7 @@ def _statement(options: argparse.Namespace) -> int:
     return 0
 
 
-def _owner(store: CommandStore, options: argparse.Namespace) -> Any:
+def _owner(store: LedgerStores, options: argparse.Namespace) -> Any:
     from proxy.reports.statement import StatementOwner
 
     return StatementOwner(*owner_of(store, options))

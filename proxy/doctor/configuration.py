@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from proxy.billing.prices import PriceBook
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.metering.estimator.completion import may_hide
-from proxy.runtime.proxy.process import price_lookup
+from proxy.runtime.proxy.model_table import price_lookup
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import (
     ModelSettings,

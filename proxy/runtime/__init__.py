@@ -1,1 +1,1 @@
-"""Wiring: settings to objects to start and stop."""
+"""Wiring: settings → objects → start and stop."""

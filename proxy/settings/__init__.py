@@ -6,7 +6,7 @@ from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.prices import PriceSettings
-from proxy.settings.reading import Lookup, load, parse, require_prices, route
+from proxy.settings.reading import Lookup, SinkKinds, load, parse, require_prices, route
 from proxy.settings.reference import reference
 from proxy.settings.values import (
     Drain,
@@ -35,6 +35,7 @@ __all__ = [
     "Secret",
     "Settings",
     "SettingsError",
+    "SinkKinds",
     "TargetSettings",
     "Timeouts",
     "from_environment",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
@@ -45,6 +45,8 @@ class FieldPath:
     """base of relative paths"""
     literal_secrets: bool = False
     path: str = ""
+    sinks: Mapping[str, type[Any]] = field(default_factory=dict)
+    """the kinds of sinks → the dataclasses of their settings"""
 
     def under(self, name: str) -> FieldPath:
         """The place of the field `name` below this one."""
@@ -91,15 +93,15 @@ def read_section(cls: type[Any], raw: object, at: FieldPath, **fixed: object) ->
     """A mapping → the dataclass `cls`, field by field. An absent or empty value is the default."""
     if not isinstance(raw, dict):
         raise at.wrong("must be a mapping of fields")
-    known = {field.name: field for field in fields(cls) if field.metadata}
+    known = {one.name: one for one in fields(cls) if one.metadata}
     for name in raw:
         if name not in known:
             raise at.under(str(name)).wrong(_unknown(str(name), known))
     values = dict(fixed)
-    for name, field in known.items():
+    for name, one in known.items():
         if raw.get(name) is not None:
-            values[name] = field.metadata["kind"].read(raw[name], at.under(name))
-        elif field.default is MISSING and field.default_factory is MISSING:
+            values[name] = one.metadata["kind"].read(raw[name], at.under(name))
+        elif one.default is MISSING and one.default_factory is MISSING:
             raise at.under(name).wrong("is missing")
     return cls(**values)
 
@@ -122,16 +124,22 @@ def sections(cls: type[Any], pattern: re.Pattern[str], description: str) -> Fiel
     """A mapping of names to the fields of `cls`, which has the name as its `name`."""
 
     def read(raw: object, at: FieldPath) -> dict[str, Any]:
-        if not isinstance(raw, dict) or not raw:
-            raise at.wrong("must be a mapping with at least one name")
-        for name in raw:
-            if not isinstance(name, str) or not pattern.fullmatch(name):
-                raise at.under(str(name)).wrong(
-                    f"invalid name: must be {description}; quote it if YAML reads it as a number, a boolean or a date"
-                )
-        return {name: read_section(cls, below, at.under(name), name=name) for name, below in raw.items()}
+        named = names(raw, at, pattern, description)
+        return {name: read_section(cls, below, at.under(name), name=name) for name, below in named.items()}
 
     return FieldType(description, read, cls, suffix=".<name>")
+
+
+def names(raw: object, at: FieldPath, pattern: re.Pattern[str], description: str) -> dict[str, Any]:
+    """A mapping of at least one name. Raises SettingsError."""
+    if not isinstance(raw, dict) or not raw:
+        raise at.wrong("must be a mapping with at least one name")
+    for name in raw:
+        if not isinstance(name, str) or not pattern.fullmatch(name):
+            raise at.under(str(name)).wrong(
+                f"invalid name: must be {description}; quote it if YAML reads it as a number, a boolean or a date"
+            )
+    return raw
 
 
 def several(cls: type[Any], description: str) -> FieldType:

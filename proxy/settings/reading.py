@@ -15,38 +15,41 @@ import yaml
 from proxy.billing.record import Price
 from proxy.settings.kinds import FieldPath, SettingsError, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
-from proxy.settings.sinks import SinkKind
+from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import ProviderSettings, Settings
 
 # Room for thousands of models; a longer file is not a configuration.
 FILE_BYTES_MAX = 4 << 20
 
+SinkKinds = Mapping[str, type[SinkSettings]]
+"""the kinds of sinks → their settings"""
+
 Lookup = Callable[[ProviderSettings, str], Price | None]
 """provider, upstream model → price in the built-in price book, or None"""
 
 
-def load(file: Path, env: Mapping[str, str]) -> Settings:
-    """The settings in `file`. Raises SettingsError, also if it cannot be read."""
+def load(file: Path, env: Mapping[str, str], *, sinks: SinkKinds | None = None) -> Settings:
+    """The settings in `file`, with sinks of these kinds. Raises SettingsError, also if it cannot be read."""
     try:
         with file.open("rb") as opened:
             written = opened.read(FILE_BYTES_MAX + 1)
         if len(written) > FILE_BYTES_MAX:
             raise SettingsError(f"{file}: is longer than {FILE_BYTES_MAX >> 20} MiB; is this the right file?")
-        return parse(written.decode("utf-8"), env=env, folder=file.parent)
+        return parse(written.decode("utf-8"), env=env, folder=file.parent, sinks=sinks)
     except OSError as failure:
         raise SettingsError(f"{file}: {failure.strerror}") from failure
     except UnicodeDecodeError:
         raise SettingsError(f"{file}: is not UTF-8 text") from None
 
 
-def parse(text: str, *, env: Mapping[str, str], folder: Path) -> Settings:
+def parse(text: str, *, env: Mapping[str, str], folder: Path, sinks: SinkKinds | None = None) -> Settings:
     """The settings written in YAML `text`; relative paths are relative to `folder`. Raises SettingsError."""
-    return settings_from(_yaml(text), env=env, folder=folder)
+    return settings_from(_yaml(text), env=env, folder=folder, sinks=sinks)
 
 
-def settings_from(raw: object, *, env: Mapping[str, str], folder: Path) -> Settings:
+def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: SinkKinds | None = None) -> Settings:
     """The settings in a parsed document. Raises SettingsError."""
-    at = FieldPath(env, folder)
+    at = FieldPath(env, folder, sinks=sinks or {})
     literal = raw.get("allow_literal_secrets") if isinstance(raw, dict) else None
     if literal is not None:
         at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
@@ -64,9 +67,6 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
         )
     if (settings.alerts.url is None) != (settings.alerts.secret is None):
         raise at.under("alerts").wrong("set both `url` and `secret`, or neither: webhooks are always signed")
-    for name, sink in settings.sinks.items():
-        if sink.secret is None and sink.kind is not SinkKind.OPENMETER:
-            raise at.under("sinks").under(name).under("secret").wrong("is missing")
     if settings.ledger is not None and settings.key_pepper is None:
         raise at.under("key_pepper").wrong(
             "is missing: proxies that share a ledger must hash keys alike; generate one with `tokenweir keys pepper`"

@@ -9,20 +9,22 @@ from typing import Any
 
 from proxy.billing.settlement import POLICY
 from proxy.settings.kinds import FieldType
+from proxy.settings.reading import SinkKinds
+from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import Settings
 
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
 
 
-def reference() -> str:
+def reference(sinks: SinkKinds) -> str:
     """Two tables: every setting (name, type, default, meaning), and what is billed in which situation."""
-    settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "", {})]
+    settings = ["| name | type | default | meaning |", "|---|---|---|---|", *_rows(Settings, "", {}, sinks)]
     policy = ["## What is billed when", "", "| situation | bills | when |", "|---|---|---|"]
     policy += [f"| `{situation}` | `{rule.bills}` | {rule.when} |" for situation, rule in POLICY.items()]
     return "\n".join([*settings, "", *policy, ""])
 
 
-def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str]) -> Iterator[str]:
+def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str], sinks: SinkKinds) -> Iterator[str]:
     """`listed`: sections that have rows already → the name that those rows are under."""
     known = _known(section, listed)
     listed |= {each: prefix.rstrip(".") for each in section.__mro__ if is_dataclass(each) and each not in listed}
@@ -31,11 +33,38 @@ def _rows(section: type[Any], prefix: str, listed: dict[type[Any], str]) -> Iter
             continue
         kind: FieldType = setting.metadata["kind"]
         name = f"{prefix}{setting.name}"
-        meaning = setting.metadata["meaning"] + _cross_reference(kind, listed)
-        cells = (f"`{name}`", kind.description, _default(setting), meaning)
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-        if kind.section is not None:
-            yield from _rows(kind.section, f"{name}{kind.suffix}.", listed)
+        yield _row(name, kind.description, setting, setting.metadata["meaning"] + _cross_reference(kind, listed))
+        if kind.section is SinkSettings:
+            yield from _sink_rows(f"{name}{kind.suffix}.", sinks)
+        elif kind.section is not None:
+            yield from _rows(kind.section, f"{name}{kind.suffix}.", listed, sinks)
+
+
+def _sink_rows(prefix: str, sinks: SinkKinds) -> Iterator[str]:
+    """One row a name; where the kinds differ, it has the meaning for each of them."""
+    named: dict[str, dict[str, Field[Any]]] = {}
+    for kind, section in sinks.items():
+        for setting in fields(section):
+            if setting.metadata:
+                named.setdefault(setting.name, {})[kind] = setting
+    for name, settings in named.items():
+        first = next(iter(settings.values()))
+        words = " or ".join(f"`{kind}`" for kind in sinks) if name == "kind" else first.metadata["kind"].description
+        yield _row(f"{prefix}{name}", words, first, _meaning_by_kind(settings, len(sinks)))
+
+
+def _meaning_by_kind(settings: Mapping[str, Field[Any]], kinds: int) -> str:
+    meanings: dict[str, list[str]] = {}
+    for kind, setting in settings.items():
+        meanings.setdefault(setting.metadata["meaning"], []).append(f"`{kind}`")
+    if len(settings) == kinds and len(meanings) == 1:
+        return next(iter(meanings))
+    return "; ".join(f"{', '.join(words)}: {meaning}" for meaning, words in meanings.items())
+
+
+def _row(name: str, words: str, setting: Field[Any], meaning: str) -> str:
+    cells = (f"`{name}`", words, _default(setting), meaning)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _known(section: type[Any], listed: Mapping[type[Any], str]) -> set[str]:

@@ -1,4 +1,7 @@
-"""The settings of what pushes entries to others. Law: as of all settings; see values.py."""
+"""The settings that all kinds of sinks share. Invariant: as of all settings; see values.py.
+
+A kind's own settings stand beside its format, in the package of sinks; whoever reads a file passes them in.
+"""
 
 from __future__ import annotations
 
@@ -9,39 +12,29 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import FieldPath, FieldType, about, choice, secret, text
+from proxy.settings.kinds import FieldPath, FieldType, about, choice, names, read_section, secret, text
 from proxy.settings.urls import url
 
 SINK_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
+_NAME_WORDS = "name of a-z 0-9 _ . -, up to 64"
 _EVENT = re.compile(r"[A-Za-z0-9_.:-]{1,100}", re.ASCII)
 
 
-class SinkKind(StrEnum):
-    """Whose language it speaks."""
-
-    STRIPE = "stripe"
-    LAGO = "lago"
-    OPENMETER = "openmeter"
-    WEBHOOK = "webhook"
-
-
 class CustomerSource(StrEnum):
-    """Who is the customer there."""
+    """The customer of an entry."""
 
     KEY = "key"
     PROJECT = "project"
     ORGANIZATION = "organization"
 
 
-class MeteredQuantity(StrEnum):
-    """What a Stripe meter counts."""
-
-    TOKENS = "tokens"
-    CHARGE = "charge"
+def event_name() -> FieldType:
+    """The name of an event, or of what it counts."""
+    return text(_EVENT, "a name of A-Z a-z 0-9 _ . : -")
 
 
 def _customers() -> FieldType:
-    """Our id or name → theirs."""
+    """Our id or name → the server's."""
     words = "a mapping of ids, names or aliases to ids there"
 
     def read(raw: object, at: FieldPath) -> dict[str, str]:
@@ -71,52 +64,65 @@ def _moment() -> FieldType:
     return FieldType(words, read)
 
 
+def _kind() -> FieldType:
+    """One of the kinds that were passed in."""
+
+    def read(raw: object, at: FieldPath) -> str:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        if value not in at.sinks:
+            raise at.wrong(f"must be {' or '.join(f'`{kind}`' for kind in at.sinks)}")
+        return value
+
+    return FieldType("", read)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """One server that every entry is pushed to."""
+    """A server that receives every entry: what all kinds have in common."""
 
     name: str
-    kind: SinkKind = field(metadata=about(choice(SinkKind), "whose language it speaks"))
+    kind: str = field(metadata=about(_kind(), "the API that receives the entries"))
     url: str = field(
         metadata=about(
-            url(), "where it is, without the API's path: `https://api.stripe.com`, `https://api.getlago.com`, "
-            "`https://openmeter.cloud`; of a webhook, all of it"
+            url(), "the server, without the API's path: `https://api.stripe.com`, `https://api.getlago.com`, "
+            "`https://openmeter.cloud`; of a webhook, the whole URL"
         )
     )  # fmt: skip
-    secret: Secret | None = field(
-        default=None,
-        metadata=about(
-            secret(), "the API's key; of a webhook, what it is signed with. Only an OpenMeter of your own needs none",
-            default="none",
-        ),
-    )  # fmt: skip
-    event: str = field(
-        default="llm_usage",
-        metadata=about(
-            text(_EVENT, "a name of A-Z a-z 0-9 _ . : -"), "Stripe's `event_name`, Lago's `code`, OpenMeter's `type`"
-        ),
-    )
+    secret: Secret | None = field(metadata=about(secret(), "the API's key; of a webhook, the key of its signatures"))
     subject: CustomerSource = field(
         default=CustomerSource.KEY,
-        metadata=about(choice(CustomerSource), "who is the customer there: the key, or what is above it"),
+        metadata=about(choice(CustomerSource), "the customer of an entry: its key, or a level above it"),
     )
     customers: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(
-            _customers(), "the customer's id there: Stripe's `cus_…`, Lago's external subscription; who is not named "
-            "goes by our id, but to Stripe not at all", default="{}",
+            _customers(), "the customer's id on the server: Stripe's `cus_…`, Lago's external subscription. Others are "
+            "sent by our id, except to Stripe, which refuses them", default="{}",
         ),
     )  # fmt: skip
-    metered: MeteredQuantity = field(
-        default=MeteredQuantity.TOKENS,
-        metadata=about(
-            choice(MeteredQuantity), "what Stripe's meter counts: tokens by type, or the charge in nano-dollars"
-        ),
-    )
     since: float | None = field(
         default=None,
         metadata=about(
-            _moment(), "what is settled from then on goes there; counts when the sink is new", default="its first start"
+            _moment(), "entries settled from then on are sent; read when the sink is new", default="its first start"
         ),
     )
     """Unix seconds"""
+
+
+def sinks() -> FieldType:
+    """Sinks by name, each read as its kind wants it."""
+
+    def read(raw: object, at: FieldPath) -> dict[str, SinkSettings]:
+        named = names(raw, at, SINK_NAME, _NAME_WORDS)
+        return {name: _sink(below, at.under(name), name) for name, below in named.items()}
+
+    return FieldType(_NAME_WORDS, read, SinkSettings, suffix=".<name>")
+
+
+def _sink(raw: object, at: FieldPath, name: str) -> SinkSettings:
+    if not isinstance(raw, dict):
+        raise at.wrong("must be a mapping of fields")
+    if raw.get("kind") is None:
+        raise at.under("kind").wrong("is missing")
+    sink: SinkSettings = read_section(at.sinks[_kind().read(raw["kind"], at.under("kind"))], raw, at, name=name)
+    return sink

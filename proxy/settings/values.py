@@ -35,7 +35,8 @@ from proxy.settings.kinds import (
     whole,
 )
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
-from proxy.settings.sinks import SINK_NAME, SinkSettings
+from proxy.settings.sinks import SinkSettings
+from proxy.settings.sinks import sinks as read_sinks
 from proxy.settings.spending import (
     AlertSettings,
     BudgetSettings,
@@ -287,11 +288,8 @@ class Settings:
     )
     sinks: Mapping[str, SinkSettings] = field(
         default_factory=dict,
-        metadata=about(
-            sections(SinkSettings, SINK_NAME, "1 to 64 of a-z 0-9 _ . -"), "billing systems that receive the entries",
-            default="none",
-        ),
-    )  # fmt: skip
+        metadata=about(read_sinks(), "billing systems that receive the entries", default="none"),
+    )
     worker: WorkerSettings = field(
         default=WorkerSettings(), metadata=about(section(WorkerSettings), "the listener of `tokenweir worker`")
     )

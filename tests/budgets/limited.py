@@ -15,9 +15,9 @@ from typing import Any
 from unittest.mock import patch
 
 from proxy.billing.reservation import CounterState
+from proxy.budgets.open_budgets import open_budgets
 from proxy.cli import main
 from proxy.demo.script import Shape
-from proxy.runtime.machine.budgets import open_budgets
 from proxy.settings import load
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 
 MODEL = {"provider": "tera", "price": {"input": 1, "output": 2}, "cost": {"input": 1, "output": 1}}
@@ -36,9 +36,9 @@ class Commands:
         self.out, self.err = printed.out, printed.err
         return [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
 
-    def ledger(self, work: Callable[[CommandStore], Any]) -> Any:
+    def ledger(self, work: Callable[[LedgerStores], Any]) -> Any:
         """Something by hand."""
-        store = CommandStore.open(load(self.config, {}))
+        store = LedgerStores.open(load(self.config, {}))
         try:
             return work(store)
         finally:

@@ -15,10 +15,10 @@ from sqlalchemy import Engine
 from proxy.billing.limits import LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.reservation import Granted, Hold, SpendTotal
+from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.settling.spend import ledger_time, sums
-from proxy.runtime.machine.budgets import open_budgets
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.making import an_entry, arriving
@@ -40,7 +40,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         settings["allow_literal_secrets"] = True
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(settings))
-    store = CommandStore.open(load(file, {}))
+    store = LedgerStores.open(load(file, {}))
     store.keys.create(
         key_id="key-1", alias="anna", digest=b"1", hint="", models=None, expires_at=None,
         limits=Limits(budget_usd=10 * NUSD_PER_USD, prepaid=True),
@@ -102,7 +102,7 @@ def test_rebuild_says_what_was_wrong_and_forgets_it(commands: Commands, config: 
     ]  # fmt: skip
     (shown, _) = commands("budgets", "show", "--json")
     assert (shown["spent_usd"], shown["held_usd"], shown["window_start"]) == (None, "2", None)
-    store = CommandStore.open(load(config, {}))
+    store = LedgerStores.open(load(config, {}))
     wrong = SpendTotal("key-1", WINDOW, 1_500_000_001, ledger_time(store.engine))
     changed(config, lambda budgets: budgets.seed([wrong]))
     assert commands("budgets", "rebuild") == [{"counter_id": "key-1", "drift_usd": "0.000000001"}]

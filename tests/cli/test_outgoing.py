@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from proxy.cli import main
 from proxy.ledger.settling.store import Arrival
 from proxy.settings import SettingsError, parse
+from proxy.sinks.kinds import SINKS
 from proxy.sinks.progress import register
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.real import a_real_entry
@@ -106,12 +107,13 @@ def test_how_sinks_stand(run: Commands, capsys: pytest.CaptureFixture[str]) -> N
         ({"customers": {"anna": 7}}, "sinks.lago.customers.anna: must be a text"),
         ({"since": "soon"}, "sinks.lago.since: must be a day or a time"),
         ({"event": "two words"}, "sinks.lago.event: must be a name"),
+        ({"metered": "charge"}, "sinks.lago.metered: unknown field"),
     ],
 )
 def test_what_no_sink_can_be(change: dict[str, Any], why: str) -> None:
     config = {**CONFIG, "sinks": {"lago": {**LAGO, **change}}}
     with pytest.raises(SettingsError) as refused:
-        parse(yaml.safe_dump(config), env={"LAGO_KEY": "lago-1"}, folder=Path())
+        parse(yaml.safe_dump(config), env={"LAGO_KEY": "lago-1"}, folder=Path(), sinks=SINKS)
     assert str(refused.value).startswith(why)
 
 

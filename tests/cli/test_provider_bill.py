@@ -17,7 +17,7 @@ from proxy.billing.settlement import entry
 from proxy.cli import main
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.usage import Reading, Usage, UsageSource
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.billing.bills import MIDNIGHT, completions, costs, openai, page
 from tests.ledger.real import a_real_entry, a_real_record
@@ -37,7 +37,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Two exchanges of one day are settled, one of them estimated; runs the command on an export."""
     config, export = tmp_path / "tokenweir.yaml", tmp_path / "usage.json"
     config.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore.open(load(config, {}))
+    store = LedgerStores.open(load(config, {}))
     guessed = entry(replace(a_real_record(1, started_at=AT), reading=GUESS))
     store.ledger.settle([Arrival(a_real_entry(0, started_at=AT)), Arrival(guessed)])
     store.close()

@@ -16,7 +16,7 @@ from proxy.journal.frames import record_payload
 from proxy.ledger.schema.tables import balances, dead_letters
 from proxy.ledger.settling.settler import Arrival
 from proxy.ledger.settling.store import DeadLetter
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from proxy.storage.database import reading, writing
 from tests.cli.commands import CONFIG, MODEL, Commands
@@ -32,7 +32,7 @@ def config(tmp_path: Path) -> Path:
     """Three exchanges are settled there."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
-    store = CommandStore.open(load(file, {}))
+    store = LedgerStores.open(load(file, {}))
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
     store.close()
     return file
@@ -161,7 +161,7 @@ def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:
     run("dead-letters", "retry", ids["{}"], code=1)
     assert "is already dropped" in run.err
 
-    def kept(store: CommandStore) -> set[tuple[str, str]]:
+    def kept(store: LedgerStores) -> set[tuple[str, str]]:
         with reading(store.engine) as connection:
             return {tuple(row) for row in connection.execute(select(dead_letters.c.state, dead_letters.c.reason))}
 
@@ -177,7 +177,7 @@ def test_reconcile_says_ok_or_what_differs(run: Commands) -> None:
     assert all(line.split("  ")[0].strip() and " ok " in line for line in lines)
     assert len(run("reconcile", "--json", "--since", "1h")) == len(lines)
 
-    def spoil(store: CommandStore) -> None:
+    def spoil(store: LedgerStores) -> None:
         with writing(store.engine) as connection:
             connection.execute(update(balances).values(charged_usd=balances.c.charged_usd - 2_000))
 

@@ -20,16 +20,17 @@ from sqlalchemy import Engine, insert, update
 
 from proxy.billing.limits import CALENDAR_MONTH, LimitCounter, Limits
 from proxy.billing.money import NUSD_PER_USD
+from proxy.budgets.alerting import Thresholds
+from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, record_new
 from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
-from proxy.runtime.machine.budgets import FollowedLedger, Thresholds
-from proxy.sinks import webhook
+from proxy.sinks import alert_webhook
+from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.posting import signature
-from proxy.sinks.webhook import AT_ONCE, Webhook, body_of
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving
 from tests.support.net import free_port
@@ -293,7 +294,7 @@ async def test_what_nobody_was_there_to_send_for_a_day_is_history(
 async def test_an_outage_of_the_ledger_is_said_once(
     engine: Engine, receiver: Receiver, sender: Webhook, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "POLL_S", 0.01)
+    monkeypatch.setattr(alert_webhook, "POLL_S", 0.01)
     looks = 0
 
     def away(*_: Any) -> list[Alert]:
@@ -301,13 +302,13 @@ async def test_an_outage_of_the_ledger_is_said_once(
         looks += 1
         raise LedgerUnavailable("away")
 
-    real = webhook.claim
-    monkeypatch.setattr(webhook, "claim", away)
+    real = alert_webhook.claim
+    monkeypatch.setattr(alert_webhook, "claim", away)
     running = asyncio.get_running_loop().create_task(sender.run())
     await until(lambda: looks > 5)
     assert len(seen.failures) == 1
     record_new(engine, [an_alert()])
-    monkeypatch.setattr(webhook, "claim", real)
+    monkeypatch.setattr(alert_webhook, "claim", real)
     await until(lambda: seen.healings == seen.failures and history(engine)[0].state == SENT)
     await ended(running)
     assert len(receiver.got) == 1

@@ -11,15 +11,15 @@ from proxy.delivery.leases import LeaseParts, LocalLeases
 from proxy.gateway.exchange.running import REMEMBERED_MAX, ExchangeOwners
 from proxy.journal.frames import opened_payload
 from proxy.metering.estimator.estimate import Estimator
-from proxy.runtime.proxy.console import RunningExchanges
 from proxy.runtime.proxy.peer_processes import PeerProcesses
+from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from tests.ledger.making import a_record
 
 
 def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[RunningExchanges, ExchangeOwners]:
     whose = ExchangeOwners()
     chat = SimpleNamespace(owners=whose, live=())
-    name = "only" if siblings is None else f"process-{siblings.mine}"
+    name = "only" if siblings is None else f"process-{siblings.number}"
     return RunningExchanges(chat, siblings, queue, node=name, estimator=Estimator()), whose  # type: ignore[arg-type]
 
 

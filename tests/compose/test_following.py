@@ -15,13 +15,13 @@ from proxy.billing.entries import EntryKind
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.limits import LimitCounter, credit_counter_id
 from proxy.billing.reservation import CounterState, Granted, Hold
+from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
-from proxy.runtime.machine.budgets import FollowedLedger
 from proxy.storage.redis_client import open_redis
 from tests.ledger.making import a_store, an_entry, arriving
 from tests.support.ledgers import engine, ledger_url, store

@@ -16,7 +16,7 @@ from proxy.delivery.leases import LeaseParts
 from proxy.journal.frames import opened_payload, record_payload
 from proxy.journal.journal import Pending
 from proxy.ledger.settling.store import Arrival
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.machine.queue import Queue
 from proxy.runtime.machine.records_in_flight import read_records_in_flight, records_in_flight
 from proxy.settings import Settings, load
@@ -84,7 +84,7 @@ def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
 ) -> None:
     """Of six records the first and the last arrived, and two are still in the queue; nothing is given any time."""
     settings = settings_of(config)
-    store = CommandStore.open(settings)
+    store = LedgerStores.open(settings)
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in (0, 5)])
     store.close()
 

@@ -13,7 +13,7 @@ from proxy.billing.prices import PriceBook, configured
 from proxy.billing.record import Rates
 from proxy.gateway.upstream.client import Provider
 from proxy.runtime.machine.price_replay import CurrentPrices
-from proxy.runtime.proxy.process import _models
+from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, parse
 from tests.ledger.making import an_entry
@@ -51,7 +51,7 @@ TARGETS = [
 def test_the_price_is_the_models_and_the_cost_is_of_who_answered(book: PriceBook, name: str, price: Any) -> None:
     settings = settings_with(providers=TARGETS, price=price)
     providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
-    first = _models(settings, book, providers, Tokenizers(())).route(name)
+    first = model_table(settings, book, providers, Tokenizers(())).route(name)
     assert first is not None
     listed = [book.price(provider=one, base_url=URLS[one], model=model, at=AT) for one, model in LISTED.items()]
     assert None not in listed

@@ -11,9 +11,9 @@ from proxy.billing.keys import DEFAULT_PROJECT
 from proxy.foundation.tasks import Tasks
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
-from proxy.runtime.machine.projects import assign_projects
 from proxy.storage.database import open_engine, sqlite_url
 from proxy.telemetry.metrics import OTHER, Metrics
+from proxy.telemetry.project_lookup import assign_projects
 from proxy.telemetry.project_metrics import ProjectMetrics
 from tests.ledger.making import an_entry
 

@@ -57,12 +57,12 @@ async def test_whoever_is_asked_answers_for_all(folder: Path) -> None:
     members = [PeerProcesses(folder, number, 3) for number in range(3)]
     servers = [
         await member.listen(
-            lambda _asked, number=member.mine: an_exposition(exchanges=1 + number, age_s=0, in_flight=1)
+            lambda _asked, number=member.number: an_exposition(exchanges=1 + number, age_s=0, in_flight=1)
         )
         for member in members
     ]
     answers = [
-        await member.exposition(an_exposition(exchanges=1 + member.mine, age_s=0, in_flight=1)) for member in members
+        await member.exposition(an_exposition(exchanges=1 + member.number, age_s=0, in_flight=1)) for member in members
     ]
     for answer in answers:
         assert samples(answer)["tokenweir_exchanges_in_flight", ()] == 3

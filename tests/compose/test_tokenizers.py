@@ -44,7 +44,7 @@ def test_what_is_no_tokenizer_is_refused_by_its_field(tmp_path: Path, written: s
     file = tmp_path / "other.json"
     if written is not None:
         file.write_text(written)
-    with pytest.raises(SettingsError, match=r"^models\.a\.tokenizer: is no tokenizer\.json"):
+    with pytest.raises(SettingsError, match=r"^models\.a\.tokenizer: cannot be read as a tokenizer\.json"):
         Tokenizers([ModelSettings(name="a", tokenizer=file)])
 
 

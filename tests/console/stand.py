@@ -22,7 +22,7 @@ from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.keyring import Keyring
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import Console
 from proxy.settings import Settings, parse
 
@@ -94,7 +94,7 @@ class Stand:
             self.keys, pepper=bytes.fromhex(PEPPER), unix_time=time.time, observer=OutageLog("keys")
         )
         await self._keyring.refresh()
-        made = Console(settings, CommandStore(settings, self.engine), self._keyring, self.budgets, self.inside)  # type: ignore[arg-type]
+        made = Console(settings, LedgerStores(settings, self.engine), self._keyring, self.budgets, self.inside)  # type: ignore[arg-type]
         await made.start(lambda status, code: self.refused.append((status, code)))
         return made
 

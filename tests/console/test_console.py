@@ -14,7 +14,7 @@ from proxy.billing.reservation import CounterState
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.reports.usage import DAY_S, id_from
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.proxy.console import Console
 from proxy.settings import parse
 from tests.console.entries import TODAY, YESTERDAY, entry
@@ -67,7 +67,7 @@ def test_without_a_secret_nothing_is_said_and_a_key_is_no_operator(stand: Stand)
 
 async def test_without_a_secret_of_its_own_it_does_not_listen(stand: Stand, tmp_path: Path) -> None:
     off = parse(CONFIG.replace('secret: "${ADMIN}"', ""), env={"PEPPER": PEPPER}, folder=tmp_path)
-    console = Console(off, CommandStore(off, stand.engine), None, None, stand.inside)  # type: ignore[arg-type]
+    console = Console(off, LedgerStores(off, stand.engine), None, None, stand.inside)  # type: ignore[arg-type]
     await console.start(lambda _status, _code: None)
     assert console.url is None
     await console.close()

@@ -13,7 +13,7 @@ from typing import Any
 from proxy.billing.limits import UNLIMITED, Limits
 from proxy.journal.journal import Journal
 from proxy.keys.secrets import digest, hint, new_secret
-from proxy.runtime.machine.command_store import CommandStore
+from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import load
 from tests.support.net import RawClient, Response, ask, chat_request, connect
 from tests.support.tokenweir import Tokenweir
@@ -71,7 +71,7 @@ async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
 
 def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED) -> str:
     """A new key, without starting a process. Before the start: a running proxy takes up to a second to learn."""
-    store = CommandStore.open(load(tokenweir.config, tokenweir.environment))
+    store = LedgerStores.open(load(tokenweir.config, tokenweir.environment))
     secret = new_secret().reveal()
     store.keys.create(
         key_id=f"key_{secrets.token_hex(10)}",

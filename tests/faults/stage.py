@@ -18,9 +18,9 @@ import aiohttp
 
 from proxy.billing.limits import Limits
 from proxy.billing.reservation import CounterState
+from proxy.budgets.open_budgets import open_budgets
 from proxy.demo.script import Shape
 from proxy.reports.totals import Balance, read_balances
-from proxy.runtime.machine.budgets import open_budgets
 from proxy.settings import load
 from proxy.storage.database import open_engine
 from tests.crash.chaos import ENDS, Call, deployment, settle, wrong_in

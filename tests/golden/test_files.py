@@ -21,9 +21,9 @@ from proxy.metering.usage import Evidence, PromptEvidence
 from proxy.reports.export import ExportedEntry
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.settings.sinks import CustomerSource as Customer
-from proxy.settings.sinks import MeteredQuantity, SinkKind, SinkSettings
-from proxy.sinks.formats import format_of
-from proxy.sinks.webhook import body_of
+from proxy.sinks.alert_webhook import body_of
+from proxy.sinks.kinds import SINKS, format_of
+from proxy.sinks.stripe.settings import MeteredQuantity
 from tests.golden.reading import BEGAN, HERE, exchange_id, golden_entries, golden_json
 
 BODIES = golden_json("bodies.json")
@@ -67,9 +67,10 @@ def an_entry(name: str) -> LedgerEntry:
 @pytest.mark.parametrize("kind", sorted(BODIES.keys() - {"alert"}))
 def test_sinks_are_sent_the_same(kind: str) -> None:
     name, _, metered = kind.partition("/")
-    settings = SinkSettings(
-        name="golden", kind=SinkKind(name), url="https://sink.invalid", secret=Secret("golden signing secret"),
-        subject=Customer.PROJECT, customers={"proj_golden": "cus_1"}, metered=MeteredQuantity(metered),
+    settings = SINKS[name](
+        name="golden", kind=name, url="https://sink.invalid", secret=Secret("golden signing secret"),
+        subject=Customer.PROJECT, customers={"proj_golden": "cus_1"},
+        **({"metered": MeteredQuantity(metered)} if name == "stripe" else {}),
     )  # fmt: skip
     shape = format_of(settings)
     owner = Owner("key_golden", "häuser", "proj_golden", "ops", "org_golden", "Größe AG")

@@ -1,5 +1,5 @@
-"""Where everything of a data directory is. Law: what processes share lies in the root; what only one may write to at a
-time, in a folder of that process."""
+"""The layout of a data directory. Invariant: files that processes share are in the root; files with one writer are in
+the folder of that process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OWN = "worker-{}"
 
 
 class DataFolder:
-    """A data directory, as one process sees it."""
+    """The paths of one process."""
 
     def __init__(self, root: Path, worker: int | None = None) -> None:
-        """`worker`: which of several processes; None: the only one."""
+        """`worker`: its number among several processes; None: it is the only one."""
         self.root = root
         self.own = root if worker is None else root / _OWN.format(worker)
         self.journal = self.own / "journal"
@@ -24,26 +24,27 @@ class DataFolder:
         self.estimator = self.own / "estimator.json"
 
     def make(self) -> None:
-        """Make it, for its owner only."""
+        """Create the folders, readable by their owner only."""
         for folder in (self.root, self.own):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def left_behind(self, workers: int) -> list[DataFolder]:
-        """The folders with journals that nobody starts any more, now that there are so many numbered processes (0: one
-        without a number). Those of the others that are started now are theirs, also before they have locked them."""
+        """The folders with journals of processes that are not started any more: there are `workers` numbered processes
+        now (0: one without a number), whose own folders are left out, locked or not."""
         names = (path.name.removeprefix(_OWN.format("")) for path in self.root.glob(_OWN.format("*")))
         numbered = [DataFolder(self.root, int(name)) for name in names if name.isdecimal() and int(name) >= workers]
-        alone = [DataFolder(self.root)] if workers else []
-        return [folder for folder in (*alone, *numbered) if folder.journal.is_dir()]
+        unnumbered = [DataFolder(self.root)] if workers else []
+        return [folder for folder in (*unnumbered, *numbered) if folder.journal.is_dir()]
 
 
 def ledger_url(settings: Settings) -> str:
-    """Where the ledger is; with its password."""
+    """The ledger's URL, password included."""
     return sqlite_url(settings.data_dir / "ledger.db") if settings.ledger is None else settings.ledger.reveal()
 
 
 def key_pepper(settings: Settings) -> bytes:
-    """What keys are hashed with: as configured, or this data directory's own, made at its first use."""
+    """The secret of key digests: the configured one, or that of the data directory, created at first use. Raises
+    BadPepperError, OSError."""
     if settings.key_pepper is not None:
         return bytes.fromhex(settings.key_pepper.reveal())
     return load_pepper(settings.data_dir / "pepper")

@@ -1,4 +1,5 @@
-"""The ledger is checked while it works. Law: an audit only reads; what it finds is said and measured, never mended."""
+"""Checks the ledger while it is in use. Invariant: a check only reads; differences are logged and measured, never
+corrected."""
 
 from __future__ import annotations
 
@@ -17,33 +18,33 @@ from proxy.settings import Settings
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
-# Each audit looks at what was settled since the last one and some more; the whole is for `tokenweir reconcile`.
-AUDIT_S = 600.0
-# One count of an index's first rows; an alarm about money need not come sooner.
+# Each check reads what was settled since the one before the last; `tokenweir reconcile` reads everything.
+CHECK_S = 600.0
+# It counts the first rows of an index; an alarm about money need not come sooner.
 LETTERS_S = 60.0
 
 _log = logging.getLogger(__name__)
 
 
 async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics, in_thread: InThread) -> None:
-    """Check every AUDIT_S; ends by being cancelled. An outage is no finding: the next audit looks again."""
-    outage = Outage(OutageLog("auditing the ledger"))
+    """Check every CHECK_S; ends by being cancelled. An outage is no finding."""
+    outage = Outage(OutageLog("checking the ledger"))
     while True:
-        await asyncio.sleep(AUDIT_S)
+        await asyncio.sleep(CHECK_S)
         try:
             outside = await read_records_in_flight(settings)
-            since = time.time() - 2 * AUDIT_S - GRACE_S
+            since = time.time() - 2 * CHECK_S - GRACE_S
             check = partial(reconcile, engine, clock=time.time, since=since, outside=outside)
             findings = await in_thread(check)  # it may take a minute
         except OSError as error:
             outage.began(error)
         else:
             outage.over()
-            _say(findings, metrics)
+            _report(findings, metrics)
 
 
 async def count_letters(engine: Engine, metrics: Metrics, in_thread: InThread) -> None:
-    """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the last count stays."""
+    """Count the open dead letters every LETTERS_S; ends by being cancelled. In an outage the gauge keeps its value."""
     outage = Outage(OutageLog("counting dead letters"))
     while True:
         try:
@@ -55,11 +56,11 @@ async def count_letters(engine: Engine, metrics: Metrics, in_thread: InThread) -
         await asyncio.sleep(LETTERS_S)
 
 
-def _say(findings: list[Finding], metrics: Metrics) -> None:
+def _report(findings: list[Finding], metrics: Metrics) -> None:
     for finding in findings:
         metrics.ledger.differences.labels(finding.name).set(finding.differences)
         if not finding.ok:
             _log.error(
-                "audit: %d differ: %s; first: %s", finding.differences, finding.description, finding.examples[:1]
+                "integrity: %d differ: %s; first: %s", finding.differences, finding.description, finding.examples[:1]
             )
     metrics.ledger.audited_at.set_to_current_time()

@@ -1,5 +1,8 @@
-"""What an exchange of the past comes to at the prices that the configuration has now. Law: as admission asks, so here:
-the model's own price, or else what the built-in book said of its first provider when the exchange began."""
+"""The price and the cost of a past exchange by the present configuration.
+
+Invariant: the rule is that of admission: the model's own price, or else the built-in book's for the model's first
+provider at the time when the exchange began.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from proxy.settings import Settings, route
 
 
 class CurrentPrices:
-    """Callable: a terminal entry → (price, cost), each None where none is known."""
+    """Callable: a terminal entry → (price, cost), each None if unknown."""
 
     def __init__(self, settings: Settings, book: PriceBook) -> None:
         self._settings = settings
@@ -22,10 +25,10 @@ class CurrentPrices:
         if found is None:
             return listed, listed
         model, passed = found
-        # What another provider charges now says nothing of what this one did.
-        mine = [one for one in model.providers if one.provider == entry.provider]
-        exact = [one for one in mine if (one.upstream_model or passed) == entry.upstream_model]
-        cost = (exact or mine)[0].cost if mine else None
+        # Only the provider that served the exchange: the cost of another is unrelated.
+        same = [target for target in model.providers if target.provider == entry.provider]
+        exact = [target for target in same if (target.upstream_model or passed) == entry.upstream_model]
+        cost = (exact or same)[0].cost if same else None
         first = model.providers[0]
         price = model.price or (
             self._listed(entry, first.provider, first.upstream_model or passed) if exact else listed

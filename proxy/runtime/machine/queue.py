@@ -1,9 +1,14 @@
-"""The queue that proxies and workers share, as this process uses it. Law: one connection pool for what answers at once,
-one for what waits; a server that could lose records by itself is refused at the start."""
+"""The queue between proxies and workers, as one process uses it.
+
+Invariants: the queue's calls share one connection pool, budgets have another. A server that could lose records is
+refused at the start.
+"""
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.redis_queue import ReclaimLock, RedisQueue
@@ -16,12 +21,12 @@ LANES = 2
 
 
 class Queue:
-    """Its streams, each with a lane or more to take from it, and the leases of those who feed them."""
+    """Its streams, each with at least one lane to take from it, and the lease registry."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.queue is not None
         self.redis = open_redis(settings.queue.reveal())
-        """for whatever answers at once"""
+        """for calls that do not block"""
         name = f"worker-{secrets.token_hex(6)}"
         claim_after_ms, turn = int(settings.lease_s * 1000), ReclaimLock()
         self.lanes = [
@@ -34,12 +39,23 @@ class Queue:
         """each stream once"""
         self.leases = RedisLeases(self.redis)
         self.outgoing = secrets.choice(self.shards)
-        """where this process sends: any shard will do"""
+        """the shard that this process sends to; any one will do"""
 
     async def check(self) -> None:
-        """Raises QueueUnsuitable: with words for the operator; QueueUnavailable."""
+        """Raises QueueUnsuitable, whose message is for the operator; QueueUnavailable."""
         await check(self.redis)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self.redis.aclose()
+
+
+@asynccontextmanager
+async def open_queue(settings: Settings) -> AsyncIterator[Queue]:
+    """The queue of a server, checked. Raises QueueUnsuitable, QueueUnavailable."""
+    queue = Queue(settings)
+    try:
+        await queue.check()
+        yield queue
+    finally:
+        await queue.close()

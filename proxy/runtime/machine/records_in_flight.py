@@ -1,5 +1,5 @@
-"""What the queue and the board know of records on their way, for whoever checks the ledger. Law: read before the ledger
-is, so that what moves on meanwhile is found there."""
+"""The records in the queue and the exchanges under lease, for integrity checks. Invariant: they are read before the
+ledger, so that a record that is settled meanwhile is found there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from proxy.settings import Settings
 
 
 async def records_in_flight(queue: Queue) -> RecordsInFlight:
-    """Every record in the queue (all of it is read: some seconds per 100,000), and every lease. Raises
-    QueueUnavailable."""
+    """Every record in the queue and every lease; takes some seconds per 100,000 records. Raises QueueUnavailable."""
     leased = {node: await queue.leases.ids(node) for node in await queue.leases.nodes()}
     ages_s = [await shard.oldest_age_s() for shard in queue.shards]
     queued = [receipt for shard in queue.shards for receipt in await shard.receipts()]
@@ -18,7 +17,7 @@ async def records_in_flight(queue: Queue) -> RecordsInFlight:
 
 
 async def read_records_in_flight(settings: Settings) -> RecordsInFlight:
-    """The same, over a connection of its own. Raises QueueUnavailable."""
+    """The same, over its own connection. Raises QueueUnavailable."""
     queue = Queue(settings)
     try:
         return await records_in_flight(queue)

@@ -1,5 +1,5 @@
-"""Traces, if they are wanted. Law: without the setting nothing of the SDK is imported; with it, and without the extra
-that brings the SDK, the proxy does not start."""
+"""Traces, if they are configured. Invariant: without the setting the SDK is not imported; with the setting but without
+the extra `otlp`, the proxy does not start."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from proxy.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from proxy.telemetry.traces.export import Traces
 
-# The collector gets as long at the end for what still waits: less than the ledger gets, beside which it is done.
+# The time for the last spans: less than that of the last settling, which runs at the same time.
 FLUSH_S = 5.0
 
 
 def open_traces(settings: TracesSettings | None, metrics: Metrics) -> Traces | None:
-    """From now on. Raises SettingsError: the packages are not there."""
+    """None: not configured. Raises SettingsError if the packages are not installed."""
     if settings is None:
         return None
     try:
@@ -37,6 +37,6 @@ def open_traces(settings: TracesSettings | None, metrics: Metrics) -> Traces | N
 
 
 async def close_traces(traces: Traces | None, within_s: float) -> None:
-    """Send what waits; never longer than so."""
+    """Send the remaining spans, for at most `within_s`. Idempotent."""
     if traces is not None:
         await asyncio.to_thread(traces.close, min(FLUSH_S, within_s))

@@ -1,6 +1,7 @@
-"""What decides whether a proxy process lets a request in: the store of budgets, who follows the ledger, and claims.
+"""Admission in one proxy process: the budget store, the follower of the ledger, and idempotency claims.
 
-Law: before the first request is let in, this node holds what its journal says, and nothing that a crash left held.
+Invariant: before the first request is admitted, this node has reservations for exactly the unsettled records in its
+journal.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from proxy.billing.record import UsageRecord
 from proxy.billing.reservation import Hold
 from proxy.billing.settlement import amount
 from proxy.budgets.admission import Admission
+from proxy.budgets.alerting import Thresholds
+from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver, WebhookObserver
+from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
@@ -27,11 +31,10 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
-from proxy.runtime.machine.budgets import FollowedLedger, Thresholds, open_budgets
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
-from proxy.sinks.webhook import Webhook
+from proxy.sinks.alert_webhook import Webhook
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
@@ -39,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class LedgerFollowing:
-    """One process's part in keeping budgets at what the ledger says, and in telling when they are spent."""
+    """Adds settled spend to the budget counters, and sends the alerts."""
 
     def __init__(
         self,
@@ -51,13 +54,16 @@ class LedgerFollowing:
         *,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
-        """`on_settled`: the ledger has these exchanges."""
+        """`on_settled`: called with exchanges that the ledger has."""
         thresholds = Thresholds(
             engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets), in_thread=in_thread
         )
-        seen = FollowerObserver(metrics.budgets)
         self.follower = Follower(
-            store, FollowedLedger(engine, in_thread), on_spent=thresholds.look, on_settled=on_settled, observer=seen
+            store,
+            FollowedLedger(engine, in_thread),
+            on_spent=thresholds.look,
+            on_settled=on_settled,
+            observer=FollowerObserver(metrics.budgets),
         )
         self._webhook = None
         if settings.alerts.url is not None and settings.alerts.secret is not None:
@@ -67,14 +73,14 @@ class LedgerFollowing:
             )  # fmt: skip
 
     def start(self, tasks: Tasks) -> None:
-        """From now on."""
+        """Follow from now on."""
         tasks.start(self.follower.run(), name="follower")
         if self._webhook is not None:
             tasks.start(self._webhook.run(), name="webhook")
 
 
 class AdmissionService:
-    """Of one proxy process. `start` it before the first request, `close` it after the last."""
+    """`start` it before the first request, `close` it after the last."""
 
     def __init__(
         self,
@@ -86,71 +92,75 @@ class AdmissionService:
         metrics: Metrics,
         in_thread: InThread,
     ) -> None:
-        """Raises BudgetsUnavailable, ClaimsUnavailable: a file that cannot be used."""
+        """Raises ClaimsUnavailable, OSError: a file that cannot be used."""
         self._keyring = keyring
+        pepper = key_pepper(settings)
+        claims = _open_claims(settings, queue)
         self._follows = queue is None  # with a queue, workers do
         self.store = open_budgets(settings, node)
         self._following = LedgerFollowing(
             settings, self.store, engine, metrics, in_thread, on_settled=lambda settled: self.admission.forget(settled)
         )
-        seen = AdmissionObserver(metrics.budgets)
+        observer = AdmissionObserver(metrics.budgets)
         self.admission = Admission(
             self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine, in_thread).settled,
             tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
             on_store_outage=settings.budgets.on_store_outage,
-            allowance_nusd=settings.budgets.outage_allowance_usd, observer=seen,
+            allowance_nusd=settings.budgets.outage_allowance_usd, observer=observer,
         )  # fmt: skip
         self.claims = Claims(
-            _open_claims(settings, queue), pepper=key_pepper(settings),
-            answer_bytes_max=settings.idempotency.replay_bytes_max, on_failure=seen.claim_failed,
+            claims, pepper=pepper,
+            answer_bytes_max=settings.idempotency.replay_bytes_max, on_failure=observer.claim_failed,
         )  # fmt: skip
         metrics.budgets.outstanding(lambda: self.admission.held_nusd)
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
-        """Let requests in from now on."""
+        """Admit requests from now on."""
         self.admission.remember(self._unsettled(journal))
         try:
             await self.admission.announce()
-        except OSError as error:  # as long as that lasts, admission goes by each key's policy
+        except OSError as error:  # until it works, admission follows each key's policy for outages
             _log.error("budgets: %s", error)
         tasks.start(self.admission.run(), name="admission")
         if self._follows:
             self._following.start(tasks)
 
     async def close(self) -> None:
-        """Tell what is left to tell, and let go."""
+        """Release what has ended, and close the stores."""
         await self._following.follower.aclose()
         await self.admission.aclose()
         await self.claims.aclose()
 
     async def abandoned(self, journal: Journal) -> None:
-        """Another process's journal was taken over: what that held is let go, but for what is on its way from there."""
-        on_its_way = [record.opened.exchange_id for record in _records(journal)]
+        """Release the reservations of another process, whose journal this one settles, except those of its unsettled
+        records."""
+        unsettled = [record.opened.exchange_id for record in _records(journal)]
         try:
-            await self.store.abandon(journal.node.node_id, on_its_way)
+            await self.store.abandon(journal.node.node_id, unsettled)
         except OSError as error:
             _log.error("budgets: %s", error)
 
     def _unsettled(self, journal: Journal) -> Iterator[Hold]:
-        """What earlier runs closed, and the ledger may not have."""
+        """The reservations for records of earlier runs."""
         now = time.time()
         for record in _records(journal):
             key = self._keyring.known(record.opened.key_id)
-            passing = () if key is None else tuple(g for s in self._keyring.scopes(key) for g in limit_counters(s, now))
+            scopes = () if key is None else self._keyring.scopes(key)
+            counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
             charge = amount(record.opened.price, record.reading.usage, record.bills)
-            if charge and any(gate.nusd_max is not None for gate in passing):
-                yield Hold(record.opened.exchange_id, passing, charge, 0, record.opened.started_at)
+            if charge and any(counter.nusd_max is not None for counter in counters):
+                yield Hold(record.opened.exchange_id, counters, charge, 0, record.opened.started_at)
 
 
 def _records(journal: Journal) -> Iterator[UsageRecord]:
-    """Those that the ledger is not known to have."""
+    """The records that the ledger may not have."""
     after = 0
     while page := journal.pending(1_000, after):
         after = page[-1].seq
         for one in page:
             try:
                 yield decode_record(one.payload)
-            except UndecodableError:  # of another version: it is carried as it is
+            except UndecodableError:  # of another version: it is settled or shipped as it is
                 continue
 
 

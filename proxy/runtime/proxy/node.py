@@ -1,7 +1,8 @@
-"""One journal with its progress table, and what carries its records to the ledger.
+"""One journal with its progress table, and the task that settles or ships its records.
 
-Law: what a crash left open is closed before anything else; what is carried is forgotten only when the ledger has it.
-Embedded, a settler writes to the ledger from here; with a queue, a shipper sends to it, and leases say what runs here.
+Invariants: exchanges that a crash left open are closed before anything else; a record is deleted only when the ledger
+has it. Without a queue a settler writes to the ledger from here; with one a shipper sends to it, and leases name the
+exchanges that run here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from contextlib import ExitStack, closing
 
 from proxy.billing.record import Opened
 from proxy.billing.settlement import entry
@@ -36,39 +37,33 @@ from proxy.settings import Settings
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 
-# A few renewals may be lost before anybody takes the node for dead.
+# A few renewals may be lost before the node counts as dead.
 RENEWALS_PER_LEASE = 10
 
 _log = logging.getLogger(__name__)
 
 
-class Carrier(Protocol):
-    """Brings records to the ledger, or to the queue before it."""
-
-    async def run(self) -> None: ...
-    async def close(self, deadline_s: float) -> bool: ...
-
-
 class Node:
-    """`open` it, `start` it, `close` it."""
+    """`recover`, `start`, `close`, and `release` after the tasks have ended."""
 
     def __init__(self, folder: DataFolder, settings: Settings) -> None:
-        """Take the journal over. Raises JournalUnavailable, ProgressBroken."""
-        self.journal = Journal.open(
-            folder.journal, bytes_max=settings.journal.bytes_max, durability=settings.journal.durability.value
-        )
-        self.table = ProgressTable.open(folder.progress, slots=settings.exchanges_max, unix_time=time.time)
+        """Lock the journal. Raises JournalUnavailable, ProgressBroken."""
+        with ExitStack() as opened:
+            self.journal = opened.enter_context(closing(_open_journal(folder, settings)))
+            self.table = opened.enter_context(closing(_open_table(folder, settings)))
+            self._disk = opened.enter_context(ThreadPoolExecutor(1, thread_name_prefix="disk"))
+            self._resources = opened.pop_all()
+        self.node_id = self.journal.node.node_id
         self._backlog_to = self.journal.node.epoch << COUNT_BITS
-        """the last seq of what earlier runs left, recovered records included"""
+        """the last seq of the records of earlier runs, recovered ones included"""
         self._lease_s = settings.lease_s
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._keeper: LeaseKeeper | None = None
-        self._carrier: Carrier | None = None
+        self._settler: Settler | Shipper | None = None
         self._renewing: asyncio.Task[None] | None = None
-        self.outbox = LocalOutbox(self.journal, self.table, self._disk, opened=self._opened)
+        self.outbox = LocalOutbox(self.journal, self.table, self._disk, opened=self._on_opened)
 
-    def recover(self, estimator: Estimator) -> int:
-        """Close what the last run left open, each exactly once; how many that were."""
+    def recover(self, estimator: Estimator, metrics: Metrics) -> None:
+        """Close the exchanges that the last run left open, each exactly once."""
         records = recover(self.journal.unfinished(), self.table, estimator, estimator_version=VERSION)
         for record in records:
             self.journal.finish(record)
@@ -78,56 +73,64 @@ class Node:
             _log.error("journal damaged: %s", damage)
         if records:
             _log.warning("recovered %d exchanges that a crash had cut off", len(records))
-        return len(records)
+        metrics.recovered(self.journal.depth)
+        metrics.ledger.journal_damage.inc(len(self.journal.damage))
 
     def start(
         self, tasks: Tasks, store: LedgerStore, queue: Queue | None, metrics: Metrics, in_thread: InThread
     ) -> None:
-        """Carry from now on."""
-        name = self.journal.node.node_id
+        """Settle or ship from now on."""
         if queue is None:
             source = LocalQueue(self.journal)
             self.journal.wakeup = source.wake
-            self._carrier = Settler(source, store, to_entry=entry, observer=SettlerObserver(metrics))
+            self._settler = Settler(source, store, to_entry=entry, observer=SettlerObserver(metrics))
         else:
             self._keeper = LeaseKeeper(
-                queue.leases, self.table, node=name, epoch=self.journal.node.epoch,
+                queue.leases, self.table, node=self.node_id, epoch=self.journal.node.epoch,
                 caught_up=self._caught_up, observer=OutageLog("leases", metrics.ledger.outages.inc),
                 renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE),
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")
-            self._carrier = shipper = Shipper(
-                self.journal, queue.outgoing, store, node=name, observer=ShipperObserver(metrics),
-                monotonic=time.monotonic, in_thread=in_thread, on_sent=self._sent,
+            self._settler = shipper = Shipper(
+                self.journal, queue.outgoing, store, node=self.node_id, observer=ShipperObserver(metrics),
+                monotonic=time.monotonic, in_thread=in_thread, on_sent=self._on_sent,
             )  # fmt: skip
             self.journal.wakeup = shipper.wake
-        tasks.start(self._carrier.run(), name="carrier")
+        tasks.start(self._settler.run(), name="settler")
         tasks.start(self.outbox.keep_durable(), name="outbox")
 
     async def close(self, deadline_s: float) -> bool:
-        """Carry what is left, within `deadline_s`; True if all of it arrived. What did not waits for the next start."""
-        assert self._carrier is not None
-        arrived = await self._carrier.close(deadline_s)
+        """Settle or ship the remaining records; False if `deadline_s` was too short: the rest waits for the next
+        start."""
+        assert self._settler is not None
+        arrived = await self._settler.close(deadline_s)
         if self._keeper is not None and self._renewing is not None:
             self._renewing.cancel()
             await self._keeper.leave()
         return arrived
 
     def release(self) -> None:
-        """Give the journal to the next process; after the tasks have ended."""
-        self.journal.close()
-        self.table.close()
-        self._disk.shutdown()
+        """Unlock the journal for the next process."""
+        self._resources.close()
 
     def _caught_up(self) -> bool:
-        """Nothing is left of the runs before this one."""
-        return all(one.seq > self._backlog_to for one in self.journal.pending(1))
+        """True if no record of an earlier run is pending."""
+        return all(record.seq > self._backlog_to for record in self.journal.pending(1))
 
-    def _opened(self, opened: Opened) -> None:
+    def _on_opened(self, opened: Opened) -> None:
         if self._keeper is not None:
             self._keeper.opened(opened)
 
-    def _sent(self, records: Sequence[Pending]) -> None:
+    def _on_sent(self, records: Sequence[Pending]) -> None:
         assert self._keeper is not None
         for record in records:
             self._keeper.ended(decode_envelope(record.payload).opened.exchange_id)
+
+
+def _open_journal(folder: DataFolder, settings: Settings) -> Journal:
+    journal = settings.journal
+    return Journal.open(folder.journal, bytes_max=journal.bytes_max, durability=journal.durability.value)
+
+
+def _open_table(folder: DataFolder, settings: Settings) -> ProgressTable:
+    return ProgressTable.open(folder.progress, slots=settings.exchanges_max, unix_time=time.time)

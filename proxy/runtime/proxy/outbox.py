@@ -1,6 +1,6 @@
-"""The journal and the progress table as one thing that an exchange is opened in and closed in.
+"""Journal and progress table as the gateway's one outbox.
 
-Law: a slot of the progress table is let go only when its exchange's record is in the journal.
+Invariant: a slot of the progress table is released only when its exchange's record is in the journal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from proxy.journal.journal import Journal
 from proxy.journal.log import JournalUnavailable
 from proxy.journal.progress import ProgressFull, ProgressTable
 
-# A power cut loses at most what was written in this time, unless `durability: power` waits for the disk.
+# A power cut loses at most the writes of this time, unless `durability: power` waits for the disk.
 SYNC_S = 0.1
 
 _log = logging.getLogger(__name__)
 
 
 class LocalOutbox:
-    """What the gateway's `Outbox` asks for, on this machine's disk."""
+    """The gateway's `Outbox` on this machine's disk."""
 
     def __init__(
         self,
@@ -33,19 +33,20 @@ class LocalOutbox:
         *,
         opened: Callable[[Opened], None] = lambda _: None,
     ) -> None:
-        """`disk`: a thread of its own for what blocks on the disk. `opened` is told what has begun, and again what
-        goes on with another provider."""
+        """`disk`: a thread for calls that block on the disk. `opened` is called when an exchange begins, and again when
+        it continues with another provider."""
         self._opened = opened
         self._journal = journal
         self._table = table
         self._disk = disk
-        self._held: list[LeasedSlot] = []
+        self._unwritten: list[LeasedSlot] = []
+        """slots whose records the disk has refused so far"""
         self._waiting: list[asyncio.Future[None]] = []
         self._sync_wanted = asyncio.Event()
         self._awaits_disk = journal.durability == "power"
 
     def claim(self, exchange_id: str) -> LeasedSlot:
-        """A slot. Raises OutboxFullError."""
+        """A slot of the progress table. Raises OutboxFullError."""
         try:
             return self._table.claim(exchange_id)
         except ProgressFull as full:
@@ -53,13 +54,13 @@ class LocalOutbox:
 
     def begin(self, opened: Opened) -> asyncio.Future[None] | None:
         """Open durably. Raises OutboxFullError."""
-        return self._written(self._journal.begin, opened)
+        return self._write(self._journal.begin, opened)
 
     def reassign(self, opened: Opened) -> asyncio.Future[None] | None:
-        """It is this from now on, durably. Raises OutboxFullError: it is what it was."""
-        return self._written(self._journal.reassign, opened)
+        """Replace an opened exchange, durably. Raises OutboxFullError: it is unchanged."""
+        return self._write(self._journal.reassign, opened)
 
-    def _written(self, write: Callable[[Opened], None], opened: Opened) -> asyncio.Future[None] | None:
+    def _write(self, write: Callable[[Opened], None], opened: Opened) -> asyncio.Future[None] | None:
         try:
             write(opened)
         except JournalUnavailable as unavailable:
@@ -73,14 +74,14 @@ class LocalOutbox:
         return durable
 
     def finish(self, record: UsageRecord, slot: LeasedSlot) -> None:
-        """Close, and let go of the slot as soon as the record is written."""
+        """Close, and release the slot as soon as the record is written."""
         if self._journal.finish(record):
             slot.release()
         else:
-            self._held.append(slot)
+            self._unwritten.append(slot)
 
     async def keep_durable(self) -> None:
-        """Runs for ever: brings what was written to the disk, and writes what could not be written before."""
+        """Sync the journal every SYNC_S, and retry refused writes; ends by being cancelled."""
         while True:
             try:
                 async with asyncio.timeout(SYNC_S):
@@ -88,9 +89,9 @@ class LocalOutbox:
             except TimeoutError:
                 pass
             self._sync_wanted.clear()
-            if self._held and self._journal.retry():
-                held, self._held = self._held, []
-                for slot in held:
+            if self._unwritten and self._journal.retry():
+                written, self._unwritten = self._unwritten, []
+                for slot in written:
                     slot.release()
             if self._journal.dirty:
                 await self._sync()
@@ -101,7 +102,7 @@ class LocalOutbox:
         try:
             await loop.run_in_executor(self._disk, self._journal.sync)
         except JournalUnavailable as failure:
-            # The client comes first: its stream goes on; new exchanges are refused while the journal is unwell.
+            # The client comes first: its stream continues; new exchanges are refused while the journal is broken.
             _log.error("journal: %s", failure)
             self._journal.retry()
         finally:

@@ -1,7 +1,10 @@
-"""Several processes on one port, as one. Law: whichever of them is asked answers for all; one that does not answer
-within a second is left out, and the count of those that did says so.
+"""Several processes on one port that answer as one.
 
-Each listens on a Unix socket of its own in a folder that the parent made: one line asks, all that follows answers.
+Invariant: each of them can answer for all; a peer that does not answer within a second is left out, and the series
+`tokenweir_processes` counts those that did.
+
+Each listens on a Unix socket in a folder that the parent made. A request is one line; the answer is what follows, to
+the end of the connection.
 """
 
 from __future__ import annotations
@@ -19,19 +22,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.samples import Sample
 
-# Scrapers wait ten seconds as a rule; a process that takes longer than this to answer has other troubles.
+# Scrapers wait for ten seconds as a rule.
 ANSWER_S_MAX = 1.0
-# One exposition; a thousand models come to a few MB.
+# One exposition; that of a thousand models has a few MB.
 EXPOSITION_BYTES_MAX = 64 << 20
 METRICS = "metrics"
-"""the question for a process's own series"""
+"""the request for a process's own series"""
 
-# Gauges of which the sum would say nothing: the highest counts.
+# Gauges whose sum would mean nothing: the highest value is taken.
 _HIGHEST = ("_age_seconds", "_time_seconds", "_timestamp_seconds", "_info", "_dead_letters")
 
 
 _Series = tuple[str, tuple[tuple[str, str], ...]]
-"""its name, its labels"""
+"""name, labels"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,40 +42,42 @@ class PeerProcesses:
     """The processes on one port."""
 
     folder: Path
-    mine: int
+    number: int
+    """of this process, from 0"""
     count: int
 
     async def listen(self, answer_to: Callable[[str], bytes]) -> asyncio.Server:
-        """Answer the others: their question → the answer. Raises OSError."""
+        """Answer the peers; `answer_to`: their request → the answer. Raises OSError."""
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(ANSWER_S_MAX):
-                    question = await reader.readline()
-                writer.write(answer_to(question.decode().strip()))
+                    request = await reader.readline()
+                writer.write(answer_to(request.decode().strip()))
                 await writer.drain()
             writer.close()
             with suppress(OSError):
                 await writer.wait_closed()
 
-        path = self._socket(self.mine)
-        path.unlink(missing_ok=True)  # of the process whose place this one has taken
+        path = self._socket(self.number)
+        path.unlink(missing_ok=True)  # of the process that this one replaces
         return await asyncio.start_unix_server(answer, path)
 
-    async def exposition(self, mine: bytes) -> bytes:
-        """Everybody's series, added up."""
-        return merged([mine, *await self.ask(METRICS)])
+    async def exposition(self, own: bytes) -> bytes:
+        """The series of all processes, added up; `own`: of this one."""
+        return merged([own, *await self.ask(METRICS)])
 
-    async def ask(self, question: str) -> list[bytes]:
-        """What the others say to it: of those that answer, and not with nothing."""
-        asked = [self._asked(number, question) for number in range(self.count) if number != self.mine]
-        return [answer for answer in await asyncio.gather(*asked) if answer]
+    async def ask(self, request: str) -> list[bytes]:
+        """The answers of the peers; without those that fail, are late or are empty."""
+        peers = [number for number in range(self.count) if number != self.number]
+        answers = await asyncio.gather(*(self._ask(number, request) for number in peers))
+        return [answer for answer in answers if answer]
 
-    async def _asked(self, number: int, question: str) -> bytes:
+    async def _ask(self, number: int, request: str) -> bytes:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(ANSWER_S_MAX):
                 reader, writer = await asyncio.open_unix_connection(self._socket(number))
-                writer.write(f"{question}\n".encode())
+                writer.write(f"{request}\n".encode())
                 try:
                     return await reader.read(EXPOSITION_BYTES_MAX) + await reader.read()
                 finally:
@@ -93,7 +98,7 @@ class _Once(Collector):
 
 
 def merged(expositions: Iterable[bytes]) -> bytes:
-    """Several expositions of the same series as one: sums, and of ages and versions the highest."""
+    """One exposition of several: sums, and of ages, times, versions and dead letters the highest value."""
     families: dict[str, Metric] = {}
     values: dict[str, dict[_Series, float]] = defaultdict(dict)
     answered = 0

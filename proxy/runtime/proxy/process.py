@@ -1,230 +1,228 @@
 """One proxy process: settings → objects → start and stop.
 
-Start: lock and read the journal → the ledger is as this version wants it → settle what a crash left open → keys →
-carry → listen.
-Stop: take no new work → let what runs finish within the grace time → close the rest as `shut_down` → carry → let go.
+Invariants: the parts start in the order of `Proxy._parts` and stop in the reverse order. A start that fails or is
+cancelled stops the parts that had started. A graceful stop takes no new work, lets running exchanges finish within the
+grace time, closes the others as `shut_down`, and settles before it releases the journal.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 from proxy.billing.prices import PriceBook
-from proxy.billing.record import Price
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
-from proxy.gateway.upstream.routing import Models, Route
+from proxy.http.probes import add_probes
 from proxy.http.server import Routes, Server, wait_until
-from proxy.journal.log import JournalInUse
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialects import DIALECTS
-from proxy.metering.estimator.estimate import Estimator
-from proxy.runtime.machine.command_store import LEDGER_THREADS, CommandStore
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
-from proxy.runtime.machine.probes import add_probes
-from proxy.runtime.machine.projects import start_projects
-from proxy.runtime.machine.queue import Queue
+from proxy.runtime.machine.ledger_stores import open_ledger
+from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.traces import close_traces, open_traces
+from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.admission import AdmissionService
-from proxy.runtime.proxy.console import Console, RunningExchanges
+from proxy.runtime.proxy.console import Console
+from proxy.runtime.proxy.estimator_file import EstimatorFile
+from proxy.runtime.proxy.model_table import model_table, price_lookup
 from proxy.runtime.proxy.node import Node
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
+from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.runtime.proxy.tokenizers import Tokenizers
-from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings, require_prices
-from proxy.settings import route as find_model
+from proxy.settings import Settings, require_prices
 from proxy.sinks.observers import start_sinks
-from proxy.storage.executor import BoundedExecutor
 from proxy.telemetry.metrics import Metrics
+from proxy.telemetry.project_lookup import start_projects
 
-# What the estimator has learned is kept this often; a crash forgets no more.
-KEEP_ESTIMATOR_S = 30.0
-# The ledger gets this long at the end to take what is still in the journal; what it does not take waits there.
+# The time for the last settling; what the ledger does not take by then stays in the journal.
 LAST_SETTLE_S = 10.0
-
-_log = logging.getLogger(__name__)
-
-
-def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | None]:
-    """The built-in book, asked as the settings' check asks it: at the present time."""
-
-    def lookup(provider: ProviderSettings, model: str) -> Price | None:
-        return book.price(provider=provider.name, base_url=provider.base_url, model=model, at=time.time())
-
-    return lookup
-
-
-def _models(settings: Settings, book: PriceBook, providers: Mapping[str, Provider], tokenizers: Tokenizers) -> Models:
-    def listed(target: TargetSettings, upstream_model: str, at: float) -> Price | None:
-        where = settings.providers[target.provider]
-        return book.price(provider=where.name, base_url=where.base_url, model=upstream_model, at=at)
-
-    def made(model: ModelSettings, passed: str) -> Route:
-        """The first provider of a model, and all others behind it; `passed`: the name there, where a pattern has it."""
-        first, counter = model.providers[0], tokenizers.of(model.name)
-
-        def way(target: TargetSettings, others: tuple[Route, ...]) -> Route:
-            def prices(at: float) -> tuple[Price | None, Price | None]:
-                # Whoever answers, the price is the same: the model's own, or the book's for the first provider.
-                price = model.price or listed(first, first.upstream_model or passed, at)
-                return price, target.cost or listed(target, target.upstream_model or passed, at)
-
-            provider, name = providers[target.provider], target.upstream_model or passed
-            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
-
-        return way(first, tuple(way(target, ()) for target in model.providers[1:]))
-
-    def passed(name: str) -> Route | None:
-        found = find_model(settings.models, name)
-        return None if found is None else made(*found)
-
-    named = {name: made(model, "") for name, model in settings.models.items() if not model.is_pattern}
-    return Models(named, passed)
-
-
-def _state(provider: Provider) -> BreakerState:
-    return provider.health.state(time.monotonic())
-
-
-def _load_estimator(file: Path) -> Estimator:
-    try:
-        return Estimator.restore(json.loads(file.read_bytes()))
-    except (OSError, ValueError):
-        return Estimator()
-
-
-def _keep_estimator(file: Path, learned: dict[str, object]) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(learned))
-    new.chmod(0o600)  # as everything in the folder
-    os.replace(new, file)
+# An exchange that is shut down writes its record within milliseconds.
+SHUT_DOWN_S = 5.0
 
 
 class Proxy:
-    """`start`, then `stop`; nothing runs before or after."""
+    """`start` it, then `stop` it."""
 
-    def __init__(self, settings: Settings, siblings: PeerProcesses | None = None) -> None:
-        """`siblings`: this is one of several processes on one port."""
+    def __init__(self, settings: Settings, peers: PeerProcesses | None = None) -> None:
+        """`peers`: the processes on this port, where there are several."""
         self.settings = settings
         self.port = 0
-        self._peers = siblings
-        self._folder = DataFolder(settings.data_dir, None if siblings is None else siblings.mine)
+        self._peers = peers
+        self._is_first = peers is None or peers.number == 0
+        self._folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
         self._book = PriceBook()
-        self._tasks = Tasks()
-        self._ledger = BoundedExecutor(LEDGER_THREADS, name="ledger")
         self._refusing: str | None = "The proxy is starting."
+        self._started = AsyncExitStack()
 
     async def start(self) -> None:
         """Listen. Raises SettingsError, JournalUnavailable, ProgressBroken, QueueUnsuitable, OSError."""
-        require_prices(self.settings, price_lookup(self._book))
-        shown = self.settings.metrics
-        self._metrics = Metrics(self.settings.models, keys_max=shown.keys_max, projects_max=shown.projects_max)
-        self._traces = open_traces(self.settings.traces, self._metrics)
-        self._tokenizers = Tokenizers(self.settings.models.values())
-        self._folder.make()
-        self._node = Node(self._folder, self.settings)
-        self._estimator = _load_estimator(self._folder.estimator)
-        self._queue = None
-        if self.settings.queue is not None:
-            self._queue = Queue(self.settings)
-            await self._queue.check()
-        self._store = await self._ledger.run(CommandStore.open, self.settings)
-        engine = self._store.engine
-        self._recover(self._node)
-        self._keyring = keyring = Keyring(
-            self._store.keys,
-            pepper=self._store.pepper(),
-            unix_time=time.time,
-            observer=OutageLog("refreshing keys (known ones stay valid)"),
-        )
-        await keyring.refresh()
-        self._admission = AdmissionService(
-            self.settings,
-            self._node.journal.node.node_id,
-            engine,
-            self._queue,
-            keyring,
-            self._metrics,
-            self._ledger.run,
-        )
-        self._upstream = UpstreamClient()
-        self._tokenizers.start()
-        self._handler = self._make_chat(keyring)
-        self._gauges()
-        self._node.start(self._tasks, self._store.ledger, self._queue, self._metrics, self._ledger.run)
-        await self._admission.start(self._tasks, self._node.journal)
-        if self._queue is None:  # with a queue, workers do
-            start_sinks(self.settings, engine, self._metrics.sinks, self._tasks, self._ledger.run)
-        start_projects(self._metrics, engine, self._tasks, self._ledger.run)
-        self._tasks.start(keyring.run(), name="keyring")
-        self._tasks.start(self._keep_estimator(), name="estimator")
-        if self._queue is None:  # else the workers do
-            self._tasks.start(count_letters(engine, self._metrics, self._ledger.run), name="letters")
-        if self._peers is None or self._peers.mine == 0:
-            self._tasks.start(self._adopt(), name="adopt")
-        node = self._node.journal.node.node_id
-        inside = RunningExchanges(self._handler, self._peers, self._queue, node=node, estimator=self._estimator)
-        self._console = Console(self.settings, self._store, keyring, self._admission.store, inside)
-        self._server = Server(self._routes(), refused=self._metrics.refused)
-        listen = self.settings.listen
-        self._asked_by_siblings = await self._listen_to_siblings(inside)
-        if self._peers is None or self._peers.mine == 0:
-            await self._console.start(self._metrics.refused)
-        self.port = await self._server.start(listen.host, listen.port, reuse_port=self._peers is not None)
+        async with AsyncExitStack() as started:
+            for part in self._parts():
+                await part(started)
+            self._started = started.pop_all()
         self._refusing = None
+
+    async def stop(self) -> None:
+        """Stop gracefully: no admitted exchange is lost, whatever the time allows."""
+        self._refusing = "The proxy is shutting down."
+        await self._started.aclose()
 
     @property
     def console_url(self) -> str | None:
         """Where the console listens; None: it is off, or another process has it."""
         return self._console.url
 
-    async def _listen_to_siblings(self, inside: RunningExchanges) -> asyncio.Server | None:
-        def answer_to(question: str) -> bytes:
-            return self._metrics.exposition() if question == METRICS else inside.answer_to(question)
+    def _parts(self) -> tuple[Callable[[AsyncExitStack], Awaitable[None]], ...]:
+        """Each starts one part, and registers how it stops before anything can fail."""
+        return (
+            self._open_telemetry,
+            self._open_journal,
+            self._open_queue,
+            self._open_ledger,
+            self._open_keyring,
+            self._open_admission,
+            self._make_handler,
+            self._answer_peers,
+            self._open_tasks,
+            self._settle,
+            self._admit,
+            self._reach_providers,
+            self._open_console,
+            self._listen,
+        )
 
-        return None if self._peers is None else await self._peers.listen(answer_to)
+    # -- the parts, in their order
 
-    def _recover(self, node: Node) -> None:
-        node.recover(self._estimator)
-        self._metrics.recovered(node.journal.depth)
-        self._metrics.ledger.journal_damage.inc(len(node.journal.damage))
+    async def _open_telemetry(self, started: AsyncExitStack) -> None:
+        require_prices(self.settings, price_lookup(self._book))
+        self._tokenizers = Tokenizers(self.settings.models.values())
+        limits = self.settings.metrics
+        self._metrics = Metrics(self.settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max)
+        self._traces = open_traces(self.settings.traces, self._metrics)
+        started.push_async_callback(close_traces, self._traces, 0.0)  # a graceful stop has closed them beside `_settle`
 
-    async def _adopt(self) -> None:
-        """Settle what processes left that nobody starts any more: those beyond a smaller `--workers`."""
-        for folder in self._folder.left_behind(0 if self._peers is None else self._peers.count):
-            try:
-                node = Node(folder, self.settings)
-            except JournalInUse:
-                continue  # another proxy on this data directory still has it
-            _log.info("settling what %s left", folder.own.name)
-            self._recover(node)
-            await self._admission.abandoned(node.journal)
-            tasks = Tasks()
-            node.start(tasks, self._store.ledger, self._queue, self._metrics, self._ledger.run)
-            try:
-                while not await node.close(KEEP_ESTIMATOR_S):
-                    pass
-            finally:
-                await tasks.stop()
-                node.release()
+    async def _open_journal(self, started: AsyncExitStack) -> None:
+        self._folder.make()
+        self._node = Node(self._folder, self.settings)
+        started.callback(self._node.release)
+        self._learned = EstimatorFile(self._folder.estimator)
 
-    def _make_chat(self, keyring: Keyring) -> ProxyHandler:
+    async def _open_queue(self, started: AsyncExitStack) -> None:
+        self._queue = await started.enter_async_context(open_queue(self.settings)) if self.settings.queue else None
+
+    async def _open_ledger(self, started: AsyncExitStack) -> None:
+        self._store, self._in_thread = await started.enter_async_context(open_ledger(self.settings))
+        self._node.recover(self._learned.estimator, self._metrics)
+
+    async def _open_keyring(self, started: AsyncExitStack) -> None:
+        self._keyring = Keyring(
+            self._store.keys,
+            pepper=self._store.pepper(),
+            unix_time=time.time,
+            observer=OutageLog("refreshing keys (known ones stay valid)"),
+        )
+        started.push_async_callback(asyncio.to_thread, self._keyring.close)
+        await self._keyring.refresh()
+
+    async def _open_admission(self, started: AsyncExitStack) -> None:
+        self._admission = AdmissionService(
+            self.settings,
+            self._node.node_id,
+            self._store.engine,
+            self._queue,
+            self._keyring,
+            self._metrics,
+            self._in_thread,
+        )
+        started.push_async_callback(self._admission.close)
+
+    async def _make_handler(self, started: AsyncExitStack) -> None:
+        self._upstream = UpstreamClient()
+        self._handler = self._handler_of(self._upstream)
+        started.callback(self._learned.save)
+
+    async def _answer_peers(self, started: AsyncExitStack) -> None:
+        self._running = running = RunningExchanges(
+            self._handler, self._peers, self._queue, node=self._node.node_id, estimator=self._learned.estimator
+        )
+
+        def answer_to(request: str) -> bytes:
+            return self._metrics.exposition() if request == METRICS else running.answer_to(request)
+
+        if self._peers is not None:
+            started.callback((await self._peers.listen(answer_to)).close)
+
+    async def _open_tasks(self, started: AsyncExitStack) -> None:
+        self._tasks = Tasks()
+        started.push_async_callback(self._tasks.stop)
+
+    async def _settle(self, started: AsyncExitStack) -> None:
+        self._add_gauges()
+        self._start_node(self._node, self._tasks)
+        started.push_async_callback(self._settle_last)
+
+    async def _admit(self, _started: AsyncExitStack) -> None:
+        await self._admission.start(self._tasks, self._node.journal)
+        engine, tasks = self._store.engine, self._tasks
+        if self._queue is None:  # with a queue, the workers do this
+            start_sinks(self.settings, engine, self._metrics.sinks, tasks, self._in_thread)
+            tasks.start(count_letters(engine, self._metrics, self._in_thread), name="letters")
+        start_projects(self._metrics, engine, tasks, self._in_thread)
+        tasks.start(self._keyring.run(), name="keyring")
+        tasks.start(self._learned.run(), name="estimator")
+        if self._is_first:
+            tasks.start(self._settle_abandoned(), name="abandoned")
+
+    async def _reach_providers(self, started: AsyncExitStack) -> None:
+        started.callback(self._tokenizers.close)
+        self._tokenizers.start()
+        started.push_async_callback(self._upstream.close)
+
+    async def _open_console(self, started: AsyncExitStack) -> None:
+        self._console = Console(self.settings, self._store, self._keyring, self._admission.store, self._running)
+        started.push_async_callback(self._console.close)
+        if self._is_first:
+            await self._console.start(self._metrics.refused)
+
+    async def _listen(self, started: AsyncExitStack) -> None:
+        self._server = Server(self._routes(), refused=self._metrics.refused)
+        started.push_async_callback(self._server.close)
+        listen = self.settings.listen
+        self.port = await self._server.start(listen.host, listen.port, reuse_port=self._peers is not None)
+        started.push_async_callback(self._finish_exchanges)
+
+    # -- how they stop
+
+    async def _finish_exchanges(self) -> None:
+        """Take no new connection; when the grace time is over, end the exchanges that still run."""
+        await self._server.stop_listening()
+        if not await wait_until(lambda: not self._handler.live, deadline_s=self.settings.shutdown_grace_s):
+            for exchange in list(self._handler.live):
+                exchange.shut_down()
+            await wait_until(lambda: not self._handler.live, deadline_s=SHUT_DOWN_S)
+
+    async def _settle_last(self) -> None:
+        """Settle what is in the journal, while the last spans are sent."""
+        spans = close_traces(self._traces, self.settings.shutdown_grace_s)
+        await asyncio.gather(self._node.close(LAST_SETTLE_S), spans)
+
+    # -- what they consist of
+
+    def _handler_of(self, upstream: UpstreamClient) -> ProxyHandler:
+        settings = self.settings
         ports = Ports(
             outbox=self._node.outbox,
-            upstream=self._upstream,
-            estimator=self._estimator,
+            upstream=upstream,
+            estimator=self._learned.estimator,
             meters=self._metrics,
             unix_time=time.time,
             admission=self._admission.admission,
@@ -232,25 +230,22 @@ class Proxy:
             traces=self._traces,
         )
         providers = {
-            name: Provider.of(one, write_stall_s=self.settings.write_stall_s)
-            for name, one in self.settings.providers.items()
+            name: Provider.of(one, write_stall_s=settings.write_stall_s) for name, one in settings.providers.items()
         }
         for name, one in providers.items():
             self._metrics.providers.watch(name, list(BreakerState), partial(_state, one))
         return ProxyHandler(
-            keys=keyring,
-            models=_models(self.settings, self._book, providers, self._tokenizers),
+            keys=self._keyring,
+            models=model_table(settings, self._book, providers, self._tokenizers),
             ports=ports,
             reserve=Reserve(
-                self.settings.reserve.completion_tokens,
-                self.settings.reserve.usd_max,
-                self.settings.budgets.exceeded_status,
+                settings.reserve.completion_tokens, settings.reserve.usd_max, settings.budgets.exceeded_status
             ),
-            request_bytes_max=self.settings.request_bytes_max,
+            request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
         )
 
-    def _gauges(self) -> None:
+    def _add_gauges(self) -> None:
         journal = self._node.journal
         self._metrics.gauges(
             in_flight=lambda: len(self._handler.live),
@@ -258,6 +253,19 @@ class Proxy:
             oldest_age_s=lambda: journal.oldest_age_s(time.time()),
             held=lambda: journal.held_count,
         )
+
+    def _start_node(self, node: Node, tasks: Tasks) -> None:
+        node.start(tasks, self._store.ledger, self._queue, self._metrics, self._in_thread)
+
+    async def _settle_abandoned(self) -> None:
+        for folder in self._folder.left_behind(0 if self._peers is None else self._peers.count):
+            await settle_abandoned(
+                folder,
+                self.settings,
+                recover=lambda node: node.recover(self._learned.estimator, self._metrics),
+                release=self._admission.abandoned,
+                start=self._start_node,
+            )
 
     def _routes(self) -> Routes:
         routes = Routes()
@@ -272,39 +280,9 @@ class Proxy:
         return self._refusing or ("The journal is broken." if self._node.journal.broken else None)
 
     async def _exposition(self) -> bytes:
-        mine = self._metrics.exposition()
-        return mine if self._peers is None else await self._peers.exposition(mine)
+        own = self._metrics.exposition()
+        return own if self._peers is None else await self._peers.exposition(own)
 
-    async def _keep_estimator(self) -> None:
-        while True:
-            await asyncio.sleep(KEEP_ESTIMATOR_S)
-            learned = self._estimator.export()
-            with suppress(OSError):  # the next time; what is not kept is learned again
-                await asyncio.get_running_loop().run_in_executor(None, _keep_estimator, self._folder.estimator, learned)
 
-    async def stop(self) -> None:
-        """Graceful: nothing that was admitted is lost, whatever the time allows."""
-        self._refusing = "The proxy is shutting down."
-        await self._server.stop_listening()
-        grace_s = self.settings.shutdown_grace_s
-        if not await wait_until(lambda: not self._handler.live, deadline_s=grace_s):
-            for exchange in list(self._handler.live):
-                exchange.shut_down()
-            await wait_until(lambda: not self._handler.live, deadline_s=5.0)
-        await self._server.close()
-        await self._console.close()
-        await self._upstream.close()
-        self._tokenizers.close()
-        await asyncio.gather(self._node.close(LAST_SETTLE_S), close_traces(self._traces, grace_s))
-        await self._tasks.stop()
-        await self._admission.close()
-        if self._asked_by_siblings is not None:
-            self._asked_by_siblings.close()
-        if self._queue is not None:
-            await self._queue.close()
-        with suppress(OSError):
-            _keep_estimator(self._folder.estimator, self._estimator.export())
-        self._node.release()
-        await asyncio.to_thread(self._ledger.close)
-        await asyncio.to_thread(self._keyring.close)
-        self._store.close()
+def _state(provider: Provider) -> BreakerState:
+    return provider.health.state(time.monotonic())

@@ -1,7 +1,7 @@
-"""Counts the text of streams with their models' own tokenizers, on a thread of its own.
+"""Counts the text of streams with the tokenizers of their models, on one thread.
 
-Law: the event loop never waits for it but where an estimate needs a count, and then WAIT_S at most. What waits to be
-counted is bounded: a stream that finds no room is estimated by its counters. Nothing is downloaded.
+Invariants: the event loop waits only where an estimate needs a count, and for at most WAIT_S. The text that waits to
+be counted is bounded: a stream beyond the bound is estimated by its counters. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.settings import ModelSettings, SettingsError
 
-# Of all streams together, waiting to be counted: about half a second of work.
+# The text of all streams that waits to be counted: about half a second of work.
 WAITING_CHARS_MAX = 1 << 20
 # The last piece of a stream is counted in less than a millisecond.
 WAIT_S = 0.01
-# More than can be counted in that time is not waited for.
+# No wait for more text than can be counted in that time.
 WAIT_CHARS_MAX = 16 << 10
 
 Count = Callable[[str], int]
@@ -31,8 +31,8 @@ Count = Callable[[str], int]
 
 
 def read_tokenizer(file: Path, field: str) -> Count:
-    """What the file says. Raises SettingsError, naming the field."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one thread is what it gets
+    """The tokenizer in a file. Raises SettingsError, naming the field."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it has one thread
     try:
         import tokenizers
     except ImportError:
@@ -40,15 +40,15 @@ def read_tokenizer(file: Path, field: str) -> Count:
     try:
         known: Any = tokenizers.Tokenizer.from_file(str(file))
     except Exception:  # noqa: BLE001  it raises nothing narrower
-        raise SettingsError(f"{field}: is no tokenizer.json that can be read") from None
-    known.no_truncation()  # some files cut what they are given
+        raise SettingsError(f"{field}: cannot be read as a tokenizer.json") from None
+    known.no_truncation()  # some files set it
     known.no_padding()
-    # Of a batch of one: that lets other threads run, and tells no places of tokens.
+    # A batch of one: that call releases the GIL, and computes no offsets.
     return lambda text: len(known.encode_batch_fast([text], add_special_tokens=False)[0])
 
 
 class Tokenizers:
-    """Those of all models, and the thread that they count on."""
+    """The tokenizers of all models, and their thread."""
 
     def __init__(self, models: Iterable[ModelSettings]) -> None:
         """Raises SettingsError. `start` before anything is counted."""
@@ -62,64 +62,64 @@ class Tokenizers:
         self._counting = TokenizerThread()
 
     def start(self) -> None:
-        """If there is anything to count with."""
+        """Start the thread, if any model has a tokenizer."""
         if self._counts:
             self._counting.start()
 
     def close(self) -> None:
-        """What waits is not counted any more."""
+        """End the thread; text that waits is not counted."""
         self._counting.close()
 
     def of(self, model: str) -> Callable[[], TokenCounter] | None:
-        """What makes a counter for each stream of the model of that name; None: it has no tokenizer."""
+        """The factory of counters for streams of this model; None: it has no tokenizer."""
         count = self._counts.get(model)
         return None if count is None else partial(StreamCounter, self._counting, count)
 
 
 class TokenizerThread:
-    """One thread that does one thing after the other."""
+    """One thread with a queue of calls, bounded by characters."""
 
     def __init__(self) -> None:
-        self._asked: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Characters: what came is written here by the asking thread alone, what is done by the other alone.
-        self._came = self._done = 0
+        # Characters; each of the two is written by one thread alone: the caller's, and this one.
+        self._added = self._done = 0
 
     def start(self) -> None:
-        """Begin to count."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="tokenizers", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """End. Idempotent."""
         if self._thread is not None:
-            self._came = self._done + WAITING_CHARS_MAX  # nothing more finds room
-            self._asked.put(None)
+            self._added = self._done + WAITING_CHARS_MAX  # every later call is refused
+            self._queue.put(None)
             self._thread.join(1.0)
             self._thread = None
 
     @property
     def waiting(self) -> int:
         """Characters not counted yet."""
-        return self._came - self._done
+        return self._added - self._done
 
-    def ask(self, act: Callable[[], None], chars: int = 0) -> bool:
-        """Done in its turn, for so many characters. False: there is no room."""
+    def submit(self, call: Callable[[], None], chars: int = 0) -> bool:
+        """Queue a call that counts so many characters. False: there is no room."""
         if chars and self.waiting + chars > WAITING_CHARS_MAX:
             return False
-        self._came += chars
-        self._asked.put((act, chars))
+        self._added += chars
+        self._queue.put((call, chars))
         return True
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            act, chars = asked
-            act()
+        while (queued := self._queue.get()) is not None:
+            call, chars = queued
+            call()
             self._done += chars
 
 
 class StreamCounter:
-    """One stream: a `TokenCounter`, of the thread that made it."""
+    """The `TokenCounter` of one stream; its methods are for the event loop's thread."""
 
     __slots__ = ("_added", "_count", "_counted", "_counting", "_lost", "_tokens")
 
@@ -131,38 +131,38 @@ class StreamCounter:
         self._lost = False
 
     def add(self, text: str) -> None:
-        """Counted in its turn, or never."""
+        """Count it after what is queued, or never."""
         self._added += 1
-        self._lost = self._lost or not self._counting.ask(partial(self._add, text), len(text))
+        self._lost = self._lost or not self._counting.submit(partial(self._add, text), len(text))
 
     def _add(self, text: str) -> None:
-        """On the other thread."""
+        """Count; on the tokenizers' thread."""
         if not self._lost:
             try:
                 self._tokens += self._count(text)
-            except Exception:  # noqa: BLE001  halves of characters, say; it raises nothing narrower
+            except Exception:  # noqa: BLE001  lone surrogates, for example; it raises nothing narrower
                 self._lost = True
-        self._counted += 1  # last: whoever sees it sees the sum, too
+        self._counted += 1  # last: a reader that sees it sees the sum, too
 
     @property
-    def _found(self) -> int | None:
+    def _sum(self) -> int | None:
         return None if self._lost else self._tokens
 
     def total(self) -> int | None:
-        """Waits WAIT_S at most."""
+        """The count; waits for at most WAIT_S. None: not counted."""
         if self._lost or self._counted == self._added:
-            return self._found
+            return self._sum
         counted = threading.Event()
-        if self._counting.waiting > WAIT_CHARS_MAX or not self._counting.ask(counted.set):
+        if self._counting.waiting > WAIT_CHARS_MAX or not self._counting.submit(counted.set):
             return None
-        return self._found if counted.wait(WAIT_S) else None
+        return self._sum if counted.wait(WAIT_S) else None
 
     def then(self, told: Callable[[int | None], None]) -> None:
-        """Tells the event loop that this is called on."""
+        """Call `told` with the count on the running event loop, when everything is counted."""
         loop = asyncio.get_running_loop()
 
-        def tell() -> None:
+        def report() -> None:
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(told, self._found)
+                loop.call_soon_threadsafe(told, self._sum)
 
-        self._counting.ask(tell)
+        self._counting.submit(report)

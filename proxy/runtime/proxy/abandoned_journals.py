@@ -1,0 +1,47 @@
+"""Settles the journals of processes that are not started any more: those beyond a smaller `--workers`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from proxy.foundation.tasks import Tasks
+from proxy.journal.journal import Journal
+from proxy.journal.log import JournalInUse
+from proxy.runtime.machine.data_folder import DataFolder
+from proxy.runtime.proxy.node import Node
+from proxy.settings import Settings
+
+# An attempt to settle everything; another one follows.
+ATTEMPT_S = 30.0
+
+_log = logging.getLogger(__name__)
+
+
+async def settle_abandoned(
+    folder: DataFolder,
+    settings: Settings,
+    *,
+    recover: Callable[[Node], object],
+    release: Callable[[Journal], Awaitable[None]],
+    start: Callable[[Node, Tasks], None],
+) -> None:
+    """Settle the records in `folder`, however long it takes; another process's journal is left alone.
+
+    `recover` closes the exchanges that a crash cut off, `release` their reservations; `start` begins to settle.
+    """
+    async with AsyncExitStack() as opened:
+        try:
+            node = Node(folder, settings)
+        except JournalInUse:
+            return  # another proxy on this data directory
+        opened.callback(node.release)
+        _log.info("settling the journal of %s, a process that is not started any more", folder.own.name)
+        recover(node)
+        await release(node.journal)
+        tasks = Tasks()
+        opened.push_async_callback(tasks.stop)
+        start(node, tasks)
+        while not await node.close(ATTEMPT_S):
+            pass

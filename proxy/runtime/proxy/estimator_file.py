@@ -1,0 +1,41 @@
+"""The estimator's learned state in a file. Invariant: a crash loses at most KEEP_S of it, and no start fails for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from proxy.metering.estimator.estimate import Estimator
+
+KEEP_S = 30.0
+
+
+class EstimatorFile:
+    """Restores the estimator; `run` and `save` write it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        try:
+            self.estimator = Estimator.restore(json.loads(file.read_bytes()))
+        except (OSError, ValueError):
+            self.estimator = Estimator()
+
+    async def run(self) -> None:
+        """Save every KEEP_S; ends by being cancelled."""
+        while True:
+            await asyncio.sleep(KEEP_S)
+            await asyncio.to_thread(self._write, self.estimator.export())
+
+    def save(self) -> None:
+        """Write it now. A disk that refuses costs only what was learned since the last time."""
+        self._write(self.estimator.export())
+
+    def _write(self, learned: dict[str, object]) -> None:
+        new = self._file.with_suffix(".new")
+        with suppress(OSError):
+            new.write_text(json.dumps(learned))
+            new.chmod(0o600)  # as every file of the data directory
+            os.replace(new, self._file)

@@ -1,0 +1,55 @@
+"""Settings → the table that routes a model's name to providers and prices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from proxy.billing.prices import PriceBook
+from proxy.billing.record import Price
+from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.routing import Models, Route
+from proxy.runtime.proxy.tokenizers import Tokenizers
+from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings
+from proxy.settings import route as find_model
+
+
+def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | None]:
+    """The built-in book at the present time, for `settings.require_prices`."""
+
+    def lookup(provider: ProviderSettings, model: str) -> Price | None:
+        return book.price(provider=provider.name, base_url=provider.base_url, model=model, at=time.time())
+
+    return lookup
+
+
+def model_table(
+    settings: Settings, book: PriceBook, providers: Mapping[str, Provider], tokenizers: Tokenizers
+) -> Models:
+    """`providers`: by their names in the settings."""
+
+    def listed(target: TargetSettings, upstream_model: str, at: float) -> Price | None:
+        provider = settings.providers[target.provider]
+        return book.price(provider=provider.name, base_url=provider.base_url, model=upstream_model, at=at)
+
+    def route_of(model: ModelSettings, passed: str) -> Route:
+        """The first provider of a model, then its others; `passed`: the name that a pattern passes on."""
+        first, counter = model.providers[0], tokenizers.of(model.name)
+
+        def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
+            def prices(at: float) -> tuple[Price | None, Price | None]:
+                # The price is the same whichever provider answers: the model's own, or the book's for the first one.
+                price = model.price or listed(first, first.upstream_model or passed, at)
+                return price, target.cost or listed(target, target.upstream_model or passed, at)
+
+            provider, name = providers[target.provider], target.upstream_model or passed
+            return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
+
+        return route_to(first, tuple(route_to(target, ()) for target in model.providers[1:]))
+
+    def by_pattern(name: str) -> Route | None:
+        found = find_model(settings.models, name)
+        return None if found is None else route_of(*found)
+
+    named = {name: route_of(model, "") for name, model in settings.models.items() if not model.is_pattern}
+    return Models(named, by_pattern)

@@ -1,0 +1,142 @@
+"""What all kinds of sinks have in common: from a ledger entry to the requests for its server.
+
+Invariants: an event has the id of its entry, at every attempt (with a suffix where an entry is several events), so that
+a server that keeps ids counts nothing twice. Meters get usage and corrections, not top-ups, and no exchanges without
+usage and charge; no meter gets the provider's cost.
+
+To add a kind: a folder with its settings and its format, and one line in `kinds.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from proxy.billing.entries import COUNTS, EntryKind, usage_of
+from proxy.billing.money import usd_text
+from proxy.reports.export import ExportedEntry
+from proxy.settings.sinks import CustomerSource, SinkSettings
+from proxy.sinks.posting import PostResult
+
+_S = TypeVar("_S", bound=SinkSettings)
+
+
+class Unsendable(Exception):  # noqa: N818  it is the entry's fault
+    """This entry cannot be sent; the words are for the operator."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event for a server."""
+
+    event_id: str
+    fields: Mapping[str, Any]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One POST."""
+
+    url: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class SinkFormat(Protocol):
+    """Makes the requests of one sink."""
+
+    batch_max: int
+    """events in one request"""
+
+    def events(self, source: ExportedEntry) -> list[Event]:
+        """The events of an entry, possibly none. Raises Unsendable."""
+
+    def request(self, events: Sequence[Event], unix_s: float) -> Request:
+        """The request for these events."""
+
+    def known(self, answer: PostResult, count: int) -> frozenset[int]:
+        """The positions of those of `count` events in a refused request that the server has already."""
+
+
+class SinkKind(NamedTuple):
+    """A kind of sink."""
+
+    name: str
+    settings: type[SinkSettings]
+    format: Callable[[Any], SinkFormat]
+    """of these settings"""
+
+
+class BaseFormat(Generic[_S]):
+    """The customer and the key, for every kind."""
+
+    def __init__(self, settings: _S) -> None:
+        self._settings = settings
+
+    def known(self, _answer: PostResult, _count: int) -> frozenset[int]:
+        """None: this server accepts an event that it has already."""
+        return frozenset()
+
+    def _customer(self, source: ExportedEntry) -> str | None:
+        """The customer's id on the server, or else ours; None: the key has no such level above it."""
+        ours = {
+            CustomerSource.KEY: (source.entry.key_id, source.entry.key_alias),
+            CustomerSource.PROJECT: (source.owner.project_id, source.owner.project) if source.owner else (None, None),
+            CustomerSource.ORGANIZATION: (source.owner.organization_id, source.owner.organization)
+            if source.owner
+            else (None, None),
+        }[self._settings.subject]
+        named = (self._settings.customers.get(one) for one in ours if one is not None)
+        return next((one for one in named if one is not None), ours[0])
+
+    def _subject(self, source: ExportedEntry) -> str:
+        found = self._customer(source)
+        if found is None:
+            raise Unsendable(f"no {self._settings.subject} is known of key {source.entry.key_id}")
+        return found
+
+    def _bearer(self) -> dict[str, str]:
+        secret = self._settings.secret
+        return {} if secret is None else {"Authorization": f"Bearer {secret.reveal()}"}
+
+
+class MeterFormat(BaseFormat[_S]):
+    """For servers that count usage."""
+
+    batch_max = 100
+
+    def events(self, source: ExportedEntry) -> list[Event]:
+        """One event, or none if there is nothing to count."""
+        entry = source.entry
+        counts = counts_of(source)
+        if entry.kind == EntryKind.CREDIT or (not any(counts.values()) and not entry.charge_usd):
+            return []
+        properties = {
+            "model": entry.model, "provider": entry.provider, "kind": entry.kind, "exchange_id": entry.exchange_id,
+            "key_id": entry.key_id, "usage_source": entry.usage_source, **counts, "requests": _requests(source),
+            "charge_usd": usd_text(entry.charge_usd or 0),
+        }  # fmt: skip
+        return [Event(entry.entry_id, self._fields(source, properties))]
+
+    def _fields(self, source: ExportedEntry, properties: dict[str, Any]) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def counts_of(source: ExportedEntry) -> dict[str, int]:
+    """The counts that the entry has, by name."""
+    usage = usage_of(source.entry)
+    return {name: count for name in COUNTS if (count := getattr(usage, name)) is not None}
+
+
+def _requests(source: ExportedEntry) -> int:
+    """A correction is no request."""
+    return int(source.entry.kind == EntryKind.USAGE)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """An answer's body; empty if it is no JSON object."""
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}

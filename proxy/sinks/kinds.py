@@ -1,0 +1,27 @@
+"""Every kind of sink. Invariant: the settings, their reference and the senders are made of this list."""
+
+from __future__ import annotations
+
+from proxy.settings.sinks import SinkSettings
+from proxy.sinks.format import SinkFormat, SinkKind
+from proxy.sinks.lago.events import LAGO
+from proxy.sinks.openmeter.cloud_events import OPENMETER
+from proxy.sinks.stripe.meter_events import STRIPE
+from proxy.sinks.webhook.entries import WEBHOOK
+
+KINDS: tuple[SinkKind, ...] = (
+    STRIPE,
+    LAGO,
+    OPENMETER,
+    WEBHOOK,
+)
+
+SINKS = {kind.name: kind.settings for kind in KINDS}
+"""for `settings.load`"""
+
+_FORMATS = {kind.name: kind.format for kind in KINDS}
+
+
+def format_of(settings: SinkSettings) -> SinkFormat:
+    """The format of the kind that the settings name."""
+    return _FORMATS[settings.kind](settings)

@@ -1,0 +1,1 @@
+"""Lago: `POST /api/v1/events/batch`."""

@@ -1,0 +1,1 @@
+"""Stripe: `POST /v1/billing/meter_events`."""

@@ -1,0 +1,1 @@
+"""Any server: each entry whole, signed like alerts."""

@@ -1,0 +1,203 @@
+"""A start that fails leaves nothing behind: no thread, no task, no open file, no lock; the next start succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import yaml
+
+from proxy.journal.journal import Journal
+from proxy.journal.log import JournalInUse
+from proxy.journal.progress import ProgressBroken
+from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.runtime.proxy.peer_processes import PeerProcesses
+from proxy.runtime.proxy.process import Proxy
+from proxy.runtime.worker import Worker
+from proxy.settings import Settings, parse
+from proxy.storage.database import LedgerUnavailable
+from proxy.storage.redis_client import QueueUnavailable
+
+NO_SERVER = "redis://127.0.0.1:1"
+
+
+class Service(Protocol):
+    """Proxy or worker."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+def settings_in(folder: Path, **more: Any) -> Settings:
+    """One proxy with its console, each on a free port."""
+    document = {
+        "listen": {"port": 0},
+        "admin": {"port": 0, "secret": "${ADMIN}"},
+        "providers": {"tera": {"base_url": "http://127.0.0.1:1/v1"}},
+        "models": {"*": {"provider": "tera", "price": {"input": 1, "output": 1}}},
+        "shutdown_grace_s": 0,
+        **more,
+    }
+    env = {"ADMIN": "a-secret-of-0123456789-abcdefghij", "PEPPER": "5e" * 32}
+    return parse(yaml.safe_dump(document), env=env, folder=folder)
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """Threads and open files are as before."""
+    gc.collect()
+    threads, files = set(threading.enumerate()), open_files()
+    yield
+    assert set(threading.enumerate()) - threads == set()
+    assert open_files() - files == set()
+    gc.collect()  # what is closed only by the collector is a ResourceWarning, and so an error
+
+
+def open_files() -> set[tuple[str, str]]:
+    """Descriptor, and what it leads to; a socket by its inode."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+        except FileNotFoundError:  # the one that lists the folder
+            continue
+    return found
+
+
+async def without_tasks(work: Awaitable[None]) -> None:
+    """What it starts has ended with it."""
+    try:
+        await work
+    finally:
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def served(service: Service) -> None:
+    """Start and stop."""
+    await service.start()
+    await service.stop()
+
+
+def fails(service: Service, error: type[Exception], words: str | None = None) -> None:
+    """It does not start, and leaves nothing."""
+    with nothing_left(), pytest.raises(error, match=words):
+        asyncio.run(without_tasks(service.start()))
+
+
+def starts(service: Service) -> None:
+    """It starts and stops, and leaves nothing."""
+    with nothing_left():
+        asyncio.run(without_tasks(served(service)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _imported(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is opened once in a process is open from here on."""
+    asyncio.run(served(Proxy(settings_in(tmp_path_factory.mktemp("first")))))
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    """A port on which another program listens."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("section", ["listen", "admin"])
+def test_a_port_that_is_taken(tmp_path: Path, section: str) -> None:
+    with taken_port() as port:
+        admin = {"secret": "${ADMIN}"} if section == "admin" else {}
+        traces = {"endpoint": "http://127.0.0.1:1/v1/traces"}
+        settings = settings_in(tmp_path, traces=traces, **{section: {"port": port, **admin}})
+        fails(Proxy(settings), OSError, "address already in use")
+    starts(Proxy(settings_in(tmp_path)))
+
+
+def test_a_journal_that_another_process_has(tmp_path: Path) -> None:
+    with closing(Journal.open(tmp_path / "data" / "journal", bytes_max=1 << 20)):
+        fails(Proxy(settings_in(tmp_path)), JournalInUse)
+    starts(Proxy(settings_in(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("file", "error"),
+    [
+        ("progress.table", ProgressBroken),
+        ("ledger.db", LedgerUnavailable),
+        ("pepper", OSError),
+        ("claims.db", OSError),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path: Path, file: str, error: type[Exception]) -> None:
+    """There is a folder in its place."""
+    place = tmp_path / "data" / file
+    place.mkdir(parents=True)
+    fails(Proxy(settings_in(tmp_path)), error)
+    place.rmdir()
+    starts(Proxy(settings_in(tmp_path)))
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    place = tmp_path / "data" / "claims.db"
+    place.parent.mkdir()
+    place.write_text("no database" * 100)
+    fails(Proxy(settings_in(tmp_path)), ClaimsUnavailable)
+
+
+def test_a_pepper_that_is_damaged(tmp_path: Path) -> None:
+    place = tmp_path / "data" / "pepper"
+    place.parent.mkdir()
+    place.write_text("short")
+    fails(Proxy(settings_in(tmp_path)), ValueError)
+
+
+SHARED = {"ledger": "postgresql://nobody@127.0.0.1:1/none", "key_pepper": "${PEPPER}", "queue": NO_SERVER}
+
+
+def test_a_queue_that_is_away(tmp_path: Path) -> None:
+    fails(Proxy(settings_in(tmp_path, **SHARED)), QueueUnavailable)
+    starts(Proxy(settings_in(tmp_path)))
+
+
+def test_the_folder_of_the_processes_of_one_port_is_gone(tmp_path: Path) -> None:
+    fails(Proxy(settings_in(tmp_path), PeerProcesses(tmp_path / "gone", 0, 1)), FileNotFoundError)
+
+
+async def _cancelled_after(steps: int, service: Service) -> bool:
+    """Cancel its start after so many iterations of the event loop, each of which waits for threads that run. False: it
+    had started before, and is stopped."""
+    loop = asyncio.get_running_loop()
+    starting = loop.create_task(service.start())
+    for _ in range(steps):
+        await asyncio.sleep(0.002)
+    if not starting.cancel():
+        await starting
+        await service.stop()
+        return False
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return True
+
+
+def test_a_start_that_is_cancelled(tmp_path: Path) -> None:
+    starts(Proxy(settings_in(tmp_path)))  # the ledger is made
+    steps = 0
+    cancelled = True
+    while cancelled:
+        with nothing_left():
+            cancelled = asyncio.run(_cancelled_after(steps, Proxy(settings_in(tmp_path))))
+        steps = 2 * steps + 1
+    assert steps > 3, "it starts at once"
+
+
+def test_a_worker_whose_queue_is_away(tmp_path: Path) -> None:
+    fails(Worker(settings_in(tmp_path, **SHARED)), QueueUnavailable)
