@@ -113,7 +113,7 @@ def test_a_backup_writes_over_nothing_and_is_its_owners(
         ("pepper", 0o600),
     ]
     assert main(command) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     with closing(sqlite3.connect(kept[0])) as copy:
         assert copy.execute("SELECT count(*) FROM api_keys").fetchone() == (1,)
 

@@ -210,7 +210,7 @@ def test_a_folder_that_others_can_read_a_short_pepper_and_a_small_disk(
     )
     found = machine.data_folder(case)
     words = said(found)
-    assert [word for word in ("mode 755", "5 bytes, a pepper", "1 MiB are free") if word not in words] == []
+    assert [word for word in ("mode 755", "5 bytes, must have", "1 MiB are free") if word not in words] == []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert marks(machine.open_files(case)) == {"open files": "warning"}, (soft, hard)
 

@@ -241,7 +241,7 @@ def test_sinks(engine: Engine) -> None:
     assert [(one.why, one.state) for one in sinks.letters(engine, "stripe")] == [
         ("HTTP 400", "again"), ("HTTP 422", "open"),
     ]  # fmt: skip
-    assert len(sinks.again(engine, "stripe", 10)) == 1
+    assert len(sinks.to_resend(engine, "stripe", 10)) == 1
     assert sinks.retry(engine, "stripe") == 1
 
 

@@ -177,7 +177,7 @@ def test_a_bill_of_the_ledgers_own_sums_is_equal_and_any_other_is_not(engine: En
     done = compare(read(list(said.values())), ours)
     assert {row.verdict for row in (*done.rows, *done.models, *done.totals)} == {BillVerdict.EQUAL}
     assert len(done.rows) == 5 * 3 * DAYS
-    assert any(row.left for row in done.rows), "some go over midnight"
+    assert any(row.ended_later for row in done.rows), "some go over midnight"
 
     @given(st.data())
     @settings(max_examples=examples(150), deadline=None)
