@@ -54,7 +54,7 @@ def _integrity(options: argparse.Namespace) -> int:
     settings = load_settings(options.config)
     with store_of(options) as store:
         in_flight = None if settings.queue is None else _in_flight(settings)
-        findings = reconcile(store.engine, clock=time.time, since=since, grace_s=grace_s, outside=in_flight)
+        findings = reconcile(store.engine, clock=time.time, since=since, grace_s=grace_s, in_flight=in_flight)
     for finding in findings:
         for line in [json_line(_json(finding))] if options.json else _lines(finding):
             print(line)

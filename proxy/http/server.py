@@ -125,31 +125,31 @@ class Server:
             keepalive_timeout=KEEP_ALIVE_S,
             lingering_time=2.0,
         )
-        self._runner = web.ServerRunner(self._server)
-        self._sites: list[web.BaseSite] = []
+        self._listening: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen; return the port (for port 0: the one that the system chose). Raises OSError."""
         if HttpRequestParser is HttpRequestParserPy:  # it accepts some ambiguous requests
             raise OSError("aiohttp has no C parser here: install a build with its C extensions")
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, backlog=BACKLOG, reuse_port=reuse_port or None)
-        await site.start()
-        self._sites.append(site)
-        addresses = self._runner.addresses
-        return int(addresses[0][1]) if addresses else port
+        loop = asyncio.get_running_loop()
+        # Not `start_serving=True`: cancelled there, it would leave a socket that cannot be closed.
+        self._listening = listening = await loop.create_server(
+            self._server, host, port, backlog=BACKLOG, reuse_port=reuse_port or None, start_serving=False
+        )
+        await listening.start_serving()
+        return int(listening.sockets[0].getsockname()[1])
 
     async def stop_listening(self) -> None:
         """Accept no new connections and close idle ones; running requests continue."""
-        for site in self._sites:
-            await site.stop()
-        self._sites.clear()
+        if self._listening is not None:
+            self._listening.close()
         self._server.pre_shutdown()
 
     async def close(self) -> None:
         """Close all connections."""
+        if self._listening is not None:
+            self._listening.close()
         await self._server.shutdown(timeout=1.0)
-        await self._runner.cleanup()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol

@@ -165,11 +165,11 @@ def open_letters(connection: Connection, *, conflicts: bool) -> CheckResult:
     return result
 
 
-def queue_moves(scope: CheckScope, outside: RecordsInFlight) -> CheckResult:
+def queue_moves(scope: CheckScope, in_flight: RecordsInFlight) -> CheckResult:
     """The oldest record in the queue is not older than the grace time."""
-    result = CheckResult(in_flight=len(outside.queued))
-    if outside.oldest_age_s is not None and outside.oldest_age_s > scope.grace_s:
-        result.differs(oldest_age_s=round(outside.oldest_age_s, 1))
+    result = CheckResult(in_flight=len(in_flight.queued))
+    if in_flight.oldest_age_s is not None and in_flight.oldest_age_s > scope.grace_s:
+        result.differs(oldest_age_s=round(in_flight.oldest_age_s, 1))
     return result
 
 

@@ -51,23 +51,23 @@ def reconcile(
     clock: Callable[[], float],
     since: float | None = None,
     grace_s: float = GRACE_S,
-    outside: RecordsInFlight | None = None,
+    in_flight: RecordsInFlight | None = None,
 ) -> list[Finding]:
     """Run every check, in a fixed order. Raises LedgerUnavailable.
 
     `clock`: Unix seconds, for a database without a clock. `since`: Unix seconds; only entries settled then or later.
-    `outside`: the records in flight, read before this call.
+    `in_flight`: the records in flight, read before this call.
     """
     with snapshot(engine) as connection:
         scope = CheckScope(_now(connection, clock), since, grace_s)
         return [
             Finding(name, description, result.differences, tuple(result.examples), result.in_flight)
-            for name, description, result in _findings(connection, scope, outside or RecordsInFlight())
+            for name, description, result in _findings(connection, scope, in_flight or RecordsInFlight())
         ]
 
 
 def _findings(
-    connection: Connection, scope: CheckScope, outside: RecordsInFlight
+    connection: Connection, scope: CheckScope, in_flight: RecordsInFlight
 ) -> Iterator[tuple[str, str, CheckResult]]:
     """Name, meaning and result of each check."""
     for name, description, check in (
@@ -84,13 +84,13 @@ def _findings(
         ("clock", "no entry is later than the ledger's clock", check_receipts.clock_is_ahead),
     ):
         yield name, description, check(connection, scope)
-    journals = Journals(connection, scope, outside.queued).find()
+    journals = Journals(connection, scope, in_flight.queued).find()
     yield "journals", "every closed journal record has arrived, once", journals
     yield "conflicts", "no entry has arrived with two contents", check_receipts.open_letters(connection, conflicts=True)
     yield "dead letters", "none is open", check_receipts.open_letters(connection, conflicts=False)
-    if outside.oldest_age_s is not None:
-        leases = check_receipts.leases_end(connection, scope, outside.leased)
-        yield "queue", "no record has waited longer than the grace time", check_receipts.queue_moves(scope, outside)
+    if in_flight.oldest_age_s is not None:
+        leases = check_receipts.leases_end(connection, scope, in_flight.leased)
+        yield "queue", "no record has waited longer than the grace time", check_receipts.queue_moves(scope, in_flight)
         yield "leases", "no settled exchange still has a lease after the grace time", leases
 
 

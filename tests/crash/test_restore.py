@@ -152,7 +152,7 @@ async def test_an_older_ledger_is_put_back(
     assert sorted(entry["model"] for entry in served.entries(3)) == ["kept", "later", "waits"]
 
     assert served._engine is not None
-    findings = reconcile(served._engine, clock=time.time, since=None, grace_s=0.0, outside=None)
+    findings = reconcile(served._engine, clock=time.time, since=None, grace_s=0.0, in_flight=None)
     (hole,) = [finding for finding in findings if not finding.ok]
     assert (hole.name, hole.differences) == ("journals", 1)
     assert await asyncio.to_thread(main, ["budgets", "rebuild", "--config", str(served.config)]) == 0

@@ -385,7 +385,7 @@ def test_what_is_in_the_queue_is_not_lost(engine: Engine) -> None:
     receipts(engine, [FIRST, FIRST + 6])
     queued = [(NODE, FIRST + 2), (NODE, FIRST + 3), (NODE, FIRST + 9), ("node-b", FIRST + 4)]
     outside = RecordsInFlight(queued=queued, oldest_age_s=1.0)
-    assert holes(engine, outside=outside) == (3, 2, [(FIRST + 1, FIRST + 1), (FIRST + 4, FIRST + 5)])
+    assert holes(engine, in_flight=outside) == (3, 2, [(FIRST + 1, FIRST + 1), (FIRST + 4, FIRST + 5)])
 
 
 def test_a_hole_is_found_by_what_was_settled_since(engine: Engine) -> None:
@@ -407,8 +407,8 @@ def test_what_was_settled_before_is_not_missed_when_it_is_looked_at_since(engine
 
 
 def test_a_record_that_waits_too_long_is_found(engine: Engine) -> None:
-    assert wrong(engine, outside=RecordsInFlight(queued=[(NODE, 1)], oldest_age_s=299.0)) == {}
-    late = found(engine, outside=RecordsInFlight(queued=[(NODE, 1)], oldest_age_s=301.0))["queue"]
+    assert wrong(engine, in_flight=RecordsInFlight(queued=[(NODE, 1)], oldest_age_s=299.0)) == {}
+    late = found(engine, in_flight=RecordsInFlight(queued=[(NODE, 1)], oldest_age_s=301.0))["queue"]
     assert (late.differences, late.in_flight, late.examples) == (1, 1, ({"oldest_age_s": 301.0},))
 
 
@@ -416,9 +416,9 @@ def test_a_lease_of_what_is_in_the_ledger_is_found_once_it_is_old(engine: Engine
     settle(engine, a_real_entry(0), a_real_entry(1))
     leased = {NODE: {a_real_entry(n).exchange_id for n in range(3)}, "node-b": set[str]()}
     outside = RecordsInFlight(oldest_age_s=0.0, leased=leased)
-    assert wrong(engine, outside=outside) == {}
+    assert wrong(engine, in_flight=outside) == {}
     by_hand(engine, change(0, settled_at=LONG_AGO))
-    leases = found(engine, outside=outside)["leases"]
+    leases = found(engine, in_flight=outside)["leases"]
     assert leases.examples == ({"node": NODE, "exchange_id": a_real_entry(0).exchange_id},)
 
 

@@ -71,7 +71,7 @@ def _looks(moments: Moments, limits: TimeLimits) -> Iterator[tuple[float, Expire
 class Deadlines:
     """Reports expired deadlines until stopped."""
 
-    __slots__ = ("_found", "_limits", "_loop", "_moments", "_timer")
+    __slots__ = ("_limits", "_loop", "_moments", "_on_expired", "_timer")
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Deadlines:
         self._loop = loop
         self._limits = limits
         self._moments: Callable[[], Moments] | None = moments
-        self._found: Callable[[Expired], None] | None = found
+        self._on_expired: Callable[[Expired], None] | None = found
         self._timer: asyncio.TimerHandle | None = None
 
     def rearm(self) -> None:
@@ -91,12 +91,12 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._moments is None or self._found is None:
+        if self._moments is None or self._on_expired is None:
             return
         now = monotonic()
         due, at = decide(now, self._moments(), self._limits)
         if due is not Expired.NOTHING:
-            self._found(due)
+            self._on_expired(due)
             now = monotonic()
         if due in (Expired.NOTHING, Expired.HEARTBEAT):
             # At the earliest a millisecond from now: what has just been found must not make this loop.
@@ -116,5 +116,5 @@ class Deadlines:
 
     def stop(self) -> None:
         """Stop for good, and drop the callback: a reference cycle would live until a garbage collection."""
-        self._moments = self._found = None
+        self._moments = self._on_expired = None
         self.rearm()

@@ -115,12 +115,12 @@ def _key_line(header: KeyHeader, secret: str) -> str:
 class Answer:
     """The head of an answer, and the connection that delivers its body, in use until the body ends."""
 
-    __slots__ = ("_connection", "_turn", "head")
+    __slots__ = ("_checkout", "_connection", "head")
 
     def __init__(self, head: Head, connection: UpstreamConnection) -> None:
         self.head = head
         self._connection = connection
-        self._turn = connection.turn
+        self._checkout = connection.checkout
 
     @property
     def status(self) -> int:
@@ -168,7 +168,7 @@ class Answer:
     @property
     def _ours(self) -> bool:
         # Given back, the connection may serve another exchange by now, in this very turn of the event loop.
-        return self._connection.turn == self._turn
+        return self._connection.checkout == self._checkout
 
 
 class _Collector:

@@ -69,7 +69,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: Sink | None = None
         self._keep_alive = False
         self._said_end = False
-        self.turn = 0
+        self.checkout = 0
         """number of the current checkout; calls with an older number are ignored"""
 
     # -- called by the exchange
@@ -236,7 +236,7 @@ class UpstreamConnection(asyncio.Protocol):
         """The body is over: let go of it first, so that what is told can use the connection again."""
         sink, self._sink = self._sink, None
         self._reader = self._chunks = None
-        self.turn += 1
+        self.checkout += 1
         if reusable and self._keep_alive and self._transport is not None and not self._transport.is_closing():
             self.resume_reading()
             self._idle(self)

@@ -32,9 +32,9 @@ async def check_integrity(settings: Settings, engine: Engine, metrics: Metrics, 
     while True:
         await asyncio.sleep(CHECK_S)
         try:
-            outside = await read_records_in_flight(settings)
+            in_flight = await read_records_in_flight(settings)
             since = time.time() - 2 * CHECK_S - GRACE_S
-            check = partial(reconcile, engine, clock=time.time, since=since, outside=outside)
+            check = partial(reconcile, engine, clock=time.time, since=since, in_flight=in_flight)
             findings = await in_thread(check)  # it may take a minute
         except OSError as error:
             outage.began(error)

@@ -28,9 +28,11 @@ class Queue:
         self.redis = open_redis(settings.queue.reveal())
         """for calls that do not block"""
         name = f"worker-{secrets.token_hex(6)}"
-        claim_after_ms, turn = int(settings.lease_s * 1000), ReclaimLock()
+        claim_after_ms, reclaim = int(settings.lease_s * 1000), ReclaimLock()
         self.lanes = [
-            RedisQueue(self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, reclaim=turn)
+            RedisQueue(
+                self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, reclaim=reclaim
+            )
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
         ]
