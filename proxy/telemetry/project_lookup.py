@@ -1,4 +1,7 @@
-"""Whose project a key is of, for the metrics. Law: nothing waits for it; in an outage what is counted comes later."""
+"""Looks up the project of each key, for the metrics.
+
+Invariant: nothing waits for the look-up. During an outage of the ledger, counts are kept and added later.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_metrics import ProjectMetrics
 
-# An indexed look-up, once for each key: by the next scrape it is there, and a ledger that is away is not asked often.
+# One indexed look-up per key: done before the next scrape, and seldom retried while the ledger is unavailable.
 RETRY_S = 5.0
 
 
 def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks, in_thread: InThread) -> None:
-    """If projects have series."""
+    """Start the look-up, if projects have their own series."""
     if metrics.ledger.projects is not None:
         tasks.start(assign_projects(metrics.ledger.projects, engine, in_thread), name="projects")
 
@@ -27,7 +30,7 @@ def start_projects(metrics: Metrics, engine: Engine, tasks: Tasks, in_thread: In
 async def assign_projects(
     projects: ProjectMetrics, engine: Engine, in_thread: InThread, *, retry_s: float = RETRY_S
 ) -> None:
-    """Look up each key that is new here; ends by being cancelled."""
+    """Look up each new key; runs until cancelled."""
     outage = Outage(OutageLog("looking up projects for the metrics"))
     while True:
         await projects.unplaced.wait()
@@ -41,6 +44,6 @@ async def assign_projects(
 
 
 def _projects_of(engine: Engine, key_ids: Sequence[str]) -> dict[str, str | None]:
-    """All of them, with None for what is no key. Raises LedgerUnavailable."""
+    """Key id → project id; None for an unknown key. Raises LedgerUnavailable."""
     found = owners_of(engine, key_ids)
     return {key_id: found[key_id].project_id if key_id in found else None for key_id in key_ids}
