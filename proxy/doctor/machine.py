@@ -161,7 +161,7 @@ def _seqs(payload: bytes) -> list[int]:
 
 
 def open_files(case: Case) -> list[Finding]:
-    """Whether the limit of open files allows `streams_max` concurrent streams."""
+    """Whether the limit of open files allows `exchanges_max` concurrent streams."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return [ok("open files", "no limit")]
