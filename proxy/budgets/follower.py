@@ -123,7 +123,9 @@ class Follower:
             changes, until_us, ledger_us = await self._ledger.changes(cursor, CHANGES_MAX)
             if self._on_settled is not None:
                 self._on_settled([one.exchange_id for one in changes])
-            if until_us < cursor or ledger_us - until_us > BEHIND_US_MAX:  # earlier: it was restored
+            if until_us < cursor:
+                await self._forget(cursor, restored_to_us=until_us)
+            elif ledger_us - until_us > BEHIND_US_MAX:
                 await self._forget(cursor)
             elif until_us > cursor and await self._store.absorb(cursor, changes, until_us):
                 self._observer.absorbed(len(changes))
@@ -132,10 +134,10 @@ class Follower:
                 break
         await self._report()
 
-    async def _forget(self, cursor: int) -> None:
+    async def _forget(self, cursor: int, restored_to_us: int | None = None) -> None:
         """Drop the spend totals, unless another follower did, and counters were seeded since."""
         if await self._store.cursor() == cursor:
-            await self._store.forget_sums()
+            await self._store.forget_sums(restored_to_us)
 
     async def _report(self) -> None:
         reporting, self._unreported = self._unreported, set()

@@ -79,9 +79,10 @@ class BudgetStore(Protocol):
         unless the counter's `since` is after the exchange's start, or its seed includes the entry. The exchange's
         reservation is released. Then the cursor is `until_us`. False, without effect, if it is not `after_us`."""
 
-    async def forget_sums(self) -> None:
+    async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """Drop all spend totals and the cursor, so that they are read from the ledger again. Reservations stay. For a
-        minute, totals that were read before are still ignored."""
+        minute, totals older than the cursor are still ignored: exchanges were released that they may lack. After the
+        ledger was restored from a backup the limit is its time then, `restored_to_us`: it has nothing later."""
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """Exchanges of all nodes that were closed longer ago than this and are still reserved."""

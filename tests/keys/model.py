@@ -176,10 +176,11 @@ class Model:
         self.cursor = until_us
         return True
 
-    def forget_sums(self, now: float) -> None:
+    def forget_sums(self, now: float, restored_to_us: int | None = None) -> None:
         """No sum is known."""
         if self.cursor is not None:
-            self.floor = max(self.cursor, self.floor[0] if now < self.floor[1] else -1), now + 60
+            before = max(self.cursor, self.floor[0] if now < self.floor[1] else -1)
+            self.floor = before if restored_to_us is None else restored_to_us, now + 60
         self.sums.clear()
         self.cursor = None
 

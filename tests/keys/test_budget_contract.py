@@ -503,6 +503,19 @@ async def test_what_was_read_before_all_was_forgotten_is_passed_over(
     assert await one.cursor() == 7, "in the end the ledger is right, whatever became of it"
 
 
+async def test_a_restored_ledger_is_read_at_once(one: BudgetStore, other: BudgetStore) -> None:
+    """Its sums are older than what was absorbed of the lost one; older than itself, they are still passed over."""
+    await seeded(one, KEY, as_of_us=110)
+    await one.forget_sums()
+    await seeded(one, KEY, as_of_us=110)
+    await one.forget_sums(restored_to_us=90)
+    await seeded(other, KEY, spent=0, as_of_us=89)
+    assert await one.reserve(hold("y", KEY, nusd=1)) == Unseeded((KEY,))
+    await seeded(other, KEY, spent=7, as_of_us=90)
+    assert await one.cursor() == 90
+    assert granted(await one.reserve(hold("y", KEY, nusd=1)))
+
+
 async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
     gate = LimitCounter("key_r", rpm=1)
     assert granted(await one.reserve(hold("x", gate)))

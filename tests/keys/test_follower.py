@@ -95,6 +95,7 @@ class Store:
     at_us: int | None = None
     away: bool = False
     forgotten: int = 0
+    restored_to_us: int | None = None
     released: list[str] = field(default_factory=list)
 
     async def cursor(self) -> int | None:
@@ -122,11 +123,12 @@ class Store:
         self.at_us = until_us
         return True
 
-    async def forget_sums(self) -> None:
+    async def forget_sums(self, restored_to_us: int | None = None) -> None:
         await self._turn()
         self.counters.clear()
         self.at_us = None
         self.forgotten += 1
+        self.restored_to_us = restored_to_us
 
     async def overdue(self, older_than_s: float) -> list[str]:
         assert older_than_s in (follower.OVERDUE_S, 0.0)
@@ -325,7 +327,7 @@ async def test_a_ledger_that_was_put_back_is_read_anew(one: Follower, store: Sto
     ledger.entries = ledger.entries[:1]
     ledger.now_us = START_US
     await one.follow()
-    assert (store.at_us, store.forgotten) == (None, 1)
+    assert (store.at_us, store.forgotten, store.restored_to_us) == (None, 1, START_US)
     await one.seed([LimitCounter("key")])
     assert store.counters["key"].spent == 1
 

@@ -263,10 +263,11 @@ call("HSET", LIFE, "cursor", whole(question[2]))
 return answer("done", 1)
 """)
 
+# {µs or false: the time of a ledger that was restored}
 FORGET_SUMS = script("""
 call("UNLINK", SUMS)
 if life[3] then
-  local floor = math.max(tonumber(life[3]), floor_now())
+  local floor = question[1] or math.max(tonumber(life[3]), floor_now())
   call("HDEL", LIFE, "cursor")
   call("HSET", LIFE, "floor", whole(floor), "floor_until", whole(now + 60000000))
 end

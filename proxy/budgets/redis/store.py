@@ -168,9 +168,9 @@ class RedisBudgets:
         _, absorbed = await self._call(scripts.ABSORB, (after_us, until_us, rows))
         return bool(absorbed)
 
-    async def forget_sums(self) -> None:
+    async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """See BudgetStore."""
-        await self._call(scripts.FORGET_SUMS)
+        await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""

@@ -169,9 +169,9 @@ class SqliteBudgets:
         """See BudgetStore."""
         return await self._transaction(self._tables.absorb, after_us, changes, until_us)
 
-    async def forget_sums(self) -> None:
+    async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """See BudgetStore."""
-        await self._transaction(self._tables.forget_sums)
+        await self._transaction(self._tables.forget_sums, restored_to_us)
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""

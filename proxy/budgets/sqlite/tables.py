@@ -340,15 +340,16 @@ class BudgetTables:
         return added
 
     def _floor_us(self) -> int:
-        """The cursor before `forget_sums`, for FLOOR_S: an older spend total may lack exchanges released before it."""
+        """The least time of a spend total for FLOOR_S after `forget_sums`: an older one may lack released exchanges."""
         floor_us, until = self._file.execute("SELECT floor_us, floor_until FROM life").fetchone()
         return floor_us if self._unix_time() < until else -1
 
-    def forget_sums(self) -> None:
+    def forget_sums(self, restored_to_us: int | None) -> None:
         """See BudgetStore."""
         cursor = self.cursor()
         if cursor is not None:
-            floor = max(cursor, self._floor_us()), self._unix_time() + FLOOR_S
+            floor_us = max(cursor, self._floor_us()) if restored_to_us is None else restored_to_us
+            floor = floor_us, self._unix_time() + FLOOR_S
             self._file.execute("UPDATE life SET cursor = NULL, floor_us = ?, floor_until = ?", floor)
         # Counters with reservations or rate counts stay; others are inserted again when needed.
         self._file.execute("DELETE FROM gates WHERE open + closed = 0 AND counted IS NULL")
