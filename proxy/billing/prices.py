@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -285,15 +285,24 @@ def pinned(text: Mapping[str, Any]) -> Price:
 
 
 class PriceBook:
-    """The built-in list prices of known providers, from the installed `genai-prices` package."""
+    """The built-in list prices of known providers, from the installed `genai-prices` package.
+
+    The first look-up loads the book, which takes a good part of a second: a server calls `load` before it listens.
+    """
 
     def __init__(self) -> None:
-        """Load the book. That takes a good part of a second: create one, and only where prices are needed."""
+        self.version = f"genai-prices-{version('genai-prices')}"
+        self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
+
+    def load(self) -> None:
+        """Load it now."""
+        _ = self._providers
+
+    @cached_property
+    def _providers(self) -> Sequence[Provider]:
         from genai_prices.data import providers
 
-        self.version = f"genai-prices-{version('genai-prices')}"
-        self._providers: Sequence[Provider] = providers
-        self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
+        return providers
 
     def price(self, *, provider: str, base_url: str, model: str, at: float) -> Price | None:
         """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it.

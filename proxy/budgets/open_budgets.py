@@ -8,40 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
-from redis.exceptions import RedisError
 from sqlalchemy import Engine
 
 from proxy.billing.reservation import CounterState
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
-from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.settings import Settings
-from proxy.storage.redis_client import RedisClient, open_redis
 
 
 def open_budgets(settings: Settings, node: str) -> BudgetStore:
     """The store, for `node`. It connects at its first call."""
     if settings.queue is None:
         return SqliteBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
-    return _RedisBudgets(open_redis(settings.queue.reveal()), node)
+    from proxy.budgets.redis.own_client import connected
 
-
-class _RedisBudgets(RedisBudgets):
-    """With its own connections, so that admission does not wait behind records."""
-
-    def __init__(self, redis: RedisClient, node: str) -> None:
-        super().__init__(redis, node=node)
-        self._own_client = redis
-
-    async def aclose(self) -> None:
-        """Close the connections, too. Never raises."""
-        await super().aclose()
-        with suppress(RedisError, OSError):
-            await self._own_client.aclose()
+    return connected(settings.queue.reveal(), node)
 
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:

@@ -18,7 +18,6 @@ from proxy.billing.entries import COUNTS, EntryKind, usage_of
 from proxy.billing.money import usd_text
 from proxy.reports.export import ExportedEntry
 from proxy.settings.sinks import CustomerSource, SinkSettings
-from proxy.sinks.posting import PostResult
 
 _S = TypeVar("_S", bound=SinkSettings)
 
@@ -40,6 +39,22 @@ class Request(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     headers: Mapping[str, str]
+
+
+class PostResult(msgspec.Struct, frozen=True):
+    """The outcome of one POST."""
+
+    status: int | None
+    """None without an answer"""
+    why: str
+    """`HTTP 503`, or the class of the network error"""
+    body: bytes = b""
+    retry_after_s: float | None = None
+
+    @property
+    def arrived(self) -> bool:
+        """True for any 2xx."""
+        return self.status is not None and 200 <= self.status < 300
 
 
 class SinkFormat(Protocol):

@@ -3,48 +3,23 @@
 Invariants:
 - A request has a timeout, follows no redirect, and reads at most ANSWER_BYTES_MAX of the answer.
 - The text of a failure contains neither the URL nor anything from the answer.
-
-Headers of a signed request:
-
-    X-Tokenweir-Id         id of the event; the same for every attempt
-    X-Tokenweir-Timestamp  Unix seconds of this attempt
-    X-Tokenweir-Signature  v1=hex(HMAC-SHA256(secret, timestamp + "." + body))
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 import aiohttp
-import msgspec
 
 from proxy import __version__
-from proxy.foundation.secret import Secret
+from proxy.sinks.format import PostResult
 
 # Enough for Lago's error report on a batch of a hundred events.
 ANSWER_BYTES_MAX = 256 * 1024
 # Upper bound for a server's `Retry-After`.
 RETRY_AFTER_S_MAX = 3_600.0
-
-
-class PostResult(msgspec.Struct, frozen=True):
-    """The outcome of one POST."""
-
-    status: int | None
-    """None without an answer"""
-    why: str
-    """`HTTP 503`, or the class of the network error"""
-    body: bytes = b""
-    retry_after_s: float | None = None
-
-    @property
-    def arrived(self) -> bool:
-        """True for any 2xx."""
-        return self.status is not None and 200 <= self.status < 300
 
 
 def open_session(answer_s: float) -> aiohttp.ClientSession:
@@ -75,22 +50,6 @@ async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
         if len(content) >= ANSWER_BYTES_MAX:
             break
     return bytes(content[:ANSWER_BYTES_MAX])
-
-
-def signed(secret: Secret, event_id: str, body: bytes, unix_s: float) -> dict[str, str]:
-    """The headers of a signed request."""
-    timestamp = str(int(unix_s))
-    return {
-        "X-Tokenweir-Id": event_id,
-        "X-Tokenweir-Timestamp": timestamp,
-        "X-Tokenweir-Signature": signature(secret, timestamp, body),
-    }
-
-
-def signature(secret: Secret, timestamp: str, body: bytes) -> str:
-    """The value of X-Tokenweir-Signature."""
-    mac = hmac.new(secret.reveal().encode(), timestamp.encode() + b"." + body, hashlib.sha256)
-    return f"v1={mac.hexdigest()}"
 
 
 def retry_after_s(text: str | None, unix_s: float) -> float | None:

@@ -23,9 +23,9 @@ from proxy.ledger.accounts.owners import owners_of
 from proxy.reports.export import ExportedEntry
 from proxy.settings.sinks import SinkSettings
 from proxy.sinks import progress
-from proxy.sinks.format import Event, Unsendable
+from proxy.sinks.format import Event, PostResult, Unsendable
 from proxy.sinks.kinds import format_of
-from proxy.sinks.posting import PostResult, open_session, post
+from proxy.sinks.posting import open_session, post
 from proxy.sinks.progress import Settled, Sink, SinkStatus
 from proxy.storage.executor import InThread
 

@@ -21,7 +21,6 @@ from time import monotonic, sleep
 from typing import Any
 
 import msgspec
-import psycopg
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, func, select
 
 from proxy.storage.postgres import is_postgres, open_postgres, primary_message, refused_by_row
@@ -130,8 +129,7 @@ def _mapped() -> Iterator[None]:
 def _message(error: exc.DBAPIError) -> str:
     """The driver's message, without the statement and its parameters."""
     cause = error.orig
-    message = primary_message(cause) if isinstance(cause, psycopg.Error) else str(cause)
-    return f"{type(cause).__name__}: {message}"
+    return f"{type(cause).__name__}: {primary_message(cause)}"
 
 
 def _json_text(value: Any) -> str:

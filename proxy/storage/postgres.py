@@ -3,7 +3,7 @@
 Invariants: each session sets UTF-8, UTC, durable commits and timeouts at its start, whatever the server's settings
 are; no error message contains a password.
 
-Works on versions 14 and later, directly and behind a pooler.
+Works on versions 14 and later, directly and behind a pooler. The driver is loaded by the first URL of Postgres.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import Engine, create_engine, event
 
 # Defaults that the URL may override. They detect a dead server in seconds, also when its machine is gone and no
@@ -82,9 +80,10 @@ def refused_by_row(sqlstate: str) -> bool:
     return sqlstate[:2] in _ROW_CLASSES
 
 
-def primary_message(error: psycopg.Error) -> str:
-    """The server's message, without DETAIL and CONTEXT: they may quote a row."""
-    return error.diag.message_primary or str(error)
+def primary_message(error: BaseException | None) -> str:
+    """The server's message, without DETAIL and CONTEXT: they may quote a row. Of another driver's error: all of it."""
+    diagnosis = getattr(error, "diag", None)
+    return getattr(diagnosis, "message_primary", None) or str(error)
 
 
 def require_suitable(connection: Any) -> None:
@@ -104,6 +103,9 @@ def _parsed(url: str) -> dict[str, Any]:
 
     A password with an unescaped "@" or "/" would be parsed as a host, a port or a database, and errors would show it.
     """
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
     after = re.split("[@/]", url.partition("://")[2], maxsplit=1)
     stray = "@" in after[-1].partition("?")[0]
     try:
@@ -120,6 +122,8 @@ def _parsed(url: str) -> dict[str, Any]:
 
 def _connected(conninfo: dict[str, Any], parameters: dict[str, Any]) -> object:
     """A session with the settings above."""
+    import psycopg
+
     try:
         connection = psycopg.connect(**{**parameters, **conninfo}, autocommit=True)
     except psycopg.ProgrammingError as error:  # an unknown option in the URL; ProgrammingError means a refused row

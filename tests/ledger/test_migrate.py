@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import Column, Engine, MetaData, Table, insert, inspect, select
 
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.ledger.schema.migrate import NewerDatabaseError, _config, check, migrate
+from proxy.ledger.schema.migrate import NewerDatabaseError, _config, _revisions, check, migrate
 from proxy.ledger.schema.tables import api_keys, balances, dead_letters, ledger_clock, ledger_entries
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
 from proxy.storage.postgres import UnsuitableDatabaseError
@@ -118,6 +119,12 @@ def as_of_0001(table: Table) -> Table:
     """A table that 0002 has changed, as it was."""
     kept = [Column(c.name, c.type) for c in table.columns if c.name not in NEW_COLUMNS]
     return Table(table.name, MetaData(), *kept)
+
+
+def test_the_files_are_named_by_their_revisions() -> None:
+    """Whether an upgrade is due is told from the names, without Alembic."""
+    scripts = ScriptDirectory.from_config(_config())
+    assert _revisions() == [script.revision for script in reversed(list(scripts.walk_revisions()))]
 
 
 def upgrade_to(engine: Engine, revision: str) -> None:

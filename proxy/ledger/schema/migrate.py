@@ -1,24 +1,25 @@
 """Upgrades of the database to the schema of this version.
 
 Invariant: an upgrade is one transaction that takes the write lock first, so processes may start it concurrently.
+Alembic is loaded only for an upgrade: most starts and commands find the newest revision.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import Connection, Engine, column, inspect, select, table
 
 import migrations
 from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
 from proxy.storage.database import Lock, hold, is_shared, open_engine, reading, writing
 from proxy.storage.postgres import require_suitable
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 # On Postgres: processes wait for a running upgrade without limit, but the upgrade waits for table locks no longer than
 # any writer does: its waiting lock request would block later readers.
@@ -49,6 +50,9 @@ def migrate(url: str) -> None:
 
 def check(url: str) -> list[str]:
     """The differences between the database and the schema of this version; none after `migrate`."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
@@ -76,11 +80,21 @@ def _key_differences(connection: Connection) -> list[str]:
     ]
 
 
-def _scripts() -> ScriptDirectory:
-    return ScriptDirectory.from_config(_config())
+def _revisions() -> list[str]:
+    """The revisions of this version, oldest first: the numbers at the beginning of their files' names."""
+    return sorted(file.name.partition("_")[0] for file in Path(migrations.__path__[0], "versions").glob("[0-9]*.py"))
+
+
+def _revision(connection: Connection) -> str | None:
+    """The revision of the database; None: it is empty."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
 
 
 def _config() -> Config:
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", migrations.__path__[0].replace("%", "%%"))
     return config
@@ -88,16 +102,17 @@ def _config() -> Config:
 
 def is_newest(connection: Connection) -> bool:
     """Whether there is nothing to upgrade; False for an empty database. Raises NewerDatabaseError."""
-    scripts = _scripts()
-    revision = MigrationContext.configure(connection).get_current_revision()
-    if revision is not None and revision not in {script.revision for script in scripts.walk_revisions()}:
+    revision, known = _revision(connection), _revisions()
+    if revision is not None and revision not in known:
         raise NewerDatabaseError(
             f"the ledger is at revision {revision}, which is unknown to this version: use a newer version of tokenweir"
         )
-    return revision == scripts.get_current_head()
+    return revision == known[-1]
 
 
 def _upgrade(engine: Engine) -> None:
+    from alembic import command
+
     config = _config()
     with writing(engine) as connection:
         if is_shared(connection):

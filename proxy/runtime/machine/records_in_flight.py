@@ -3,9 +3,13 @@ ledger, so that a record that is settled meanwhile is found there."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from proxy.reconciliation.integrity import RecordsInFlight
-from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from proxy.runtime.machine.queue import Queue
 
 
 async def records_in_flight(queue: Queue) -> RecordsInFlight:
@@ -18,6 +22,8 @@ async def records_in_flight(queue: Queue) -> RecordsInFlight:
 
 async def read_records_in_flight(settings: Settings) -> RecordsInFlight:
     """The same, over its own connection. Raises QueueUnavailable."""
+    from proxy.runtime.machine.queue import Queue
+
     queue = Queue(settings)
     try:
         return await records_in_flight(queue)

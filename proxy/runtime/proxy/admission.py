@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
@@ -28,15 +29,16 @@ from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
 from proxy.journal.journal import Journal
 from proxy.keys.claims_local import LocalClaims
-from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
 from proxy.runtime.machine.data_folder import key_pepper
-from proxy.runtime.machine.queue import Queue
 from proxy.settings import Settings
 from proxy.sinks.alert_webhook import Webhook
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from proxy.runtime.machine.queue import Queue
 
 _log = logging.getLogger(__name__)
 
@@ -167,5 +169,7 @@ def _records(journal: Journal) -> Iterator[UsageRecord]:
 def _open_claims(settings: Settings, queue: Queue | None) -> ClaimStore:
     retention_s = settings.idempotency.retention_s
     if queue is not None:
+        from proxy.keys.claims_redis import RedisClaims
+
         return RedisClaims(queue.redis, retention_s=retention_s)
     return LocalClaims(settings.data_dir / "claims.db", retention_s=retention_s, unix_time=time.time)

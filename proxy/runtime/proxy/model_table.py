@@ -14,6 +14,14 @@ from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSett
 from proxy.settings import route as find_model
 
 
+def needs_price_book(settings: Settings) -> bool:
+    """True if a price or a cost of any model is looked up in the built-in book."""
+    return any(
+        model.price is None or any(target.cost is None for target in model.providers)
+        for model in settings.models.values()
+    )
+
+
 def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | None]:
     """The built-in book at the present time, for `settings.require_prices`."""
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from proxy.billing.record import Opened
 from proxy.billing.settlement import entry
@@ -31,11 +32,13 @@ from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.runtime.machine.data_folder import DataFolder
-from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import Settings
 from proxy.storage.executor import InThread
 from proxy.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from proxy.runtime.machine.queue import Queue
 
 # A few renewals may be lost before the node counts as dead.
 RENEWALS_PER_LEASE = 10

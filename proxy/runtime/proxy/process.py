@@ -27,13 +27,12 @@ from proxy.metering.dialects import DIALECTS
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import open_ledger
-from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.admission import AdmissionService
 from proxy.runtime.proxy.console import Console
 from proxy.runtime.proxy.estimator_file import EstimatorFile
-from proxy.runtime.proxy.model_table import model_table, price_lookup
+from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
 from proxy.runtime.proxy.node import Node
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
@@ -103,6 +102,8 @@ class Proxy:
     # -- the parts, in their order
 
     async def _open_telemetry(self, started: AsyncExitStack) -> None:
+        if needs_price_book(self.settings):
+            self._book.load()
         require_prices(self.settings, price_lookup(self._book))
         self._tokenizers = Tokenizers(self.settings.models.values())
         limits = self.settings.metrics
@@ -117,7 +118,11 @@ class Proxy:
         self._learned = EstimatorFile(self._folder.estimator)
 
     async def _open_queue(self, started: AsyncExitStack) -> None:
-        self._queue = await started.enter_async_context(open_queue(self.settings)) if self.settings.queue else None
+        self._queue = None
+        if self.settings.queue is not None:
+            from proxy.runtime.machine.queue import open_queue
+
+            self._queue = await started.enter_async_context(open_queue(self.settings))
 
     async def _open_ledger(self, started: AsyncExitStack) -> None:
         self._store, self._in_thread = await started.enter_async_context(open_ledger(self.settings))

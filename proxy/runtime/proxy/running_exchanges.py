@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from proxy.console.api.live import RunningSnapshot
@@ -10,8 +12,10 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.journal.frames import decode_opened
 from proxy.metering.estimator.estimate import Estimator
-from proxy.runtime.machine.queue import Queue
 from proxy.runtime.proxy.peer_processes import PeerProcesses
+
+if TYPE_CHECKING:
+    from proxy.runtime.machine.queue import Queue
 
 LIVE, KEY_OF = "live", "key-of"
 """requests between peers: the running exchanges; the key of the exchange whose id follows"""

@@ -9,9 +9,8 @@ import msgspec
 
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
-from proxy.sinks.format import Event, MeterFormat, Request, SinkKind, json_object
+from proxy.sinks.format import Event, MeterFormat, PostResult, Request, SinkKind, json_object
 from proxy.sinks.lago.settings import LagoSettings
-from proxy.sinks.posting import PostResult
 
 
 class LagoFormat(MeterFormat[LagoSettings]):

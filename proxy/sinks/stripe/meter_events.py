@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 from proxy.billing.entries import EntryKind
 from proxy.reports.export import ExportedEntry
 from proxy.reports.focus import booked_at
-from proxy.sinks.format import BaseFormat, Event, Request, SinkKind, Unsendable, counts_of, json_object
-from proxy.sinks.posting import PostResult
+from proxy.sinks.format import BaseFormat, Event, PostResult, Request, SinkKind, Unsendable, counts_of, json_object
 from proxy.sinks.stripe.settings import MeteredQuantity, StripeSettings
 
 

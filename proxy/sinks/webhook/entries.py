@@ -10,7 +10,7 @@ from proxy.foundation.times import iso_utc
 from proxy.reports.entry_reader import entry_json
 from proxy.reports.export import ExportedEntry
 from proxy.sinks.format import BaseFormat, Event, Request, SinkKind
-from proxy.sinks.posting import signed
+from proxy.sinks.signing import signed
 from proxy.sinks.webhook.settings import WebhookSettings
 
 TYPE = "ledger.entry"

@@ -1,0 +1,29 @@
+"""The Redis store of one process. Invariant: it has its own connections, so that admission does not wait behind
+records."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from redis.exceptions import RedisError
+
+from proxy.budgets.redis.store import RedisBudgets
+from proxy.budgets.store import BudgetStore
+from proxy.storage.redis_client import RedisClient, open_redis
+
+
+def connected(url: str, node: str) -> BudgetStore:
+    """The store for `node` on the server at `url`. It connects at its first call."""
+    return _Connected(open_redis(url), node)
+
+
+class _Connected(RedisBudgets):
+    def __init__(self, redis: RedisClient, node: str) -> None:
+        super().__init__(redis, node=node)
+        self._own_client = redis
+
+    async def aclose(self) -> None:
+        """Close the connections, too. Never raises."""
+        await super().aclose()
+        with suppress(RedisError, OSError):
+            await self._own_client.aclose()
