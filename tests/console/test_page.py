@@ -327,8 +327,8 @@ def test_money_never_looks_like_nothing(usd: str, brief: str, exact: str, words:
 
 @pytest.fixture(scope="module")
 def words(browser: Browser) -> Iterator[Callable[[str], list[str]]]:
-    """words.js, asked in the browser."""
-    module = (FOLDER / "words.js").read_text().partition("\n\nconst")[2]
+    """formatting.js, asked in the browser."""
+    module = (FOLDER / "formatting.js").read_text().partition("\n\nconst")[2]
     tab = browser.new_page()
     tab.add_script_tag(
         content=f"const{module}; window.said = (usd) => [brief(nusd(usd)), exact(nusd(usd))]", type="module"

@@ -2,7 +2,7 @@
 
 import { ask, everyAccount, everyKey } from "./api.js";
 import { el, empty, failure, loading, rowOf, say, table } from "./dom.js";
-import { many, mark, moment, RESULTS } from "./words.js";
+import { many, mark, moment, RESULTS } from "./formatting.js";
 
 export const title = "Audit";
 export const operator = true;

@@ -2,7 +2,7 @@
 
 import { ask, pause } from "./api.js";
 import { el, empty, failure, loading } from "./dom.js";
-import { count, many, moment, money, nusd, percent } from "./words.js";
+import { count, many, moment, money, nusd, percent } from "./formatting.js";
 
 export const title = "Budgets";
 

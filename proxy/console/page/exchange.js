@@ -3,7 +3,7 @@
 import { ask, askUnfinished, pause } from "./api.js";
 import { el, loading, pairs, svg, table } from "./dom.js";
 import { runningDetails } from "./live.js";
-import { count, exact, many, mark, moment, money, nusd, OUTCOMES, percent, SOURCES, span } from "./words.js";
+import { count, exact, many, mark, moment, money, nusd, OUTCOMES, percent, SOURCES, span } from "./formatting.js";
 
 export const title = "Exchange";
 

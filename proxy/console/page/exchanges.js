@@ -2,7 +2,7 @@
 
 import { ask, everyKey } from "./api.js";
 import { el, empty, failure, loading, rowOf, say, table } from "./dom.js";
-import { count, many, mark, moment, money, OUTCOMES, SOURCES, span } from "./words.js";
+import { count, many, mark, moment, money, OUTCOMES, SOURCES, span } from "./formatting.js";
 
 export const title = "Exchanges";
 

@@ -2,8 +2,8 @@
 
 import { ask, everyAccount, everyKey, post, projectName } from "./api.js";
 import { confirmed, el, empty, loading, overlay, pairs, say, table } from "./dom.js";
-import { creditForm, keyForm, limits, takesCredit } from "./levels.js";
-import { count, date, many, money } from "./words.js";
+import { creditForm, keyForm, limits, takesCredit } from "./limit_forms.js";
+import { count, date, many, money } from "./formatting.js";
 
 export const title = "Keys";
 

@@ -2,7 +2,7 @@
 
 import { events, pause } from "./api.js";
 import { el, empty, failure, loading, pairs, rowOf, table, tile } from "./dom.js";
-import { count, many, mark, moment, money, span, SOURCES } from "./words.js";
+import { count, many, mark, moment, money, span, SOURCES } from "./formatting.js";
 
 export const title = "Live";
 

@@ -2,8 +2,8 @@
 
 import { everyAccount, post } from "./api.js";
 import { confirmed, el, loading, say, table } from "./dom.js";
-import { accountForm, creditForm, limits, takesCredit } from "./levels.js";
-import { many, money } from "./words.js";
+import { accountForm, creditForm, limits, takesCredit } from "./limit_forms.js";
+import { many, money } from "./formatting.js";
 
 export const title = "Projects";
 export const operator = true;

@@ -3,7 +3,7 @@
 import { buckets, everyAccount, everyKey, projectName } from "./api.js";
 import { bars } from "./chart.js";
 import { el, empty, failure, loading, table, tile } from "./dom.js";
-import { brief, count, day, many, money, nusd, percent, shortDay } from "./words.js";
+import { brief, count, day, many, money, nusd, percent, shortDay } from "./formatting.js";
 
 export const title = "Spend";
 

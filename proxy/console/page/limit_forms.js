@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { el } from "./dom.js";
 import { openForm } from "./form.js";
-import { count, money, nusd } from "./words.js";
+import { count, money, nusd } from "./formatting.js";
 
 const WINDOWS = { "": "lifetime", "1d": "1 day (rolling)", "7d": "7 days (rolling)", "30d": "30 days (rolling)", calendar_month: "calendar month (UTC)" };
 const LIFETIMES = { "30d": "in 30 days", "90d": "in 90 days", "365d": "in one year", never: "never" };
