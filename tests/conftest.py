@@ -7,6 +7,7 @@ pip does not install has the mark `external`. So `make test-fast` is what has ne
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -68,6 +69,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with no_processes():
         return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end: the collector need not look at it again and again while tests run. What a
+    test makes, it looks at as ever."""
+    gc.collect()
+    gc.freeze()
 
 
 class Promised:
