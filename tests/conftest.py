@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.examples import load_profile
-from tests.support.ledgers import kept_on_postgres, kept_on_sqlite, migrated
+from tests.support.ledgers import kept_engines, kept_on_postgres, kept_on_sqlite, migrated
 from tests.support.postgres import postgres, postgres_cluster
 from tests.support.processes import no_processes
 from tests.support.provider import ScriptedProvider, provider, provider_process
@@ -24,6 +24,7 @@ from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
 __all__ = [
+    "kept_engines",
     "kept_on_postgres",
     "kept_on_sqlite",
     "migrated",
