@@ -19,6 +19,7 @@ from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.storage.redis_client import open_redis
+from tests.keys.stores import warm
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
 NODES = 4
@@ -61,12 +62,11 @@ async def all_is_counted(store: BudgetStore, rounds: int) -> None:
 async def nodes(redis_url: str, prefix: str) -> AsyncIterator[list[BudgetStore]]:
     """Each with connections of its own."""
     clients = [open_redis(redis_url) for _ in range(NODES)]
-    stores: list[BudgetStore] = [
-        RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)
-    ]
+    stores = [RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)]
     for store in stores:
         await store.announce(lambda: OwnHolds((), (), ()))
-    yield stores
+    await warm(stores[0])
+    yield list(stores)
     for client in clients:
         await client.aclose()
 

@@ -21,6 +21,7 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
 from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 from proxy.storage.redis_client import open_redis
+from tests.keys.stores import warm
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
 from tests.support.valkey import Valkey
@@ -45,9 +46,9 @@ async def seed(store: RedisBudgets | SqliteBudgets, spent: int = 0) -> None:
 
 
 async def begin(store: RedisBudgets) -> None:
-    """Seeded; and the wait for the nodes that might hold something in a new store is over."""
+    """Seeded, and warm: nobody holds anything in a new store."""
     await seed(store)
-    await store._redis.hset(store._key("life"), "warm", 0)
+    await warm(store)
 
 
 @pytest.fixture
