@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +19,7 @@ from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.storage.redis_client import open_redis
 from tests.keys.stores import warm
+from tests.support.processes import CLEAN
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
 NODES = 4
@@ -121,8 +121,7 @@ def _join(barrier: Barrier) -> None:
 @pytest.fixture
 def processes() -> Iterator[Pool]:
     """Started anew, as servers are."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(NODES, _join, (context.Barrier(NODES),)) as pool:
+    with CLEAN.Pool(NODES, _join, (CLEAN.Barrier(NODES),)) as pool:
         yield pool
         pool.close()
         pool.join()

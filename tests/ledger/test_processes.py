@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -20,13 +19,10 @@ from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine
 from tests.ledger.making import a_store, assert_sums, batch_of, count, stored
+from tests.support.processes import CLEAN
 
 pytestmark = pytest.mark.process
 
-# Children start clean: no thread, no connection and no event loop of the tests. They are copies of one process that has
-# imported what they need and nothing else: to import that takes longer than most of what they do.
-CLEAN = multiprocessing.get_context("forkserver")
-CLEAN.set_forkserver_preload([__name__])
 JOIN_S_MAX = 40
 
 BATCHES, BATCH = 20, 10
