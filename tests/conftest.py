@@ -7,6 +7,7 @@ pip does not install has the mark `external`. So `make test-fast` is what has ne
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.examples import load_profile
-from tests.support.ledgers import kept_on_postgres, kept_on_sqlite, migrated
+from tests.support.ledgers import kept_engines, kept_on_postgres, kept_on_sqlite, migrated
 from tests.support.postgres import postgres, postgres_cluster
 from tests.support.processes import no_processes
 from tests.support.provider import ScriptedProvider, provider, provider_process
@@ -23,6 +24,7 @@ from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
 __all__ = [
+    "kept_engines",
     "kept_on_postgres",
     "kept_on_sqlite",
     "migrated",
@@ -68,6 +70,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with no_processes():
         return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end: the collector need not look at it again and again while tests run. What a
+    test makes, it looks at as ever."""
+    gc.collect()
+    gc.freeze()
 
 
 class Promised:

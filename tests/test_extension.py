@@ -187,7 +187,8 @@ def test_an_exchange_is_billed_and_pushed(extended: Path, tmp_path: Path) -> Non
         )
         running.environment |= {"PYTHONPATH": str(extended), "HOOK": "toy-key"}
         try:
-            key = running.start().key()
+            made = running.start().command("keys", "create", "--alias", "test")  # of the extended program
+            key = json.loads(made.stdout)["key"]
             request = Request(
                 f"{running.url}/toys/talk",
                 json.dumps({"model": "bear", "text": "hello"}).encode(),

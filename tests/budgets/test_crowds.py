@@ -39,7 +39,7 @@ def new_keys(limited: Limited, count: int) -> dict[str, str]:
     """Key ids → secrets, each with a budget that fits ten; made at once, not by a command for each."""
     engine = open_engine(limited.tokenweir.ledger_url)
     store = KeyStore(engine, clock=time.time)
-    pepper = bytes.fromhex(limited.tokenweir.command("keys", "pepper").stdout.strip())
+    pepper = bytes.fromhex(limited.tokenweir.said("keys", "pepper").strip())
     made: dict[str, str] = {}
     for number in range(count):
         secret = new_secret().reveal()

@@ -23,6 +23,7 @@ from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.settling.store import LedgerStore
 from proxy.storage.redis_client import open_redis
+from tests.keys.stores import warm
 from tests.ledger.making import a_store, an_entry, arriving
 from tests.support.ledgers import engine, ledger_url, store
 
@@ -71,6 +72,8 @@ async def budgets(
             made.append(RedisBudgets(clients[-1], node=f"node-{number}", prefix=prefix))
     for one in made:
         await one.announce(lambda: _NOTHING)
+    if isinstance(made[0], RedisBudgets):
+        await warm(made[0])
     yield made
     for one in (*made, *clients):
         await one.aclose()

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.demo.script import Shape
 from tests.crash.chaos import gauges
-from tests.crash.stage import Stage, until
+from tests.crash.stage import Stage, quick_key, until
 from tests.support import sse
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
@@ -24,8 +24,8 @@ SHORT = Shape("openai", tokens=12, pace_ms=5)
 
 @pytest.fixture
 def fleet(tokenweir: Callable[..., Tokenweir]) -> Tokenweir:
-    """Three processes."""
-    return tokenweir(options=("--workers", str(WORKERS)), shutdown_grace_s=1.0)
+    """Three processes, not started yet."""
+    return tokenweir(options=("--workers", str(WORKERS)), shutdown_grace_s=1.0, start=False)
 
 
 def members(fleet: Tokenweir) -> list[psutil.Process]:
@@ -46,7 +46,8 @@ def open_journals(fleet: Tokenweir) -> set[str]:
 
 
 async def test_one_port_many_processes_one_ledger(fleet: Tokenweir, provider: ScriptedProvider) -> None:
-    key = fleet.key()
+    key = quick_key(fleet)
+    fleet.start()
     names = [provider.script(f"fleet-{number}", SHORT) for number in range(24)]
     async with Stage(fleet, key) as stage:
         for name in names:
@@ -67,7 +68,9 @@ async def test_one_port_many_processes_one_ledger(fleet: Tokenweir, provider: Sc
 
 
 async def test_one_that_dies_comes_back_and_nothing_is_lost(fleet: Tokenweir, provider: ScriptedProvider) -> None:
-    key = fleet.key()
+    """And then: none outlives its parent."""
+    key = quick_key(fleet)
+    fleet.start()
     names = [provider.script(f"dying-{number}", Shape("openai", tokens=400, pace_ms=10)) for number in range(12)]
     async with Stage(fleet, key) as stage:
         streams = [await stage.begin(name) for name in names]
@@ -84,9 +87,6 @@ async def test_one_that_dies_comes_back_and_nothing_is_lost(fleet: Tokenweir, pr
     for name, body in zip(names, bodies, strict=True):
         assert by_model[name]["outcome"] == ("served" if sse.done(body) else "crashed")
         assert by_model[name]["events"] >= len(sse.events(body))
-
-
-async def test_none_outlives_its_parent(fleet: Tokenweir) -> None:
     children = members(fleet)
     assert len(children) == WORKERS
     fleet.kill()
@@ -109,11 +109,9 @@ def test_a_first_start_that_fails_is_a_failure(tokenweir: Callable[..., Tokenwei
     child.stdout.close()
 
 
-async def test_fewer_workers_settle_what_the_others_left(
-    tokenweir: Callable[..., Tokenweir], provider: ScriptedProvider
-) -> None:
-    fleet = tokenweir(options=("--workers", "3"), shutdown_grace_s=1.0)
-    key = fleet.key()
+async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provider: ScriptedProvider) -> None:
+    key = quick_key(fleet)
+    fleet.start()
     names = [provider.script(f"left-{number}", Shape("openai", tokens=10_000, pace_ms=20)) for number in range(9)]
     async with Stage(fleet, key) as stage:
         for name in names:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import random
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +18,8 @@ from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, OwnHolds
 from proxy.storage.redis_client import open_redis
+from tests.keys.stores import warm
+from tests.support.processes import CLEAN
 
 AT_ONCE, FIT, NUSD = 1_000, 10, 97
 NODES = 4
@@ -61,12 +62,11 @@ async def all_is_counted(store: BudgetStore, rounds: int) -> None:
 async def nodes(redis_url: str, prefix: str) -> AsyncIterator[list[BudgetStore]]:
     """Each with connections of its own."""
     clients = [open_redis(redis_url) for _ in range(NODES)]
-    stores: list[BudgetStore] = [
-        RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)
-    ]
+    stores = [RedisBudgets(client, node=f"n{number}", prefix=prefix) for number, client in enumerate(clients)]
     for store in stores:
         await store.announce(lambda: OwnHolds((), (), ()))
-    yield stores
+    await warm(stores[0])
+    yield list(stores)
     for client in clients:
         await client.aclose()
 
@@ -121,8 +121,7 @@ def _join(barrier: Barrier) -> None:
 @pytest.fixture
 def processes() -> Iterator[Pool]:
     """Started anew, as servers are."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(NODES, _join, (context.Barrier(NODES),)) as pool:
+    with CLEAN.Pool(NODES, _join, (CLEAN.Barrier(NODES),)) as pool:
         yield pool
         pool.close()
         pool.join()

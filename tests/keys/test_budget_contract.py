@@ -20,6 +20,7 @@ from proxy.billing.reservation import (
     Unseeded,
     Verdict,
 )
+from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.store import BudgetStore, OwnHolds
 from tests.keys.stores import NOW, LocalStores, Stores
 
@@ -698,6 +699,13 @@ async def test_what_the_ledger_brings_while_it_announces_is_not_held_again(
 # -- losses
 
 
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For others to announce after a loss, on a file: where nobody is late."""
+    monkeypatch.setattr(budget_file, "WARM_S", 0.3)
+
+
+@pytest.mark.usefixtures("short_wait")
 async def test_after_a_loss_all_is_as_it_was_once_it_was_announced(
     stores: Stores, one: BudgetStore, other: BudgetStore
 ) -> None:
@@ -764,6 +772,7 @@ async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(store
         )
 
 
+@pytest.mark.usefixtures("short_wait")
 async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStore) -> None:
     await one.announce(owns)
     await stores.lose()
@@ -787,6 +796,7 @@ async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, 
     assert denied(await one.reserve(hold("z", KEY, nusd=1))).why is DenialReason.MONEY
 
 
+@pytest.mark.usefixtures("short_wait")
 async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
     """Whatever was lost when: once all is announced and absorbed, nothing is held."""
     gate = LimitCounter("key_m", parallel=1_000)

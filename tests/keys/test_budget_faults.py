@@ -21,6 +21,7 @@ from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
 from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 from proxy.storage.redis_client import open_redis
+from tests.keys.stores import warm
 from tests.support.faulty import FaultyPath
 from tests.support.net import free_port
 from tests.support.valkey import Valkey
@@ -42,6 +43,12 @@ async def seed(store: RedisBudgets | SqliteBudgets, spent: int = 0) -> None:
 
 
 # -- Redis
+
+
+async def begin(store: RedisBudgets) -> None:
+    """Seeded, and warm: nobody holds anything in a new store."""
+    await seed(store)
+    await warm(store)
 
 
 @pytest.fixture
@@ -70,7 +77,7 @@ async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
 ) -> None:
     one, other = connect(f"redis://127.0.0.1:{path.port}", "one"), connect(redis_url, "other")
     await one.announce(owns())
-    await seed(one)
+    await begin(one)
     assert isinstance(await one.reserve(hold("w")), Granted)
     path.lose_reply(b"EVALSHA")
     with pytest.raises(BudgetsUnavailable):
@@ -101,7 +108,7 @@ async def test_what_arrives_after_the_announcement_does_not_happen(
 ) -> None:
     one = connect(redis_url, "one")
     await one.announce(owns())
-    await seed(one)
+    await begin(one)
     await one.reserve(Hold("first", (), 0, 0))  # loads the script, which the delayed call names by its hash
     client: Any = one._redis
     late: list[tuple[Any, ...]] = []
@@ -126,7 +133,7 @@ async def test_what_was_on_its_way_while_it_announced_is_sent_again(connect: Ope
     """A refusal is an answer: it did not happen, so nothing happens twice."""
     one, twin = connect(redis_url, "one"), connect(redis_url, "one")
     await one.announce(owns())
-    await seed(one)
+    await begin(one)
     await twin.announce(owns())
     assert isinstance(await one.reserve(hold("x")), Granted)
     assert not await one.heartbeat()
@@ -156,7 +163,7 @@ async def test_scripts_that_the_server_forgot_are_told_again(connect: Open, valk
 async def test_a_reservation_is_one_round_trip(connect: Open, valkey: Valkey) -> None:
     one = connect(valkey.url, "one")
     await one.announce(owns())
-    await seed(one)
+    await begin(one)
     assert isinstance(await one.reserve(hold("first")), Granted)  # the server knows the script
     client = open_redis(valkey.url)
     try:
@@ -174,7 +181,7 @@ async def test_a_reservation_is_one_round_trip(connect: Open, valkey: Valkey) ->
 async def test_many_calls_at_once_need_few_connections(connect: Open, valkey: Valkey) -> None:
     one = connect(valkey.url, "one")
     await one.announce(owns())
-    await seed(one)
+    await begin(one)
     verdicts = await asyncio.gather(*[one.reserve(hold(f"x{number}", 1)) for number in range(500)])
     assert all(isinstance(verdict, Granted) for verdict in verdicts)
     assert int((await one._redis.info())["connected_clients"]) <= CALLS_AT_ONCE + 2
@@ -196,7 +203,7 @@ async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open
     one, other = connect(valkey.url, "one"), connect(valkey.url, "other")
     await one.announce(owns())
     await other.announce(owns())
-    await seed(one)
+    await begin(one)
     await one.reserve(hold("w", 1))
     kept = await snapshot(one._redis)
     assert isinstance(await one.reserve(hold("x", 999)), Granted)
@@ -230,7 +237,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 async def test_a_cluster_serves_too(connect: Open, cluster: Valkey) -> None:
     one = connect(f"redis+cluster://127.0.0.1:{cluster.port}", "one")
     await one.announce(owns())
-    await seed(one)
+    await begin(one)
     rated = LimitCounter("key_r", rpm=5, tpm=5)
     assert isinstance(await one.reserve(Hold("x", (KEY, rated), 10, 2)), Granted)
     await one.close([Hold("x", (KEY, rated), 7, 1)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import secrets
 import threading
 import time
@@ -32,6 +31,7 @@ from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine, reading, sqlite_url
+from tests.support.processes import CLEAN
 
 PEPPER = b"p" * 32
 NOW = 1_793_000_000.0
@@ -514,9 +514,8 @@ async def test_a_key_made_by_another_process_counts_at_once_and_its_revocation_w
     seen = Seen()
     keyring = Keyring(KeyStore(engine, clock=time.time), pepper=PEPPER, unix_time=time.time, observer=seen)
     secret = new_secret().reveal()
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    child = spawn.Process(target=_change, args=(file, theirs))
+    ours, theirs = CLEAN.Pipe()
+    child = CLEAN.Process(target=_change, args=(file, theirs))
     child.start()
 
     async def told(*order: str) -> None:

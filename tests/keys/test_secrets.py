@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 import stat
 import string
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.keys.secrets import BadPepperError, Secret, digest, hint, load_pepper, new_secret, parse
+from tests.support.processes import CLEAN
 
 
 def test_new_secrets_have_256_bits_and_the_form_that_is_parsed() -> None:
@@ -81,6 +81,6 @@ def test_an_empty_or_short_pepper_is_refused(tmp_path: Path, content: bytes) -> 
 
 @pytest.mark.process
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
+    with CLEAN.Pool(2) as pool:
         peppers = pool.map(load_pepper, [tmp_path / f"pepper{i // 8}" for i in range(64)], chunksize=1)
     assert all(peppers[i] == load_pepper(tmp_path / f"pepper{i // 8}") for i in range(64))

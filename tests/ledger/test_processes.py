@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -20,11 +19,10 @@ from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine
 from tests.ledger.making import a_store, assert_sums, batch_of, count, stored
+from tests.support.processes import CLEAN
 
 pytestmark = pytest.mark.process
 
-# Children start clean: no thread, no connection and no event loop of the tests.
-SPAWN = multiprocessing.get_context("spawn")
 JOIN_S_MAX = 40
 
 BATCHES, BATCH = 20, 10
@@ -58,7 +56,7 @@ def _migrate_together(url: str, all_are_up: Barrier) -> None:
 
 
 def _started(target: Callable[..., None], arguments: list[tuple[object, ...]]) -> list[BaseProcess]:
-    children: list[BaseProcess] = [SPAWN.Process(target=target, args=one) for one in arguments]
+    children: list[BaseProcess] = [CLEAN.Process(target=target, args=one) for one in arguments]
     for child in children:
         child.start()
     return children
@@ -82,7 +80,7 @@ def test_four_machines_settle_the_same_entries_at_once(postgres_ledger_url: str)
 
 def _settle_together(url: str, engine: Engine, *, settlers: int) -> None:
     """No deadlock, no duplicate, and whoever follows sees each entry once and in order, while they are at it."""
-    all_are_up = SPAWN.Barrier(settlers)
+    all_are_up = CLEAN.Barrier(settlers)
     children = _started(_settle_all, [(url, seed, all_are_up) for seed in range(settlers)])
     reader = EntryReader(engine, EntryFilter())
     followed: list[str] = []
@@ -98,7 +96,7 @@ def _settle_together(url: str, engine: Engine, *, settlers: int) -> None:
 
 
 def test_two_migrate_at_once(database_url: str) -> None:
-    all_are_up = SPAWN.Barrier(2)
+    all_are_up = CLEAN.Barrier(2)
     _join(_started(_migrate_together, [(database_url, all_are_up)] * 2))
     assert check(database_url) == []
 
@@ -127,7 +125,7 @@ def _settled_count(engine: Engine) -> int:
 
 def _killed_while_settling(url: str, delay_s: float) -> int:
     """The number of the last batch that a child, killed `delay_s` after its fifth, said was settled."""
-    ours, theirs = SPAWN.Pipe(duplex=False)
+    ours, theirs = CLEAN.Pipe(duplex=False)
     (child,) = _started(_settle_for_ever, [(url, theirs)])
     theirs.close()
     while (last := ours.recv()) < 5:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 from sqlalchemy import Engine
@@ -38,22 +39,26 @@ def kept_on_sqlite(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
+@pytest.fixture(scope="session")
+def kept_engines() -> Callable[[str], Engine]:
+    """One for each database that is kept: it knows the statements that it has compiled."""
+    return cache(open_engine)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest) -> str:
+def ledger_url(request: pytest.FixtureRequest, kept_engines: Callable[[str], Engine]) -> Iterator[str]:
     """A migrated database with nothing in it, once of each kind."""
     url = str(request.getfixturevalue(f"kept_on_{request.param}"))
-    engine = open_engine(url)
+    engine = kept_engines(url)
     emptied(engine)
+    yield url
     engine.dispose()
-    return url
 
 
 @pytest.fixture
-def engine(ledger_url: str) -> Iterator[Engine]:
-    """Reaches a migrated ledger."""
-    engine = open_engine(ledger_url)
-    yield engine
-    engine.dispose()
+def engine(ledger_url: str, kept_engines: Callable[[str], Engine]) -> Engine:
+    """Reaches a migrated ledger. Connections and events are this test's own."""
+    return kept_engines(ledger_url).execution_options()
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -11,10 +13,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 import yaml
 from sqlalchemy import Engine
 
+from proxy.cli import main
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.storage.database import open_engine, sqlite_url
 
@@ -183,10 +187,21 @@ class Tokenweir(Listening):
         assert not check or done.returncode == 0, done.stderr
         return done
 
+    def said(self, *arguments: str) -> str:
+        """What `tokenweir …` prints, run in this process: to start one for each takes a second."""
+        printed = io.StringIO()
+        with patch.dict(os.environ, self.environment), contextlib.redirect_stdout(printed):
+            assert main([*arguments, "--config", str(self.config)]) == 0, printed.getvalue()
+        return printed.getvalue()
+
+    def change(self, *arguments: str) -> dict[str, Any]:
+        """The object that a command prints."""
+        answer: dict[str, Any] = json.loads(self.said(*arguments))
+        return answer
+
     def key(self, alias: str = "test", *options: str) -> str:
         """A new key's secret."""
-        made = json.loads(self.command("keys", "create", "--alias", alias, *options).stdout)
-        secret: str = made["key"]
+        secret: str = self.change("keys", "create", "--alias", alias, *options)["key"]
         return secret
 
     def ledger(self, *options: str) -> list[dict[str, Any]]:
