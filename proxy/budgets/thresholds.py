@@ -144,13 +144,6 @@ def mark_failed(engine: Engine, alert: Alert, why: str, now: float) -> str:
     return state
 
 
-def history(engine: Engine) -> list[Alert]:
-    """Every alert, oldest first. Raises LedgerUnavailable."""
-    with reading(engine) as connection:
-        rows = connection.execute(select(budget_alerts).order_by(_COLUMNS.created_at, _COLUMNS.alert_id))
-        return [Alert(*row) for row in rows]
-
-
 def _updated(connection: Connection, alert: Alert, **values: Any) -> bool:
     """Update the row unless it changed since `alert` was read; False: another sender changed it."""
     as_read = (_COLUMNS.alert_id == alert.alert_id) & (_COLUMNS.state == OPEN) & (_COLUMNS.next_at == alert.next_at)

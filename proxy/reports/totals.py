@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Select, Table, or_, select
@@ -15,42 +14,6 @@ from sqlalchemy import Connection, Engine, Select, Table, or_, select
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import accounts, api_keys, balances, usage_daily
 from proxy.storage.database import reading
-
-
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """The sum of the entries of one key or account.
-
-    A key's entries are its usage and its top-ups; an account has top-ups only, because usage is booked on keys.
-    A top-up is a charge below 0. Money: nUSD. Tokens: reported or estimated.
-    """
-
-    key_id: str
-    charged_usd: int
-    cost_usd: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    total_tokens: int
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class DailyUsage:
-    """The sum of one key's entries for one model whose exchanges began on one day (UTC). Money: nUSD."""
-
-    day: date
-    key_id: str
-    model: str
-    charged_usd: int
-    cost_usd: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    total_tokens: int
-    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +29,6 @@ class SpendAndCredit:
     def left_usd(self) -> int:
         """Credit less spend; negative if more was used than paid in."""
         return self.credit_usd - self.used_usd
-
-
-def read_balances(engine: Engine) -> list[Balance]:
-    """Balances of all keys and accounts that have an entry, by id. Raises LedgerUnavailable."""
-    with reading(engine) as connection:
-        return [Balance(*row) for row in connection.execute(select(balances).order_by(balances.c.key_id))]
 
 
 def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndCredit]:
@@ -90,20 +47,6 @@ def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndC
         for scope_id in used.keys() & set(level):
             used[scope_id] += charged.get(level[0], 0)
     return {one: SpendAndCredit(used[one], itself.get(one, 0) - balance.get(one, 0)) for one in ids}
-
-
-def read_daily(engine: Engine, first: date, last: date, *, key_id: str | None = None) -> list[DailyUsage]:
-    """Usage from day `first` to day `last` inclusive, ordered by day, key and model. Raises LedgerUnavailable.
-
-    The time grows with the rows returned, not with the number of entries.
-    """
-    columns = usage_daily.c
-    query = select(usage_daily).where(columns.day.between(first, last))
-    if key_id is not None:
-        query = query.where(columns.key_id == key_id)
-    with reading(engine) as connection:
-        rows = connection.execute(query.order_by(columns.day, columns.key_id, columns.model))
-        return [DailyUsage(*row) for row in rows]
 
 
 def keys_below(scope_id: str) -> Select[Any]:

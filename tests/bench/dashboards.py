@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import func, select
 
 from proxy.ledger.schema.tables import ledger_entries, usage_daily
-from proxy.reports.totals import read_daily
 from proxy.storage.database import reading
 from tests.bench.stores import Ledger
+from tests.support.ledger_tables import read_daily
 
 DAYS = 30
 LAST = 100

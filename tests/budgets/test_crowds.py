@@ -20,10 +20,10 @@ import pytest
 from proxy.billing.limits import Limits
 from proxy.keys.secrets import digest, hint, new_secret
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.reports.totals import read_balances
 from proxy.storage.database import open_engine
 from tests.budgets.limited import Limited, deployment
 from tests.budgets.machines import Machines
+from tests.support.ledger_tables import read_balances
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider
 

@@ -24,7 +24,7 @@ from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
 from proxy.budgets.sqlite.store import SqliteBudgets
-from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, history, record_new
+from proxy.budgets.thresholds import CLAIM_S, GIVE_UP_S, GIVEN_UP, OPEN, SENT, Alert, Subject, record_new
 from proxy.foundation.secret import Secret
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import api_keys
@@ -33,6 +33,7 @@ from proxy.sinks.alert_webhook import AT_ONCE, Webhook, body_of
 from proxy.sinks.signing import signature
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving
+from tests.support.ledger_tables import read_alerts
 from tests.support.net import free_port
 
 SECRET = Secret("a secret between us")
@@ -204,16 +205,16 @@ async def test_it_is_tried_until_it_arrives(
     record_new(engine, [an_alert()])
     receiver.answers = [500, 302, 404]
     waits = []
-    while history(engine)[0].state == OPEN:
+    while read_alerts(engine)[0].state == OPEN:
         assert await sender.send() == 1
         assert await sender.send() == 0  # not before its time
-        waits.append(history(engine)[0].next_at - clock.now)
-        clock.now = history(engine)[0].next_at
+        waits.append(read_alerts(engine)[0].next_at - clock.now)
+        clock.now = read_alerts(engine)[0].next_at
     assert [one["id"] for one in receiver.got] == ["alert_0"]
     assert receiver.tried == ["alert_0"] * 4  # no redirect was followed
     assert seen.whys == [("HTTP 500", False), ("HTTP 302", False), ("HTTP 404", False)]
     assert waits[:3] == pytest.approx([10, 20, 40])
-    assert history(engine)[0].state == SENT
+    assert read_alerts(engine)[0].state == SENT
     clock.now += GIVE_UP_S
     assert await sender.send() == 0
 
@@ -233,7 +234,7 @@ async def test_a_server_that_does_not_answer_costs_a_try(
     clock.now += 10
     assert await nobody.send() == 1
     assert [why for why, _ in seen.whys] == ["TimeoutError", "ClientConnectorError"]
-    assert history(engine)[0].last_error == "ClientConnectorError"
+    assert read_alerts(engine)[0].last_error == "ClientConnectorError"
     clock.now += 20
     await sender.send()
     assert len(receiver.got) == 1
@@ -278,7 +279,7 @@ async def test_a_sender_that_dies_is_followed_by_the_next(
     assert await next_one.send() == 0  # who knows whether it is dead
     clock.now += CLAIM_S
     assert await next_one.send() == 1
-    assert (len(receiver.got), history(engine)[0].state) == (1, SENT)
+    assert (len(receiver.got), read_alerts(engine)[0].state) == (1, SENT)
 
 
 async def test_what_nobody_was_there_to_send_for_a_day_is_history(
@@ -287,7 +288,7 @@ async def test_what_nobody_was_there_to_send_for_a_day_is_history(
     record_new(engine, [an_alert()])
     clock.now += GIVE_UP_S
     await sender.send()
-    assert (receiver.tried, history(engine)[0].state) == ([], GIVEN_UP)
+    assert (receiver.tried, read_alerts(engine)[0].state) == ([], GIVEN_UP)
     assert [given_up for _, given_up in seen.whys] == [True]
 
 
@@ -309,7 +310,7 @@ async def test_an_outage_of_the_ledger_is_said_once(
     assert len(seen.failures) == 1
     record_new(engine, [an_alert()])
     monkeypatch.setattr(alert_webhook, "claim", real)
-    await until(lambda: seen.healings == seen.failures and history(engine)[0].state == SENT)
+    await until(lambda: seen.healings == seen.failures and read_alerts(engine)[0].state == SENT)
     await ended(running)
     assert len(receiver.got) == 1
 

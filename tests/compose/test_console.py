@@ -7,13 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from proxy.delivery.leases import LeaseParts, LocalLeases
+from proxy.delivery.leases import LeaseParts
 from proxy.gateway.exchange.running import REMEMBERED_MAX, ExchangeOwners
 from proxy.journal.frames import opened_payload
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.proxy.peer_processes import PeerProcesses
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from tests.ledger.making import a_record
+from tests.support.leases import LocalLeases
 
 
 def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[RunningExchanges, ExchangeOwners]:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from proxy.console import remote_exchanges
 from proxy.console.remote_exchanges import RemoteExchanges
-from proxy.delivery.leases import LeaseParts, LocalLeases
+from proxy.delivery.leases import LeaseParts
 from proxy.foundation.ids import exchange_id
 from proxy.journal.frames import opened_payload
 from proxy.journal.progress import ProgressTable
@@ -19,6 +19,7 @@ from proxy.metering.usage import Evidence, Usage
 from proxy.storage.redis_client import QueueUnavailable
 from tests.ledger.making import a_record
 from tests.ledger.real import COST, PRICE
+from tests.support.leases import LocalLeases
 
 BEGAN = replace(a_record(7).opened, exchange_id=exchange_id(), price=PRICE, cost=COST)
 

@@ -24,9 +24,9 @@ from sqlalchemy import func, select
 
 from proxy.demo.script import Shape
 from proxy.ledger.schema.tables import dead_letters
-from proxy.reports.totals import read_balances
 from proxy.storage.database import open_engine, reading
 from tests.support import sse
+from tests.support.ledger_tables import read_balances
 from tests.support.net import ask
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import COST, PRICE, Listening, Tokenweir, provider_section

@@ -20,12 +20,12 @@ from proxy.billing.limits import Limits
 from proxy.billing.reservation import CounterState
 from proxy.budgets.open_budgets import open_budgets
 from proxy.demo.script import Shape
-from proxy.reports.totals import Balance, read_balances
 from proxy.settings import load
 from proxy.storage.database import open_engine
 from tests.crash.chaos import ENDS, Call, deployment, settle, wrong_in
 from tests.crash.stage import quick_key
 from tests.faults.points import Fault, Point
+from tests.support.ledger_tables import Balance, read_balances
 from tests.support.net import ask
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Listening, Tokenweir

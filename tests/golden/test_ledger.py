@@ -25,10 +25,11 @@ from proxy.ledger.settling.dead_letters import DeadLetters
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.entry_reader import EntryFilter, EntryReader
-from proxy.reports.totals import read_balances, read_daily, read_paid
+from proxy.reports.totals import read_paid
 from proxy.sinks import progress as sinks
 from proxy.storage.database import open_engine, reading, sqlite_url
 from tests.golden.reading import BEGAN, HERE, NODE, exchange_id, golden_entries, load_sqlite, shown
+from tests.support.ledger_tables import read_alerts, read_balances, read_daily
 from tests.support.postgres import Server
 
 NOW = BEGAN + 1_000_000
@@ -219,7 +220,7 @@ def test_acts(engine: Engine) -> None:
 
 
 def test_alerts(engine: Engine) -> None:
-    found = alerts.history(engine)
+    found = read_alerts(engine)
     assert [(one.threshold, one.state, one.tries, one.last_error) for one in found] == [
         (50, "sent", 1, None), (80, "given_up", 1, "HTTP 500"), (100, "open", 1, None),
     ]  # fmt: skip

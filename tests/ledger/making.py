@@ -22,8 +22,8 @@ from proxy.ledger.schema.tables import accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
-from proxy.reports.totals import Balance, DailyUsage, read_balances, read_daily
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
+from tests.support.ledger_tables import Balance, DailyUsage, read_balances, read_daily
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
 

@@ -25,7 +25,6 @@ from proxy.budgets.thresholds import (
     Alert,
     Subject,
     claim,
-    history,
     mark_failed,
     mark_sent,
     reached,
@@ -35,6 +34,7 @@ from proxy.budgets.thresholds import (
 from proxy.ledger.accounts.limits import limits_row
 from proxy.ledger.schema.tables import accounts, api_keys
 from proxy.storage.database import writing
+from tests.support.ledger_tables import read_alerts
 
 DAY_S = 86_400.0
 MINTED = datetime(2026, 11, 1, 9, tzinfo=UTC).timestamp() + 0.123456
@@ -126,7 +126,7 @@ def test_a_threshold_is_noticed_once(engine: Engine) -> None:
     assert [one.threshold for one in record_new(engine, again)] == [80]
     assert record_new(engine, again) == []
     assert record_new(engine, []) == []
-    assert [(one.threshold, one.spent_usd) for one in history(engine)] == [(50, BUDGET // 2), (80, BUDGET * 4 // 5)]
+    assert [(one.threshold, one.spent_usd) for one in read_alerts(engine)] == [(50, BUDGET // 2), (80, BUDGET * 4 // 5)]
 
 
 def test_another_window_or_budget_is_another_alert(engine: Engine) -> None:
@@ -136,7 +136,7 @@ def test_another_window_or_budget_is_another_alert(engine: Engine) -> None:
     with writing(engine) as connection:
         connection.execute(api_keys.update().values(limits=limits_row(Limits(budget_usd=BUDGET * 3 // 4))))
     assert len(record_new(engine, reached(engine, [a_standing(BUDGET // 2)], NOW))) == 1
-    assert len({one.alert_id for one in history(engine)}) == 3
+    assert len({one.alert_id for one in read_alerts(engine)}) == 3
 
 
 def test_many_notice_it_at_once_and_one_of_them_says_so(engine: Engine) -> None:
@@ -144,7 +144,7 @@ def test_many_notice_it_at_once_and_one_of_them_says_so(engine: Engine) -> None:
     with several() as pool:
         results = list(pool.map(lambda turn: record_new(engine, alerts if turn % 2 else alerts[::-1]), range(16)))
     assert sorted(one.alert_id for result in results for one in result) == sorted(one.alert_id for one in alerts)
-    assert history(engine) == sorted(alerts, key=lambda one: one.alert_id)
+    assert read_alerts(engine) == sorted(alerts, key=lambda one: one.alert_id)
 
 
 # -- telling
@@ -178,7 +178,7 @@ def test_it_is_tried_less_and_less_often_and_given_up_after_a_day(engine: Engine
     while state == OPEN:
         (mine,) = claim(engine, now, 1)
         state = mark_failed(engine, mine, "HTTP 500", now)
-        (kept,) = history(engine)
+        (kept,) = read_alerts(engine)
         assert (kept.state, kept.last_error) == (state, "HTTP 500")
         waits.append(round(kept.next_at - now, 3))
         now = kept.next_at
@@ -194,7 +194,7 @@ def test_what_has_arrived_is_not_told_again(engine: Engine) -> None:
     (other,) = claim(engine, NOW + CLAIM_S, 1)
     mark_sent(engine, slow)
     assert mark_failed(engine, other, "TimeoutError", NOW + CLAIM_S + 1) == OPEN  # but nothing happens
-    (kept,) = history(engine)
+    (kept,) = read_alerts(engine)
     assert (kept.state, kept.last_error) == (SENT, None)
     assert claim(engine, NOW + 10 * CLAIM_S, 1) == []
 
@@ -205,7 +205,7 @@ def test_a_slow_failure_does_not_undo_anothers_claim(engine: Engine) -> None:
     (other,) = claim(engine, NOW + CLAIM_S, 1)
     mark_failed(engine, slow, "TimeoutError", NOW + CLAIM_S + 1)
     assert claim(engine, NOW + CLAIM_S + 30, 1) == []
-    assert history(engine)[0].next_at == other.next_at
+    assert read_alerts(engine)[0].next_at == other.next_at
 
 
 # -- whose it is

@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.billing.record import Opened
-from proxy.delivery.leases import SLICE, LeaseCount, LeaseKeeper, LeaseParts, LeaseRegistry, LocalLeases
+from proxy.delivery.leases import SLICE, LeaseCount, LeaseKeeper, LeaseParts, LeaseRegistry
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import ProgressTable, Slot, decoded, name_of
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id, opened
 from tests.support.examples import examples
+from tests.support.leases import LocalLeases
 from tests.support.valkey import Valkey
 
 # A round and a beat at every tick.

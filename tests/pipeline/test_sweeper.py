@@ -12,7 +12,7 @@ import pytest
 
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.billing.settlement import content_hash, entry
-from proxy.delivery.leases import LeaseKeeper, LeaseParts, LeaseRegistry, LocalLeases
+from proxy.delivery.leases import LeaseKeeper, LeaseParts, LeaseRegistry
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.sweeper import RECORDS_MAX, Sweeper
 from proxy.journal.frames import opened_payload, record_payload
@@ -22,6 +22,7 @@ from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.metering.usage import Evidence, Usage, UsageSource
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import exchange_id, opened
+from tests.support.leases import LocalLeases
 from tests.support.valkey import Valkey
 
 LEASE_S = 30.0

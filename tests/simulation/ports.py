@@ -18,11 +18,11 @@ from proxy.billing.adjustment import ContradictionError, restated
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import content_hash
 from proxy.delivery.delivery import DeliveredRecord
-from proxy.delivery.leases import LocalLeases
 from proxy.journal.journal import Pending
 from proxy.ledger.settling.store import Arrival, DeadLetter, Settled
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.redis_client import QueueUnavailable
+from tests.support.leases import LocalLeases
 
 _T = TypeVar("_T")
 
