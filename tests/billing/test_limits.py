@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from proxy.billing.limits import (
     Scope,
     checked_window,
     limit_counters,
+    resolve_limits,
     window_end,
     window_start,
 )
@@ -77,3 +79,11 @@ def test_the_gates_of_a_level() -> None:
     assert made(prepaid=True) == (LimitCounter("key_a/credit", 0.0, 0),)
     both = made(budget_usd=5, prepaid=True, tpm=7, parallel=2)
     assert both == (LimitCounter("key_a", 50.0, 5, None, 7, 2), LimitCounter("key_a/credit", 0.0, 0))
+
+
+def test_resolved_limits_are_valid_until_the_first_window_ends() -> None:
+    day, hour = Scope("team_a", Limits(budget_usd=9, budget_window="1d"), 0.0), Limits(budget_usd=5, budget_window="1h")
+    found = resolve_limits([day, Scope("key_a", hour, 0.0)], now=90_000.0)
+    assert (found.since, found.until) == (90_000.0, 93_600.0)
+    forever = resolve_limits([Scope("key_a", Limits(budget_usd=5, budget_window=LIFETIME), 0.0)], now=90_000.0)
+    assert (forever.since, forever.until) == (0.0, inf)

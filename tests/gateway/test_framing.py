@@ -205,6 +205,13 @@ def test_heads(head: bytes, chunked: bool, length: int | None, keep_alive: bool)
     assert (read.chunked, read.length, read.keep_alive) == (chunked, length, keep_alive)
 
 
+def test_a_head_has_the_headers_that_were_sent_in_their_order_or_none() -> None:
+    """Those of the framing are read, not passed on."""
+    assert read_head(b"HTTP/1.1 200 OK\r\n").headers == ()
+    sent = b"HTTP/1.1 200 OK\r\nB: 1\r\nContent-Length: 5\r\na:2\r\nb: \t3 \r\n"
+    assert read_head(sent).headers == (("b", "1"), ("a", "2"), ("b", "3"))
+
+
 @pytest.mark.parametrize(
     "head",
     [

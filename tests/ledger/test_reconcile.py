@@ -21,7 +21,7 @@ from proxy.billing.settlement import entry
 from proxy.ledger.schema.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival, DeadLetter
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reconciliation.check_receipts import EPOCH_BITS
 from proxy.reconciliation.integrity import EXAMPLES_MAX, RecordsInFlight
 from proxy.reconciliation.reconcile import Finding, reconcile
@@ -324,6 +324,18 @@ def test_what_a_provider_mixes_up_and_the_meter_says_is_no_difference(engine: En
     settle(engine, a_real_entry(1, usage=usage), seq=FIRST + 1)
     assert wrong(engine) == {"counts": 1}
     assert found(engine)["counts"].examples[0]["wrong"] == flag
+
+
+def test_reported_counts_are_compared_and_partly_estimated_ones_are_not(engine: Engine) -> None:
+    """The provider's usage object is kept with both: that it is there does not excuse what was reported."""
+    mixed, kept = Usage(10, 20, 5, None, 15), {"usage": {"prompt_tokens": 10}}
+    estimated, reported = Reading(mixed, UsageSource.ESTIMATED), Reading(mixed, UsageSource.REPORTED)
+    settle(engine, entry(replace(a_real_record(0, details=kept), reading=estimated)))
+    assert wrong(engine) == {}
+    settle(engine, entry(replace(a_real_record(1, details=kept), reading=reported)), seq=FIRST + 1)
+    assert wrong(engine) == {"counts": 1}
+    settle(engine, entry(replace(a_real_record(2), reading=estimated)), seq=FIRST + 2)
+    assert wrong(engine) == {"counts": 2}
 
 
 # -- journals ----------------------------------------------------------------------------------------------------

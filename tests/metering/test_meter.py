@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from proxy.metering import meter as meter_module
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.meter import FOLD_PIECES, Metered
-from proxy.metering.usage import Usage
+from proxy.metering.meter import FOLD_PIECES, Metered, OpaqueMeter
+from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
 from tests.support.examples import examples
@@ -291,3 +291,11 @@ def test_electron_usage_and_done_without_a_blank_line_between_are_both_read() ->
             meter.feed(body[at : at + cut])
         result = meter.close()
         assert (result.usage, result.events, result.complete) == (Usage(9, None, 3, None, 12), 1, True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 440])
+def test_a_body_that_cannot_be_read_counts_as_one_text_of_its_size(size: int) -> None:
+    """An event for each byte would be taken for a token each."""
+    meter = OpaqueMeter()
+    meter.feed(b"\x1f" * size)
+    assert meter.close().evidence == Evidence(text_events=min(1, size), chars_latin=size)
