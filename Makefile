@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo test test-fast check check-deploy coverage bench faults real lock clean
+.PHONY: help install ready demo test all-tests test-fast check check-deploy coverage bench faults real lock clean
 help:            ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -36,13 +36,16 @@ demo: $(RUNTIME) ## real streams through the proxy into a ledger, in under a min
 # The tests start hundreds of processes: each reads what the first one compiled.
 export PYTHONDONTWRITEBYTECODE :=
 PYTEST = $(BIN)/python -m pytest -q
-TOGETHER := -n 3 --dist worksteal
+TOGETHER := -n 4 --dist worksteal
 # What starts no process; all that Python and pip give; what needs a program beside them.
 FAST := not process and not external and not slow and not real
 ALL := not external and not slow and not real
 DEPLOY := external and not slow and not real
 
-test: $(READY) check   ## all tests that need nothing but Python
+test: $(READY)         ## all tests that need nothing but Python, and check beside them
+	@$(MAKE) --no-print-directory -j 2 check all-tests
+
+all-tests:
 	@$(PYTEST) $(TOGETHER) -m "$(ALL)"
 
 test-fast: $(READY)    ## those that start no process: seconds, while you work
