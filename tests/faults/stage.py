@@ -145,6 +145,14 @@ class Swept:
             await asyncio.sleep(0.2)
         return []
 
+    async def unreconciled(self) -> list[str]:
+        """What `tokenweir reconcile` finds, once nothing waits: what a killed worker had taken is claimed by another
+        after a lease."""
+        until = time.monotonic() + RESTING_S
+        while (found := await asyncio.to_thread(self.proxy.unreconciled)) and time.monotonic() < until:
+            await asyncio.sleep(0.5)
+        return found
+
     async def _not_resting(self, balance: Balance) -> list[CounterState]:
         """The key's gate, unless it stands as the ledger says (or what was spent is not known any more), and nothing is
         held there."""

@@ -100,7 +100,7 @@ async def _sweep_and_say(
     began = time.monotonic()
     points_struck, faults, wrong = await sweep(swept, files=struck)
     wrong += await swept.unsettled_holds()
-    wrong += swept.proxy.unreconciled()
+    wrong += await swept.unreconciled()
     there = len([point for point in points(files) if struck is None or point.file in struck])
     with capsys.disabled():
         print(
