@@ -1,1 +1,1 @@
-"""Readings to money. Pure: integers and values only; no clock, no I/O."""
+"""From usage to money. Pure: integers and values only; no clock, no I/O."""

@@ -185,7 +185,8 @@ class Connection(asyncio.StreamReaderProtocol):
 
     def __init__(self, provider: Provider) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(asyncio.StreamReader(HEAD_BYTES_MAX, loop), self._converse, loop)
+        # Not `_converse`: asyncio of Python 3.11 would print a traceback for each conversation that a stop cancels.
+        super().__init__(asyncio.StreamReader(HEAD_BYTES_MAX, loop), self._begin, loop)
         self._provider = provider
         self._gone = asyncio.Event()
 
@@ -196,6 +197,9 @@ class Connection(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
         super().connection_lost(exc)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._conversation = asyncio.get_running_loop().create_task(self._converse(reader, writer))
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Without a write buffer, `drain` returns when the kernel has accepted everything: the log's count is exact.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class Listener(Protocol):
@@ -20,7 +21,7 @@ class Listener(Protocol):
 
 
 class Outage:
-    """Call `began` at each failure, and `over` at each success."""
+    """Call `began` at each failure and `over` at each success, or let `attempt` do so."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -30,6 +31,16 @@ class Outage:
     def lasts(self) -> bool:
         """True from `began` to `over`."""
         return self._error is not None
+
+    async def attempt(self, step: Callable[[], Awaitable[_T]], otherwise: _T) -> _T:
+        """The result of `step`; `otherwise` if it raises any Exception, whose first one is reported."""
+        try:
+            result = await step()
+        except Exception as error:  # noqa: BLE001  an outage, or a bug: reported, and the caller tries again
+            self.began(error)
+            return otherwise
+        self.over()
+        return result
 
     def began(self, error: Exception) -> None:
         """Record a failure; only the first is reported."""

@@ -71,14 +71,7 @@ class Webhook:
     async def run(self) -> None:
         """Runs until cancelled; an alert under way is then sent again."""
         while True:
-            try:
-                sent = await self.send()
-            except Exception as error:  # noqa: BLE001  the ledger is unavailable, or a bug: poll again
-                self._outage.began(error)
-                sent = 0
-            else:
-                self._outage.over()
-            if sent < AT_ONCE:
+            if await self._outage.attempt(self.send, 0) < AT_ONCE:
                 await asyncio.sleep(POLL_S)
 
     async def send(self) -> int:

@@ -99,14 +99,7 @@ class SinkSender:
         """Runs until cancelled; a chunk under way is then sent again."""
         try:
             while True:
-                try:
-                    moved = await self.poll()
-                except Exception as error:  # noqa: BLE001  the ledger is unavailable, or a bug: poll again
-                    self._outage.began(error)
-                    moved = False
-                else:
-                    self._outage.over()
-                if not moved:
+                if not await self._outage.attempt(self.poll, otherwise=False):
                     await asyncio.sleep(POLL_S)
         finally:
             with suppress(OSError):  # the claim then expires by itself

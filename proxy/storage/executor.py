@@ -1,4 +1,4 @@
-"""Threads for blocking work, off the event loop.
+"""Runs blocking calls on a bounded number of threads, off the event loop.
 
 Invariant: running and waiting calls are bounded; one more is refused at once, so that a database that hangs uses up
 neither memory nor other executors' threads.

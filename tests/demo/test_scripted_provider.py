@@ -209,7 +209,7 @@ def test_the_log_waits_no_longer_than_it_is_told(provider: ScriptedProvider) -> 
 
 
 @pytest.mark.process
-async def test_it_ends_on_sigterm_with_streams_open() -> None:
+async def test_it_ends_on_sigterm_with_streams_open(capfd: pytest.CaptureFixture[str]) -> None:
     provider = ScriptedProvider(pace_ms=1000)
     async with await connect(provider.url) as client:
         await client.send(chat_request(ask("tera")))
@@ -219,6 +219,7 @@ async def test_it_ends_on_sigterm_with_streams_open() -> None:
         assert time.monotonic() - started_s < 3
     with pytest.raises(ProcessLookupError):
         os.kill(provider.pid, 0)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.process
