@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.tokenweir import PRICE, ROOT, Tokenweir
+from tests.support.tokenweir import COMMAND, PRICE, ROOT, Tokenweir
 
 DIALECT = '''
 """A toy's dialect: one path, one answer."""
@@ -185,6 +185,7 @@ def test_an_exchange_is_billed_and_pushed(extended: Path, tmp_path: Path) -> Non
             models={"*": {"provider": "toys", "price": PRICE}},
             sinks={"lines": {"kind": "toy", "url": f"{url}/lines", "secret": "${HOOK}", "colour": "green"}},
         )
+        running.program = COMMAND  # of the extended program
         running.environment |= {"PYTHONPATH": str(extended), "HOOK": "toy-key"}
         try:
             made = running.start().command("keys", "create", "--alias", "test")  # of the extended program

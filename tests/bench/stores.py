@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.support.postgres import PostgresServer, new_cluster, own_server
-from tests.support.tokenweir import Listening, Tokenweir, provider_section
+from tests.support.tokenweir import COMMAND, Listening, Tokenweir, provider_section
 from tests.support.valkey import Valkey
 
 POSTGRES: dict[str, Any] = {
@@ -122,7 +122,9 @@ def deployment(
 ) -> Tokenweir:
     """Proxies and workers as anybody would run them. Port 9: nobody is asked."""
     section = provider_section(f"http://127.0.0.1:{provider_port}/v1", on_client_disconnect="cancel")
-    return Tokenweir(folder, providers={"bench": section}, ledger_url=ledger_url, queue_url=queue_url, options=options)
+    made = Tokenweir(folder, providers={"bench": section}, ledger_url=ledger_url, queue_url=queue_url, options=options)
+    made.program = COMMAND
+    return made
 
 
 def cpu_s(pids: tuple[int, ...]) -> float:

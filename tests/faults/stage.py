@@ -125,7 +125,7 @@ class Swept:
             struck.kill()
         else:
             struck._wait()
-        struck.program = ("-m", "proxy")
+        struck.program = None
         struck.start()
         settle(self.proxy)
         struck.kill()  # the next round starts it anew; what is settled stays so

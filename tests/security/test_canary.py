@@ -20,7 +20,7 @@ from proxy.demo.shapes import sse
 from tests.security.payloads import refused
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.provider import ScriptedProvider, broken_after, error_script, garbage, sse_script
-from tests.support.tokenweir import Tokenweir, provider_section
+from tests.support.tokenweir import COMMAND, Tokenweir, provider_section
 
 PROMPT = "canary-prompt-4f0c"
 COMPLETION = "canary-completion-91be"
@@ -89,6 +89,7 @@ def aviary(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedP
         providers={"scripted": provider_section(provider_process.base_url)},
         shutdown_grace_s=0.1,
     )
+    deployment.program = COMMAND  # what ps shows of it is searched too
     deployment.start()
     aviary = Aviary(deployment, provider_process, deployment.key())
     try:

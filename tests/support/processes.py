@@ -1,23 +1,101 @@
-"""Holds a test to its word that it starts no process; and processes for those that do."""
+"""Holds a test to its word that it starts no process; and processes for those that do.
+
+Most of what a process of ours does in a short test is to import, and a copy of one that has imported need not.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from multiprocessing import forkserver, util
-from typing import NoReturn
+from multiprocessing import forkserver, process, util
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import IO, NoReturn, Protocol, cast
 
 import pytest
 
 # Children start clean: no thread, no connection and no event loop of the tests. They are copies of one process that has
-# imported what they need and nothing else: to import that takes longer than most of what they do.
+# imported what they need and nothing else.
 CLEAN = multiprocessing.get_context("forkserver")
 CLEAN.set_forkserver_preload(
-    ["pytest", "tests.ledger.making", "proxy.budgets.redis.store", "proxy.budgets.sqlite.store"]
-)
+    [
+        "pytest", "tests.ledger.making", "proxy.budgets.redis.store", "proxy.budgets.sqlite.store",
+        "proxy.cli", "proxy.runtime.worker", "proxy.runtime.proxy.process", "psycopg",
+    ]
+)  # fmt: skip
+
+
+class Running(Protocol):
+    """A process, as tests see it: what they use of subprocess.Popen."""
+
+    pid: int
+    stdout: IO[str] | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+
+
+class Copied:
+    """A process that runs `tokenweir …` as a copy of one that has imported it.
+
+    It differs from one that was started by its command in what ps shows, and in what a test says of importing: such
+    tests start theirs themselves.
+    """
+
+    def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], log: Path) -> None:
+        """Of its outputs, one is read at `stdout`, and the other is added to the file."""
+        read, write = os.pipe()
+        self.stdout: IO[str] | None = os.fdopen(read)
+        try:
+            # A daemon: it ends with the tests, whatever becomes of them.
+            self._process = CLEAN.Process(
+                target=_run, args=(list(arguments), folder, dict(environment), log, DupFd(write)), daemon=True
+            )
+            self._process.start()
+        finally:
+            os.close(write)
+        self.pid = cast("int", self._process.pid)
+
+    def poll(self) -> int | None:
+        """Its exit code: negative is the signal that ended it, None is that it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended. Raises subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("tokenweir", cast("float", timeout))
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Nothing to one that has ended: its number may be another's."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.Signals(sig))
+
+
+class Handed(Protocol):
+    """A file that goes over to a copy."""
+
+    def detach(self) -> int: ...
+
+
+def _run(arguments: list[str], folder: Path, environment: dict[str, str], log: Path, out: Handed) -> None:
+    """In the copy."""
+    from proxy.cli import main
+
+    process.current_process().daemon = False  # it may have children of its own
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for given, number in ((out.detach(), 1), (os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), 2)):
+        os.dup2(given, number)
+        os.close(given)
+    raise SystemExit(main(arguments))
 
 
 @contextmanager

@@ -21,8 +21,11 @@ from sqlalchemy import Engine
 from proxy.cli import main
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.storage.database import open_engine, sqlite_url
+from tests.support.processes import Copied, Running
 
 ROOT = Path(__file__).parents[2]
+# As a user starts it.
+COMMAND = ("-m", "proxy")
 # A cold start on a loaded machine; usually under a second.
 START_S_MAX = 30.0
 STOP_S_MAX = 20.0
@@ -42,16 +45,19 @@ class Listening:
     def __init__(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.folder = folder
         self.environment = dict(environment)
-        self.program: Sequence[str] = ("-m", "proxy")
-        self.child: subprocess.Popen[str] | None = None
+        self.program: Sequence[str] | None = None  # Python's arguments; without, a copy of what has imported it
+        self.child: Running | None = None
         self.url = ""
         self.console_url = ""
         self.port = 0
         self.log = log
         self._arguments = arguments
 
-    def launch(self) -> subprocess.Popen[str]:
+    def launch(self) -> Running:
         """Begin to run, and wait for nothing."""
+        if self.program is None:
+            self.child = Copied(self._arguments, self.folder, self.environment, self.log)
+            return self.child
         with self.log.open("a") as log:
             self.child = subprocess.Popen(
                 [sys.executable, *self.program, *self._arguments],
@@ -164,7 +170,9 @@ class Tokenweir(Listening):
         """Another worker of this deployment, not started yet."""
         self._workers += 1
         arguments = ("worker", "--config", str(self.config))
-        return Listening(self.folder, arguments, self.environment, self.folder / f"worker-{self._workers}.log")
+        one = Listening(self.folder, arguments, self.environment, self.folder / f"worker-{self._workers}.log")
+        one.program = self.program
+        return one
 
     @property
     def base_url(self) -> str:
@@ -181,7 +189,7 @@ class Tokenweir(Listening):
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `tokenweir …` beside it."""
         done = subprocess.run(
-            [sys.executable, "-m", "proxy", *arguments, "--config", str(self.config)],
+            [sys.executable, *COMMAND, *arguments, "--config", str(self.config)],
             cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stderr
