@@ -59,6 +59,9 @@ class Metered(msgspec.Struct, frozen=True):
     """completion tokens by the provider's own count, where it is not final"""
     counter: TokenCounter | None = None
     """the tokenizer's count of the generated text; None: there is none"""
+    usage_final: bool = False
+    """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
+    event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
 
 
 class BodyMeter(Protocol):
@@ -108,6 +111,7 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
         service_tier=service_tier_of(tally.service_tier),
         completion_so_far=tally.completion_so_far,
         counter=tally.counted(),
+        usage_final=tally.usage_final,
     )
 
 
