@@ -69,6 +69,9 @@ class Tally(Protocol):
     def fail(self, code: str) -> None:
         """Record a failure that the provider reported. The first code stays."""
 
+    def add_unread(self, size: int) -> None:
+        """Count generated text of which only the size in bytes is known."""
+
     def flush(self) -> None:
         """Count the texts that `read` buffered; counting them joined is cheaper."""
 
@@ -136,6 +139,13 @@ class Counting:
     def fail(self, code: str) -> None:
         """Record a failure that the provider reported. The first code stays."""
         self.failed = self.failed or code
+
+    def add_unread(self, size: int) -> None:
+        """Count a byte as one Latin character: other scripts have more bytes per character and more tokens. There is no
+        text for a tokenizer."""
+        self.evidence.chars_latin += size
+        if self._feed is not None:
+            self._feed.give_up()
 
     def flush(self) -> None:
         """Count the buffered fragments."""

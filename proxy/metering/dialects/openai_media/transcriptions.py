@@ -64,8 +64,10 @@ class TranscriptionTally(Counting):
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer: JSON, or plain text."""
+        """Read a whole answer: JSON, or plain text. False: it is JSON that cannot be read."""
         parsed = _read(body)
+        if parsed is None and body.startswith(b"{") and body[1:].lstrip()[:1] in (b"", b'"'):
+            return False  # JSON that was cut
         if parsed is None:
             self._add_texts(body.decode("utf-8", "replace"))
             self.flags.add("audio_unknown")
