@@ -33,6 +33,9 @@ FOLD_BYTES = 64 << 10
 # The largest recorded answer is 1.3 MB (inline images). Of a longer one the outline is kept.
 JSON_BYTES_MAX = 16 << 20
 
+# A stream's unfinished last event counts from this size: a smaller one has some words, which no client can read.
+_HALF_EVENT_BYTES_MIN = 4096
+
 _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
 # Prefixes of stream events; no JSON begins so.
@@ -472,7 +475,7 @@ class StreamMeter:
             self.tally.flags.add("unparsable_event")
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
-        # Count it if it is complete, and the output in half of it; half an event is no anomaly of the provider.
+        # Count it if it is complete, or what there is of a large one; half an event is no anomaly of the provider.
         read = partial(self._read_end, name=name)
         if type(event) is LongText:
             self._unread.read(self.tally, event, read)
@@ -485,6 +488,8 @@ class StreamMeter:
         if self.tally.read(event, name) is not None:
             return True
         self._cut = True
+        if len(event) < _HALF_EVENT_BYTES_MIN and type(event) is not LongText:
+            return False
         return _read_cut(self.tally, event, lambda whole: self.tally.read(whole, name) is not None)
 
     def _result(self) -> Metered:

@@ -30,7 +30,7 @@ from proxy.metering.wire.framing import JSON_ARRAY, SSE, Framing
 from proxy.metering.wire.json_array import JsonArrayFramer
 from proxy.metering.wire.outline import LongText, Outline
 from proxy.metering.wire.sse import EventFramer
-from tests.metering.test_parts_alone import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
 
@@ -353,12 +353,13 @@ def test_a_cut_body_of_text_only() -> None:
     assert (result.evidence.chars, result.complete, result.flags) == (8000, False, ("cut_body",))
 
 
-def test_half_an_event_counts_by_its_text_but_ends_nothing() -> None:
+def test_half_of_a_large_event_counts_by_its_text_but_ends_nothing() -> None:
     event = {"choices": [{"delta": {"content": "tide " * 1000}, "finish_reason": "stop"}], "usage": CHAT_USAGE}
     body = body_of(SSE, [json.dumps(event).encode()])
-    result = metered(OPENAI_CHAT, SSE, body[:2000])
+    assert metered(OPENAI_CHAT, SSE, body[:2000]).evidence.empty
+    result = metered(OPENAI_CHAT, SSE, body[:4800])
     assert (result.usage, result.complete, result.finish_reason) == (None, False, None)
-    assert 1900 < result.evidence.chars < 2000
+    assert 4700 < result.evidence.chars < 4800
     result = metered(OPENAI_CHAT, SSE, body[:-6])
     assert (result.usage, result.complete, result.finish_reason, result.evidence.chars) == (None, False, None, 5000)
 

@@ -22,11 +22,7 @@ from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.meter import Metered
-
-CHAT_USAGE = {"prompt_tokens": 9, "completion_tokens": 777, "total_tokens": 786}
-INPUT_USAGE = {"input_tokens": 9, "output_tokens": 777, "total_tokens": 786}
-GEMINI_USAGE = {"promptTokenCount": 9, "candidatesTokenCount": 777, "totalTokenCount": 786}
-COHERE_USAGE = {"tokens": {"input_tokens": 9, "output_tokens": 777}}
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 
 # (dialect, the last event of a stream, the paths of what the counts need)
 LAST: list[tuple[Dialect, dict[str, Any], set[str]]] = [
