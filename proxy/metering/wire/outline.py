@@ -23,7 +23,9 @@ TEXT_NAMES = frozenset(
 )  # fmt: skip
 """members whose strings are generated text, in any dialect"""
 
-_STOP = re.compile(rb'["\[\]{}]')
+# What is between strings and brackets, then a whole string, a bracket, an unterminated string or the end of the piece.
+# Each match begins where the last one ended, so that no byte is scanned more than twice.
+_TOKEN = re.compile(rb'([^"\[\]{}]*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|([\[\]{}])|(")|\Z)', re.DOTALL)
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _LONG_STRING = b'" "'
 # The longest of TEXT_NAMES and some more.
@@ -68,40 +70,40 @@ class Outline:
     def feed(self, piece: bytes) -> None:
         """More of the text."""
         self._size += len(piece)
-        at = 0
-        while at < len(piece):
-            if self._in_string:
-                at = self._read_string(piece, at)
-                continue
-            stop = _STOP.search(piece, at)
-            end = len(piece) if stop is None else stop.start()
-            if end > at:
-                self._read_between(piece[at:end])
-            if stop is None:
-                return
-            at = end + 1
-            if stop[0] == b'"':
+        if self._lost and not self._begun:
+            return  # it is no JSON
+        at = self._read_string(piece, 0) if self._in_string and piece else 0
+        if self._in_string:
+            return
+        for token in _TOKEN.finditer(piece, at):
+            between, string, bracket, quote = token.groups()
+            if between:
+                self._read_between(between)
+            if string is not None:
+                self._end_string(string[:STRING_BYTES_MAX], len(string))
+            elif bracket is not None:
+                self._read_bracket(bracket)
+            elif quote is not None:
                 self._in_string, self._length = True, 0
                 self._string.clear()
-            elif stop[0] in OPENING:
-                self._after_colon = False
-                self._open_one(stop[0])
-            else:
-                self._close_one(stop[0])
+                self._read_string(piece, token.end())
+                return
 
     def close(self) -> LongText:
         """The text has ended, complete or not."""
         if self._in_string:
-            self._end_string(long=True)
+            self._in_string = False
+            self._end_string(b"", self._length, cut=True)
         outline = LongText(self._kept)
-        outline.size, outline.dropped = self._size, self._text - self._kept_text
+        outline.size, outline.dropped = self._size, self._text - self._kept_text if self._begun else 0
         return outline
 
     def _read_between(self, text: bytes) -> None:
         """Commas, colons, numbers, literals, blanks."""
         if bare := text.rstrip(_BLANKS):
             self._after_colon = bare.endswith(b":")
-        self._keep(text)
+        if self._hidden is None:
+            self._keep(text)
 
     def _read_string(self, piece: bytes, at: int) -> int:
         rest = STRING_END.match(piece, at + self._escaped)
@@ -113,22 +115,32 @@ class Outline:
             self._string += piece[at : at + min(size, room)]
         self._escaped = rest[1] == b"\\"
         if ended:
-            self._end_string(long=self._length > STRING_BYTES_MAX)
+            self._in_string = self._escaped = False
+            self._end_string(bytes(self._string), self._length)
         return rest.end()
 
-    def _end_string(self, *, long: bool) -> None:
-        self._in_string = self._escaped = False
+    def _end_string(self, start: bytes, length: int, *, cut: bool = False) -> None:
+        """A string of `length` bytes has ended. `start`: up to STRING_BYTES_MAX of them; `cut`: it was cut off."""
+        long = cut or length > STRING_BYTES_MAX
         if not self._after_colon:
-            self._name = bytes(self._string[:_NAME_BYTES_MAX])
+            self._name = start[:_NAME_BYTES_MAX]
         elif self._name in TEXT_NAMES:
-            self._text += self._length
+            self._text += length
             if not (long or self._lost or self._hidden is not None):
-                self._kept_text += self._length
+                self._kept_text += length
         self._after_colon = False
-        self._keep(_LONG_STRING if long else b'"%b"' % bytes(self._string))
+        if self._hidden is None:
+            self._keep(_LONG_STRING if long else b'"%b"' % start)
+
+    def _read_bracket(self, bracket: bytes) -> None:
+        if bracket not in OPENING:
+            self._close_one(bracket)
+        else:
+            self._after_colon = False
+            self._open_one(bracket)
 
     def _open_one(self, bracket: bytes) -> None:
-        if not self._open:
+        if self._hidden is None and not self._open:
             if self._begun:
                 self._lose()
             elif not self._lost:
@@ -136,7 +148,8 @@ class Outline:
                 self._kept += bracket
                 self._push(len(self._kept) + _ROOM[0], 0)
             return
-        self._keep(bracket)
+        if self._hidden is None:
+            self._keep(bracket)
         if self._hidden is not None:
             self._hidden += 1
         elif not self._lost:
