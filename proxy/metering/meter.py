@@ -1,12 +1,15 @@
 """Bytes of an answer → `Metered`. Sans-IO: it is fed, and never fetches, waits or reads a clock.
 
 Invariants: a meter never raises for provider data. Its result is the same for every way of cutting the bytes.
-Unreadable data sets a flag. Failures are reported by our own codes, never by provider text.
+Unreadable data sets a flag. Failures are reported by our own codes, never by provider text. Of texts that are too long
+to keep, the outline is read (`wire.outline`), and the generated text that it lacks is counted by its bytes; what cannot
+be read at all is counted so, too. Of a text that was cut off, the whole members are read (`wire.cut`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -16,8 +19,10 @@ from proxy.metering.counts import plain, timings
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.usage import Evidence, Usage, service_tier_of
+from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import Framer
+from proxy.metering.wire.outline import HeldText, LongText
 from proxy.metering.wire.skim import Skim
 from proxy.metering.wire.sse import EventFramer
 
@@ -25,8 +30,11 @@ from proxy.metering.wire.sse import EventFramer
 FOLD_PIECES = 32
 # Keeps the unread bytes of a stream below the relay's own buffer.
 FOLD_BYTES = 64 << 10
-# The largest recorded answer is 1.3 MB (inline images). A longer one is relayed but not metered.
+# The largest recorded answer is 1.3 MB (inline images). Of a longer one the outline is kept.
 JSON_BYTES_MAX = 16 << 20
+
+# A stream's unfinished last event counts from this size: a smaller one has some words, which no client can read.
+_HALF_EVENT_BYTES_MIN = 4096
 
 _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
@@ -59,6 +67,9 @@ class Metered(msgspec.Struct, frozen=True):
     """completion tokens by the provider's own count, where it is not final"""
     counter: TokenCounter | None = None
     """the tokenizer's count of the generated text; None: there is none"""
+    usage_final: bool = False
+    """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
+    event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
 
 
 class BodyMeter(Protocol):
@@ -88,7 +99,8 @@ class BodyMeter(Protocol):
     def close(self) -> Metered: ...
 
 
-def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> Metered:
+def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str], cut: bool = False) -> Metered:
+    """`cut`: the last event, or the answer, is not whole."""
     tally.settle()
     raw = tally.usage_raw
     kept = None if raw is None else plain(raw)
@@ -108,17 +120,68 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str]) -> M
         service_tier=service_tier_of(tally.service_tier),
         completion_so_far=tally.completion_so_far,
         counter=tally.counted(),
+        usage_final=tally.usage_final and not cut,
     )
 
 
+def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
+    """Read what is whole in `text`, which was cut off: its output and whole usage, not its end. False: nothing is."""
+    whole = completed(text)
+    if whole is None:
+        return False
+    before = tally.done, tally.finish_reason
+    usage = tally.usage, tally.usage_raw, tally.completion_so_far
+    good = read(whole)
+    tally.done, tally.finish_reason = before
+    if not has_usage(whole):
+        tally.usage, tally.usage_raw, tally.completion_so_far = usage
+    return good
+
+
+class _Unread:
+    """Counts the text of long events or of a long answer that their outlines lack."""
+
+    __slots__ = ("_unplaced",)
+
+    def __init__(self) -> None:
+        self._unplaced = 0
+
+    def read(self, tally: Tally, text: LongText, read: Callable[[bytes], bool]) -> bool:
+        """Read the outline. Its text counts if the dialect counts what there is of it: a repetition does not."""
+        tally.flush()
+        before = tally.evidence.chars
+        good = bool(text) and read(text)
+        tally.flush()
+        if _is_counted(tally) or tally.failed is not None:
+            return good
+        if not good:
+            tally.add_unread(text.dropped or text.size)
+        elif tally.evidence.chars > before:
+            tally.add_unread(text.dropped)
+        else:
+            self._unplaced = max(self._unplaced, text.dropped)
+        return good
+
+    def settle(self, tally: Tally) -> None:
+        """The whole answer was received. If no output was seen in it, it was in what outlines lack."""
+        if self._unplaced and tally.evidence.empty and not _is_counted(tally):
+            tally.add_unread(self._unplaced)
+
+
+def _is_counted(tally: Tally) -> bool:
+    return tally.usage is not None and tally.usage.completion_tokens is not None
+
+
 class JsonMeter:
-    """Meters one JSON answer. Buffers up to JSON_BYTES_MAX; has no result before `close`. A stream of events that is
-    labelled as JSON is read as a stream.
+    """Meters one JSON answer; has no result before `close`. Buffers up to JSON_BYTES_MAX; of a longer answer, its
+    outline. A stream of events that is labelled as JSON is read as a stream.
 
     `skim`: drops the contents of its lists.
     """
 
-    __slots__ = ("_kept", "_metered", "_new_tally", "_skim", "_tally", "_too_long", "bytes_seen", "done", "events")
+    __slots__ = (
+        "_cut", "_kept", "_metered", "_new_tally", "_skim", "_stream", "_tally", "bytes_seen", "done", "events",
+    )  # fmt: skip
 
     at_boundary = False
     """there are no events"""
@@ -128,8 +191,9 @@ class JsonMeter:
         self.events = 0
         self.done = False
         self._skim = skim
-        self._kept = bytearray()
-        self._too_long = False
+        self._kept = HeldText(JSON_BYTES_MAX)
+        self._cut = False  # it is not whole
+        self._stream: StreamMeter | None = None  # of a long stream of events
         self._new_tally = tally
         self._tally = tally(None)
         self._metered: Metered | None = None
@@ -142,11 +206,17 @@ class JsonMeter:
         """More of the body."""
         self.bytes_seen += len(payload)
         kept = payload if self._skim is None else self._skim.feed(payload)
-        self._too_long = self._too_long or len(self._kept) + len(kept) > JSON_BYTES_MAX
-        if self._too_long:
-            self._kept.clear()
-        else:
-            self._kept += kept
+        if self._stream is not None:
+            self._stream.feed(kept)
+            return
+        held = self._kept
+        if not held.too_long and len(held.raw) + len(kept) > JSON_BYTES_MAX:
+            head = bytes(held.raw) + kept
+            if head.lstrip(_BLANK).startswith(_EVENT):
+                self._stream = self._new_stream(head)
+                held.take()
+                return
+        held.add(kept)
 
     def fold(self) -> None:
         """Does nothing: JSON cannot be read before its end."""
@@ -165,24 +235,41 @@ class JsonMeter:
         """The body has ended. Idempotent."""
         if self._metered is None:
             self._metered = self._read()
-            self._kept = bytearray()
         return self._metered
 
     def _read(self) -> Metered:
-        if self._too_long:
-            return _metered(self._tally, complete=False, events=0, flags={"body_too_long"})
-        body = bytes(self._kept.strip(_BLANK))
-        if body.startswith(_EVENT):
-            return self._read_events()
-        if not body or not self._tally.read_answer(body):
-            flags = {"unparsable_body"} if body else set[str]()
-            return _metered(self._tally, complete=False, events=0, flags=flags)
-        complete = self._tally.done and self._tally.failed is None
-        return _metered(self._tally, complete=complete, events=0, flags=set())
+        if self._stream is not None:
+            return self._read_events(self._stream)
+        held = self._kept.take()
+        body, unread, long = held.strip(_BLANK), _Unread(), isinstance(held, LongText)
+        if isinstance(held, LongText):
+            read = unread.read(self._tally, held, self._read_answer)
+        elif body.startswith(_EVENT):
+            return self._read_events(self._new_stream(held))
+        else:
+            read = bool(body) and self._read_answer(body)
+        flags = {"body_too_long"} if long else set[str]()
+        if read and self._cut:
+            flags.add("cut_body")
+        elif not read and (body or long):
+            flags.add("unparsable_body")
+        complete = read and not self._cut and self._tally.done and self._tally.failed is None
+        if complete:
+            unread.settle(self._tally)
+        return _metered(self._tally, complete=complete, events=0, flags=flags, cut=self._cut)
 
-    def _read_events(self) -> Metered:
+    def _read_answer(self, body: bytes) -> bool:
+        if self._tally.read_answer(body):
+            return True
+        self._cut = True
+        return _read_cut(self._tally, body, self._tally.read_answer)
+
+    def _new_stream(self, head: bytes) -> StreamMeter:
         stream = StreamMeter(self._new_tally, EventFramer())
-        stream.feed(bytes(self._kept))
+        stream.feed(head)
+        return stream
+
+    def _read_events(self, stream: StreamMeter) -> Metered:
         metered = stream.close()
         self._tally, self.events = stream.tally, stream.events
         return structs.replace(metered, flags=tuple(sorted({*metered.flags, "stream_as_json"})))
@@ -234,8 +321,8 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_folded", "_framer", "_json", "_matcher", "_metered", "_new_tally", "_pieces", "_read_events", "_undecided",
-        "_waiting", "tally",
+        "_cut", "_folded", "_framer", "_json", "_matcher", "_metered", "_new_tally", "_pieces", "_read_events",
+        "_undecided", "_unread", "_waiting", "tally",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
@@ -250,6 +337,8 @@ class StreamMeter:
         self._matcher: TemplateMatcher | None = None  # of the last event's template
         self._folded = 0  # bytes read so far
         self._read_events = 0
+        self._unread = _Unread()
+        self._cut = False  # the stream ended within an event
 
     def feed(self, payload: bytes) -> None:
         """Buffer more bytes, and read them every FOLD_PIECES pieces or FOLD_BYTES bytes."""
@@ -319,7 +408,7 @@ class StreamMeter:
     @property
     def events(self) -> int:
         """Whole events with data, including the last one."""
-        return self._read_events + self._framer.too_long
+        return self._read_events
 
     @property
     def at_boundary(self) -> bool:
@@ -366,6 +455,9 @@ class StreamMeter:
             self._json.feed(payload)
 
     def _read(self, event: bytes, name: bytes) -> object | None:
+        if type(event) is LongText:
+            self._unread.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
+            return None
         read = self.tally.read(event, name)
         if read is None:
             self._read_odd(event, name)
@@ -383,11 +475,22 @@ class StreamMeter:
             self.tally.flags.add("unparsable_event")
 
     def _read_unfinished(self, event: bytes, name: bytes) -> None:
-        # Count it if it is complete; half an event is no anomaly of the provider.
-        if event.strip() == _DONE:
+        # Count it if it is complete, or what there is of a large one; half an event is no anomaly of the provider.
+        read = partial(self._read_end, name=name)
+        if type(event) is LongText:
+            self._unread.read(self.tally, event, read)
+        elif event.strip() == _DONE:
             self.tally.done = True
-        else:
-            self.tally.read(event, name)
+        elif event.strip():
+            read(event)
+
+    def _read_end(self, event: bytes, name: bytes) -> bool:
+        if self.tally.read(event, name) is not None:
+            return True
+        self._cut = True
+        if len(event) < _HALF_EVENT_BYTES_MIN and type(event) is not LongText:
+            return False
+        return _read_cut(self.tally, event, lambda whole: self.tally.read(whole, name) is not None)
 
     def _result(self) -> Metered:
         flags = self.flags
@@ -397,4 +500,6 @@ class StreamMeter:
                 return answer
             flags |= set(answer.flags)
         complete = self.done or self.tally.finish_reason is not None
-        return _metered(self.tally, complete=complete, events=self.events, flags=flags)
+        if complete:
+            self._unread.settle(self.tally)
+        return _metered(self.tally, complete=complete, events=self.events, flags=flags, cut=self._cut)

@@ -43,6 +43,10 @@ class Tally(Protocol):
     done: bool
     """the dialect's last event was received, or a whole JSON answer"""
 
+    @property
+    def usage_final(self) -> bool:
+        """`usage` has all counts of an ended answer; False: running counts, or none."""
+
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream. Returns the parsed event, for `template`; None, with nothing changed, if it is no
         event of this dialect."""
@@ -65,6 +69,9 @@ class Tally(Protocol):
     def fail(self, code: str) -> None:
         """Record a failure that the provider reported. The first code stays."""
 
+    def add_unread(self, size: int) -> None:
+        """Count generated text of which only the size in bytes is known."""
+
     def flush(self) -> None:
         """Count the texts that `read` buffered; counting them joined is cheaper."""
 
@@ -76,8 +83,8 @@ class Counting:
     """The part of a tally that all dialects share: fields, counters, buffered texts."""
 
     __slots__ = (
-        "_called", "_calls", "_feed", "_reasonings", "_texts", "completion_so_far", "done", "evidence", "failed",
-        "finish_reason", "flags", "response_id", "service_tier", "usage", "usage_raw",
+        "_called", "_calls", "_feed", "_reasonings", "_said_before", "_texts", "completion_so_far", "done", "evidence",
+        "failed", "finish_reason", "flags", "response_id", "service_tier", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -91,11 +98,25 @@ class Counting:
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False
+        self._said_before: int | None = None  # events with output before the last usage; None: it is running
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
         self._called: list[str] = []  # names and arguments of tool calls
         self._feed: TokenizerFeed | None = None
         self._calls: set[tuple[int, int | str]] = set()
+
+    @property
+    def usage_final(self) -> bool:
+        """With a finish reason or the last event, usage is final; without, if it stood alone and no output followed."""
+        usage = self.usage
+        if usage is None or (usage.completion_tokens is None and not usage.in_other_units):
+            return False
+        return self.done or self.finish_reason is not None or self._said_before == self._said
+
+    @property
+    def _said(self) -> int:
+        """Events with generated output so far."""
+        return self.evidence.text_events + self.evidence.tool_events
 
     def template(self, read: Any, event: bytes) -> EventTemplate | None:
         """No templates by default."""
@@ -118,6 +139,13 @@ class Counting:
     def fail(self, code: str) -> None:
         """Record a failure that the provider reported. The first code stays."""
         self.failed = self.failed or code
+
+    def add_unread(self, size: int) -> None:
+        """Count a byte as one Latin character: other scripts have more bytes per character and more tokens. There is no
+        text for a tokenizer."""
+        self.evidence.chars_latin += size
+        if self._feed is not None:
+            self._feed.give_up()
 
     def flush(self) -> None:
         """Count the buffered fragments."""
@@ -148,14 +176,21 @@ class Counting:
         if text or reasoning:
             self.evidence.text_events += 1
 
-    def _report(self, raw: dict[str, Any] | None, usage: Usage | None, odd: Iterable[str] = ()) -> None:
-        """Merge a reported usage, read from the object `raw`; None: it has an invalid count. `odd`: further flags."""
+    def _report(
+        self, raw: dict[str, Any] | None, usage: Usage | None, odd: Iterable[str] = (), *, running: bool = False
+    ) -> None:
+        """Merge a reported usage, read from the object `raw`; None: it has an invalid count. `odd`: further flags.
+
+        `running`: it came beside output, so that it may be the count so far. Call this before the output of its event
+        is counted.
+        """
         if usage is None:
             self.flags.add("usage_invalid")
         elif usage != NO_USAGE:
             self.flags.update(violations(usage), odd)
             self.usage, fell = later(self.usage, usage)
             self.usage_raw = raw
+            self._said_before = None if running else self._said
             if fell:
                 self.flags.add("usage_decreased")
 
@@ -167,6 +202,18 @@ class Counting:
 
     def _count(self, chars: Chars, *, reasoning: bool) -> None:
         self.evidence.count(chars, reasoning=reasoning)
+
+
+# Members of an error object that say an error, if they are neither empty nor 0.
+_ERROR_MEMBERS = ("code", "message", "type", "status")
+
+
+def says_error(error: Any) -> bool:
+    """Whether the member `error` of an event or answer reports one. Some providers send an empty one with every event:
+    null, {}, "", false, {"code":0}, {"code":0,"message":""}."""
+    if isinstance(error, dict):
+        return any(error.get(name) for name in _ERROR_MEMBERS)
+    return bool(error)
 
 
 def word(text: str) -> str:

@@ -31,6 +31,12 @@ def say(*texts: str, **top: Any) -> list[dict[str, Any]]:
     return [chunk({"content": text}, **top) for text in texts]
 
 
+# The same counts in each family.
+CHAT_USAGE = {"prompt_tokens": 9, "completion_tokens": 777, "total_tokens": 786}
+INPUT_USAGE = {"input_tokens": 9, "output_tokens": 777, "total_tokens": 786}
+GEMINI_USAGE = {"promptTokenCount": 9, "candidatesTokenCount": 777, "totalTokenCount": 786}
+COHERE_USAGE = {"tokens": {"input_tokens": 9, "output_tokens": 777}}
+
 USAGE_EVENT = {"id": "chatcmpl-7", "object": "chat.completion.chunk", "choices": [], "usage": usage()}
 DONE = "[DONE]"
 

@@ -97,7 +97,7 @@ def test_one_json_document_instead_of_a_stream() -> None:
                 0,
             )
     assert metered([b'{"error":{"message":"no"}}']).failed == "error_body"
-    assert metered([b'{"error":{"mess']).flags == ("unparsable_body",)
+    assert metered([b'{"error":{"mess']).flags == ("cut_body",)
     assert metered([b"<html>busy</html>"]).flags == ()
 
 
@@ -147,9 +147,9 @@ def test_json_meter_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = OPENAI_CHAT.plain_meter()
     for _ in range(20):
         meter.feed(b" " * 100)
-        assert len(meter._kept) <= 1000
+        assert len(meter._kept.raw) <= 1000
     meter.feed(json.dumps(USAGE_EVENT).encode())
-    assert (meter.close().usage, meter.close().flags) == (None, ("body_too_long",))
+    assert (meter.close().usage, meter.close().flags) == (Usage(9, None, 3, None, 12), ("body_too_long",))
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,15 @@ def test_events_that_cannot_be_read_are_flagged(event: bytes) -> None:
     assert (result.flags, result.evidence.chars, result.events) == (("unparsable_event",), 2, 2)
 
 
-def test_a_too_long_event_is_flagged_and_counted() -> None:
+def test_a_too_long_event_that_cannot_be_read_counts_by_its_size() -> None:
     body = sse(*say("a")) + b"data: " + b"x" * EVENT_BYTES_MAX + b"\n\n" + sse(*say("b"))
     for size in (len(body), 50_000):
         result = metered([body[at : at + size] for at in range(0, len(body), size)])
-        assert (result.flags, result.events, result.evidence.chars) == (("event_too_long",), 3, 2)
+        assert (result.flags, result.events, result.evidence.chars) == (
+            ("event_too_long",),
+            3,
+            2 + EVENT_BYTES_MAX,
+        )
 
 
 def test_a_usage_that_no_ledger_could_hold_is_used_but_not_kept() -> None:

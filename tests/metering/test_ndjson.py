@@ -10,11 +10,20 @@ from hypothesis import strategies as st
 
 from proxy.metering.wire import ndjson
 from proxy.metering.wire.ndjson import LineFramer
+from proxy.metering.wire.outline import Outline
 from tests.support.linear import assert_linear
 
 BODIES = st.lists(st.sampled_from([b"{}", b"\n", b"\r\n", b" ", b"\xe2\x80\xa8", b"\r", b"12345", b"\x85"])).map(
     b"".join
 )
+
+
+def outlined(line: bytes, longest: int) -> bytes:
+    if len(line) <= longest:
+        return line
+    outline = Outline()
+    outline.feed(line)
+    return outline.close()
 
 
 def framed(pieces: list[bytes]) -> tuple[list[bytes], bytes | None, int]:
@@ -31,8 +40,8 @@ def test_the_lines_are_the_same_for_every_cut(body: bytes, at: list[int], longes
         patch.setattr(ndjson, "LINE_BYTES_MAX", longest)
         places = sorted({0, len(body), *(min(place, len(body)) for place in at)})
         lines = body.split(b"\n")
-        kept = [line for line in lines[:-1] if line.strip() and len(line) <= longest]
-        last = lines[-1] if lines[-1].strip() and len(lines[-1]) <= longest else None
+        kept = [outlined(line, longest) for line in lines[:-1] if line.strip() or len(line) > longest]
+        last = outlined(lines[-1], longest) if lines[-1].strip() or len(lines[-1]) > longest else None
         too_long = sum(len(line) > longest for line in lines)
         for pieces in ([body], [body[a:b] for a, b in pairwise(places)], [body[a : a + 1] for a in range(len(body))]):
             assert framed(pieces) == (kept, last, too_long)
@@ -52,8 +61,8 @@ def test_an_endless_line_takes_bounded_memory_and_linear_time() -> None:
         framer = LineFramer()
         for _ in range(pieces):
             framer.feed(b"x" * 64)
-            assert len(framer._held) <= ndjson.LINE_BYTES_MAX
-        assert framer.feed(b"\n{}\n") == [(b"{}", b"")]
+            assert len(framer._held.raw) <= ndjson.LINE_BYTES_MAX
+        assert framer.feed(b"\n{}\n") == [(b"", b""), (b"{}", b"")]
         assert framer.too_long == 1
 
     assert_linear(read, 140_000)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.metering.wire.outline import LongText
 from proxy.metering.wire.sse import EVENT_BYTES_MAX, Event, EventFramer
 from tests.support.linear import assert_linear
 
@@ -100,12 +101,13 @@ def test_boundary_is_between_events_only() -> None:
 
 @pytest.mark.parametrize("size", [1 << 16, EVENT_BYTES_MAX, 1 << 22])
 @pytest.mark.parametrize("length", [EVENT_BYTES_MAX, EVENT_BYTES_MAX + 1, 2 * EVENT_BYTES_MAX])
-def test_a_too_long_event_is_skipped_and_the_next_is_read(size: int, length: int) -> None:
+def test_of_a_too_long_event_there_is_the_outline_and_the_next_is_read(size: int, length: int) -> None:
     body = b"data: a\n\n" + b"data: ".ljust(length, b"x") + b"\n\ndata: b\n\n"
     framer = EventFramer()
     events = [event for at in range(0, len(body), size) for event in framer.feed(body[at : at + size])]
     whole = length <= EVENT_BYTES_MAX
-    assert [text[:1] for text, _ in events] == ([b"a", b"x", b"b"] if whole else [b"a", b"b"])
+    assert [text[:1] for text, _ in events] == [b"a", b"x" if whole else b"", b"b"]
+    assert isinstance(events[1][0], LongText) is not whole
     assert framer.too_long == (0 if whole else 1)
     assert framer.at_boundary
 
@@ -115,8 +117,8 @@ def test_memory_stays_bounded_inside_a_line_without_end() -> None:
     for _ in range(64):
         assert framer.feed(b"x" * (EVENT_BYTES_MAX // 8)) == []
         assert len(framer._held) <= EVENT_BYTES_MAX + EVENT_BYTES_MAX // 8
-    assert framer.too_long == 1
     assert framer.close() is None
+    assert framer.too_long == 1
 
 
 def test_one_byte_pieces_take_linear_time() -> None:

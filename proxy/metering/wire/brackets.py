@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 # The rest of a string: up to its quote, or to the end of the piece, which may split an escape.
 _REST = rb'[^"\\]*+(?:\\.[^"\\]*+)*'
-_STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
+STRING_END = re.compile(_REST + rb'("|\\?)', re.DOTALL)
 # Each match begins where the last one ended: strings and other text, then a bracket, an unterminated string or the end
 # of the piece. One of these always follows, so that no byte is scanned more than twice.
 _TOKEN = re.compile(rb'[^"\[\]{}]*+(?:"%b"[^"\[\]{}]*+)*(?:([\[\]{}])|(?:(")%b(\\?))?\Z)' % (_REST, _REST), re.DOTALL)
@@ -45,7 +45,7 @@ class Brackets:
         """The end of the string that the last piece left open."""
         if not piece:
             return 0
-        rest = _STRING_END.match(piece, 1 if self._escaped else 0)
+        rest = STRING_END.match(piece, 1 if self._escaped else 0)
         assert rest is not None, "it matches nothing at least"
         self._in_string, self._escaped = rest[1] != b'"', rest[1] == b"\\"
         return rest.end()

@@ -19,7 +19,7 @@ class Framer(Protocol):
     """Bytes, cut anywhere → whole events."""
 
     too_long: int
-    """events skipped because of their length"""
+    """events reduced to their outlines because of their length"""
 
     @property
     def at_boundary(self) -> bool:
@@ -29,7 +29,7 @@ class Framer(Protocol):
         """The events that `piece` completes, in order."""
 
     def close(self) -> Event | None:
-        """The unterminated last event, if any. The framer is empty afterwards."""
+        """The unfinished last event, if any. The framer is empty afterwards."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Bytes, cut anywhere → server-sent events.
 
 Invariants: only LF, CRLF or CR end a line; a blank line ends an event. The events are the same for every way of cutting
-the bytes. Memory is bounded by the longest readable event. Time is linear, also for one-byte pieces.
+the bytes. Memory is bounded: of the data of a too long event the outline is kept. Time is linear, also for one-byte
+pieces.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
+from proxy.metering.wire.outline import Outline
+
 # Eight times the largest event of 2,700 recorded streams.
 EVENT_BYTES_MAX = 1 << 20
 
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
+# What is kept of the lines of a too long event that are no data; names of events are shorter.
+_LINE_BYTES_MAX = 256
 _USAGE = b'"usage"'
 _LOUD = re.compile(rb'"usage"(?!\s*:\s*null)')
 
 Event: TypeAlias = tuple[bytes, bytes]
-"""(data lines joined by LF, event name or empty)"""
+"""(data lines joined by LF, event name or empty); the data of a too long event is a `LongText`"""
 
 
 def event_of(block: bytes) -> Event | None:
@@ -48,37 +53,92 @@ def is_quiet(payload: bytes) -> bool:
     return common or _LOUD.search(payload, at) is None
 
 
-class EventFramer:
-    """Finds whole events. An event longer than `bytes_max` is skipped and counted in `too_long`."""
+class _LongEvent:
+    """Fed with the lines (LF line ends) of one event that is too long: keeps its name, and the outline of its data."""
 
-    __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_skipping", "_started", "too_long")
+    __slots__ = ("_has_data", "_in_data", "_line", "_name", "_outline")
+
+    def __init__(self) -> None:
+        self._outline = Outline()
+        self._line = bytearray()  # the beginning of the line, unless it is data
+        self._in_data = False
+        self._has_data = False
+        self._name = b""
+
+    def feed(self, part: bytes) -> None:
+        """More of the event."""
+        first, *others = part.split(b"\n")
+        self._read(first)
+        for line in others:
+            self._end_line()
+            self._read(line)
+
+    def close(self) -> Event | None:
+        """The event has ended; None if it has no data line."""
+        self._end_line()
+        return (self._outline.close(), self._name) if self._has_data else None
+
+    def _read(self, part: bytes) -> None:
+        if self._in_data:
+            self._outline.feed(part)
+            return
+        line = self._line
+        line += part
+        if line.startswith(b"data:") and len(line) > len(b"data:"):
+            self._begin_data(bytes(line).removeprefix(b"data:").removeprefix(b" "))
+        else:
+            del line[_LINE_BYTES_MAX:]
+
+    def _begin_data(self, data: bytes) -> None:
+        if self._has_data:
+            self._outline.feed(b"\n")
+        self._has_data = self._in_data = True
+        self._outline.feed(data)
+
+    def _end_line(self) -> None:
+        field, _, value = bytes(self._line).partition(b":")
+        if not self._in_data and field == b"data":
+            self._begin_data(b"")
+        elif not self._in_data and field == b"event":
+            self._name = value.removeprefix(b" ")
+        self._in_data = False
+        self._line.clear()
+
+
+class EventFramer:
+    """Finds whole events. One longer than `bytes_max` is reduced to its outline and counted in `too_long`."""
+
+    __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_long", "_started", "too_long")
 
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._held = bytearray()  # the unfinished event, with LF line ends; never begins with LF
         self._lf_is_old = False  # a CR ended the last piece: an LF now belongs to it
-        self._skipping = False  # inside an event that is too long
+        self._long: _LongEvent | None = None  # the unfinished event, but for its last byte
         self._started = False
         self.too_long = 0
 
     @property
     def at_boundary(self) -> bool:
         """True if no unfinished event is buffered."""
-        return not self._held and not self._skipping
+        return not self._held and self._long is None
 
     def feed(self, piece: bytes) -> list[Event]:
         """The events that `piece` completes, in order; events without data lines are skipped."""
         if self._lf_is_old or b"\r" in piece:
             piece = self._with_lf(piece)
-        if not self._held and piece.endswith(b"\n\n") and not self._skipping:
+        if not self._held and piece.endswith(b"\n\n") and self._long is None:
             return self._events(piece)
         return self._assembled(piece)
 
     def close(self) -> Event | None:
         """The unterminated last event, if it has a data line. The framer is empty afterwards."""
-        block, skipped = self._held.rstrip(b"\n"), self._skipping
-        self._held, self._skipping = bytearray(), False
-        return None if skipped or len(block) > self._bytes_max else event_of(self._unmarked(bytes(block)))
+        block = bytes(self._held.rstrip(b"\n"))
+        self._held = bytearray()
+        if self._long is not None:
+            self._long.feed(block)
+            return self._end_long()
+        return self._checked(self._unmarked(block))
 
     def _with_lf(self, piece: bytes) -> bytes:
         if self._lf_is_old and piece:
@@ -92,36 +152,42 @@ class EventFramer:
     def _assembled(self, piece: bytes) -> list[Event]:
         held = self._held
         searched = max(len(held) - 1, 0)
-        held += piece if held or self._skipping else piece.lstrip(b"\n")
-        if self._skipping and not self._resumed(searched):
-            return []
-        end = held.rfind(b"\n\n", 0 if self._skipping else searched)
-        self._skipping = False
-        if end < 0:
-            self._bound()
-            return []
-        whole = bytes(held[:end])
-        del held[: end + 2]
-        events = self._events(whole)
+        held += piece if held else piece.lstrip(b"\n")
+        events: list[Event] = []
+        if self._long is not None:
+            end = held.find(b"\n\n", searched)
+            if end < 0:
+                self._pass_on(self._long)
+                return []
+            self._long.feed(bytes(held[:end]))
+            held[:] = held[end + 2 :].lstrip(b"\n")
+            searched = 0
+            if (event := self._end_long()) is not None:
+                events.append(event)
+        end = held.rfind(b"\n\n", searched)
+        if end >= 0:
+            whole = bytes(held[:end])
+            del held[: end + 2]
+            events += self._events(whole)
         self._bound()
         return events
 
-    def _resumed(self, searched: int) -> bool:
-        """Drop the rest of a too long event. Returns False until its blank line arrives."""
-        end = self._held.find(b"\n\n", searched)
-        if end < 0:
-            del self._held[:-1]
-            return False
-        rest = self._held[end + 2 :].lstrip(b"\n")
-        self._held[:] = rest
-        return True
+    def _pass_on(self, long: _LongEvent) -> None:
+        """All but the last byte, which may be the first half of the blank line."""
+        long.feed(self._unmarked(bytes(self._held[:-1])))
+        del self._held[:-1]
+
+    def _end_long(self) -> Event | None:
+        assert self._long is not None
+        event, self._long = self._long.close(), None
+        self.too_long += 1
+        return event
 
     def _bound(self) -> None:
         # One more byte may be the first half of the blank line; three more, the byte order mark of the stream.
         if len(self._held) > self._bytes_max + 1 + (0 if self._started else len(_BOM)):
-            del self._held[:-1]
-            self._skipping = True
-            self.too_long += 1
+            self._long = _LongEvent()
+            self._pass_on(self._long)
 
     def _events(self, whole: bytes) -> list[Event]:
         if not self._started:
@@ -135,8 +201,9 @@ class EventFramer:
 
     def _checked(self, block: bytes) -> Event | None:
         if len(block) > self._bytes_max:
-            self.too_long += 1
-            return None
+            self._long = _LongEvent()
+            self._long.feed(block)
+            return self._end_long()
         return event_of(block)
 
     def _unmarked(self, whole: bytes) -> bytes:

@@ -19,9 +19,12 @@ from proxy.metering.dialects.anthropic.usage import oddities, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import json_bytes
-from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import document_of
+
+# Events whose usage is that of the whole answer.
+_WITH_USAGE = ("message_delta", "message_stop")
 
 
 class MessagesTally(Counting):
@@ -38,15 +41,20 @@ class MessagesTally(Counting):
         parsed = event_of(event)
         if parsed is None:
             return None
-        if parsed.error or parsed.type == "error" or name == b"error":
+        kind = parsed.type or name.decode("ascii", "replace")
+        # Each part counts without the others.
+        if kind in _WITH_USAGE:
+            self._read_usage(parsed.usage, final=True)
+        if kind == "error" or name == b"error" or says_error(parsed.error):
             self.fail("error_event")
-        elif parsed.delta is not None:
-            self._read_delta(parsed.delta, parsed)
-        elif parsed.content_block is not None:
+            return parsed
+        if parsed.delta is not None:
+            self._read_delta(parsed.delta)
+        if parsed.content_block is not None:
             self._read_block(parsed.index or 0, parsed.content_block)
-        elif parsed.message is not None:
+        if parsed.message is not None:
             self._read_start(parsed.message)
-        elif parsed.type == "message_stop":
+        if kind == "message_stop":
             self.done = True
         return parsed
 
@@ -55,7 +63,7 @@ class MessagesTally(Counting):
         message = message_of(body)
         if message is None:
             return False
-        if message.error or message.type == "error":
+        if says_error(message.error) or message.type == "error":
             self.fail("error_body")
         self.response_id = identifier(message.id)
         for index, block in enumerate(message.content or ()):
@@ -79,14 +87,12 @@ class MessagesTally(Counting):
             self._called.append(block.name)
         self._add_texts(block.text, block.thinking)
 
-    def _read_delta(self, delta: Delta, parsed: Event) -> None:
+    def _read_delta(self, delta: Delta) -> None:
         if delta.partial_json:
             self.evidence.tool_events += 1
             self._called.append(delta.partial_json)
         self._add_texts(delta.text or (delta.content if isinstance(delta.content, str) else None), delta.thinking)
         self._finish(delta.stop_reason)
-        if parsed.type == "message_delta":
-            self._read_usage(parsed.usage, final=True)
 
     def _finish(self, reason: str | None) -> None:
         if reason:
@@ -102,7 +108,7 @@ class MessagesTally(Counting):
             self.service_tier = merged.get("service_tier", self.service_tier)
             if not final:
                 usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
-        self._report(merged, usage, oddities(merged))
+        self._report(merged, usage, oddities(merged), running=not final)
         if self.usage is not None:
             self.usage = with_total(self.usage)
 
@@ -120,7 +126,7 @@ class CountTally(Counting):
         document = document_of(body)
         if not isinstance(document, dict):
             return False
-        if document.get("error"):
+        if says_error(document.get("error")):
             self.fail("error_body")
             return True
         self.done = True

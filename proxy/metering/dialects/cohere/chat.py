@@ -15,7 +15,7 @@ from proxy.metering.dialects.cohere.usage import usage_of
 from proxy.metering.dialects.openai.request import prompt_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
-from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import TOKENS_MAX
 from proxy.metering.wire.json_reader import reader
 
@@ -89,13 +89,15 @@ class CohereTally(Counting):
         if parsed is None:
             return None
         self.response_id = self.response_id or identifier(parsed.id)
-        if isinstance(parsed.message, str) or name == b"error":
+        kind = parsed.type or name.decode("ascii", "replace")
+        # Each part counts without the others.
+        if name == b"error" or (isinstance(parsed.message, str) and parsed.message):
             self.fail("error_event")
-        elif parsed.delta is not None:
+        if parsed.delta is not None:
+            self._read_usage(parsed.delta.usage, running=kind != "message-end")
             self._read_message(parsed.index or 0, parsed.delta.message)
-            self._finish(parsed.delta.finish_reason, "error_event", failed=bool(parsed.delta.error))
-            self._read_usage(parsed.delta.usage)
-        self.done = self.done or parsed.type == "message-end"
+            self._finish(parsed.delta.finish_reason, "error_event", failed=says_error(parsed.delta.error))
+        self.done = self.done or kind == "message-end"
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
@@ -105,12 +107,13 @@ class CohereTally(Counting):
             return False
         self.response_id = identifier(parsed.id)
         if isinstance(parsed.message, str):
-            self.fail("error_body")
-            return True
-        self._read_message(0, parsed.message)
+            if parsed.message:
+                self.fail("error_body")
+        else:
+            self._read_message(0, parsed.message)
         self._finish(parsed.finish_reason, "error_body", failed=False)
         self._read_usage(parsed.usage)
-        self.done = parsed.message is not None
+        self.done = isinstance(parsed.message, Message)
         return True
 
     def _read_message(self, index: int, message: Message | None) -> None:
@@ -143,9 +146,9 @@ class CohereTally(Counting):
         if failed or reason in _FAILURES:
             self.fail(failure)
 
-    def _read_usage(self, raw: dict[str, Any] | None) -> None:
+    def _read_usage(self, raw: dict[str, Any] | None, *, running: bool = False) -> None:
         if raw:
-            self._report(raw, usage_of(raw))
+            self._report(raw, usage_of(raw), running=running)
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

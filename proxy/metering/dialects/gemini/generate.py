@@ -23,7 +23,7 @@ from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, up
 from proxy.metering.dialects.gemini.usage import running, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
-from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.wire.json_reader import compact
@@ -58,11 +58,11 @@ class GeminiTally(Counting):
         generated = generated_of(event)
         if generated is None:
             return None
-        if generated.error or name == b"error":
+        if name == b"error" or says_error(generated.error):
             self.fail("error_event")
         else:
             self._read_generated(generated)
-            self._read_usage(generated.usage, final=self.finish_reason is not None)
+        self._read_usage(generated.usage, final=self.finish_reason is not None)
         return generated
 
     def read_answer(self, body: bytes) -> bool:
@@ -70,13 +70,18 @@ class GeminiTally(Counting):
         generated = generated_of(body)
         if generated is None:
             return False
-        if generated.error:
+        if says_error(generated.error):
             self.fail("error_body")
         else:
             self._read_generated(generated)
-            self._read_usage(generated.usage, final=True)
+        self._read_usage(generated.usage, final=True)
         self.done = generated.candidates is not None or generated.prompt_feedback is not None
         return True
+
+    @property
+    def usage_final(self) -> bool:
+        """Usage is running until a finish reason, also in an event without output."""
+        return self.usage is not None and (self.done or self.finish_reason is not None)
 
     def settle(self) -> None:
         """The answer has ended. Idempotent."""

@@ -18,7 +18,7 @@ from proxy.metering.counts import usage_reader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
-from proxy.metering.tally import Counting, word
+from proxy.metering.tally import Counting, says_error, word
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
 
@@ -90,7 +90,9 @@ class OllamaTally(Counting):
         return line is not None
 
     def _read_line(self, line: Line, failure: str) -> None:
-        if line.error:
+        if line.done or (line.done is None and line.eval_count is not None):
+            self._read_usage(line)
+        if says_error(line.error):
             self.fail(failure)
             return
         message = line.message
@@ -103,7 +105,6 @@ class OllamaTally(Counting):
             self.done = True
             if line.done_reason:
                 self.finish_reason = word(line.done_reason)
-            self._read_usage(line)
 
     def _read_calls(self, calls: list[Call] | None) -> None:
         for call in calls or ():
@@ -115,7 +116,7 @@ class OllamaTally(Counting):
     def _read_usage(self, line: Line) -> None:
         raw = {name: value for name in _USAGE_FIELDS if (value := getattr(line, name)) is not None}
         usage = _reported(raw)
-        self._report(raw, usage and with_total(usage))
+        self._report(raw, usage and with_total(usage), running=not line.done)
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

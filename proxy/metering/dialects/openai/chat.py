@@ -12,7 +12,7 @@ from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai.usage import usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
 from proxy.metering.refusal import OPENAI_ERRORS
-from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
@@ -45,19 +45,17 @@ class ChatTally(Counting):
         """Read one event of a stream."""
         chunk = chunk_of(event)
         if chunk is not None:
-            if name == b"error":
-                chunk.error = True
-            self._read_chunk(chunk)
+            self._read_chunk(chunk, failed=name == b"error")
         return chunk
 
-    def _read_chunk(self, chunk: Chunk) -> None:
+    def _read_chunk(self, chunk: Chunk, *, failed: bool = False) -> None:
         if chunk.usage is not None or chunk.x_groq is not None:
             self._read_usage(chunk)
         if self.response_id is None:
             self.response_id = identifier(chunk.id)
         if chunk.service_tier is not None:
             self.service_tier = chunk.service_tier
-        if chunk.error:
+        if failed or (chunk.error and says_error(chunk.error)):
             self.fail("error_event")
             return
         if chunk.full_text:
@@ -73,12 +71,16 @@ class ChatTally(Counting):
     def template(self, read: Chunk, event: bytes) -> EventTemplate | None:
         """The template of this event if it contains only one fragment of text; else None."""
         chunk, choices = read, read.choices
-        if chunk.usage is not None or chunk.x_groq is not None or chunk.error or chunk.err_msg or chunk.full_text:
+        if chunk.error and says_error(chunk.error):
+            return None
+        if chunk.usage is not None or chunk.x_groq is not None or chunk.err_msg or chunk.full_text:
             return None
         if not choices or len(choices) > 1:
             return None
         choice, part, index = choices[0], choices[0].delta, choices[0].index or 0
-        if part is None or choice.finish_reason or choice.error or choice.err_msg or choice.message or choice.text:
+        if choice.error and says_error(choice.error):
+            return None
+        if part is None or choice.finish_reason or choice.err_msg or choice.message or choice.text:
             return None
         if part.refusal or part.audio or part.tool_calls or part.function_call or part.reasoning_details:
             return None
@@ -96,7 +98,7 @@ class ChatTally(Counting):
         chunk = chunk_of(body)
         if chunk is None:
             return False
-        if chunk.error:
+        if says_error(chunk.error):
             self.fail("error_body")
         for choice in chunk.choices or ():
             choice.delta = choice.message or choice.delta
@@ -123,14 +125,12 @@ class ChatTally(Counting):
         return super().counted() if len(choices) <= 1 else None
 
     def _read_usage(self, chunk: Chunk) -> None:
-        raw = chunk.usage
-        if raw is None:
-            raw = chunk.x_groq.usage if chunk.x_groq is not None else None
+        raw = chunk.usage or (chunk.x_groq.usage if chunk.x_groq is not None else None)
         if not raw:
             return
         usage = usage_of(raw)
         added = usage is not None and usage.completion_tokens != raw.get("completion_tokens")
-        self._report(raw, usage, ("reasoning_added",) if added else ())
+        self._report(raw, usage, ("reasoning_added",) if added else (), running=bool(chunk.choices))
 
     def _read_choice(self, choice: Choice) -> int:
         if choice.finish_reason is not None:
@@ -138,8 +138,9 @@ class ChatTally(Counting):
         part = choice.delta or self._part_without_delta(choice)
         if part is not None and part.content is not None and type(part.content) is not str:
             flatten(part)
-        if choice.error or (choice.err_msg and not (part and part.content)):
-            self.fail("error_event" if choice.error else "err_msg")
+        failed = choice.error and says_error(choice.error)
+        if failed or (choice.err_msg and not (part and part.content)):
+            self.fail("error_event" if failed else "err_msg")
             return 0
         if part is None:
             return 0

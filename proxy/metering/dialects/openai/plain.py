@@ -10,7 +10,7 @@ from msgspec import structs
 
 from proxy.metering.counts import usage_reader
 from proxy.metering.meter import BodyMeter, JsonMeter
-from proxy.metering.tally import Counting, Tally, identifier
+from proxy.metering.tally import Counting, Tally, identifier, says_error
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.skim import Skim
@@ -50,12 +50,12 @@ class PlainTally(Counting):
         if answer is None:
             return False
         self.response_id = identifier(answer.id)
-        if answer.error:
+        if says_error(answer.error):
             self.fail("error_body")
         else:
             self.done = True
-            if raw := answer.usage or answer.meta:
-                self._report(raw, usage_of(raw))
+        if raw := answer.usage or answer.meta:
+            self._report(raw, usage_of(raw))
         return True
 
 

@@ -17,7 +17,7 @@ from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
-from proxy.metering.tally import Counting
+from proxy.metering.tally import Counting, says_error
 from proxy.metering.usage import UNITS_MAX, Usage
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader
@@ -54,7 +54,7 @@ class ImagesTally(Counting):
         if parsed is None:
             return None
         kind = parsed.type or name.decode("ascii", "replace")
-        if parsed.error or kind == "error":
+        if says_error(parsed.error) or kind == "error":
             self.fail("error_event")
         elif kind.endswith(_COMPLETED):
             self.finish_reason = "completed"
@@ -67,7 +67,7 @@ class ImagesTally(Counting):
         parsed = _read(body)
         if parsed is None:
             return False
-        if parsed.error:
+        if says_error(parsed.error):
             self.fail("error_body")
         else:
             self.done = True

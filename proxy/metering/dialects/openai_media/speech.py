@@ -18,7 +18,7 @@ from proxy.metering.dialects.openai_media.images import tokens_of
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
-from proxy.metering.tally import Counting
+from proxy.metering.tally import Counting, says_error
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
@@ -46,9 +46,9 @@ class SpeechTally(Counting):
         parsed = _read(event)
         if parsed is None:
             return None
-        if parsed.error or name == b"error" or parsed.type == "error":
+        if says_error(parsed.error) or name == b"error" or parsed.type == "error":
             self.fail("error_event")
-        elif parsed.type == "speech.audio.done":
+        elif (parsed.type or name.decode("ascii", "replace")) == "speech.audio.done":
             self.done = True
             self._read_usage(parsed.usage)
         return parsed
@@ -56,10 +56,13 @@ class SpeechTally(Counting):
     def read_answer(self, body: bytes) -> bool:
         """Read JSON instead of the requested stream: an error, or audio in a field."""
         parsed = _read(body)
-        if parsed is not None and parsed.error:
+        if parsed is None:
+            return False
+        if says_error(parsed.error):
             self.fail("error_body")
-        self.done = parsed is not None and not parsed.error
-        return parsed is not None
+        else:
+            self.done = True
+        return True
 
     def _read_usage(self, raw: dict[str, Any] | None) -> None:
         usage = tokens_of(raw or {})

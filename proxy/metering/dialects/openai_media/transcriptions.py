@@ -19,7 +19,7 @@ from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
-from proxy.metering.tally import Counting
+from proxy.metering.tally import Counting, says_error
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
@@ -51,24 +51,27 @@ class TranscriptionTally(Counting):
         parsed = _read(event)
         if parsed is None:
             return None
+        kind = parsed.type or name.decode("ascii", "replace")
         fragments = self.evidence.text_events > 0  # a later whole text repeats them
-        if parsed.error or name == b"error" or parsed.type == "error":
+        if says_error(parsed.error) or kind == "error" or name == b"error":
             self.fail("error_event")
-        elif parsed.type == "transcript.text.done":
+        elif kind == "transcript.text.done":
             self.done = True
             self._add_texts(None if fragments else parsed.text)
             self._read_usage(parsed)
-        elif parsed.type == "transcript.text.delta" or not fragments:
+        elif kind == "transcript.text.delta" or not fragments:
             self._add_texts(parsed.delta or parsed.text)
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer: JSON, or plain text."""
+        """Read a whole answer: JSON, or plain text. False: it is JSON that cannot be read."""
         parsed = _read(body)
+        if parsed is None and body.startswith(b"{") and body[1:].lstrip()[:1] in (b"", b'"'):
+            return False  # JSON that was cut
         if parsed is None:
             self._add_texts(body.decode("utf-8", "replace"))
             self.flags.add("audio_unknown")
-        elif parsed.error:
+        elif says_error(parsed.error):
             self.fail("error_body")
             return True
         else:

@@ -15,7 +15,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
-from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -39,14 +39,16 @@ class ResponsesTally(Counting):
         parsed = event_of(event)
         if parsed is None:
             return None
-        kind = parsed.type or ""
-        if kind == "error" or name == b"error" or parsed.error:
+        kind = parsed.type or name.decode("ascii", "replace")
+        # Each part counts without the others.
+        if kind == "error" or name == b"error" or says_error(parsed.error):
             self.fail("error_event")
-        elif isinstance(parsed.delta, str):
-            self._read_delta(kind, parsed.output_index or 0, parsed.delta)
-        elif parsed.item is not None:
-            self._read_item(parsed.output_index or 0, parsed.item, whole=kind == "response.output_item.done")
-        elif parsed.response is not None:
+        else:
+            if isinstance(parsed.delta, str):
+                self._read_delta(kind, parsed.output_index or 0, parsed.delta)
+            if parsed.item is not None:
+                self._read_item(parsed.output_index or 0, parsed.item, whole=kind == "response.output_item.done")
+        if parsed.response is not None:
             self._read_response(parsed.response, last=kind in _LAST)
         return parsed
 
@@ -55,7 +57,7 @@ class ResponsesTally(Counting):
         response = response_of(body)
         if response is None:
             return False
-        if response.error:
+        if says_error(response.error):
             self.fail("error_body")
         self._read_response(response, last=response.output is not None and response.status not in _RUNNING)
         return True
@@ -65,11 +67,11 @@ class ResponsesTally(Counting):
         self.service_tier = response.service_tier or self.service_tier
         for index, item in enumerate(response.output or ()) if last else ():
             self._read_item(index, item, whole=True)
-        self._read_usage(response.usage)
+        self._read_usage(response.usage, last=last)
         if not last:
             return
         self.done = True
-        if response.error or response.status == "failed":
+        if says_error(response.error) or response.status == "failed":
             self.fail("error_event")
         details = response.incomplete_details
         reason = (details.reason if details is not None else None) or response.status
@@ -114,13 +116,13 @@ class ResponsesTally(Counting):
         if item.name and self.evidence.tool_calls > calls:
             self._called.append(item.name)
 
-    def _read_usage(self, raw: dict[str, Any] | None) -> None:
+    def _read_usage(self, raw: dict[str, Any] | None, *, last: bool) -> None:
         if not raw:
             return
         usage = usage_of(raw)
         if usage not in (None, NO_USAGE) and self._searches and usage.searches is None:
             usage = structs.replace(usage, searches=len(self._searches))
-        self._report(raw, usage)
+        self._report(raw, usage, running=not last)
 
 
 # All as reported. OpenAI's searches are output items; xAI reports their number.

@@ -1,0 +1,295 @@
+"""Each well-formed part of an event or answer counts, whatever its siblings are. Empty error members are no failure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
+from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
+from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.meter import Metered
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
+
+# (dialect, the last event of a stream, the paths of what the counts need)
+LAST: list[tuple[Dialect, dict[str, Any], set[str]]] = [
+    (
+        OPENAI_CHAT,
+        {"id": "c", "choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}], "usage": CHAT_USAGE},
+        {"usage"},
+    ),
+    (OPENAI_COMPLETIONS, {"id": "c", "choices": [{"text": "x", "index": 0}], "usage": CHAT_USAGE}, {"usage"}),
+    (
+        OPENAI_CHAT,
+        {"choices": [], "usage": None, "x_groq": {"id": "r", "usage": CHAT_USAGE}},
+        {"x_groq", "x_groq.usage", "usage"},
+    ),
+    (
+        OPENAI_RESPONSES,
+        {
+            "type": "response.completed",
+            "output_index": 0,
+            "delta": None,
+            "item": None,
+            "error": None,
+            "response": {
+                "id": "r",
+                "status": "completed",
+                "output": [{"type": "message", "content": [{"text": "x"}]}],
+                "usage": INPUT_USAGE,
+                "error": None,
+                "incomplete_details": None,
+                "service_tier": "default",
+            },
+        },
+        {"response", "response.usage"},
+    ),
+    (
+        ANTHROPIC_MESSAGES,
+        {
+            "type": "message_delta",
+            "index": 0,
+            "delta": {"stop_reason": "end_turn", "text": "x"},
+            "content_block": None,
+            "message": None,
+            "usage": INPUT_USAGE,
+        },
+        {"usage"},
+    ),
+    (
+        GEMINI_STREAM,
+        {
+            "candidates": [
+                {"index": 0, "content": {"parts": [{"text": "x"}]}, "groundingMetadata": {}, "finishReason": "STOP"}
+            ],
+            "usageMetadata": GEMINI_USAGE,
+            "responseId": "r",
+            "promptFeedback": None,
+            "modelVersion": "m",
+        },
+        {"usageMetadata", "candidates", "candidates[]", "candidates[].finishReason"},
+    ),
+    (
+        COHERE_CHAT,
+        {
+            "type": "message-end",
+            "id": "c",
+            "index": 0,
+            "message": None,
+            "delta": {"finish_reason": "COMPLETE", "message": None, "error": None, "usage": COHERE_USAGE},
+        },
+        {"delta", "delta.usage"},
+    ),
+    (
+        OLLAMA_CHAT,
+        {
+            "message": {"content": "x", "thinking": "y", "tool_calls": []},
+            "done": True,
+            "done_reason": "stop",
+            "total_duration": 5,
+            "prompt_eval_count": 9,
+            "eval_count": 777,
+        },
+        {"prompt_eval_count", "eval_count"},
+    ),
+    (
+        OLLAMA_GENERATE,
+        {"response": "x", "context": [1], "done": True, "prompt_eval_count": 9, "eval_count": 777},
+        {"prompt_eval_count", "eval_count"},
+    ),
+    (OPENAI_SPEECH, {"type": "speech.audio.done", "usage": INPUT_USAGE}, {"usage"}),
+    (OPENAI_TRANSCRIPTIONS, {"type": "transcript.text.done", "text": "x", "usage": INPUT_USAGE}, {"usage"}),
+    (OPENAI_IMAGES, {"type": "image_generation.completed", "b64_json": "x", "usage": INPUT_USAGE}, {"usage"}),
+]
+GONE = object()
+ODD = (GONE, None, 7, -1.5, True, "odd", [], [None, 3, "x"], {}, {"a": [1]})
+
+
+def metered(dialect: Dialect, *events: dict[str, Any] | bytes, name: str = "") -> Metered:
+    """A stream of these events."""
+    framing = dialect.framings[0]
+    meter = dialect.stream_meter(framing)
+    for event in events:
+        meter.feed(event if isinstance(event, bytes) else framing.event(json.dumps(event).encode(), name))
+    return meter.close()
+
+
+def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
+    """A whole answer."""
+    meter = dialect.plain_meter()
+    meter.feed(json.dumps(answer).encode())
+    return meter.close()
+
+
+def variants(value: Any, needed: set[str], path: str = "") -> list[Any]:
+    """`value` with each member that is not needed replaced by every odd value."""
+    found = []
+    members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in list(members):
+        place = f"{path}[]" if isinstance(value, list) else f"{path}.{key}".lstrip(".")
+        inner = [] if "sage" in place.rpartition(".")[2] else variants(member, needed, place)
+        odd = [one for one in ODD if key != "type" or one != "odd"]  # another type is another event
+        options = [*inner, *(() if place in needed else odd)]
+        for option in options:
+            changed = dict(value) if isinstance(value, dict) else list(value)
+            if option is GONE:
+                del changed[key]
+            else:
+                changed[key] = option
+            found.append(changed)
+    return found
+
+
+@pytest.mark.parametrize(("dialect", "last", "needed"), LAST, ids=lambda value: getattr(value, "name", None))
+def test_odd_siblings_lose_no_usage(dialect: Dialect, last: dict[str, Any], needed: set[str]) -> None:
+    name = last.get("type", "")  # as the event's name too: with it an odd `type` loses nothing
+    for event in [last, *variants(last, needed)]:
+        result = metered(dialect, event, name=name)
+        assert result.usage is not None, event
+        assert (result.usage.prompt_tokens, result.usage.completion_tokens) == (9, 777), event
+
+
+def test_usage_of_a_message_delta_without_a_delta_counts() -> None:
+    """B10c."""
+    start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 9, "output_tokens": 1}}}
+    said = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Weir"}}
+    result = metered(ANTHROPIC_MESSAGES, start, said, {"type": "message_delta", "usage": {"output_tokens": 777}})
+    assert result.usage is not None
+    assert (result.usage.completion_tokens, result.usage_final, result.complete) == (777, True, False)
+
+
+EMPTY_ERRORS: list[Any] = [
+    None, {}, "", False, 0, [], {"code": 0}, {"code": 0, "message": ""}, {"code": None, "type": "", "param": "x"},
+]  # fmt: skip
+ERRORS: list[Any] = [
+    "overloaded", {"code": 500}, {"code": "busy"}, {"message": "no"}, {"type": "api_error"}, {"status": "INTERNAL"},
+]  # fmt: skip
+
+# (dialect, an event with output, an answer)
+SAID: list[tuple[Dialect, dict[str, Any], dict[str, Any]]] = [
+    (OPENAI_CHAT, {"choices": [{"delta": {"content": "Weir"}}]}, {"choices": [{"message": {"content": "Weir"}}]}),
+    (MISTRAL_FIM, {"choices": [{"delta": {"content": "Weir"}}]}, {"choices": [{"message": {"content": "Weir"}}]}),
+    (OPENAI_COMPLETIONS, {"choices": [{"text": "Weir"}]}, {"choices": [{"text": "Weir"}]}),
+    (
+        OPENAI_RESPONSES,
+        {"type": "response.output_text.delta", "output_index": 0, "delta": "Weir"},
+        {"status": "completed", "output": [{"type": "message", "content": [{"text": "Weir"}]}]},
+    ),
+    (
+        ANTHROPIC_MESSAGES,
+        {"type": "content_block_delta", "index": 0, "delta": {"text": "Weir"}},
+        {"type": "message", "content": [{"type": "text", "text": "Weir"}]},
+    ),
+    (
+        GEMINI_STREAM,
+        {"candidates": [{"content": {"parts": [{"text": "Weir"}]}}]},
+        {"candidates": [{"content": {"parts": [{"text": "Weir"}]}, "finishReason": "STOP"}]},
+    ),
+    (OLLAMA_CHAT, {"message": {"content": "Weir"}, "done": False}, {"message": {"content": "Weir"}, "done": True}),
+    (OLLAMA_GENERATE, {"response": "Weir", "done": False}, {"response": "Weir", "done": True}),
+    (OPENAI_TRANSCRIPTIONS, {"type": "transcript.text.delta", "delta": "Weir"}, {"text": "Weir"}),
+]
+
+
+@pytest.mark.parametrize("error", EMPTY_ERRORS, ids=json.dumps)
+@pytest.mark.parametrize(("dialect", "event", "answer"), SAID, ids=lambda value: getattr(value, "name", None))
+def test_an_empty_error_member_is_no_failure(
+    dialect: Dialect, event: dict[str, Any], answer: dict[str, Any], error: Any
+) -> None:
+    """B10d: 50 delivered texts are billed."""
+    result = metered(dialect, *[event | {"error": error}] * 50)
+    assert (result.failed, result.evidence.chars_latin) == (None, 200)
+    whole = answered(dialect, answer | {"error": error})
+    assert (whole.failed, whole.complete, whole.evidence.chars_latin) == (None, True, 4)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=json.dumps)
+@pytest.mark.parametrize(("dialect", "event", "answer"), SAID, ids=lambda value: getattr(value, "name", None))
+def test_an_error_is_a_failure(dialect: Dialect, event: dict[str, Any], answer: dict[str, Any], error: Any) -> None:
+    assert metered(dialect, event, event | {"error": error}).failed == "error_event"
+    assert answered(dialect, answer | {"error": error}).failed == "error_body"
+    assert answered(dialect, {"error": error}).failed == "error_body"
+
+
+@pytest.mark.parametrize("error", EMPTY_ERRORS, ids=json.dumps)
+def test_an_empty_error_member_of_other_answers_is_no_failure(error: Any) -> None:
+    for dialect, answer in (
+        (OPENAI_EMBEDDINGS, {"usage": {"prompt_tokens": 9}, "data": []}),
+        (OPENAI_RERANK, {"meta": {"billed_units": {"search_units": 1}}, "results": []}),
+        (OPENAI_IMAGES, {"usage": INPUT_USAGE, "data": [{}]}),
+        (ANTHROPIC_COUNT_TOKENS, {"input_tokens": 9}),
+        (GEMINI_GENERATE, {"candidates": [], "usageMetadata": GEMINI_USAGE}),
+    ):
+        result = answered(dialect, answer | {"error": error})
+        assert (result.failed, result.complete, result.usage_final) == (None, True, result.usage is not None)
+    said = {"type": "content-delta", "index": 0, "delta": {"message": {"content": {"text": "Weir"}}, "error": error}}
+    assert metered(COHERE_CHAT, said, said).failed is None
+    assert metered(COHERE_CHAT, said | {"message": ""}).failed is None
+    choice = {"choices": [{"delta": {"content": "Weir"}, "error": error}]}
+    result = metered(OPENAI_CHAT, choice, choice)
+    assert (result.failed, result.evidence.chars_latin) == (None, 8)
+    response = {"type": "response.completed", "response": {"status": "completed", "error": error}}
+    assert metered(OPENAI_RESPONSES, response).failed is None
+
+
+def test_usage_beside_an_error_counts() -> None:
+    for dialect, event in (
+        (OPENAI_CHAT, {"error": {"message": "no"}, "usage": CHAT_USAGE}),
+        (ANTHROPIC_MESSAGES, {"type": "message_delta", "error": {"message": "no"}, "usage": INPUT_USAGE}),
+        (COHERE_CHAT, {"type": "message-end", "message": "no", "delta": {"usage": COHERE_USAGE}}),
+        (OLLAMA_CHAT, {"error": "no", "done": True, "prompt_eval_count": 9, "eval_count": 777}),
+    ):
+        result = metered(dialect, event)
+        assert result.usage is not None
+        assert (result.failed, result.usage.completion_tokens) == ("error_event", 777)
+
+
+def chunk(text: str | None, completion: int | None = None, **more: Any) -> dict[str, Any]:
+    usage = {} if completion is None else {"usage": {**CHAT_USAGE, "completion_tokens": completion}}
+    return {"choices": [] if text is None else [{"index": 0, "delta": {"content": text}, **more}], **usage}
+
+
+@pytest.mark.parametrize(
+    ("events", "final"),
+    [
+        ([chunk("a", 1), chunk("b", 2), chunk("c", 3)], False),
+        ([chunk("", 0), chunk("a", 1)], False),
+        ([chunk("", 0)], False),
+        ([chunk("a"), chunk("b"), chunk(None, 2)], True),
+        ([chunk("a", 1), chunk("b", 2), chunk(None, 2)], True),
+        ([chunk(None, 0), chunk("a"), chunk("b")], False),
+        ([chunk("a", 1), chunk("b", 2, finish_reason="stop")], True),
+        ([chunk("a", 1), b"data: [DONE]\n\n"], True),
+        ([chunk("a"), chunk("b")], False),
+    ],
+)
+def test_running_usage_is_not_final(events: list[dict[str, Any] | bytes], final: bool) -> None:
+    """B10e: a stream that ends within its running usage is no whole answer."""
+    result = metered(OPENAI_CHAT, *events)
+    assert result.usage_final is final
+    assert result.complete is (events[-1] == b"data: [DONE]\n\n" or "finish_reason" in str(events[-1]))
+
+
+def test_running_usage_of_other_dialects_is_not_final() -> None:
+    start = {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 9, "output_tokens": 1}}}
+    assert not metered(ANTHROPIC_MESSAGES, start).usage_final
+    running = {"candidates": [{"content": {"parts": [{"text": "x"}]}}], "usageMetadata": GEMINI_USAGE}
+    assert not metered(GEMINI_STREAM, running, {"usageMetadata": GEMINI_USAGE}).usage_final
+    said = {"type": "content-delta", "delta": {"message": {"content": {"text": "x"}}, "usage": COHERE_USAGE}}
+    assert not metered(COHERE_CHAT, said).usage_final
+    created = {"type": "response.in_progress", "response": {"usage": INPUT_USAGE}}
+    assert not metered(OPENAI_RESPONSES, created).usage_final
+    assert not metered(OLLAMA_CHAT, {"message": {"content": "x"}, "eval_count": 7}).usage_final
