@@ -65,13 +65,15 @@ class UpstreamRequest:
         self._ports = ports
         self.injected = self._injects()
         """`include_usage` was added; the usage event must be stripped from the answer"""
+        self._refused_injected = False
+        """the current provider refused the request with `include_usage`; it is sent again without"""
         self.refusal: bytes | None = None
         """the body of such an error, if it was read already"""
 
     def _injects(self) -> bool:
         if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
             return False
-        return self.route.provider.injects(self.route.upstream_model)
+        return self.route.provider.injects(self.route.upstream_model, monotonic())
 
     def stream_meter(self, framing: Framing) -> StreamMeter:
         """The meter of a streamed answer."""
@@ -105,6 +107,8 @@ class UpstreamRequest:
             else:
                 if answer.status < 400:
                     provider.health.answered()
+                    if self._refused_injected:
+                        provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
                     return answer
                 if not await self._should_retry(answer, passes_to, began_at):
                     return answer
@@ -123,7 +127,8 @@ class UpstreamRequest:
         answer.close()
         if self.refusal is None or b"stream_options" not in self.refusal:
             return False
-        provider.without_usage.add(self.route.upstream_model)
+        # Not remembered yet: a client can make any provider name the field, in a request that is refused either way.
+        self._refused_injected = True
         self.injected = False
         self.refusal = None
         return True
@@ -159,7 +164,7 @@ class UpstreamRequest:
         if not passes_to(after, attempt):
             return False
         self.route = after
-        self.injected = self._injects()
+        self.injected, self._refused_injected = self._injects(), False
         return True
 
 

@@ -30,6 +30,10 @@ from proxy.settings import ProviderSettings
 RECEIVE_BYTES_MAX = 64 * 1024
 # Heads that are kept ready, per provider: a path that holds a model's name can be any of many.
 HEADS_MAX = 256
+# Models that are remembered per provider as refusing `stream_options`: their names can come from clients. An hour later
+# the field is tried again: the provider may have been updated, or the refusal was not about the field.
+WITHOUT_USAGE_MAX = 256
+WITHOUT_USAGE_S = 3600.0
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
@@ -56,8 +60,8 @@ class Provider:
     _base_path: str
     _fields: str
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    without_usage: set[str] = field(default_factory=set)
-    """upstream models that answered 400 or 422 to stream_options: not injected again (`inject_usage: auto`)"""
+    _without_usage: dict[str, float] = field(default_factory=dict)
+    """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
     health: Health = field(default_factory=Health)
 
     @classmethod
@@ -102,10 +106,17 @@ class Provider:
         """Whether it accepts requests in this dialect."""
         return dialects.supports(self.settings.dialects, dialect)
 
-    def injects(self, upstream_model: str) -> bool:
-        """Whether to add `include_usage` to streams whose client did not set it."""
+    def injects(self, upstream_model: str, now: float) -> bool:
+        """Whether to add `include_usage` to streams whose client did not set it. `now`: by `time.monotonic`."""
         mode = self.settings.inject_usage
-        return mode == "always" or (mode == "auto" and upstream_model not in self.without_usage)
+        return mode == "always" or (mode == "auto" and self._without_usage.get(upstream_model, 0.0) <= now)
+
+    def accepted_only_without_usage(self, upstream_model: str, now: float) -> None:
+        """The model refused a request with `include_usage`, and accepted the same request without it."""
+        self._without_usage.pop(upstream_model, None)
+        if len(self._without_usage) >= WITHOUT_USAGE_MAX:
+            del self._without_usage[next(iter(self._without_usage))]
+        self._without_usage[upstream_model] = now + WITHOUT_USAGE_S
 
 
 def _key_line(header: KeyHeader, secret: str) -> str:
