@@ -15,8 +15,8 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
 from proxy.gateway.upstream.client import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
-from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
-from proxy.gateway.upstream.health import FAILURES_MAX
+from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
+from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
@@ -159,3 +159,17 @@ def test_B3_the_remembered_models_are_bounded_and_the_oldest_goes_first() -> Non
         provider.accepted_only_without_usage(f"m{at}", float(at))
     remembered = [at for at in range(WITHOUT_USAGE_MAX + 1) if not provider.injects(f"m{at}", WITHOUT_USAGE_MAX)]
     assert remembered == list(range(1, WITHOUT_USAGE_MAX + 1))
+
+
+async def test_E4_a_failure_of_this_machine_is_no_provider_s_and_no_other_is_asked() -> None:
+    class Exhausted(Fussy):
+        async def ask(self, _provider: Provider, wire: bytes) -> Any:
+            self.asked.append(True)
+            raise OutOfConnectionsError("not connected: Too many open files")
+
+    upstream, route = Exhausted(), routes(2, set())
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(OutOfConnectionsError):
+            await stream_from(upstream, route)
+    assert len(upstream.asked) == FAILURES_MAX
+    assert route.provider.health.state(0.0) is BreakerState.CLOSED

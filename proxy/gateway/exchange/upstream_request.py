@@ -18,7 +18,7 @@ from aiohttp import web
 from proxy.billing.record import Attempt
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.health import Health, retry_after_s
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
@@ -98,6 +98,8 @@ class UpstreamRequest:
             provider.health.asked(began_at)
             try:
                 answer = await self._ports.upstream.ask(provider, wire)
+            except OutOfConnectionsError:
+                raise  # says nothing about the provider, and another one could not be reached either
             except UpstreamFailedError as failure:
                 provider.health.failed(monotonic())
                 if not isinstance(failure, NotSentError) or not self._fail_over(

@@ -7,6 +7,9 @@ Nothing is decompressed. Failures are raised as `UpstreamFailedError`.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import re
 import socket
 import ssl
 from collections import OrderedDict, defaultdict
@@ -17,8 +20,15 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.time_limits import TimeLimits
-from proxy.gateway.upstream.connection import NotSentError, Sink, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.connection import (
+    NotSentError,
+    OutOfConnectionsError,
+    Sink,
+    UpstreamConnection,
+    UpstreamFailedError,
+)
 from proxy.gateway.upstream.health import Health
 from proxy.http.framing import Head
 from proxy.metering import dialects
@@ -41,6 +51,12 @@ KEEP_IDLE_S = 20.0
 IDLE_MAX = 512
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
 HAPPY_EYEBALLS_S = 0.25
+# This machine's own limits: descriptors, buffers, memory, local ports.
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
+# What the other addresses of a name answer where only one IP version is in use.
+_OTHER_IP_VERSION = frozenset((errno.ENETUNREACH, errno.EAFNOSUPPORT))
+# At its limit a machine fails and connects in turns: the outage is over after this long without a failure.
+EXHAUSTION_OVER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +241,14 @@ class UpstreamClient:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: trusted certificates; default: those of the system."""
-        self._tls = tls
+        # Read now: without a free descriptor, OpenSSL would find none and report no error.
+        self._tls = tls or _system_certificates()
         # Idle connections → when they became idle (by `time.monotonic`), oldest first.
         self._idle: defaultdict[Origin, OrderedDict[UpstreamConnection, float]] = defaultdict(OrderedDict)
         self._origins: dict[UpstreamConnection, Origin] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._exhaustion = Outage(OutageLog("connecting to providers (this machine's own limit)"))
+        self._exhausted_at = 0.0
 
     async def ask(self, provider: Provider, request: bytes) -> Answer:
         """Send a request and wait for the head of its answer. Raises UpstreamFailedError. Cancellation closes the
@@ -272,20 +291,21 @@ class UpstreamClient:
                 _, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self._rests, self._gone),
                     sock=made,
-                    ssl=self._trusted() if origin.tls else None,
+                    ssl=self._tls if origin.tls else None,
                     server_hostname=origin.host if origin.tls else None,
                 )
         except (OSError, TimeoutError, ValueError) as failure:
+            exhausted = _exhausted(failure)
+            if exhausted is not None:
+                self._exhausted_at = monotonic()
+                self._exhaustion.began(exhausted)
+                raise OutOfConnectionsError(f"not connected: {exhausted.strerror}") from failure
             # Not the error's own text: it can hold addresses.
             raise NotSentError(f"not connected: {type(failure).__name__}") from failure
         self._origins[connection] = origin
+        if self._exhaustion.lasts and monotonic() - self._exhausted_at > EXHAUSTION_OVER_S:
+            self._exhaustion.over()
         return connection
-
-    def _trusted(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-            self._tls.set_alpn_protocols(["http/1.1"])
-        return self._tls
 
     def _rests(self, connection: UpstreamConnection) -> None:
         idle = self._idle[self._origins[connection]]
@@ -310,6 +330,37 @@ class UpstreamClient:
                 connection.close()
         if any(self._idle.values()):
             self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S / 2, self._close_old)
+
+
+def _system_certificates() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _exhausted(failure: Exception) -> OSError | None:
+    """The limit of this machine that prevented a connection; None if it was something else."""
+    if isinstance(failure, socket.gaierror):
+        return _no_descriptor()  # a resolver without descriptors reports that the name is unknown
+    numbers = {failure.errno} if isinstance(failure, OSError) and failure.errno is not None else _errnos_of(failure)
+    reached = numbers & _EXHAUSTED
+    if not reached or numbers - _EXHAUSTED - _OTHER_IP_VERSION:
+        return None
+    number = min(reached)
+    return OSError(number, os.strerror(number))
+
+
+def _errnos_of(failure: Exception) -> set[int]:
+    """The numbers in the text of the errors of several addresses, which are raised as one."""
+    return {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(failure))}
+
+
+def _no_descriptor() -> OSError | None:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as failure:
+        return OSError(failure.errno, failure.strerror)
+    return None
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

@@ -12,6 +12,8 @@ import select
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from proxy.http import errors
+from proxy.http.errors import ApiError
 from proxy.http.framing import (
     HEAD_BYTES_MAX,
     BadFramingError,
@@ -31,9 +33,20 @@ EARLY_BYTES_MAX = 64 * 1024
 class UpstreamFailedError(Exception):
     """The provider was unreachable or disconnected. The message contains no address and no secret."""
 
+    def refusal(self) -> ApiError:
+        """The answer to the client."""
+        return errors.upstream_failed()
+
 
 class NotSentError(UpstreamFailedError):
     """No byte of the request reached the provider, so it cannot have served it."""
+
+
+class OutOfConnectionsError(NotSentError):
+    """This machine can make no connection: it has no descriptors, ports or memory left. No provider is at fault."""
+
+    def refusal(self) -> ApiError:
+        return errors.out_of_connections()
 
 
 class Sink(Protocol):
