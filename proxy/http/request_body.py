@@ -15,6 +15,7 @@ from aiohttp import HttpVersion11, web
 
 from proxy.http import multipart
 from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
 from proxy.metering.dialect import RequestBody
 
@@ -80,14 +81,22 @@ class BodyCodec:
 
 
 def _parse_json(body: bytes, _content_type: str) -> dict[str, Any]:
-    return parse_object(body)  # whatever the Content-Type: some clients send none, or text/plain
+    document = parse_object(body)  # whatever the Content-Type: some clients send none, or text/plain
+    refuse_ambiguous_names(document)
+    return document
 
 
 def _write_json(document: dict[str, Any]) -> tuple[str, bytes]:
     return JSON_TYPE, serialise(document)
 
 
+def _parse_form(body: bytes, content_type: str) -> dict[str, Any]:
+    document = multipart.parse(body, content_type)
+    refuse_ambiguous_names(document)
+    return document
+
+
 CODECS = {
     RequestBody.JSON: BodyCodec(_parse_json, _write_json),
-    RequestBody.MULTIPART: BodyCodec(multipart.parse, multipart.serialise, multipart.without_boundary),
+    RequestBody.MULTIPART: BodyCodec(_parse_form, multipart.serialise, multipart.without_boundary),
 }
