@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from proxy.demo.script import Shape
+from proxy.runtime.proxy import supervisor
 from tests.crash.chaos import gauges
 from tests.crash.stage import Stage, quick_key, until
 from tests.support import sse
@@ -127,3 +128,34 @@ async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provi
     assert {entry["model"]: entry["outcome"] for entry in entries} == dict.fromkeys(names, "crashed")
     assert len(entries) == len(names)
     assert alone.stop() == 0
+
+
+def test_E9_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    fleet.environment["TMPDIR"] = str(temporary)
+    others = temporary / "tokenweir-demo-x"
+    others.mkdir()
+
+    def folders() -> set[str]:
+        return {path.name for path in temporary.iterdir() if path.name.startswith("tokenweir-peers-")}
+
+    fleet.start()
+    (first,) = folders()
+    fleet.kill()
+    fleet.start()
+    (second,) = folders()
+    assert first != second
+    assert fleet.stop() == 0
+    assert folders() == set()
+    assert others.exists()
+
+
+def test_E9_a_folder_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with supervisor._socket_folder() as first:
+        with supervisor._socket_folder() as second:
+            assert (first.is_dir(), second.is_dir()) == (True, True)
+        assert not second.exists()
+        assert first.is_dir()
+    assert list(tmp_path.iterdir()) == []
