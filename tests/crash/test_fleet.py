@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -128,6 +129,40 @@ async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provi
     assert {entry["model"]: entry["outcome"] for entry in entries} == dict.fromkeys(names, "crashed")
     assert len(entries) == len(names)
     assert alone.stop() == 0
+
+
+async def test_E7_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, provider: ScriptedProvider) -> None:
+    key = quick_key(fleet)
+    fleet.start()
+    before = {child.pid for child in members(fleet)}
+    names = [provider.script(f"hung-up-{number}", SHORT) for number in range(6)]
+    async with Stage(fleet, key) as stage:
+        streams = [await stage.begin(name) for name in names]
+        fleet.signal(signal.SIGHUP)
+        for child in members(fleet):
+            child.send_signal(signal.SIGHUP)
+        for client, response in streams:
+            assert sse.done((await client.read_body(response)).body)
+    await until(lambda: fleet.log.read_text().count("SIGHUP has no effect") == 1 + WORKERS)
+    assert {child.pid for child in members(fleet)} == before
+    assert fleet.stop() == 0
+    assert "started again" not in fleet.log.read_text()
+
+
+def test_E7_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> None:
+    launched = fleet.launch()
+    signalled: set[int] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "launch", lambda: launched)
+        deadline = time.monotonic() + 20
+        while len(signalled) < WORKERS and time.monotonic() < deadline:
+            for child in members(fleet):
+                if child.pid not in signalled:
+                    child.send_signal(signal.SIGHUP)
+                    signalled.add(child.pid)
+        fleet.start()
+    assert signalled == {child.pid for child in members(fleet)}
+    assert fleet.stop() == 0
 
 
 def test_E9_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:

@@ -77,7 +77,10 @@ class Supervisor:
         peers = PeerProcesses(folder, member.number, len(self._members))
         parent_end, child_end = get_context("spawn").Pipe()
         running = get_context("spawn").Process(target=self._child, args=(self._settings, peers, child_end))
+        # It inherits this: a SIGHUP waits until it can handle it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         running.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         child_end.close()
         member.began(running, parent_end)
 
