@@ -7,14 +7,21 @@ A reader of an older version can read a newer record: fields are only added, wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from proxy.billing.entries import EntryKind
-from proxy.metering.usage import Reading
+from proxy.metering.usage import TOKENS_MAX, Reading
+
+# Ten times the highest count that a meter accepts: estimates and sums of several answers can pass that one.
+COUNT_MAX = 10 * TOKENS_MAX
+# Body bytes, nUSD held, and nUSD per unit (a million USD): far above all real ones, far below the ledger's 64 bits.
+AMOUNT_MAX = 10**15
+# Unix seconds: the year 2200.
+STARTED_MAX = 7_258_118_400.0
 
 
 class Outcome(StrEnum):
@@ -130,6 +137,10 @@ class Opened(msgspec.Struct, frozen=True):
     """in chronological order"""
 
 
+class InvalidRecordError(ValueError):
+    """A record with a number that no proxy writes. The message quotes nothing but that number."""
+
+
 class UsageRecord(msgspec.Struct, frozen=True):
     """One ended exchange: sufficient to derive its ledger entry."""
 
@@ -149,3 +160,34 @@ class UsageRecord(msgspec.Struct, frozen=True):
     kind: str = EntryKind.USAGE
     seq: int = 0
     version: int = 1
+
+
+def validate_record(record: UsageRecord) -> None:
+    """Raise InvalidRecordError for a record that would book what no exchange can cost.
+
+    To be called where records come from outside the process: a queue can be written by others.
+    """
+    if record.kind != EntryKind.USAGE:
+        raise InvalidRecordError("kind is not usage")
+    opened, reading = record.opened, record.reading
+    _check_range(
+        "counts",
+        (
+            *msgspec.structs.astuple(reading.usage), reading.hidden_tokens, opened.prompt_tokens_estimate,
+            record.events, record.seq, record.duration_ms, record.first_token_ms,
+        ),
+        COUNT_MAX,
+    )  # fmt: skip
+    _check_range("sizes", (record.bytes, opened.held_usd), AMOUNT_MAX)
+    _check_range("times", (opened.started_at,), STARTED_MAX)
+    for price in (opened.price, opened.cost):
+        if price is not None:
+            for rates in (*price.tiers, *(one for tiers in price.service_tiers.values() for one in tiers)):
+                _check_range("prices", msgspec.structs.astuple(rates), AMOUNT_MAX)
+
+
+def _check_range(of: str, numbers: Iterable[float | None], most: float) -> None:
+    known = [number for number in numbers if number is not None]
+    if known and (min(known) < 0 or max(known) > most):
+        wrong = next(number for number in known if not 0 <= number <= most)
+        raise InvalidRecordError(f"one of its {of} is {wrong}, not 0 to {most:g}")

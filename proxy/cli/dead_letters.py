@@ -68,12 +68,15 @@ def _drop(options: argparse.Namespace) -> int:
 
 
 def _letters(store: LedgerStores) -> DeadLetters:
+    from proxy.billing.record import validate_record
     from proxy.billing.settlement import entry
     from proxy.journal.frames import decode_record
     from proxy.ledger.settling.dead_letters import DeadLetters
 
     def to_entry(payload: bytes) -> LedgerEntry:
-        return entry(decode_record(payload))
+        record = decode_record(payload)
+        validate_record(record)
+        return entry(record)
 
     return DeadLetters(store.engine, store.ledger, to_entry=to_entry)
 

@@ -1,7 +1,7 @@
 """The long-running commands `tokenweir serve`, `worker` and `demo`; and `migrate`.
 
-Invariants: the first SIGTERM or SIGINT stops gracefully, the second one at once. A line on standard output reports the
-listening address.
+Invariants: the first SIGTERM or SIGINT stops gracefully, the second one at once; SIGHUP is logged and does nothing. A
+line on standard output reports the listening address.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from proxy.cli.common import Failure, load_settings, store_of, with_config
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 GC_THRESHOLDS = (20_000, 20, 20)
 # A larger number is a typing error.
 WORKERS_MAX = 256
+
+_log = logging.getLogger(__name__)
 
 
 class _Service(Protocol):
@@ -73,6 +76,7 @@ def serve_as_one(settings: Settings, peers: PeerProcesses, line: Connection) -> 
 
     os.setpgid(0, 0)  # Ctrl-C reaches only the parent, which signals each process once
     _log_to_stderr()
+    _survive_hangups()
     try:
         proxy = Proxy(settings, peers)
 
@@ -97,6 +101,7 @@ def _serve(options: argparse.Namespace) -> int:
     if not 1 <= options.workers <= WORKERS_MAX:
         raise Failure(f"--workers: must be 1 to {WORKERS_MAX}")
     _log_to_stderr()
+    _survive_hangups()
     settings = _settings_to_serve(options.config)
     settings = replace(settings, listen=_with_address(settings.listen, options))
     if options.workers > 1:
@@ -120,6 +125,7 @@ def _serve_as_many(settings: Settings, workers: int) -> int:
 
 def _worker(options: argparse.Namespace) -> int:
     _log_to_stderr()
+    _survive_hangups()
     settings = load_settings(options.config)
     if settings.queue is None:
         raise Failure("queue: is local, so the proxy settles its records itself; a worker needs redis://…")
@@ -158,6 +164,17 @@ def _print_console(url: str | None) -> None:
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+def _survive_hangups() -> None:
+    """From now on SIGHUP, which by default ends a process, is only logged."""
+    signal.signal(signal.SIGHUP, _log_hangup)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))  # the supervisor starts its processes with it blocked
+
+
+def _log_hangup(_number: int, _frame: FrameType | None) -> None:
+    with suppress(RuntimeError):  # the signal arrived while another line was being written
+        _log.warning("SIGHUP has no effect: restart to apply a changed configuration")
 
 
 def _settings_to_serve(config: Path | None) -> Settings:

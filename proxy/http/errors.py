@@ -123,6 +123,11 @@ def overloaded(message: str, *, code: str) -> ApiError:
     return ApiError(503, message, kind="server_error", code=code, retry_after_s=1)
 
 
+def out_of_connections() -> ApiError:
+    """503: this machine has no descriptors, ports or memory left for a connection to a provider."""
+    return overloaded("The proxy cannot open more connections now.", code="out_of_connections")
+
+
 def keys_unavailable() -> ApiError:
     """503: the key is not cached, and the key database cannot be read."""
     return overloaded("API keys cannot be looked up now.", code="keys_unavailable")

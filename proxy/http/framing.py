@@ -114,9 +114,9 @@ def whole_chunks(piece: bytes) -> bytes | None:
 class ChunkReader:
     """Decodes chunked framing, however the bytes are split.
 
-    `feed` returns the payload of the piece, and whether the piece consists of complete chunks only. `rest` is None
-    until the body and its trailers have ended; then it holds the bytes that followed (normally none). `broken` is the
-    error that ended the parsing, after the returned payload.
+    `feed` returns the payload of the piece, and whether the piece consists of complete chunks only, whose size lines
+    are nothing but digits. `rest` is None until the body and its trailers have ended; then it holds the bytes that
+    followed (normally none). `broken` is the error that ended the parsing, after the returned payload.
     """
 
     __slots__ = ("_left", "_line", "_trailers", "broken", "rest", "within_chunk")
@@ -195,10 +195,11 @@ class ChunkReader:
 
 
 def _size(line: bytes) -> tuple[int, bool]:
+    """The size, and whether the line is nothing but its digits: another parser could read the rest differently."""
     match = _SIZE_LINE.fullmatch(line)
     if match is None:
         raise BadFramingError("invalid chunk-size line")
-    return int(match[1], 16), match[2] is None
+    return int(match[1], 16), match.end(1) == len(line)
 
 
 class LengthReader:

@@ -62,7 +62,12 @@ class Reply(web.StreamResponse):
         """Wait until the write buffer has drained. Raises ConnectionError if the client disconnects."""
         await self._request.writer.drain()
 
-    # -- called by aiohttp when the handler has returned
+    # -- called when the handler has returned
+
+    @property
+    def prepared(self) -> bool:
+        """True: nobody else may add headers."""
+        return True
 
     @property
     def keep_alive(self) -> bool:

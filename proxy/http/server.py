@@ -17,7 +17,7 @@ from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 from proxy.http import errors
 from proxy.http.connection import ClientConnection, ClientServer, refused_response
 from proxy.http.errors import ApiError
-from proxy.http.headers import validate_head
+from proxy.http.headers import SERVER, validate_head
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
@@ -116,7 +116,8 @@ class Server:
     ) -> None:
         """`headers`: defaults for every response, unless the route has set or sent its own."""
         self._routes = routes
-        self._headers = headers or {}
+        # aiohttp adds its name and version, and Python's, to each of its responses that has no such header.
+        self._headers = {**dict((SERVER,)), **(headers or {})}
         self._refused = refused
         self._server = ClientServer(
             self._serve,

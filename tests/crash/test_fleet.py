@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from proxy.demo.script import Shape
+from proxy.runtime.proxy import supervisor
 from tests.crash.chaos import gauges
 from tests.crash.stage import Stage, quick_key, until
 from tests.support import sse
@@ -127,3 +129,68 @@ async def test_fewer_workers_settle_what_the_others_left(fleet: Tokenweir, provi
     assert {entry["model"]: entry["outcome"] for entry in entries} == dict.fromkeys(names, "crashed")
     assert len(entries) == len(names)
     assert alone.stop() == 0
+
+
+async def test_E7_a_hangup_is_a_line_in_the_log_and_nothing_else(fleet: Tokenweir, provider: ScriptedProvider) -> None:
+    key = quick_key(fleet)
+    fleet.start()
+    before = {child.pid for child in members(fleet)}
+    names = [provider.script(f"hung-up-{number}", SHORT) for number in range(6)]
+    async with Stage(fleet, key) as stage:
+        streams = [await stage.begin(name) for name in names]
+        fleet.signal(signal.SIGHUP)
+        for child in members(fleet):
+            child.send_signal(signal.SIGHUP)
+        for client, response in streams:
+            assert sse.done((await client.read_body(response)).body)
+    await until(lambda: fleet.log.read_text().count("SIGHUP has no effect") == 1 + WORKERS)
+    assert {child.pid for child in members(fleet)} == before
+    assert fleet.stop() == 0
+    assert "started again" not in fleet.log.read_text()
+
+
+def test_E7_a_hangup_while_the_processes_start_is_survived(fleet: Tokenweir) -> None:
+    launched = fleet.launch()
+    signalled: set[int] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "launch", lambda: launched)
+        deadline = time.monotonic() + 20
+        while len(signalled) < WORKERS and time.monotonic() < deadline:
+            for child in members(fleet):
+                if child.pid not in signalled:
+                    child.send_signal(signal.SIGHUP)
+                    signalled.add(child.pid)
+        fleet.start()
+    assert signalled == {child.pid for child in members(fleet)}
+    assert fleet.stop() == 0
+
+
+def test_E9_the_folder_of_a_killed_parent_is_removed_at_the_next_start(fleet: Tokenweir, tmp_path: Path) -> None:
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    fleet.environment["TMPDIR"] = str(temporary)
+    others = temporary / "tokenweir-demo-x"
+    others.mkdir()
+
+    def folders() -> set[str]:
+        return {path.name for path in temporary.iterdir() if path.name.startswith("tokenweir-peers-")}
+
+    fleet.start()
+    (first,) = folders()
+    fleet.kill()
+    fleet.start()
+    (second,) = folders()
+    assert first != second
+    assert fleet.stop() == 0
+    assert folders() == set()
+    assert others.exists()
+
+
+def test_E9_a_folder_in_use_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with supervisor._socket_folder() as first:
+        with supervisor._socket_folder() as second:
+            assert (first.is_dir(), second.is_dir()) == (True, True)
+        assert not second.exists()
+        assert first.is_dir()
+    assert list(tmp_path.iterdir()) == []

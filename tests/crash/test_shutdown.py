@@ -163,3 +163,15 @@ async def _without_recovery(running: Tokenweir, chaos: Chaos, instant: Instant) 
     wrong = await chaos.round(instant, gently=True)
     assert not wrong, f"seed {SEED}: {wrong}"
     assert running.log.read_text().count("recovered") == recovered
+
+
+async def test_E7_a_hangup_ends_nothing(running: Tokenweir, key: str, provider: ScriptedProvider) -> None:
+    name = provider.script("hangup", SHORT)
+    async with Stage(running, key) as stage:
+        client, response = await stage.begin(name)
+        running.signal(signal.SIGHUP)
+        await client.read_body(response)
+    assert (response.ended, sse.done(response.body)) == ("complete", True)
+    await until(lambda: "SIGHUP has no effect" in running.log.read_text())
+    assert running.child is not None
+    assert running.child.poll() is None

@@ -45,12 +45,14 @@ async def test_what_a_proxy_relayed_a_worker_settles(apart: Apart, provider: Scr
     await until(lambda: gauges(proxy)["tokenweir_exchanges_in_flight"] == 0)
     assert gauges(proxy)["tokenweir_journal_pending_records"] == 3, "they wait for a worker"
     worker = apart.worker()
+    worker.signal(signal.SIGHUP)
     for (entry,) in entries_of(proxy, *names):
         assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("served", "reported", 12)
     await asyncio.to_thread(settle, proxy)
     billed = f'tokenweir_project_tokens_total{{project="{DEFAULT_PROJECT}",type="output"}} 36.0'
     await until(lambda: billed in exposition(worker))
     assert worker.stop() == 0
+    assert "SIGHUP has no effect" in worker.log.read_text()
     assert proxy.stop() == 0
     assert proxy.command("ledger", "--json").stdout.count("\n") == 3
 

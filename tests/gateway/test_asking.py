@@ -7,19 +7,22 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
-from proxy.gateway.upstream.client import Provider
-from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
-from proxy.gateway.upstream.health import FAILURES_MAX
+from proxy.gateway.upstream.client import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
+from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
+from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
 from proxy.gateway.upstream.routing import Route
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings
 
+# What a provider says that does not know the field; or one that repeats a field of the client's own.
+REFUSED = b'{"error":{"message":"unknown field: stream_options"}}'
 UNREACHED, BROKEN = "unreached", "broken"
 Said = int | str
 SAID = st.sampled_from([UNREACHED, BROKEN, 200, 301, 400, 401, 404, 429, 500, 503, 529])
@@ -97,3 +100,76 @@ def test_each_is_asked_once_until_one_has_it(said: list[Said], sick: set[int], a
     assert [(one.provider, one.status or UNREACHED) for one in attempts] == [
         (f"p{at}", said[at]) for at in expected[:-1]
     ]
+
+
+class Fussy:
+    """A provider that answers with these statuses in turn, each error with `REFUSED`."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.asked: list[bool] = []
+        """whether each request had the field"""
+
+    async def ask(self, _provider: Provider, wire: bytes) -> Any:
+        self.asked.append(b"stream_options" in wire)
+
+        async def read(_bytes_max: int) -> bytes:
+            return REFUSED
+
+        head = SimpleNamespace(header=lambda _: "")
+        return SimpleNamespace(status=self.statuses.pop(0), head=head, read=read, close=lambda: None)
+
+
+async def stream_from(upstream: Fussy, route: Route) -> int:
+    """One stream of a client that does not ask for usage → the status of its answer."""
+    request = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
+    ports = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
+    document = DOCUMENT | {"stream": True}
+    facts = OPENAI_CHAT.facts(document, None)
+    asking = UpstreamRequest(request, OPENAI_CHAT, facts, document, route, ports)  # type: ignore[arg-type]
+    answer = await asking.answer(asking.wire(), lambda _route, _attempt: False)
+    return answer.status
+
+
+async def test_B3_a_request_that_is_refused_either_way_does_not_end_the_usage_of_others() -> None:
+    route = routes(1, set())
+    upstream = Fussy(400, 400, 200)
+    assert await stream_from(upstream, route) == 400
+    assert await stream_from(upstream, route) == 200
+    assert upstream.asked == [True, False, True]
+
+
+async def test_B3_a_model_that_accepts_the_request_only_without_the_field_is_remembered_for_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("proxy.gateway.exchange.upstream_request.monotonic", lambda: now)
+    route = routes(1, set())
+    upstream = Fussy(422, 200, 200, 200)
+    assert [await stream_from(upstream, route) for _ in range(2)] == [200, 200]
+    assert upstream.asked == [True, False, False]
+    now += WITHOUT_USAGE_S
+    await stream_from(upstream, route)
+    assert upstream.asked[-1] is True
+
+
+def test_B3_the_remembered_models_are_bounded_and_the_oldest_goes_first() -> None:
+    provider = routes(1, set()).provider
+    for at in range(WITHOUT_USAGE_MAX + 1):
+        provider.accepted_only_without_usage(f"m{at}", float(at))
+    remembered = [at for at in range(WITHOUT_USAGE_MAX + 1) if not provider.injects(f"m{at}", WITHOUT_USAGE_MAX)]
+    assert remembered == list(range(1, WITHOUT_USAGE_MAX + 1))
+
+
+async def test_E4_a_failure_of_this_machine_is_no_provider_s_and_no_other_is_asked() -> None:
+    class Exhausted(Fussy):
+        async def ask(self, _provider: Provider, wire: bytes) -> Any:
+            self.asked.append(True)
+            raise OutOfConnectionsError("not connected: Too many open files")
+
+    upstream, route = Exhausted(), routes(2, set())
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(OutOfConnectionsError):
+            await stream_from(upstream, route)
+    assert len(upstream.asked) == FAILURES_MAX
+    assert route.provider.health.state(0.0) is BreakerState.CLOSED

@@ -14,9 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from proxy.http import request_body
+from proxy.http import json_body, request_body
 from proxy.http.errors import ApiError
-from proxy.http.request_body import CONTAINERS_MAX, DEPTH_MAX, parse_object, read_body, serialise
+from proxy.http.json_body import (
+    CONTAINERS_MAX,
+    DEPTH_MAX,
+    ELEMENTS_MAX,
+    LONG_DIGITS,
+    LONG_DIGITS_MAX,
+    MEMBERS_MAX,
+    parse_object,
+    serialise,
+)
+from proxy.http.request_body import read_body
 
 NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -187,6 +197,55 @@ def test_DS5_too_many_containers_are_refused_and_braces_in_text_are_not() -> Non
     assert (refusal.value.status, refusal.value.code) == (400, "json_too_large")
     text = "{[" * CONTAINERS_MAX
     assert parse_object(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+def object_of(members: int) -> bytes:
+    return b'{"x":{' + b",".join(b'"%d":1' % at for at in range(members - 1)) + b"}}"
+
+
+def array_of(value: bytes, count: int) -> bytes:
+    return b'{"a":1,"x":[' + b",".join([value] * count) + b"]}"
+
+
+LONG = b"9" * 4300
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        object_of(MEMBERS_MAX + 1),
+        object_of(1_300_000),
+        array_of(b"1", ELEMENTS_MAX + 3),
+        array_of(b"0.5", 3_000_000),
+        array_of(b'""', 4_000_000),
+        array_of(LONG, LONG_DIGITS_MAX // len(LONG) + 1),
+        array_of(b"-" + LONG + b".5", LONG_DIGITS_MAX // len(LONG) + 1),
+    ],
+    ids=["members", "many members", "elements", "fractions", "strings", "long integers", "long fractions"],
+)
+def test_E6_a_body_of_too_many_parts_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(json_body, "_DECODER", None)
+    assert code_of(body) == "json_too_large"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        object_of(MEMBERS_MAX),
+        array_of(b"1", ELEMENTS_MAX),
+        array_of(b"[" + b",".join([b"12345"] * 146) + b"]", 2048),
+        array_of(LONG, LONG_DIGITS_MAX // len(LONG)),
+        array_of(b"1" * LONG_DIGITS, 1000),
+        array_of(b'"%s"' % (b"1" * 1_000_000), 3),
+        array_of(b'"%s"' % (b'{[:,\\"' * 1_000_000), 1),
+        array_of(b'"\\\\"', 100) + b" " * LONG_DIGITS_MAX,
+    ],
+    ids=["members", "elements", "tokens", "long integers", "integers", "digits in text", "JSON in text", "escapes"],
+)
+def test_E6_a_body_at_the_bounds_is_parsed_and_text_counts_as_nothing(body: bytes) -> None:
+    assert parse_object(body) == json.loads(body)
 
 
 @pytest.mark.parametrize(

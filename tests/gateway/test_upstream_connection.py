@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import EARLY_BYTES_MAX, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.connection import EARLY_BYTES_MAX, INTERIM_MAX, UpstreamConnection, UpstreamFailedError
 from proxy.http.framing import HEAD_BYTES_MAX, Head
 from tests.gateway.frames import framed, unframed
 
@@ -123,6 +123,20 @@ async def test_head_and_body_at_every_cut_and_the_connection_is_usable_again() -
             assert head_of(again).chunked
 
 
+@pytest.mark.parametrize("head", [b"9 ", b"9\t", b"9;a=b", b"9 ;a"])
+async def test_B10_a_chunk_whose_head_is_not_just_digits_is_written_anew(head: bytes) -> None:
+    heard = Heard()
+    connection, _ = Pool().connected()
+    asked = connection.ask(b"request")
+    connection.data_received(CHUNKED)
+    Answer(head_of(asked), connection).relay_to(heard)
+    verbatim: list[bytes | None] = []
+    heard.piece = lambda payload, framed=None: verbatim.append(framed)  # type: ignore[method-assign]
+    for size in (head, b"9", b"009"):
+        connection.data_received(size + b"\r\ndata: a\n\n\r\n")
+    assert verbatim == [None, b"9\r\ndata: a\n\n\r\n", b"009\r\ndata: a\n\n\r\n"]
+
+
 async def test_only_what_begins_with_a_chunk_is_offered_as_it_came() -> None:
     known = framed(b"data: b\n\n")
     for begun, pieces, times in (
@@ -148,6 +162,28 @@ async def test_interim_answers_are_passed_over_at_every_cut() -> None:
         connection.data_received(wire[:at])
         connection.data_received(wire[at:])
         assert head_of(asked).status == 200
+
+
+async def test_E5_interim_answers_are_bounded_however_they_arrive() -> None:
+    interim = b"HTTP/1.1 102 Processing\r\n\r\n"
+    for pieces in ([interim * 3000 + SIZED], [interim] * 3000):
+        connection, transport = Pool().connected()
+        asked = connection.ask(b"request")
+        for piece in pieces:
+            connection.data_received(piece)
+        with pytest.raises(UpstreamFailedError, match="too many interim answers"):
+            asked.result()
+        assert transport.closed
+
+
+async def test_E5_each_request_may_have_as_many_interim_answers_as_the_first() -> None:
+    pool = Pool()
+    connection, _ = pool.connected()
+    for requests in (1, 2):
+        asked = connection.ask(b"request")
+        connection.data_received(b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\n" * INTERIM_MAX + SIZED + BODY)
+        Answer(head_of(asked), connection).relay_to(Heard())
+        assert len(pool.rested) == requests
 
 
 @pytest.mark.parametrize(

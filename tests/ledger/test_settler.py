@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+from msgspec.structs import replace
 from sqlalchemy import Engine, select
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.record import UsageRecord
+from proxy.billing.record import COUNT_MAX, Price, Rates, UsageRecord, validate_record
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.settler import DELIVERIES_MAX, Settler
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
+from proxy.metering.usage import TOKENS_MAX
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import LedgerUnavailable, reading
 from tests.ledger.making import a_record, an_entry, count, number_of
@@ -272,3 +275,53 @@ async def test_the_event_loop_turns_while_the_database_is_slow(engine: Engine) -
             await asyncio.sleep(0.005)
             turns += 1
     assert turns > 20
+
+
+def with_usage(**counts: int) -> UsageRecord:
+    record = a_record(1)
+    return replace(record, reading=replace(record.reading, usage=replace(record.reading.usage, **counts)))
+
+
+def opened_with(**fields: object) -> UsageRecord:
+    record = a_record(1)
+    return replace(record, opened=replace(record.opened, **fields))
+
+
+CREDITING = Price("v1", (Rates(input=-(10**9), cached_input=0, output=0),))
+PRICED = Price("v1", (Rates(input=10**9, cached_input=0, output=0),))
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (with_usage(prompt_tokens=-1), "invalid: one of its counts is -1, not 0 to 1e+09"),
+        (with_usage(completion_tokens=COUNT_MAX + 1), "invalid: one of its counts is 1000000001, not 0 to 1e+09"),
+        (with_usage(searches=-5), "invalid: one of its counts is -5, not 0 to 1e+09"),
+        (replace(a_record(1), events=-1), "invalid: one of its counts is -1, not 0 to 1e+09"),
+        (replace(a_record(1), duration_ms=-0.5), "invalid: one of its counts is -0.5, not 0 to 1e+09"),
+        (replace(a_record(1), kind="credit"), "invalid: kind is not usage"),
+        (opened_with(started_at=1e18), "invalid: one of its times is 1e+18, not 0 to 7.25812e+09"),
+        (opened_with(price=CREDITING), "invalid: one of its prices is -1000000000, not 0 to 1e+15"),
+        (
+            opened_with(cost=replace(PRICED, service_tiers={"flex": CREDITING.tiers})),
+            "invalid: one of its prices is -1000000000, not 0 to 1e+15",
+        ),
+    ],
+    ids=["negative", "absurd", "searches", "events", "duration", "kind", "time", "price", "service tier"],
+)
+async def test_E9_a_record_with_numbers_that_no_proxy_writes_is_a_dead_letter(
+    engine: Engine, store: LedgerStore, record: UsageRecord, reason: str
+) -> None:
+    source, seen = Source(), Seen()
+    source.waiting = {1: Kept(1, record), 2: Kept(2, a_record(2))}
+    async with running(Settler(source, store, to_entry=to_entry, observer=seen)):
+        await until(lambda: not source.waiting)
+    assert (seen.inserted, seen.unreadable) == (1, 1)
+    assert letters(engine) == [reason]
+
+
+@pytest.mark.parametrize("record", [with_usage(prompt_tokens=COUNT_MAX), with_usage(cached_tokens=500), a_record(1)])
+def test_E9_what_a_proxy_can_write_is_valid(record: UsageRecord) -> None:
+    validate_record(record)
+    most = 128 * TOKENS_MAX  # n × the limit, both by the client
+    validate_record(replace(record, opened=replace(record.opened, price=PRICED, cost=None, completion_tokens_max=most)))

@@ -15,7 +15,8 @@ import msgspec
 from aiohttp import web
 
 from proxy.http.errors import ApiError, bad_request
-from proxy.http.request_body import parse_object, read_body
+from proxy.http.json_body import parse_object
+from proxy.http.request_body import read_body
 
 # A key with every field takes 2 kB, a thousand keys to delete 40 kB.
 BODY_BYTES_MAX = 64 << 10

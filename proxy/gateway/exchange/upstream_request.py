@@ -18,7 +18,7 @@ from aiohttp import web
 from proxy.billing.record import Attempt
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.health import Health, retry_after_s
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
@@ -65,13 +65,15 @@ class UpstreamRequest:
         self._ports = ports
         self.injected = self._injects()
         """`include_usage` was added; the usage event must be stripped from the answer"""
+        self._refused_injected = False
+        """the current provider refused the request with `include_usage`; it is sent again without"""
         self.refusal: bytes | None = None
         """the body of such an error, if it was read already"""
 
     def _injects(self) -> bool:
         if self._dialect.stripper is None or not self._facts.streamed or self._facts.usage_asked:
             return False
-        return self.route.provider.injects(self.route.upstream_model)
+        return self.route.provider.injects(self.route.upstream_model, monotonic())
 
     def stream_meter(self, framing: Framing) -> StreamMeter:
         """The meter of a streamed answer."""
@@ -96,6 +98,8 @@ class UpstreamRequest:
             provider.health.asked(began_at)
             try:
                 answer = await self._ports.upstream.ask(provider, wire)
+            except OutOfConnectionsError:
+                raise  # says nothing about the provider, and another one could not be reached either
             except UpstreamFailedError as failure:
                 provider.health.failed(monotonic())
                 if not isinstance(failure, NotSentError) or not self._fail_over(
@@ -105,6 +109,8 @@ class UpstreamRequest:
             else:
                 if answer.status < 400:
                     provider.health.answered()
+                    if self._refused_injected:
+                        provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
                     return answer
                 if not await self._should_retry(answer, passes_to, began_at):
                     return answer
@@ -123,7 +129,8 @@ class UpstreamRequest:
         answer.close()
         if self.refusal is None or b"stream_options" not in self.refusal:
             return False
-        provider.without_usage.add(self.route.upstream_model)
+        # Not remembered yet: a client can make any provider name the field, in a request that is refused either way.
+        self._refused_injected = True
         self.injected = False
         self.refusal = None
         return True
@@ -159,7 +166,7 @@ class UpstreamRequest:
         if not passes_to(after, attempt):
             return False
         self.route = after
-        self.injected = self._injects()
+        self.injected, self._refused_injected = self._injects(), False
         return True
 
 

@@ -7,9 +7,12 @@ Nothing is decompressed. Failures are raised as `UpstreamFailedError`.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import re
 import socket
 import ssl
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Self
@@ -17,8 +20,15 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.time_limits import TimeLimits
-from proxy.gateway.upstream.connection import NotSentError, Sink, UpstreamConnection, UpstreamFailedError
+from proxy.gateway.upstream.connection import (
+    NotSentError,
+    OutOfConnectionsError,
+    Sink,
+    UpstreamConnection,
+    UpstreamFailedError,
+)
 from proxy.gateway.upstream.health import Health
 from proxy.http.framing import Head
 from proxy.metering import dialects
@@ -30,10 +40,23 @@ from proxy.settings import ProviderSettings
 RECEIVE_BYTES_MAX = 64 * 1024
 # Heads that are kept ready, per provider: a path that holds a model's name can be any of many.
 HEADS_MAX = 256
+# Models that are remembered per provider as refusing `stream_options`: their names can come from clients. An hour later
+# the field is tried again: the provider may have been updated, or the refusal was not about the field.
+WITHOUT_USAGE_MAX = 256
+WITHOUT_USAGE_S = 3600.0
 # An idle connection is kept less long than servers usually keep theirs, so that we rarely write into a closed one.
 KEEP_IDLE_S = 20.0
+# Idle connections per origin; the oldest is closed first. Of 3,000 streams that begin and end at random, the number of
+# idle connections varies by some 55 (the square root); more serve only a burst, and each one holds a descriptor.
+IDLE_MAX = 512
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
 HAPPY_EYEBALLS_S = 0.25
+# This machine's own limits: descriptors, buffers, memory, local ports.
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
+# What the other addresses of a name answer where only one IP version is in use.
+_OTHER_IP_VERSION = frozenset((errno.ENETUNREACH, errno.EAFNOSUPPORT))
+# At its limit a machine fails and connects in turns: the outage is over after this long without a failure.
+EXHAUSTION_OVER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +79,8 @@ class Provider:
     _base_path: str
     _fields: str
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
-    without_usage: set[str] = field(default_factory=set)
-    """upstream models that answered 400 or 422 to stream_options: not injected again (`inject_usage: auto`)"""
+    _without_usage: dict[str, float] = field(default_factory=dict)
+    """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
     health: Health = field(default_factory=Health)
 
     @classmethod
@@ -102,10 +125,17 @@ class Provider:
         """Whether it accepts requests in this dialect."""
         return dialects.supports(self.settings.dialects, dialect)
 
-    def injects(self, upstream_model: str) -> bool:
-        """Whether to add `include_usage` to streams whose client did not set it."""
+    def injects(self, upstream_model: str, now: float) -> bool:
+        """Whether to add `include_usage` to streams whose client did not set it. `now`: by `time.monotonic`."""
         mode = self.settings.inject_usage
-        return mode == "always" or (mode == "auto" and upstream_model not in self.without_usage)
+        return mode == "always" or (mode == "auto" and self._without_usage.get(upstream_model, 0.0) <= now)
+
+    def accepted_only_without_usage(self, upstream_model: str, now: float) -> None:
+        """The model refused a request with `include_usage`, and accepted the same request without it."""
+        self._without_usage.pop(upstream_model, None)
+        if len(self._without_usage) >= WITHOUT_USAGE_MAX:
+            del self._without_usage[next(iter(self._without_usage))]
+        self._without_usage[upstream_model] = now + WITHOUT_USAGE_S
 
 
 def _key_line(header: KeyHeader, secret: str) -> str:
@@ -211,10 +241,14 @@ class UpstreamClient:
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: trusted certificates; default: those of the system."""
-        self._tls = tls
-        self._idle: defaultdict[Origin, list[tuple[float, UpstreamConnection]]] = defaultdict(list)
+        # Read now: without a free descriptor, OpenSSL would find none and report no error.
+        self._tls = tls or _system_certificates()
+        # Idle connections → when they became idle (by `time.monotonic`), oldest first.
+        self._idle: defaultdict[Origin, OrderedDict[UpstreamConnection, float]] = defaultdict(OrderedDict)
         self._origins: dict[UpstreamConnection, Origin] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._exhaustion = Outage(OutageLog("connecting to providers (this machine's own limit)"))
+        self._exhausted_at = 0.0
 
     async def ask(self, provider: Provider, request: bytes) -> Answer:
         """Send a request and wait for the head of its answer. Raises UpstreamFailedError. Cancellation closes the
@@ -240,7 +274,7 @@ class UpstreamClient:
         idle = self._idle[origin]
         too_old = monotonic() - KEEP_IDLE_S
         while idle:
-            rested_at, connection = idle.pop()
+            connection, rested_at = idle.popitem()
             if rested_at > too_old and connection.usable:
                 return connection
             connection.close()
@@ -257,41 +291,76 @@ class UpstreamClient:
                 _, connection = await loop.create_connection(
                     lambda: UpstreamConnection(self._rests, self._gone),
                     sock=made,
-                    ssl=self._trusted() if origin.tls else None,
+                    ssl=self._tls if origin.tls else None,
                     server_hostname=origin.host if origin.tls else None,
                 )
         except (OSError, TimeoutError, ValueError) as failure:
+            exhausted = _exhausted(failure)
+            if exhausted is not None:
+                self._exhausted_at = monotonic()
+                self._exhaustion.began(exhausted)
+                raise OutOfConnectionsError(f"not connected: {exhausted.strerror}") from failure
             # Not the error's own text: it can hold addresses.
             raise NotSentError(f"not connected: {type(failure).__name__}") from failure
         self._origins[connection] = origin
+        if self._exhaustion.lasts and monotonic() - self._exhausted_at > EXHAUSTION_OVER_S:
+            self._exhaustion.over()
         return connection
 
-    def _trusted(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-            self._tls.set_alpn_protocols(["http/1.1"])
-        return self._tls
-
     def _rests(self, connection: UpstreamConnection) -> None:
-        self._idle[self._origins[connection]].append((monotonic(), connection))
+        idle = self._idle[self._origins[connection]]
+        idle[connection] = monotonic()
+        if len(idle) > IDLE_MAX:
+            oldest, _ = idle.popitem(last=False)
+            oldest.close()
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S, self._close_old)
 
     def _gone(self, connection: UpstreamConnection) -> None:
         origin = self._origins.pop(connection, None)
         if origin is not None:
-            self._idle[origin] = [pair for pair in self._idle[origin] if pair[1] is not connection]
+            self._idle[origin].pop(connection, None)
 
     def _close_old(self) -> None:
         self._sweep = None
         too_old = monotonic() - KEEP_IDLE_S
-        for origin, idle in self._idle.items():
-            for rested_at, connection in idle:
-                if rested_at <= too_old:
-                    connection.close()
-            self._idle[origin] = [pair for pair in idle if pair[0] > too_old]
+        for idle in self._idle.values():
+            while idle and next(iter(idle.values())) <= too_old:
+                connection, _ = idle.popitem(last=False)
+                connection.close()
         if any(self._idle.values()):
             self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S / 2, self._close_old)
+
+
+def _system_certificates() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _exhausted(failure: Exception) -> OSError | None:
+    """The limit of this machine that prevented a connection; None if it was something else."""
+    if isinstance(failure, socket.gaierror):
+        return _no_descriptor()  # a resolver without descriptors reports that the name is unknown
+    numbers = {failure.errno} if isinstance(failure, OSError) and failure.errno is not None else _errnos_of(failure)
+    reached = numbers & _EXHAUSTED
+    if not reached or numbers - _EXHAUSTED - _OTHER_IP_VERSION:
+        return None
+    number = min(reached)
+    return OSError(number, os.strerror(number))
+
+
+def _errnos_of(failure: Exception) -> set[int]:
+    """The numbers in the text of the errors of several addresses, which are raised as one."""
+    return {int(number) for number in re.findall(r"\[Errno (\d+)\]", str(failure))}
+
+
+def _no_descriptor() -> OSError | None:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as failure:
+        return OSError(failure.errno, failure.strerror)
+    return None
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

@@ -12,6 +12,8 @@ import select
 from collections.abc import Callable
 from typing import Protocol, cast
 
+from proxy.http import errors
+from proxy.http.errors import ApiError
 from proxy.http.framing import (
     HEAD_BYTES_MAX,
     BadFramingError,
@@ -22,6 +24,8 @@ from proxy.http.framing import (
     whole_chunks,
 )
 
+# Interim answers (1xx) to one request. A server that sends 102 every ten seconds has a quarter of an hour.
+INTERIM_MAX = 100
 # What may come between the head and the sink (one loop turn) before the socket is paused.
 EARLY_BYTES_MAX = 64 * 1024
 
@@ -29,9 +33,20 @@ EARLY_BYTES_MAX = 64 * 1024
 class UpstreamFailedError(Exception):
     """The provider was unreachable or disconnected. The message contains no address and no secret."""
 
+    def refusal(self) -> ApiError:
+        """The answer to the client."""
+        return errors.upstream_failed()
+
 
 class NotSentError(UpstreamFailedError):
     """No byte of the request reached the provider, so it cannot have served it."""
+
+
+class OutOfConnectionsError(NotSentError):
+    """This machine can make no connection: it has no descriptors, ports or memory left. No provider is at fault."""
+
+    def refusal(self) -> ApiError:
+        return errors.out_of_connections()
 
 
 class Sink(Protocol):
@@ -62,6 +77,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._unread = select.poll()
         self._head: bytearray = bytearray()
+        self._interim = 0  # answers with 1xx to the current request
         self._asked: asyncio.Future[Head] | None = None
         self._reader: ChunkReader | LengthReader | None = None
         self._chunks: ChunkReader | None = None  # `_reader`, if it is one: saves a check on the hot path
@@ -84,6 +100,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._asked = asked
             self._head = bytearray()
+            self._interim = 0
             self._transport.write(request)
         return asked
 
@@ -178,23 +195,37 @@ class UpstreamConnection(asyncio.Protocol):
     # -- within
 
     def _read_head(self, piece: bytes) -> None:
+        self._head += piece
+        read = self._next_head()
+        while read is not None and 100 <= read.status < 200:
+            self._interim += 1
+            if read.status == 101 or self._interim > INTERIM_MAX:
+                self._fail("switched protocols" if read.status == 101 else "too many interim answers")
+                return
+            read = self._next_head()
+        if read is not None:
+            self._begin_body(read)
+
+    def _next_head(self) -> Head | None:
+        """Take a complete head from `_head`. None if there is none yet, or it is invalid and the request has failed."""
         head = self._head
-        head += piece
         end = head.find(b"\r\n\r\n")
         if (len(head) if end < 0 else end) > HEAD_BYTES_MAX:
             self._fail("head too long")
-            return
+            return None
         if end < 0:
-            return
-        rest = bytes(head[end + 4 :])
+            return None
         try:
             read = read_head(bytes(head[: end + 2]))
         except BadFramingError:
             self._fail("bad head")
-            return
-        if 100 <= read.status < 200:
-            self._interim(read, rest)
-            return
+            return None
+        del head[: end + 4]
+        return read
+
+    def _begin_body(self, read: Head) -> None:
+        """The head of the final answer was read; `_head` holds the bytes that followed it."""
+        rest, self._head = bytes(self._head), bytearray()
         asked, self._asked = self._asked, None
         self._keep_alive = read.keep_alive
         self._chunks = ChunkReader() if read.chunked else None
@@ -205,14 +236,6 @@ class UpstreamConnection(asyncio.Protocol):
             asked.set_result(read)
         else:
             self._abort()
-
-    def _interim(self, read: Head, rest: bytes) -> None:
-        if read.status == 101:
-            self._fail("switched protocols")
-            return
-        self._head = bytearray()
-        if rest:
-            self._read_head(rest)
 
     def _keep_early(self, piece: bytes) -> None:
         self._early.append(piece)

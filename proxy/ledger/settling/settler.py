@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.record import UsageRecord
+from proxy.billing.record import InvalidRecordError, UsageRecord, validate_record
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.executor import BoundedExecutor, InThread
@@ -102,8 +102,9 @@ class Settler:
         batch_records_max: int = BATCH_RECORDS_MAX,
         hold_s: float = HOLD_S,
     ) -> None:
-        """`to_entry`: pure; any exception makes the record a dead letter. `hold_s`: interval, in seconds, at which the
-        claim on a slow batch is extended, so that no other worker takes it over."""
+        """`to_entry`: pure; any exception makes the record a dead letter. So does a number that no proxy writes.
+        `hold_s`: interval, in seconds, at which the claim on a slow batch is extended, so that no other worker takes it
+        over."""
         self._source = source
         self._store = store
         self._to_entry = to_entry
@@ -217,7 +218,11 @@ class Settler:
         if pending.deliveries > DELIVERIES_MAX:
             return _dead_letter(pending, f"delivered {DELIVERIES_MAX} times and never settled")
         try:
-            return self._to_entry(pending.record)
+            record = pending.record
+            validate_record(record)
+            return self._to_entry(record)
+        except InvalidRecordError as error:
+            return _dead_letter(pending, f"invalid: {error}")
         except Exception as error:  # noqa: BLE001  a record that triggers a bug must not stop the billing of others
             return _dead_letter(pending, f"unreadable: {type(error).__name__}")
 

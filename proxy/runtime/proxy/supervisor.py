@@ -7,14 +7,16 @@ spreads new connections), and starts, watches and stops the processes.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import shutil
 import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
@@ -30,6 +32,9 @@ RESTART_S_MIN, RESTART_S_MAX = 0.1, 5.0
 WELL_S = 30.0
 # On top of the grace time of the streams, for the last settling.
 STOP_S_MORE = 30.0
+# Of the folders for sockets. They are in the system's folder for temporary files, because the path of a socket has at
+# most 107 bytes, and that of a data directory can be longer.
+FOLDER_PREFIX = "tokenweir-peers-"
 
 _log = logging.getLogger(__name__)
 
@@ -52,14 +57,14 @@ class Supervisor:
     def run(self) -> int:
         """Raises OSError if the port is taken."""
         listen = self._settings.listen
-        with closing(_reserved(listen.host, listen.port)) as port, tempfile.TemporaryDirectory(prefix="tw-") as folder:
+        with closing(_reserved(listen.host, listen.port)) as port, _socket_folder() as folder:
             self._settings = replace(self._settings, listen=replace(listen, port=port.getsockname()[1]))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
             for member in self._members:
-                self._start(member, Path(folder))
+                self._start(member, folder)
             try:
-                return self._watch(Path(folder))
+                return self._watch(folder)
             finally:
                 self._end()
 
@@ -72,7 +77,10 @@ class Supervisor:
         peers = PeerProcesses(folder, member.number, len(self._members))
         parent_end, child_end = get_context("spawn").Pipe()
         running = get_context("spawn").Process(target=self._child, args=(self._settings, peers, child_end))
+        # It inherits this: a SIGHUP waits until it can handle it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
         running.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         child_end.close()
         member.began(running, parent_end)
 
@@ -150,6 +158,42 @@ class _ProxyProcess:
         if self.running is not None and self.running.pid is not None and self.running.exitcode is None:
             with suppress(ProcessLookupError):
                 os.kill(self.running.pid, signal.SIGTERM)
+
+
+@contextmanager
+def _socket_folder() -> Iterator[Path]:
+    """A folder for the sockets of the processes. It is locked as long as this process lives; those of killed ones are
+    removed."""
+    _remove_left_behind()
+    folder, lock = _locked_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder() -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        with suppress(FileNotFoundError):  # another start took it for one left behind, before it was locked
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)
+
+
+def _remove_left_behind() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # another user's, or locked: its process lives
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(lock).st_uid == os.getuid():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 def _reserved(host: str, port: int) -> socket.socket:

@@ -1,0 +1,80 @@
+"""Refuses names in a request body that a provider could take for other names.
+
+Invariant: the proxy and the provider read the same fields. Go's JSON parser, which many servers use (Ollama is one),
+takes a name for a field's if they are equal but for case, the later of two; ours, like all documented APIs, does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from proxy.http.errors import ApiError, bad_request
+
+# What the dialects read of a request; a test compares the list with them.
+_FIELDS = (
+    "background", "best_of", "context", "contents", "documents", "echo", "file", "format", "functions",
+    "generationConfig", "generation_config", "images", "input", "instructions", "max_completion_tokens",
+    "max_output_tokens", "max_tokens", "messages", "model", "n", "options", "output_config", "output_format", "prompt",
+    "quality", "query", "response_format", "stream", "stream_format", "stream_options", "suffix", "system",
+    "systemInstruction", "system_instruction", "text", "tools",
+)  # fmt: skip
+# The same of the objects in them that limit or report an answer.
+_FIELDS_OF = {
+    "stream_options": ("include_usage",),
+    "options": ("num_predict",),
+    "generationConfig": ("maxOutputTokens", "max_output_tokens", "candidateCount", "candidate_count"),
+}
+_FIELDS_OF["generation_config"] = _FIELDS_OF["generationConfig"]
+
+
+def _by_fold(names: Iterable[str]) -> dict[str, str]:
+    return {name.casefold(): name for name in names}
+
+
+_KNOWN = _by_fold(_FIELDS)
+_KNOWN_OF = {name: _by_fold(fields) for name, fields in _FIELDS_OF.items()}
+
+
+def refuse_ambiguous_names(document: Mapping[str, Any]) -> None:
+    """Raise ApiError 400 for names that are equal but for case, and for a known field's name in another case.
+
+    Both in the document and in the objects directly in it, in the first case also in the objects of its lists (such as
+    messages). Deeper, names may be the client's own: two properties of a tool's schema may differ by case alone.
+    """
+    _refuse_unknown_case(document, _KNOWN, "")
+    shapes = {tuple(document): ""}  # a conversation has thousands of messages with a few sets of names
+    for field, value in document.items():
+        if type(value) is dict:
+            shapes[tuple(value)] = field
+            if field in _KNOWN_OF:
+                _refuse_unknown_case(value, _KNOWN_OF[field], f"{field}.")
+        elif type(value) is list:
+            shapes.update((tuple(one), field) for one in value if type(one) is dict)
+    for names, field in shapes.items():
+        if len(set(map(str.casefold, names))) < len(names):
+            raise _twice(names, field)
+
+
+def _refuse_unknown_case(holder: Mapping[str, Any], known: Mapping[str, str], within: str) -> None:
+    for name in holder:
+        field = known.get(name.casefold(), name)
+        if field != name:
+            raise bad_request(
+                f"The request body has a field that is '{field}' but for case: names are case-sensitive.",
+                param=within + field,
+                code="duplicate_key" if field in holder else "invalid_key",
+            )
+
+
+def _twice(names: tuple[str, ...], field: str) -> ApiError:
+    seen: set[str] = set()
+    for name in names:
+        folded = name.casefold()
+        if folded in seen:
+            break
+        seen.add(folded)
+    where = f" in '{field}'" if field else ""
+    shown = name[:64] if name.isprintable() else "…"
+    message = f"The request body has the key '{shown}' twice{where}, in another case: a provider could use either."
+    return bad_request(message, param=shown, code="duplicate_key")
