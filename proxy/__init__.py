@@ -7,6 +7,8 @@ The path of one request:
 * `runtime/proxy/outbox.py` opens the exchange: a frame in the journal (`journal/journal.py`) and a slot in the progress
   table (`journal/progress.py`). Only then does `gateway/exchange/exchange.py` send the request to a provider; if that
   provider fails before it answers, `gateway/exchange/upstream_request.py` fails over to the next one.
+* From then on everything that happens is an event, and `gateway/exchange/lifecycle.py` is the table of what to do about
+  it: when the response begins, when reading pauses, what a client that leaves means, how it ends.
 * `gateway/exchange/relay.py` writes each piece of the answer to the client as soon as it arrives, after recording the
   progress. The meter (`metering/`) reads a copy.
 * However the exchange ends, `gateway/exchange/open_exchange.py` writes one `UsageRecord` (`billing/record.py`) into the

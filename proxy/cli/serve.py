@@ -1,7 +1,8 @@
 """The long-running commands `tokenweir serve`, `worker` and `demo`; and `migrate`.
 
-Invariants: the first SIGTERM or SIGINT stops gracefully, the second one at once; SIGHUP is logged and does nothing. A
-line on standard output reports the listening address.
+Invariants: the first SIGTERM or SIGINT stops gracefully; the second ends running streams now, settled and told why; the
+third ends the process as it is. SIGHUP is logged and does nothing. A line on standard output reports the listening
+address.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Service(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
+    def hurry(self) -> None: ...
 
 
 def add_commands(commands: Any) -> None:
@@ -222,8 +224,14 @@ async def _serve_until_stopped(
     gc.set_threshold(*GC_THRESHOLDS)
     started(service.port)
     await stop.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):  # a second signal ends the process at once
-        loop.remove_signal_handler(number)
+
+    def hurry() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):  # a third signal ends the process at once
+            loop.remove_signal_handler(number)
+        service.hurry()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, hurry)
     if line is not None:
         loop.remove_reader(line.fileno())
     print("tokenweir: stopping; draining running streams", flush=True)

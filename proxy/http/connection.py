@@ -66,6 +66,11 @@ class ClientConnection(RequestHandler):
         if self.listener is not None:
             self.listener.client_full()
 
+    @property
+    def blocked(self) -> bool:
+        """The client has not taken all that was written to it."""
+        return self._paused
+
     def resume_writing(self) -> None:
         """The write buffer has drained."""
         super().resume_writing()

@@ -24,8 +24,12 @@ BODY_S = 30.0
 BODY_BYTES_PER_S_MIN = 16 * 1024
 
 
-async def read_body(request: web.BaseRequest, *, bytes_max: int) -> bytes:
-    """The complete body. Raises ApiError 413, 415 or 408, and ConnectionError if the client disconnects."""
+def _uncounted(_size: int) -> None: ...
+
+
+async def read_body(request: web.BaseRequest, *, bytes_max: int, grew: Callable[[int], None] = _uncounted) -> bytes:
+    """The complete body. `grew` is called with the size of each piece that arrives, and may raise ApiError. Raises
+    ApiError 413, 415 or 408, and ConnectionError if the client disconnects."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise ApiError(415, "A compressed request body is not accepted.", param="Content-Encoding")
     if (request.content_length or 0) > bytes_max:
@@ -39,7 +43,7 @@ async def read_body(request: web.BaseRequest, *, bytes_max: int) -> bytes:
             raise _too_large(bytes_max)
         return body
     try:
-        return await _read_bounded(content, bytes_max)
+        return await _read_bounded(content, bytes_max, grew)
     except TimeoutError:
         raise ApiError(408, "The request body did not arrive in time.", code="request_timeout") from None
 
@@ -50,7 +54,7 @@ async def _continue(request: web.BaseRequest) -> None:
         request.writer.output_size = 0
 
 
-async def _read_bounded(content: Any, bytes_max: int) -> bytes:
+async def _read_bounded(content: Any, bytes_max: int, grew: Callable[[int], None]) -> bytes:
     pieces: list[bytes] = []
     size = 0
     due_at = asyncio.get_running_loop().time() + BODY_S
@@ -60,6 +64,7 @@ async def _read_bounded(content: Any, bytes_max: int) -> bytes:
             size += len(piece)
             if size > bytes_max:
                 raise _too_large(bytes_max)
+            grew(len(piece))
             deadline.reschedule(due_at + size / BODY_BYTES_PER_S_MIN)
     return b"".join(pieces)
 

@@ -186,7 +186,8 @@ class ProviderSettings:
         default=InjectUsage.AUTO,
         metadata=about(
             choice(InjectUsage),
-            "request usage in streams whose client did not; `auto` stops if the provider answers 400 or 422",
+            "request usage in streams whose client did not; `auto` stops for an hour for a model that refuses the "
+            "field and accepts the same request without it",
         ),
     )
     heartbeat_s: float = field(

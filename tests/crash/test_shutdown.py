@@ -122,22 +122,22 @@ def _last_word(response: Response) -> str | None:
     return code
 
 
-async def test_a_second_signal_ends_it_at_once_and_the_next_start_settles(
+async def test_a_second_signal_ends_what_runs_and_nothing_is_left(
     running: Tokenweir, key: str, provider: ScriptedProvider
 ) -> None:
     provider.script("impatient", LONG)
     async with Stage(running, key) as stage:
-        _, response = await stage.begin("impatient")
+        client, response = await stage.begin("impatient")
         assert running.child is not None
         running.child.send_signal(signal.SIGTERM)
         assert running.child.stdout is not None
         assert "stopping" in running.child.stdout.readline()
-        assert await told(running, signal.SIGTERM) == -signal.SIGTERM
-    assert left_behind(running)[0] == 1
-    running.start()
+        assert await told(running, signal.SIGTERM) == 0
+        await client.read_body(response)
+        assert b"shutting_down" in response.body
+    assert left_behind(running) == (0, 0, 0)
     (entry,) = entries_of(running, "impatient")
-    assert entry["outcome"] == "crashed"
-    assert entry["bytes"] >= len(response.body)
+    assert (entry["outcome"], entry["bytes"]) == ("shut_down", len(response.body))
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, Relay, RelayEnd
+from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, Relay
 from proxy.gateway.upstream.connection import UpstreamConnection
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper
-from proxy.metering.meter import Metered
+from proxy.metering.meter import BodyMeter, Metered
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.framing import SSE, Framing
 from tests.gateway.streams import inside_utf8, told
@@ -84,10 +84,29 @@ def unchunked(wire: bytes) -> bytes:
     return b"".join(body)
 
 
+class Told:
+    """The exchange: what the relay told it."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    def body_folded(self, meter: BodyMeter) -> None: ...
+
+    def body_ended(self) -> None:
+        self.ends.append("ended")
+
+    def body_broke(self) -> None:
+        self.ends.append("broke")
+
+    def body_lost(self) -> None:
+        self.ends.append("lost")
+
+
 class CountingRelay(Relay):
     """Counts the pieces that were passed on as they came, in one look."""
 
     runs = 0
+    told: Told
 
     def run_on(self, wire: bytes) -> bool:
         taken = super().run_on(wire)
@@ -96,14 +115,16 @@ class CountingRelay(Relay):
 
 
 def relay(recorder: Recorder, *, strip: bool, chunked: bool = True, framing: Framing = SSE) -> CountingRelay:
+    told = Told()
     made = CountingRelay(
         meter=OPENAI_CHAT.stream_meter(),
         strip=UsageStripper() if strip else None,
         slot=recorder,
-        loop=asyncio.get_running_loop(),
         gaps=NoGaps(),  # type: ignore[arg-type]
+        listener=told,
         framing=framing,
     )
+    made.told = told
     made.attach(Client(recorder, chunked=chunked), chunked=chunked)
     return made
 
@@ -171,7 +192,7 @@ def arriving(pieces: list[bytes], *, strip: bool, chunked: bool = True) -> tuple
     connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     connection.relay_to(made)
     for piece in pieces:
-        if not made.done.done():
+        if not made.told.ends:
             connection.data_received(piece)
     made.flush()
     made.settle_counts()
@@ -238,7 +259,7 @@ def test_whole_events_before_a_break_are_delivered_and_metered_at_any_cut(
             assert recorder.sent == expected
             assert made.meter.bytes_seen == len(body + good)
             assert made.meter.close() == parsed(body + good)
-            assert made.done.result() is (RelayEnd.COMPLETE if made.meter.done else RelayEnd.BROKEN)
+            assert made.told.ends == ["broke"]
 
     asyncio.run(at_some_cuts())
 
@@ -323,11 +344,34 @@ async def test_our_own_error_goes_only_between_whole_events() -> None:
     assert recorder.sent == events[0] + events[1] + b"data: {}\n\n"
 
 
-async def test_a_break_after_done_is_an_end_and_the_first_word_counts() -> None:
+async def test_the_meter_has_read_all_when_a_break_is_told() -> None:
     events = told("tera", 3)
-    for upto, end in ((len(events), RelayEnd.COMPLETE), (len(events) - 1, RelayEnd.BROKEN)):
+    for upto in (len(events), len(events) - 1):
         made = relay(Recorder(), strip=False)
         made.piece(b"".join(events[:upto]))
         made.upstream_error()
-        made.finish(RelayEnd.STALLED)
-        assert await made.done is end
+        assert (made.told.ends, made.meter.done) == (["broke"], upto == len(events))
+        made.drop()
+        made.complete()
+        assert made.told.ends == ["broke"], "what is dropped tells nothing"
+
+
+async def test_events_that_a_bug_took_from_the_meter_count_as_passed_on() -> None:
+    events = told("tera", 3)
+    made = relay(Recorder(), strip=False)
+    made.piece(b"".join(events))
+    made.events += 1  # it was written, and then the meter raised
+    made.internal_error()
+    made.settle_counts()
+    assert (made.told.ends, made.events) == (["lost"], made.meter.events + 1)
+
+
+@pytest.mark.parametrize(("keep_max", "kept"), [(0, None), (9, None), (10, b'{"a": "b"}'), (99, b'{"a": "b"}')])
+async def test_a_body_is_kept_up_to_its_bound(keep_max: int, kept: bytes | None) -> None:
+    made = Relay(
+        meter=OPENAI_CHAT.plain_meter(), strip=None, slot=Recorder(), gaps=NoGaps(),  # type: ignore[arg-type]
+        listener=None, keep_max=keep_max,
+    )  # fmt: skip
+    for piece in (b'{"a"', b': "', b'b"}'):
+        made.piece(piece)
+    assert made.kept == kept

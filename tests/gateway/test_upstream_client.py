@@ -287,7 +287,6 @@ async def test_E4_no_provider_is_blamed_and_the_log_says_it_once(
     assert {entry["provider"] for entry in entries} == {"a"}, "no failover, and the breaker of the first stayed closed"
 
 
-@pytest.mark.xfail(reason="the exchange answers every failure with 502 until it uses failure.refusal()", strict=True)
 async def test_E4_the_client_learns_that_the_proxy_is_at_fault(
     exhausted: tuple[Tokenweir, str], provider: ScriptedProvider
 ) -> None:

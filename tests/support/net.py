@@ -112,13 +112,17 @@ class RawClient:
         self._body = _BodyReader(response)
         return response
 
-    async def read_body(self, response: Response, *, until: bytes | None = None, timeout_s: float = 10) -> Response:
-        """Read on until the body ends, or has `until` in it; then `response.ended` says how it stands."""
+    async def read_body(
+        self, response: Response, *, until: bytes | None = None, size: int | None = None, timeout_s: float = 10
+    ) -> Response:
+        """Read on until the body ends, has `until` in it, or has `size` bytes; `response.ended` says how it stands."""
         assert self._body is not None
         assert self._body.response is response
         async with asyncio.timeout(timeout_s):
             self._unread = self._body.feed(self._unread)
-            while response.ended == "open" and (until is None or until not in response.body):
+            while response.ended == "open" and not (
+                (until is not None and until in response.body) or (size is not None and len(response.body) >= size)
+            ):
                 try:
                     arrived = await self._more()
                 except ConnectionError:

@@ -1,4 +1,4 @@
-"""The deadlines of a stream, with one timer. Invariant: `decide` is pure; the timer only calls it again.
+"""The deadlines of an exchange, with one timer. Invariant: `decide` is pure; the timer only calls it again.
 
 The timer is not moved with every piece (that would cost more than the piece): it wakes at the earliest moment
 anything could be due, looks at when the last piece came, and sleeps on.
@@ -7,65 +7,82 @@ anything could be due, looks at when the last piece came, and sleeps on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from enum import StrEnum
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from proxy.gateway.exchange.lifecycle import Client, Event, Phase
 from proxy.gateway.time_limits import TimeLimits
 
+SETTINGS: Mapping[Event, str] = {
+    Event.NO_ANSWER: "first_byte_s",
+    Event.SILENT: "idle_s",
+    Event.TOO_LONG: "total_s",
+    Event.WRITE_STALL: "write_stall_s",
+    Event.DRAINED_ENOUGH: "drain.seconds",
+    Event.HEARTBEAT: "heartbeat_s",
+}
+"""the names of the settings"""
 
-class Expired(StrEnum):
-    """An expired deadline; the values are the names of the settings."""
+ARMED: Mapping[tuple[Phase, Client], tuple[Event, ...]] = {
+    (Phase.ASKING, Client.WAITING): (Event.TOO_LONG, Event.NO_ANSWER),
+    (Phase.ASKING, Client.BLOCKED): (Event.TOO_LONG, Event.NO_ANSWER, Event.WRITE_STALL),
+    (Phase.ASKING, Client.GONE): (Event.TOO_LONG, Event.NO_ANSWER, Event.DRAINED_ENOUGH),
+    (Phase.ANSWERED, Client.WAITING): (Event.TOO_LONG, Event.SILENT),
+    (Phase.ANSWERED, Client.BLOCKED): (Event.TOO_LONG, Event.SILENT, Event.WRITE_STALL),
+    (Phase.ANSWERED, Client.GONE): (Event.TOO_LONG, Event.SILENT, Event.DRAINED_ENOUGH),
+    (Phase.BODY, Client.READING): (Event.TOO_LONG, Event.SILENT, Event.HEARTBEAT),
+    (Phase.BODY, Client.BLOCKED): (Event.TOO_LONG, Event.WRITE_STALL),  # the provider is silent because it is paused
+    (Phase.BODY, Client.GONE): (Event.TOO_LONG, Event.SILENT, Event.DRAINED_ENOUGH),
+    (Phase.CLOSING, Client.BLOCKED): (Event.WRITE_STALL,),
+}
+"""which deadlines count when; of those due at one moment, the first named is told"""
 
-    NOTHING = "nothing"
-    NO_ANSWER = "first_byte_s"
-    """no answer within `first_byte_s`"""
-    IDLE = "idle_s"
-    """the provider was silent for longer than `idle_s`"""
-    OUT_OF_TIME = "total_s"
-    """the exchange takes longer than `total_s`"""
-    WRITE_STALL = "write_stall_s"
-    """the client did not read for longer than `write_stall_s`"""
-    DRAINED_ENOUGH = "drain.seconds"
-    """the client disconnected more than `drain_s` ago"""
-    HEARTBEAT = "heartbeat_s"
-    """the provider was silent for `heartbeat_s`: send the client a heartbeat"""
+NEVER = float("inf")
 
 
-class Moments(Struct, frozen=True, gc=False):
-    """Times of the last events, by `time.monotonic`."""
+class Moments(Struct, gc=False):
+    """Where an exchange is, and times of its last events by `time.monotonic`; 0: there was none."""
 
-    started_at: float
-    last_piece_at: float | None
-    """None: the answer has not begun"""
-    paused_at: float | None = None
-    left_at: float | None = None
+    phase: Phase
+    client: Client
+    began_at: float
+    asked_at: float = 0.0
+    """the current provider was asked"""
+    last_piece_at: float = 0.0
+    """a piece of the answer came, or its head"""
+    blocked_at: float = 0.0
+    left_at: float = 0.0
     last_beat_at: float = 0.0
 
 
-def decide(now: float, moments: Moments, limits: TimeLimits) -> tuple[Expired, float]:
-    """The deadline that has expired (NOTHING if none), and the time of the next check."""
-    at, due = moments.started_at + limits.total_s, Expired.OUT_OF_TIME
-    for earlier_at, earlier in _looks(moments, limits):
+def decide(now: float, moments: Moments, limits: TimeLimits) -> tuple[Event | None, float]:
+    """The deadline that has expired, if any, and the time of the next check: `NEVER` if nothing can expire."""
+    at, due = NEVER, None
+    for event in ARMED.get((moments.phase, moments.client), ()):
+        earlier_at = _due_at(event, moments, limits)
         if earlier_at < at:
-            at, due = earlier_at, earlier
-    return (due if at <= now else Expired.NOTHING), at
+            at, due = earlier_at, event
+    return (due if at <= now else None), at
 
 
-def _looks(moments: Moments, limits: TimeLimits) -> Iterator[tuple[float, Expired]]:
-    if moments.left_at is not None:
-        yield moments.left_at + limits.drain_s, Expired.DRAINED_ENOUGH
-    if moments.last_piece_at is None:
-        yield moments.started_at + limits.first_byte_s, Expired.NO_ANSWER
-    elif moments.paused_at is not None:
-        yield moments.paused_at + limits.write_stall_s, Expired.WRITE_STALL
-    else:
-        yield moments.last_piece_at + limits.idle_s, Expired.IDLE
-        if limits.heartbeat_s and moments.left_at is None:
-            yield max(moments.last_piece_at, moments.last_beat_at) + limits.heartbeat_s, Expired.HEARTBEAT
+def _due_at(event: Event, moments: Moments, limits: TimeLimits) -> float:
+    match event:
+        case Event.TOO_LONG:
+            return moments.began_at + limits.total_s
+        case Event.NO_ANSWER:
+            return moments.asked_at + limits.first_byte_s
+        case Event.SILENT:
+            return moments.last_piece_at + limits.idle_s
+        case Event.WRITE_STALL:
+            return moments.blocked_at + limits.write_stall_s
+        case Event.DRAINED_ENOUGH:
+            return moments.left_at + limits.drain_s
+        case _:
+            beats = max(moments.last_piece_at, moments.last_beat_at) + limits.heartbeat_s
+            return beats if limits.heartbeat_s else NEVER
 
 
 class Deadlines:
@@ -78,43 +95,48 @@ class Deadlines:
         loop: asyncio.AbstractEventLoop,
         limits: TimeLimits,
         moments: Callable[[], Moments],
-        found: Callable[[Expired], None],
+        on_expired: Callable[[Event], None],
     ) -> None:
         self._loop = loop
         self._limits = limits
         self._moments: Callable[[], Moments] | None = moments
-        self._on_expired: Callable[[Expired], None] | None = found
+        self._on_expired: Callable[[Event], None] | None = on_expired
         self._timer: asyncio.TimerHandle | None = None
 
     def rearm(self) -> None:
-        """Check the deadlines now, and again at the next possible one."""
+        """Look at the deadlines when the next one can expire: at the earliest in a millisecond, so that one which has
+        just been reported makes no loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._moments is None or self._on_expired is None:
+        if self._moments is None:
             return
         now = monotonic()
-        due, at = decide(now, self._moments(), self._limits)
-        if due is not Expired.NOTHING:
+        _, at = decide(now, self._moments(), self._limits)
+        if at != NEVER:
+            self._timer = self._loop.call_later(max(0.001, at - now), self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._moments is None or self._on_expired is None:
+            return
+        due, _ = decide(monotonic(), self._moments(), self._limits)
+        if due is not None:
             self._on_expired(due)
-            now = monotonic()
-        if due in (Expired.NOTHING, Expired.HEARTBEAT):
-            # At the earliest a millisecond from now: what has just been found must not make this loop.
-            self._timer = self._loop.call_later(max(0.001, at - now), self.rearm)
+        if due in (None, Event.HEARTBEAT) and self._timer is None:
+            self.rearm()
 
     def set_idle(self, *, idle_s: float) -> None:
         """Shorten the idle limit."""
         self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
         self.rearm()
 
-    def use_limits(self, limits: TimeLimits, *, started_at: float) -> None:
+    def use_limits(self, limits: TimeLimits) -> None:
         """Use another provider's limits; the total limit stays the shortest of all providers so far."""
-        first_byte_s = monotonic() - started_at + limits.first_byte_s
-        total_s = min(self._limits.total_s, limits.total_s)
-        self._limits = replace(limits, first_byte_s=first_byte_s, total_s=total_s)
+        self._limits = replace(limits, total_s=min(self._limits.total_s, limits.total_s))
         self.rearm()
 
     def stop(self) -> None:
-        """Stop for good, and drop the callback: a reference cycle would live until a garbage collection."""
+        """Stop for good, and drop the callbacks: a reference cycle would live until a garbage collection."""
         self._moments = self._on_expired = None
         self.rearm()

@@ -1,25 +1,31 @@
-"""An admitted request: sent upstream, relayed, and closed with one record.
+"""An admitted request, from the provider to its record: one request is read here from top to bottom.
 
-Invariants: every opened exchange gets exactly one `UsageRecord`. The exchange and the client's connection end
-independently: after a disconnect (`client_left`), the provider's policy decides whether to stop (`cancel`) or to read
-the rest for the bill (`drain`).
+What happens on the two connections becomes an event; `lifecycle.py` says what to do about it; the methods of `_DO` do
+it. Collaborators are told and asked, and call nothing here: `UpstreamRequest` asks providers, `OpenExchange` makes the
+record, `Spending` follows the cost.
+
+Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where. The exchange and the client's
+connection end independently: after a disconnect, the provider's policy decides whether to stop (`cancel`) or to read
+the rest for the bill (`drain`). A body that is no stream is always read on: by then it is generated, and to be paid.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 from aiohttp import web
-from multidict import CIMultiDict
 
 from proxy.billing.record import Attempt, Outcome
-from proxy.gateway.exchange.deadlines import Deadlines, Expired, Moments
-from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of, read_anyway
+from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
+from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
+from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
-from proxy.gateway.exchange.relay import Relay, RelayEnd
+from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
 from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
@@ -32,20 +38,24 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
-from proxy.metering.dialect import Dialect, Stripper
+from proxy.metering.dialect import Dialect
 from proxy.metering.meter import BodyMeter, Metered, OpaqueMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import SSE, Framing
 
-# A JSON answer up to this size is read whole and sent in one write; a longer one is passed on as it comes.
+_log = logging.getLogger(__name__)
+
+# A JSON answer of a known length up to this size is collected and sent in one write; others are passed on as they come.
 PLAIN_BYTES_MAX = 256 * 1024
 # A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
-# Why a stream ends, where the client is told.
-_BROKEN_OFF = {
-    Outcome.UPSTREAM_STALLED: errors.upstream_stalled,
-    Outcome.SHUT_DOWN: errors.shutting_down,
-    Outcome.BUDGET_CUT: errors.budget_cut,
+# What the client is told, as a response before the body has begun, and as an event within it.
+_ERRORS: Mapping[End, Callable[[], ApiError]] = {
+    End.BROKEN: errors.upstream_failed,
+    End.STALLED: errors.upstream_stalled,
+    End.SHUT_DOWN: errors.shutting_down,
+    End.BUDGET_CUT: errors.budget_cut,
+    End.BUG: errors.internal,
 }
 
 
@@ -76,16 +86,29 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
         self._dialect = dialect
+        self._life = Lifecycle()
+        self._reply = Reply(request)
         self._task: asyncio.Task[Any] | None = None
+        self._waits = False  # the task waits for a provider or the disk, and may be cancelled
+        self._over: asyncio.Future[None] | None = None
+        self._answer: Answer | None = None
         self._relay: Relay | None = None
-        self._left_at: float | None = None
-        self._stopping = False
-        self._last_beat_at = 0.0
-        self._details: dict[str, Any] = {}
+        self._metered: Metered | None = None
+        self._refusal: tuple[int, bytes | None] | None = None  # of a provider: its status and body
+        self._failure: UpstreamFailedError | None = None
+        self._reads_on = False  # for a client that is gone
+        self._streams = False
         self._framing = SSE
+        self._whole = False  # the body
+        self._details: dict[str, Any] = {}
         self._limit_headers = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
-        self._spending = Spending(closing, ports.estimator, cuts=cuts)
-        self._watch = Deadlines(self._loop, route.provider.limits, self._moments, self._on_deadline)
+        self._spending = Spending(closing, ports.estimator)
+        self._short = False  # of budget
+        if cuts and self._spending.limited:
+            closing.reservation.on_short = self._ran_short
+        now = monotonic()
+        self._moments = Moments(Phase.ASKING, Client.WAITING, began_at=now, asked_at=now)
+        self._deadlines = Deadlines(self._loop, route.provider.limits, self._where, self._expired)
 
     @property
     def exchange_id(self) -> str:
@@ -93,201 +116,198 @@ class Exchange:
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
-        return running(self._closing.opened, self._relay, self._spending, left=self._left_at is not None)
+        return running(self._closing.opened, self._relay, self._spending, left=self._life.client is Client.GONE)
 
     # -- the way of a request
 
     async def run(self) -> web.StreamResponse:
-        """Send, relay, close. Raises only for bugs of ours; the response may be finished already."""
+        """Ask, relay, record. Returns the finished response, when the client has taken it or is gone; never raises."""
         self._task = asyncio.current_task()
         self._connection.listener = self
-        self._watch.rearm()
         try:
-            return await self._run()
-        except asyncio.CancelledError:
-            return self._cancelled()
+            if self._connection.blocked:  # by what it has not taken of an earlier answer
+                self._happened(Event.FULL)
+            self._deadlines.rearm()
+            await self._until_answered()
+            await self._until_over()
         finally:
-            self._watch.stop()
-            self._connection.listener = None
-            if not self._closing.closed:  # our own bug broke the exchange: it still ends, and says so
-                read, size = self._closing.sent or (read_anyway(self._relay), 0)
-                self._close(Outcome.CRASHED, failed="proxy_bug", metered=read, relay=self._relay, size=size)
-            if self._relay is not None:  # it knows us: a cycle would keep both until a garbage collection
-                self._relay.on_fold = None
-            self._relay = None
+            self._ended()
+        return self._reply
 
-    async def _run(self) -> web.StreamResponse:
+    async def _until_answered(self) -> None:
+        """Ask, and begin to relay. Ends early when the exchange does."""
+        self._waits = True
         try:
-            answer = await self._ask()
-        except UpstreamFailedError as failure:
-            return self._never_answered(failure)
-        try:
+            wire = self._asking.wire()
+            self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
+            answer = self._answer = await self._asking.answer(wire, self._passes_to)
+            del wire
+            if not 200 <= answer.status < 300:
+                await self._refused(answer)
+                return
+            self._happened(Event.ACCEPTED)
+            self._moments.last_piece_at = monotonic()
+            self._closing.accepted = True
+            self._asking.forget()
             if self._closing.durable is not None:
                 await self._closing.durable
-            if not 200 <= answer.status < 300:
-                return await self._refused(answer)
-            self._closing.accepted = True
-            if answer.encoded:
-                return await self._relayed(answer, OpaqueMeter(), None, streamed=self._facts.streamed)
-            framing = self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
-            if framing is not None:
-                return await self._stream(answer, framing)
-            if answer.head.length is not None and answer.head.length <= PLAIN_BYTES_MAX:
-                return await self._plain(answer)
-            return await self._relayed(answer, self._dialect.plain_meter(), None, streamed=False)
+            self._waits = False
+            if self._life.phase is Phase.ANSWERED:
+                self._relay_body(answer)
+        except UpstreamFailedError as failure:
+            if self._life.phase is Phase.ASKING:
+                self._details["failed"] = str(failure)
+                self._failure = failure
+                self._happened(Event.UNREACHABLE)
+        except asyncio.CancelledError:
+            self._cancelled()
+        except Exception as bug:  # noqa: BLE001  logged; the exchange still ends, and says so
+            self._broke_down(bug)
         finally:
-            answer.close()  # nothing to do if the body was read to its end: the connection is back in the pool
+            self._waits = False
 
-    async def _ask(self) -> Answer:
-        """Send the request."""
-        wire = self._asking.wire()
-        self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
-        return await self._asking.answer(wire, self._passes_to)
+    async def _until_over(self) -> None:
+        while self._life.phase is not Phase.ENDED:
+            self._over = self._loop.create_future()
+            try:
+                await self._over
+            except asyncio.CancelledError:
+                self._cancelled()
+
+    def _cancelled(self) -> None:
+        """By ourselves, since the exchange is over; or by the server, since it stops."""
+        assert self._task is not None
+        self._task.uncancel()
+        if self._life.phase not in (Phase.CLOSING, Phase.ENDED) or not self._waits:
+            self.shut_down()
 
     def _passes_to(self, route: Route, attempt: Attempt) -> bool:
         """Nothing has come of it so far, and another provider gets it. False: nobody waits, or it cannot be opened."""
-        if self._left_at is not None or self._stopping or not self._closing.reassign(route, attempt):
+        if self._life.client is Client.GONE or not self._closing.reassign(route, attempt):
             return False
-        self._watch.use_limits(route.provider.limits, started_at=self._received_at)
+        self._moments.asked_at = monotonic()
+        self._deadlines.use_limits(route.provider.limits)
         return True
 
-    # -- three kinds of answer
-
-    async def _stream(self, answer: Answer, framing: Framing) -> web.StreamResponse:
-        """Events, passed on as they come."""
-        self._framing = framing
-        stripper = self._dialect.stripper
-        strip = stripper() if stripper is not None and self._asking.injected else None
-        meter = self._asking.stream_meter(framing)
-        return await self._relayed(answer, meter, strip, streamed=True)
-
-    async def _relayed(
-        self, answer: Answer, meter: BodyMeter, strip: Stripper | None, *, streamed: bool
-    ) -> web.StreamResponse:
-        """A stream, or a body of any length: passed on as it comes."""
-        relay = self._relay = Relay(
-            meter=meter,
-            strip=strip,
-            slot=self._closing.slot,
-            loop=self._loop,
-            gaps=self._ports.meters.gaps,
-            on_fold=self._on_fold,
-            framing=self._framing,
-        )
-        reply = Reply(self._request)
-        length, headers = None if streamed else answer.head.length, self._headers(answer, streamed=streamed)
-        if self._left_at is None and reply.begin(answer.status, headers, length=length):
-            assert self._request.transport is not None
-            relay.attach(self._request.transport, chunked=reply.chunked_body)
-        relay.steer(answer)
-        answer.relay_to(relay)
-        self._watch.rearm()
-        end = await relay.done
-        answer.close()
-        self._end_body(end, relay, reply, sized=answer.head.chunked or answer.head.length is not None)
-        return reply
-
-    def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
-        """Of the answer to the client."""
-        more = self._dialect.headers_down
-        return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._limit_headers]
-
-    def _end_body(self, end: RelayEnd, relay: Relay, reply: Reply, *, sized: bool) -> None:
-        left = self._left_at is not None
-        if end is RelayEnd.COMPLETE:
-            relay.flush()
-        relay.settle_counts()
-        metered = relay.meter.close()
-        outcome = outcome_of(end, metered, left=left)
-        # Where only the connection's close ends a body, what the provider said tells an end from a break.
-        whole = end is RelayEnd.COMPLETE and (sized or outcome is Outcome.SERVED or metered.failed is not None)
-        if not whole and not left:
-            self._break_off(outcome, relay)
-        self._close(outcome, metered=metered, relay=relay)
-        if whole and not left:
-            reply.end()
-        elif (transport := self._request.transport) is not None:
-            transport.close()  # no clean end of a body that was not whole
-
-    def _break_off(self, outcome: Outcome, relay: Relay) -> None:
-        """Tell the client why its stream ends, where the provider did not break it off under its eyes."""
-        refusal = _BROKEN_OFF.get(outcome)
-        if refusal is not None:
-            relay.say(refusal().event(self._dialect.errors, self._framing))
-
-    async def _plain(self, answer: Answer) -> web.StreamResponse:
-        """A short JSON answer: read whole, sent in one write."""
-        try:
-            body = await answer.read(PLAIN_BYTES_MAX)
-        except UpstreamFailedError as failure:
-            return self._never_answered(failure)
-        assert body is not None, "bounded by its content length"
-        meter = self._dialect.plain_meter()
-        meter.feed(body)
-        self._closing.keep(body, answer)
-        metered = meter.close()
-        left = self._left_at is not None
-        delivered = 0 if left else len(body)
-        self._closing.sending(metered, delivered)
-        reply = Reply(self._request)
-        try:
-            if not left:
-                reply.begin(answer.status, self._headers(answer), length=len(body), body=body)
-                with suppress(ConnectionError):
-                    await reply.drained()
-        finally:  # whatever becomes of it: the provider is to be paid
-            outcome = outcome_of(RelayEnd.COMPLETE, metered, left=left)
-            self._close(outcome, metered=metered, size=delivered, first_token_at=monotonic())
-        return reply
-
-    async def _refused(self, answer: Answer) -> web.StreamResponse:
-        """An answer that is not 2xx: passed on, unless it would show what is ours."""
-        status = answer.status
-        outcome = Outcome.REFUSED_UPSTREAM if 400 <= status < 500 else Outcome.UPSTREAM_FAILED
-        self._details["upstream_status"] = status
+    async def _refused(self, answer: Answer) -> None:
+        """An answer that is not 2xx."""
         body = self._asking.refusal
-        if body is None and status >= 400:
+        if body is None and answer.status >= 400:
             with suppress(UpstreamFailedError):
                 body = await answer.read(ERROR_BYTES_MAX)
-        self._close(outcome, size=len(body or b""))
-        if status in (401, 403, 407):
-            return self.error_response(errors.upstream_auth())
-        secret = self._asking.route.provider.secret
-        if status < 400 or body is None or (secret and secret in body):
-            return self.error_response(errors.upstream_failed())
-        return web.Response(status=status, body=body, headers=CIMultiDict(self._headers(answer)))
+        self._waits = False
+        self._details["upstream_status"] = answer.status
+        self._refusal = answer.status, body
+        if self._life.phase is Phase.ASKING:
+            self._happened(Event.REFUSED)
 
-    def _never_answered(self, failure: UpstreamFailedError) -> web.StreamResponse:
-        left = self._left_at is not None
-        self._close(Outcome.CLIENT_LEFT if left else Outcome.UPSTREAM_FAILED, failed=str(failure))
-        return self.error_response(errors.upstream_failed())
+    def _relay_body(self, answer: Answer) -> None:
+        """A stream, or a body of any length: passed on as it comes. A short answer of a known length is collected."""
+        length = answer.head.length
+        framing = None if answer.encoded else self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
+        collected = framing is None and not answer.encoded and length is not None and length <= PLAIN_BYTES_MAX
+        stripper = self._dialect.stripper if framing is not None and self._asking.injected else None
+        self._relay = Relay(
+            meter=self._meter(answer, framing),
+            strip=None if stripper is None else stripper(),
+            slot=self._closing.slot,
+            gaps=self._ports.meters.gaps,
+            listener=self,
+            framing=framing or SSE,
+            keep_max=PLAIN_BYTES_MAX if collected else self._keeps(answer, framing),
+        )
+        self._streams = framing is not None or (answer.encoded and self._facts.streamed)
+        self._framing = framing or SSE
+        if not collected:
+            self._happened(Event.START)
+        answer.relay_to(self._relay)  # reads, although START may have paused it
+        if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
+            answer.pause_reading()
+        self._deadlines.rearm()
 
-    def error_response(self, refusal: ApiError) -> web.Response:
-        """The response to an error before the first byte of an answer."""
-        headers = dict((SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._limit_headers))
-        body = refusal.body(self._dialect.errors)
-        return web.Response(status=refusal.status, body=body, content_type=JSON_TYPE, headers=headers)
+    def _meter(self, answer: Answer, framing: Framing | None) -> BodyMeter:
+        if answer.encoded:
+            return OpaqueMeter()
+        return self._dialect.plain_meter() if framing is None else self._asking.stream_meter(framing)
 
-    # -- what happens to it from outside
+    def _keeps(self, answer: Answer, framing: Framing | None) -> int:
+        """How many bytes of a body are kept for a repeated request."""
+        plain = framing is None and not answer.encoded and answer.content_type == JSON_TYPE
+        return self._closing.keeps if plain else 0
+
+    # -- what happens to it: the provider's body
+
+    def body_folded(self, meter: BodyMeter) -> None:
+        """What only the meter knows: the stream is done, costs more than it holds, or a drain has read enough."""
+        if self._life.phase is not Phase.BODY:
+            return
+        self._spending.folded(meter)
+        if self._short:
+            self._loop.call_soon(self._cut)
+        if meter.done:
+            self._deadlines.set_idle(idle_s=AFTER_DONE_S)
+        if self._life.client is not Client.GONE:
+            return
+        if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
+            self._details["drain_ended_by"] = "tokens"
+            self._happened(Event.DRAINED_ENOUGH)
+
+    def body_ended(self) -> None:
+        """The body is complete by its framing."""
+        self._ends(broken=False)
+
+    def body_broke(self) -> None:
+        """It broke off; after the dialect's last event, nothing is missing."""
+        assert self._relay is not None
+        self._ends(broken=not self._relay.meter.done)
+
+    def body_lost(self) -> None:
+        """A bug of ours: a piece may be missing."""
+        self._happened(Event.BUG)
+
+    def _ends(self, *, broken: bool) -> None:
+        relay, answer = self._relay, self._answer
+        assert relay is not None
+        assert answer is not None
+        try:
+            if not broken:
+                relay.flush()
+            metered = self._read()
+            # Where only the connection's close ends a body, what the provider said tells an end from a break.
+            sized = answer.head.chunked or answer.head.length is not None
+            served = outcome_of(End.COMPLETE, metered) is Outcome.SERVED
+            self._whole = not broken and (sized or served or metered.failed is not None)
+        except Exception as bug:  # noqa: BLE001  a meter that raises
+            self._broke_down(bug)
+        else:
+            self._happened(Event.END if self._whole else Event.BREAK)
+
+    def _read(self) -> Metered:
+        """The meter's result. Raises for a bug of the meter."""
+        assert self._relay is not None
+        if self._metered is None:
+            self._relay.settle_counts()
+            self._metered = self._relay.meter.close()
+        return self._metered
+
+    # -- the client
 
     def client_left(self) -> None:
         """The client has disconnected."""
-        if self._left_at is not None or self._closing.closed:
+        if self._life.phase in (Phase.CLOSING, Phase.ENDED):
+            self._happened(Event.LEFT_CANCEL)
             return
         relay = self._relay
-        drains = self._asking.route.provider.settings.on_client_disconnect == "drain" and not self._stopping
-        if relay is not None and self._got_everything(relay):
-            relay.finish(RelayEnd.COMPLETE)
+        if self._life.phase is Phase.BODY and relay is not None and self._got_everything(relay):
+            self._happened(Event.LEFT_SERVED)
             return
-        self._left_at = monotonic()
-        self._details["policy"] = "drain" if drains else "cancel"
-        if relay is not None:
-            relay.detach()
-            if not drains:
-                relay.finish(RelayEnd.CLIENT_LEFT)
-        elif not drains:
-            self._cancel()
-        self._watch.rearm()
+        self._moments.left_at = monotonic()
+        policy = self._details["policy"] = self._asking.route.provider.settings.on_client_disconnect
+        plain = relay is not None and not self._streams
+        if plain and policy == "cancel":
+            self._deadlines.set_idle(idle_s=AFTER_DONE_S)
+        self._reads_on = plain or policy == "drain"
+        self._happened(Event.LEFT_DRAIN if self._reads_on else Event.LEFT_CANCEL)
 
     def _got_everything(self, relay: Relay) -> bool:
         """SDKs close as soon as they have read the last event: that client was served."""
@@ -296,104 +316,246 @@ class Exchange:
 
     def client_full(self) -> None:
         """The client's write buffer is full."""
-        if self._relay is not None:
-            self._relay.client_full()
-            self._watch.rearm()
+        self._moments.blocked_at = monotonic()
+        self._happened(Event.FULL)
 
     def client_drained(self) -> None:
-        """The client reads again."""
-        if self._relay is not None:
-            self._relay.client_drained()
-            self._watch.rearm()
+        """The client has taken all of it."""
+        self._happened(Event.DRAINED)
 
     def shut_down(self) -> None:
         """The grace time is over."""
-        self._stopping = True
-        if self._relay is not None:
-            self._relay.finish(RelayEnd.SHUT_DOWN)
-        else:
-            self._cancel()
+        if self._life.phase is not Phase.ENDED:
+            self._happened(Event.SHUT_DOWN)
 
-    def _cancel(self) -> None:
-        if self._task is not None:
+    # -- time and money
+
+    def _where(self) -> Moments:
+        moments, relay = self._moments, self._relay
+        moments.phase, moments.client = self._life.phase, self._life.client
+        if relay is not None:
+            moments.last_piece_at = max(moments.last_piece_at, relay.last_at)
+        return moments
+
+    def _expired(self, due: Event) -> None:
+        if due is Event.HEARTBEAT:
+            self._moments.last_beat_at = monotonic()
+        elif due is Event.DRAINED_ENOUGH:
+            self._details["drain_ended_by"] = "seconds"
+        else:
+            self._details["limit"] = SETTINGS[due]
+        if due is Event.NO_ANSWER:
+            self._asking.route.provider.health.failed(monotonic())
+        relay = self._relay
+        if due in (Event.SILENT, Event.TOO_LONG) and relay is not None and relay.meter.done:
+            self._stop()
+            self._ends(broken=False)
+        else:
+            self._happened(due)
+
+    def _ran_short(self) -> None:
+        """The budget does not hold what it costs: cut after the piece that is being read."""
+        self._short = True
+        self._loop.call_soon(self._cut)
+
+    def _cut(self) -> None:
+        relay = self._relay
+        if self._life.phase is Phase.BODY and relay is not None and relay.whole:
+            self._happened(Event.BUDGET_CUT)
+
+    # -- what to do about it
+
+    def _happened(self, event: Event) -> None:
+        """Take the event, and do what the table says."""
+        try:
+            for action in self._life.step(event):
+                self._DO[action](self)
+            if self._life.phase is Phase.CLOSING:
+                self._life.step(Event.SENT)
+        except Exception as bug:  # noqa: BLE001  logged; the exchange still ends, and says so
+            self._broke_down(bug)
+        if self._life.phase is Phase.ENDED:
+            self._ended()
+        else:
+            self._deadlines.rearm()
+
+    def _broke_down(self, bug: Exception) -> None:
+        """A bug of ours; a second one, while the first is dealt with, ends it all the same."""
+        _log.error("%s: a bug in phase %s, client %s", self.exchange_id, self._life.phase, self._life.client)
+        self._connection.log_exception(exc_info=bug)
+        try:
+            for action in self._life.step(Event.BUG):
+                self._DO[action](self)
+            if self._life.phase is Phase.CLOSING:
+                self._life.step(Event.SENT)
+        except Exception as second:  # noqa: BLE001  logged
+            self._connection.log_exception(exc_info=second)
+            self._life.phase = Phase.ENDED
+            self._abort_client()
+        if self._life.phase is Phase.ENDED:
+            with suppress(Exception):  # perhaps the bug was there
+                self._stop()
+            self._ended()
+
+    def _ended(self) -> None:
+        """Nothing may happen to it any more, and nothing refers to it: a reference cycle would live until a garbage
+        collection."""
+        self._record()
+        self._deadlines.stop()
+        self._connection.listener = None
+        self._closing.reservation.on_short = None
+        if self._relay is not None:
+            self._relay.drop()
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    def _begin(self) -> None:
+        relay, answer, transport = self._relay, self._answer, self._request.transport
+        assert relay is not None
+        assert answer is not None
+        length = None if self._streams else answer.head.length
+        if self._reply.begin(answer.status, self._headers(answer, streamed=self._streams), length=length):
+            assert transport is not None
+            relay.attach(transport, chunked=self._reply.chunked_body)
+
+    def _deliver(self) -> None:
+        relay, answer = self._relay, self._answer
+        assert relay is not None
+        assert answer is not None
+        assert relay.kept is not None, "bounded by its content length"
+        body = bytes(relay.kept)
+        relay.deliver(body)
+        self._reply.begin(answer.status, self._headers(answer), length=len(body), body=body)
+        relay.first_token_at = monotonic()
+
+    def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
+        """Of the answer to the client."""
+        more = self._dialect.headers_down
+        return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._limit_headers]
+
+    def _beat(self) -> None:
+        assert self._relay is not None
+        self._relay.heartbeat()
+
+    def _pause(self) -> None:
+        if self._answer is not None:
+            self._answer.pause_reading()
+
+    def _resume(self) -> None:
+        assert self._answer is not None
+        if self._relay is not None:
+            self._relay.last_at = monotonic()
+        self._answer.resume_reading()
+
+    def _detach(self) -> None:
+        assert self._relay is not None
+        self._relay.detach()
+
+    def _stop(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+        if self._waits and self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
 
-    def _cancelled(self) -> web.StreamResponse:
-        """Our own cancel, or aiohttp's at the very end: the exchange ends here, the task goes on to its return."""
-        assert self._task is not None
-        self._task.uncancel()
-        if not self._closing.closed:
-            left = self._left_at is not None
-            late = "limit" in self._details
-            outcome = Outcome.CLIENT_LEFT if left else Outcome.UPSTREAM_STALLED if late else Outcome.SHUT_DOWN
-            self._close(outcome)
-        return self.error_response(errors.shutting_down() if self._stopping else errors.upstream_stalled())
+    def _tell(self) -> None:
+        """Why a stream ends, where the provider did not break it off under the client's eyes."""
+        relay, end = self._relay, self._life.end
+        assert relay is not None
+        assert end is not None
+        with suppress(Exception):  # a bug of the meter: it is told in the record
+            self._read()
+        if end is not End.BUG:
+            relay.say(_ERRORS[end]().event(self._dialect.errors, self._framing))
 
-    # -- time and measure
-
-    def _moments(self) -> Moments:
-        relay = self._relay
-        if relay is None:
-            return Moments(self._received_at, None, None, self._left_at)
-        return Moments(self._received_at, relay.last_at, relay.paused_at, self._left_at, self._last_beat_at)
-
-    def _on_deadline(self, due: Expired) -> None:
-        relay = self._relay
-        match due:
-            case Expired.HEARTBEAT if relay is not None:
-                self._last_beat_at = monotonic()
-                relay.heartbeat()
-            case Expired.WRITE_STALL:
-                self._details["limit"] = "write_stall_s"
-                if self._request.transport is not None:
-                    self._request.transport.abort()
-            case Expired.NO_ANSWER | Expired.IDLE | Expired.OUT_OF_TIME:
-                self._details["limit"] = due.value
-                if due is Expired.NO_ANSWER:
-                    self._asking.route.provider.health.failed(monotonic())
-                self._end_from_here(RelayEnd.COMPLETE if relay is not None and relay.meter.done else RelayEnd.STALLED)
-            case Expired.DRAINED_ENOUGH:
-                self._details["drain_ended_by"] = "seconds"
-                self._end_from_here(RelayEnd.CLIENT_LEFT)
-            case _:
-                pass
-
-    def _end_from_here(self, end: RelayEnd) -> None:
-        if self._relay is not None:
-            self._relay.finish(end)
+    def _respond(self) -> None:
+        """An error before the first byte of an answer; a provider's own, unless it would show what is ours."""
+        if self._refusal is None:
+            assert self._life.end is not None
+            self._write_error(_ERRORS[self._life.end]() if self._failure is None else self._failure.refusal())
+            return
+        status, body = self._refusal
+        secret = self._asking.route.provider.secret
+        if status in (401, 403, 407):
+            self._write_error(errors.upstream_auth())
+        elif status < 400 or body is None or (secret and secret in body):
+            self._write_error(errors.upstream_failed())
         else:
-            self._cancel()
+            assert self._answer is not None
+            self._reply.begin(status, self._headers(self._answer), length=len(body), body=body)
 
-    def _on_fold(self, meter: BodyMeter) -> None:
-        """What only the meter knows: the stream is done, costs more than it holds, or a drain has read enough."""
+    def _write_error(self, refusal: ApiError) -> None:
+        fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._limit_headers]
+        if refusal.retry_after_s is not None:
+            fields.append(("Retry-After", str(refusal.retry_after_s)))
+        body = refusal.body(self._dialect.errors)
+        self._reply.begin(refusal.status, fields, length=len(body), body=body)
+
+    def _finish(self) -> None:
+        self._reply.end()
+
+    def _close_client(self) -> None:
+        if (transport := self._request.transport) is not None:
+            transport.close()
+
+    def _abort_client(self) -> None:
+        if (transport := self._request.transport) is not None:
+            transport.abort()
+
+    def _record(self) -> None:
+        """Once."""
+        if self._closing.closed:
+            return
+        end, relay = self._life.end or End.BUG, self._relay
+        metered = self._read_anyway()
+        if end is End.BUG:
+            self._details["failed"] = "proxy_bug"
+        if self._reads_on:
+            self._details["read_on_ms"] = round((monotonic() - self._moments.left_at) * 1000, 3)
+        refused = self._refusal
+        size = len(refused[1] or b"") if refused is not None else 0
+        if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
+            self._closing.keep(bytes(relay.kept), self._answer)
+        self._closing.close(
+            outcome_of(end, metered, status=None if refused is None else refused[0]),
+            now=monotonic(),
+            metered=metered,
+            details=self._details,
+            events=relay.events if relay else 0,
+            size=relay.bytes if relay else size,
+            read=relay.meter.bytes_seen if relay else 0,
+            first_token_at=relay.first_token_at if relay else None,
+        )
+
+    def _read_anyway(self) -> Metered | None:
+        """The meter's result; if it fails, an estimate from the size, since delivered bytes are never free. None: no
+        body had begun."""
         relay = self._relay
         if relay is None:
-            return
-        self._spending.folded(meter, relay)
-        if meter.done:
-            self._watch.set_idle(idle_s=AFTER_DONE_S)
-        if self._left_at is None:
-            return
-        if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
-            self._details["drain_ended_by"] = "tokens"
-            relay.finish(RelayEnd.CLIENT_LEFT)
+            return None
+        try:
+            return self._read()
+        except Exception:  # noqa: BLE001  the second time the same bug
+            unread = OpaqueMeter()
+            unread.bytes_seen = relay.bytes
+            return unread.close()
 
-    def _close(
-        self,
-        outcome: Outcome,
-        *,
-        metered: Metered | None = None,
-        relay: Relay | None = None,
-        size: int = 0,
-        first_token_at: float | None = None,
-        failed: str | None = None,
-    ) -> None:
-        if failed is not None:
-            self._details["failed"] = failed
-        if self._left_at is not None and self._details["policy"] == "drain":
-            self._details["read_on_ms"] = round((monotonic() - self._left_at) * 1000, 3)
-        self._closing.close(
-            outcome, now=monotonic(), metered=metered, details=self._details,
-            events=relay.events if relay else 0, size=relay.bytes if relay else size,
-            first_token_at=relay.first_token_at if relay else first_token_at,
-        )  # fmt: skip
+    def _moves(self) -> None:
+        """PASS and METER: done by the relay, which the upstream connection calls directly."""
+
+    _DO: ClassVar[Mapping[Action, Callable[[Exchange], None]]] = {
+        Action.BEGIN: _begin,
+        Action.PASS: _moves,
+        Action.METER: _moves,
+        Action.DELIVER: _deliver,
+        Action.BEAT: _beat,
+        Action.PAUSE: _pause,
+        Action.RESUME: _resume,
+        Action.DETACH: _detach,
+        Action.STOP: _stop,
+        Action.TELL: _tell,
+        Action.RECORD: _record,
+        Action.RESPOND: _respond,
+        Action.FINISH: _finish,
+        Action.CUT: _close_client,
+        Action.ABORT: _abort_client,
+    }

@@ -19,20 +19,21 @@ from aiohttp import web
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, limit_counters
 from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
-from proxy.billing.record import Opened, Price
+from proxy.billing.record import Opened, Outcome, Price
 from proxy.billing.reservation import Denied
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.exchange.exchange import Exchange
-from proxy.gateway.exchange.idempotency import claimed
+from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.exchange.uploads import Uploads
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, supporting
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
-from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import TRACEPARENT
 from proxy.http.request_body import CODECS, read_body
 from proxy.metering.dialect import Dialect
@@ -82,6 +83,7 @@ class ProxyHandler:
         self._reserve = reserve
         self._request_bytes_max = request_bytes_max
         self._closed = closed
+        self._uploads = Uploads(body_bytes_max=request_bytes_max)
         self.live: set[Exchange] = set()
         self.owners = ExchangeOwners()
 
@@ -93,7 +95,32 @@ class ProxyHandler:
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
-        body = await self._body(request)
+        begun = await self._begun(request, connection, dialect, named, key, received_at)
+        if isinstance(begun, web.Response):
+            return begun
+        exchange, closing, claim = begun
+        self.live.add(exchange)
+        self.owners.began(exchange.exchange_id, key.key_id)
+        try:
+            return await exchange.run()
+        finally:
+            self.live.discard(exchange)
+            self.owners.ended(exchange.exchange_id)
+            if claim is not None:
+                await claim.end(closing)
+
+    async def _begun(
+        self,
+        request: web.BaseRequest,
+        connection: ClientConnection,
+        dialect: Dialect,
+        named: str | None,
+        key: ApiKey,
+        received_at: float,
+    ) -> web.Response | tuple[Exchange, OpenExchange, Claim | None]:
+        """Admitted and open; or the stored answer of an earlier request. The body and its document are dropped with
+        this call's frame: an exchange can take an hour."""
+        body = await self._body(request, key)
         writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
         document = writing.parse(body, content_type)
         facts = _facts(dialect, document, named)
@@ -114,16 +141,13 @@ class ProxyHandler:
                 request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
             )  # fmt: skip
-            self.live.add(exchange)
-            self.owners.began(made, key.key_id)
-            try:
-                return await exchange.run()
-            finally:
-                self.live.discard(exchange)
-                self.owners.ended(made)
-        finally:
+        except BaseException:
+            if closing is not None:
+                closing.close(Outcome.CRASHED, now=monotonic(), details={"failed": "proxy_bug"})
             if claim is not None:
                 await claim.end(closing)
+            raise
+        return exchange, closing, claim
 
     async def models(self, request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
         """GET /v1/models: the models that this key may use."""
@@ -141,9 +165,12 @@ class ProxyHandler:
             raise errors.key_refused(key)
         return key
 
-    async def _body(self, request: web.BaseRequest) -> bytes:
+    async def _body(self, request: web.BaseRequest, key: ApiKey) -> bytes:
         try:
-            return await read_body(request, bytes_max=self._request_bytes_max)
+            if request.content.is_eof():
+                return await read_body(request, bytes_max=self._request_bytes_max)
+            with self._uploads.upload(key.key_id, self._keys.scopes(key)) as grew:
+                return await read_body(request, bytes_max=self._request_bytes_max, grew=grew)
         except (web.RequestPayloadError, ConnectionError):
             raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
 
@@ -186,7 +213,7 @@ class ProxyHandler:
         reservation = await self._reserved(made, key, facts, route, terms)
         try:
             opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
-        except ApiError:
+        except BaseException:
             reservation.close(0, 0)
             raise
         return OpenExchange(
@@ -236,6 +263,9 @@ class ProxyHandler:
         outbox = self._ports.outbox
         try:
             slot = outbox.claim(made)
+        except OutboxFullError as full:
+            raise errors.overloaded(str(full), code="not_accepting") from None
+        try:
             opened = Opened(
                 exchange_id=made,
                 key_id=key.key_id,
@@ -256,13 +286,12 @@ class ProxyHandler:
                 bill=route.provider.settings.bill,
                 held_usd=reservation.hold.nusd if reservation.spends else None,
             )
-            try:
-                return opened, slot, outbox.begin(opened)
-            except OutboxFullError:
-                slot.release()
-                raise
-        except OutboxFullError as full:
-            raise errors.overloaded(str(full), code="not_accepting") from None
+            return opened, slot, outbox.begin(opened)
+        except BaseException as failure:
+            slot.release()
+            if isinstance(failure, OutboxFullError):
+                raise errors.overloaded(str(failure), code="not_accepting") from None
+            raise
 
 
 def _facts(dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:

@@ -6,6 +6,9 @@ Invariant: `close` is called exactly once for every opened exchange; a second ca
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,15 +16,17 @@ from msgspec import structs
 
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
-from proxy.gateway.exchange.relay import Relay, RelayEnd
+from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.estimator.estimate import TOKENIZED, reading
-from proxy.metering.meter import Metered, OpaqueMeter
+from proxy.metering.meter import Metered
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
+
+_log = logging.getLogger(__name__)
 
 _UNSEEN = Evidence()
 
@@ -34,39 +39,26 @@ def model_key(provider: str, upstream_model: str) -> str:
     return f"{provider}/{upstream_model}"
 
 
-def outcome_of(end: RelayEnd, metered: Metered, *, left: bool) -> Outcome:
-    """The outcome of an exchange whose body had begun."""
-    if left:
-        return Outcome.CLIENT_LEFT
-    match end:
-        case RelayEnd.COMPLETE if metered.failed is None and (metered.complete or metered.usage is not None):
-            return Outcome.SERVED
-        case RelayEnd.COMPLETE | RelayEnd.BROKEN:
-            return Outcome.UPSTREAM_FAILED
-        case RelayEnd.STALLED:
-            return Outcome.UPSTREAM_STALLED
-        case RelayEnd.CLIENT_LEFT:
-            return Outcome.CLIENT_LEFT
-        case RelayEnd.SHUT_DOWN:
-            return Outcome.SHUT_DOWN
-        case RelayEnd.BUDGET_CUT:
-            return Outcome.BUDGET_CUT
-        case RelayEnd.BUG:
-            return Outcome.CRASHED
+def outcome_of(end: End, metered: Metered | None, *, status: int | None = None) -> Outcome:
+    """The outcome of an exchange. `status`: of an answer that is not a success, if that is its end."""
+    if end is End.COMPLETE:
+        served = metered is not None and metered.failed is None and (metered.complete or metered.usage_final)
+        return Outcome.SERVED if served else Outcome.UPSTREAM_FAILED
+    if end is End.REFUSED and status is not None and 400 <= status < 500:
+        return Outcome.REFUSED_UPSTREAM
+    return _OUTCOMES[end]
 
 
-def read_anyway(relay: Relay | None) -> Metered | None:
-    """The meter's result after a bug of ours ended the exchange. If the meter itself fails, an estimate from the size,
-    since delivered bytes are never free. None: no body had begun."""
-    if relay is None:
-        return None
-    try:
-        relay.settle_counts()
-        return relay.meter.close()
-    except Exception:  # noqa: BLE001  the second time the same bug
-        unread = OpaqueMeter()
-        unread.bytes_seen = relay.bytes
-        return unread.close()
+_OUTCOMES: Mapping[End, Outcome] = {
+    End.BROKEN: Outcome.UPSTREAM_FAILED,
+    End.REFUSED: Outcome.UPSTREAM_FAILED,
+    End.UNREACHABLE: Outcome.UPSTREAM_FAILED,
+    End.STALLED: Outcome.UPSTREAM_STALLED,
+    End.CLIENT_LEFT: Outcome.CLIENT_LEFT,
+    End.SHUT_DOWN: Outcome.SHUT_DOWN,
+    End.BUDGET_CUT: Outcome.BUDGET_CUT,
+    End.BUG: Outcome.CRASHED,
+}
 
 
 class OpenExchange:
@@ -93,8 +85,6 @@ class OpenExchange:
         """maximum size of a stored JSON answer, in bytes"""
         self.kept: bytes | None = None
         """the stored answer"""
-        self.sent: tuple[Metered, int] | None = None
-        """the result and the size of an unstreamed answer that was sent"""
         self.traceparent: str | None = None
         """the header of the request, if traces are on"""
         self.slot = slot
@@ -140,20 +130,48 @@ class OpenExchange:
         metered: Metered | None = None,
         events: int = 0,
         size: int = 0,
+        read: int = 0,
         first_token_at: float | None = None,
         details: dict[str, Any] | None = None,
-    ) -> UsageRecord:
-        """Write the record. Times by `time.monotonic`; `events` and `size`: as sent to the client."""
+    ) -> None:
+        """Write the record, and let go of the slot and the reservation. Never raises: a bug of ours in one step is
+        logged, and the others are done. Times by `time.monotonic`; `events` and `size`: as sent to the client; `read`:
+        bytes that the meter has got.
+        """
         assert not self.closed, "an exchange ends once"
         self.closed = True
-        read = self._read(outcome, metered, size)
+        times = (now, first_token_at)
+        try:
+            reading = self._read(outcome, metered, max(size, read))
+            record = self._record(outcome, reading, metered, times, events, size, details or {})
+        except Exception as bug:  # noqa: BLE001  logged
+            _log_bug(bug)
+            record = self._record(Outcome.CRASHED, NOTHING, None, times, events, size, {"failed": "proxy_bug"})
+        self.billed = record.bills is not BillableParts.NOTHING
+        for step in (self._finish, self._release, self._tell):
+            try:
+                step(record, metered)
+            except Exception as bug:  # noqa: BLE001  logged
+                _log_bug(bug)
+
+    def _record(
+        self,
+        outcome: Outcome,
+        read: Reading,
+        metered: Metered | None,
+        times: tuple[float, float | None],
+        events: int,
+        size: int,
+        details: dict[str, Any],
+    ) -> UsageRecord:
+        now, first_token_at = times
         facts = situation(
             outcome,
             source=read.source,
             accepted=self.accepted,
-            delivered=metered is not None and not metered.evidence.empty,
+            delivered=size > 0 and metered is not None and not metered.evidence.empty,
         )
-        record = UsageRecord(
+        return UsageRecord(
             opened=self.opened,
             outcome=outcome,
             reading=read,
@@ -164,29 +182,28 @@ class OpenExchange:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=_details(metered, read) | (details or {}) | {"situation": facts.value},
+            details=_details(metered, read) | details | {"situation": facts.value},
         )
-        self.billed = record.bills is not BillableParts.NOTHING
+
+    def _finish(self, record: UsageRecord, _metered: Metered | None) -> None:
         self._ports.outbox.finish(record, self.slot)
-        charged = amount(self.opened.price, read.usage, record.bills, read.service_tier)
-        self.reservation.close(charged or 0, _tokens(read.usage))
+
+    def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
+        usage = record.reading.usage
+        charged = amount(self.opened.price, usage, record.bills, record.reading.service_tier)
+        self.reservation.close(charged or 0, _tokens(usage))
+
+    def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
         self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))
         if self._ports.traces is not None:
             self._ports.traces.ended(record, self.traceparent)
-        return record
 
     def keep(self, body: bytes, answer: Answer) -> None:
         """Store a whole JSON answer for a repeated request."""
         if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
             self.kept = body
 
-    def sending(self, metered: Metered, size: int) -> None:
-        """Record that `size` bytes of an unstreamed answer are about to be sent."""
-        self.slot.note(metered.evidence, metered.usage, 0)
-        self.slot.deliver(0, size)
-        self.sent = metered, size
-
-    def _read(self, outcome: Outcome, metered: Metered | None, size: int) -> Reading:
+    def _read(self, outcome: Outcome, metered: Metered | None, bytes_seen: int) -> Reading:
         if metered is None or outcome is Outcome.REFUSED_UPSTREAM:
             return NOTHING
         failed = outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
@@ -196,7 +213,7 @@ class OpenExchange:
             model_key=self.model_key,
             prompt_tokens_estimate=self.opened.prompt_tokens_estimate,
             completion_tokens_max=self.opened.completion_tokens_max,
-            bytes_seen=size,
+            bytes_seen=bytes_seen,
             accepted=self.accepted and not failed,
             asked=self._facts.asked,
         )
@@ -222,6 +239,12 @@ class OpenExchange:
             )
             error = error if learned is None else learned
         self._ports.meters.estimated(self.opened, error)
+
+
+def _log_bug(bug: Exception) -> None:
+    """Without its message, which may quote a prompt."""
+    where = "".join(traceback.format_tb(bug.__traceback__))
+    _log.error("an exchange could not be closed as it should: %s\n%s", type(bug).__name__, where)
 
 
 def _tokens(usage: Usage) -> int:

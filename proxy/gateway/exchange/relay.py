@@ -3,15 +3,13 @@
 Invariants: each piece is recorded as progress and then written to the client, in the event-loop iteration in which it
 arrived. The meter matches events that differ only in their text in one pass; it reads other pieces afterwards, several
 at a time, or first if event boundaries are unclear. Nothing is re-serialised. Only an unfinished event that may be the
-injected usage event is held back. If the client does not take a piece at once, reading from the provider stops; a
-stream buffers one read at most.
+injected usage event is held back. What begins, pauses and ends a relay is decided in `lifecycle.py`; the relay only
+moves and counts bytes, and tells its exchange when the body ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from enum import Enum, auto
 from time import monotonic
 from typing import Protocol
 
@@ -33,33 +31,35 @@ UNNOTED_SHARE = 4
 _DONE = b"[DONE]\n\n"
 
 
-class RelayEnd(Enum):
-    """How the relay of a body ended."""
+class BodyListener(Protocol):
+    """The exchange of a relay. Calls are synchronous."""
 
-    COMPLETE = auto()
-    BROKEN = auto()
-    STALLED = auto()
-    CLIENT_LEFT = auto()
-    SHUT_DOWN = auto()
-    BUDGET_CUT = auto()
-    BUG = auto()
-    """bytes of the answer may be missing: a bug of ours"""
+    def body_folded(self, meter: BodyMeter) -> None:
+        """The meter has read everything so far."""
 
+    def body_ended(self) -> None:
+        """The provider's framing says that the body is complete."""
 
-class Upward(Protocol):
-    """The upstream connection: pause and resume."""
+    def body_broke(self) -> None:
+        """The connection or its framing failed before that."""
 
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
+    def body_lost(self) -> None:
+        """A bug of ours while a piece was processed: the client may lack it, even if the meter has read it."""
 
 
 class Relay:
-    """One stream. The hot path is `run_on`, then `piece`; all else runs a few times per stream."""
+    """One body. The hot path is `run_on`, then `piece`; all else runs a few times per body.
+
+    It writes to the client from `attach` to `detach`; before and after, pieces are only metered. `kept`: the body so
+    far, as long as it is not longer than `keep_max` bytes; else None.
+    """
 
     __slots__ = (
         "_beat",
         "_chunked",
         "_gaps",
+        "_keep_max",
+        "_listener",
         "_note_after",
         "_run",
         "_run_in_chunks",
@@ -67,16 +67,14 @@ class Relay:
         "_strip",
         "_transport",
         "_unnoted",
-        "_upward",
         "_whole",
         "bytes",
-        "done",
         "events",
         "first_token_at",
+        "kept",
         "last_at",
         "meter",
-        "on_fold",
-        "paused_at",
+        "sound",
     )  # fmt: skip
 
     def __init__(
@@ -85,20 +83,21 @@ class Relay:
         meter: BodyMeter,
         strip: Stripper | None,
         slot: Slot,
-        loop: asyncio.AbstractEventLoop,
         gaps: Gaps,
-        on_fold: Callable[[BodyMeter], None] | None = None,
+        listener: BodyListener | None,
         framing: Framing = SSE,
+        keep_max: int = 0,
     ) -> None:
-        """`framing`: None if the body is no stream."""
         self.meter = meter
         self.events = 0
         self.bytes = 0
         self.first_token_at: float | None = None
         self.last_at = monotonic()
-        self.paused_at: float | None = None
-        self.done: asyncio.Future[RelayEnd] = loop.create_future()
-        self.on_fold = on_fold
+        self.sound = True
+        """no piece was lost by a bug of ours"""
+        self.kept: bytearray | None = bytearray() if keep_max else None
+        self._keep_max = keep_max
+        self._listener = listener
         self._beat = framing.heartbeat
         self._strip = strip
         self._slot = slot
@@ -110,17 +109,12 @@ class Relay:
         self._whole = meter.at_boundary
         self._transport: asyncio.WriteTransport | None = None
         self._chunked = True
-        self._upward: Upward | None = None
 
     def attach(self, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
         """Write to this client from now on, in chunks if it supports HTTP/1.1."""
         transport.set_write_buffer_limits(high=0, low=0)  # the kernel's buffer is the one there is; written to at once
         self._transport = transport
         self._chunked = chunked
-
-    def steer(self, upward: Upward) -> None:
-        """Set the connection to pause while the client does not read."""
-        self._upward = upward
 
     def run_on(self, wire: bytes) -> bool:
         """Relay raw bytes if they are one chunk per event and match the previous event. Returns False otherwise."""
@@ -176,6 +170,8 @@ class Relay:
     def _pass_exactly(self, payload: bytes, framed: bytes | None) -> None:
         """A piece that is not just whole plain events: the meter reads it before it is passed on."""
         meter, strip = self.meter, self._strip
+        if self.kept is not None:
+            self._keep(payload)
         meter.feed(payload)
         out = payload if strip is None or self._transport is None else strip.feed(payload)
         self._fold()
@@ -188,6 +184,13 @@ class Relay:
             self._write(self._on_wire(payload, framed), len(payload))
         else:
             self._write_payload(out)
+
+    def _keep(self, payload: bytes) -> None:
+        assert self.kept is not None
+        if len(self.kept) + len(payload) > self._keep_max:
+            self.kept = None
+        else:
+            self.kept += payload
 
     def _arrived(self) -> None:
         now = monotonic()
@@ -230,33 +233,13 @@ class Relay:
             self._run_in_chunks = None
             if matcher is not None and self._chunked and self._transport is not None:
                 self._run_in_chunks = TemplateMatcher(matcher.template, EACH_A_CHUNK)
-        if self.on_fold is not None:
-            self.on_fold(meter)
-
-    def client_full(self) -> None:
-        """The client's write buffer is above its high-water mark: stop reading from the provider."""
-        if self.paused_at is None and self._upward is not None:
-            self.paused_at = monotonic()
-            self._upward.pause_reading()
-
-    def client_drained(self) -> None:
-        """The client reads again."""
-        if self.paused_at is not None:
-            self.paused_at = None
-            self.last_at = monotonic()
-            if self._upward is not None:
-                self._upward.resume_reading()
+        if self._listener is not None:
+            self._listener.body_folded(meter)
 
     @property
     def whole(self) -> bool:
         """True if the client has received whole events only: an own event may follow."""
         return self._whole
-
-    def cut(self, end: RelayEnd) -> None:
-        """End the relay between two events; the rest of the answer is not read."""
-        if self._upward is not None:
-            self._upward.pause_reading()
-        self.finish(end)
 
     def heartbeat(self) -> None:
         """Send a comment to a waiting client, only between two whole events. It is neither counted nor metered."""
@@ -268,15 +251,13 @@ class Relay:
         """The client has disconnected: its delivery is final; further bytes are only metered."""
         self.settle_counts()
         self._transport = self._run_in_chunks = None
-        self.client_drained()
 
     def settle_counts(self) -> None:
         """Make `events` exact: whole events relayed, without the stripped one."""
         if self._transport is not None:
             self._fold()
             exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
-            struck = self.done.done() and self.done.result() is RelayEnd.BUG  # the meter may lack what was passed on
-            self.events = max(self.events, exact) if struck else exact
+            self.events = exact if self.sound else max(self.events, exact)  # the meter may lack what was passed on
 
     def flush(self) -> None:
         """The body has ended: write the held event, unless it is the usage event."""
@@ -291,20 +272,31 @@ class Relay:
         self._write_payload(event)
         return True
 
+    def deliver(self, body: bytes) -> None:
+        """Record the whole collected body as about to be written; the caller writes it."""
+        self._slot.note(self.meter.evidence, self.meter.usage, 0)
+        self.bytes = len(body)
+        self._slot.deliver(0, self.bytes)
+
+    def drop(self) -> None:
+        """Tell the exchange nothing more: a reference cycle would live until a garbage collection."""
+        self._listener = None
+
+    # -- called by the upstream connection
+
     def complete(self) -> None:
         """The body is complete."""
-        self.finish(RelayEnd.COMPLETE)
+        if self._listener is not None:
+            self._listener.body_ended()
 
     def upstream_error(self) -> None:
-        """The upstream connection or its framing failed. After [DONE] nothing is missing."""
+        """The upstream connection or its framing failed."""
         self._fold()
-        self.finish(RelayEnd.COMPLETE if self.meter.done else RelayEnd.BROKEN)
+        if self._listener is not None:
+            self._listener.body_broke()
 
     def internal_error(self) -> None:
-        """A bug of ours while a piece was processed: the client may lack it, even if the meter has read it."""
-        self.finish(RelayEnd.BUG)
-
-    def finish(self, end: RelayEnd) -> None:
-        """Record how the body ended; only the first call counts."""
-        if not self.done.done():
-            self.done.set_result(end)
+        """A bug of ours while a piece was processed."""
+        self.sound = False
+        if self._listener is not None:
+            self._listener.body_lost()

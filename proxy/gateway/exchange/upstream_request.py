@@ -90,6 +90,10 @@ class UpstreamRequest:
         path = target(self._dialect, model, self._request.raw_path)
         return self.route.provider.request(self._dialect, path, body, more)
 
+    def forget(self) -> None:
+        """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
+        self._document = {}
+
     async def answer(self, wire: bytes, passes_to: PassesTo) -> Answer:
         """Send `wire`, with retries and failover, until an answer is accepted. Raises UpstreamFailedError."""
         while True:

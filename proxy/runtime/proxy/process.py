@@ -57,6 +57,7 @@ class Proxy:
         self.port = 0
         self._peers = peers
         self._is_first = peers is None or peers.number == 0
+        self._hurried = False
         self._folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
         self._book = PriceBook()
         self._refusing: str | None = "The proxy is starting."
@@ -74,6 +75,10 @@ class Proxy:
         """Stop gracefully: no admitted exchange is lost, whatever the time allows."""
         self._refusing = "The proxy is shutting down."
         await self._started.aclose()
+
+    def hurry(self) -> None:
+        """Do not wait for running streams any longer: the grace time is over."""
+        self._hurried = True
 
     @property
     def console_url(self) -> str | None:
@@ -210,7 +215,10 @@ class Proxy:
     async def _finish_exchanges(self) -> None:
         """Take no new connection; when the grace time is over, end the exchanges that still run."""
         await self._server.stop_listening()
-        if not await wait_until(lambda: not self._handler.live, deadline_s=self.settings.shutdown_grace_s):
+        finished = await wait_until(
+            lambda: not self._handler.live or self._hurried, deadline_s=self.settings.shutdown_grace_s
+        )
+        if self._hurried or not finished:
             for exchange in list(self._handler.live):
                 exchange.shut_down()
             await wait_until(lambda: not self._handler.live, deadline_s=SHUT_DOWN_S)

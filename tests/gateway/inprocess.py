@@ -1,0 +1,147 @@
+"""A gateway in the process of the test, with a journal and no ledger; whatever it reaches for is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proxy.billing.idempotency_record import IdempotencyRecord
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Scope
+from proxy.billing.record import Opened, UsageRecord
+from proxy.billing.reservation import Denied, Hold, LimitLevel
+from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.ports import LeasedSlot, Ports, Reserve
+from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.routing import Models, Route
+from proxy.http.server import Routes, Server
+from proxy.journal.journal import Journal
+from proxy.journal.progress import ProgressTable
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.estimator.estimate import Estimator
+from proxy.runtime.proxy.outbox import LocalOutbox
+from proxy.settings import ProviderSettings
+from proxy.telemetry.metrics import Metrics
+
+KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, revoked_at=None, revision=1)
+
+
+class Everybody:
+    """Lets everybody in."""
+
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
+        return KEY
+
+    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
+        return ()
+
+
+class Held:
+    """Nothing."""
+
+    on_short: Callable[[], None] | None = None
+    levels: Sequence[LimitLevel] = ()
+    spends = False
+
+    def __init__(self, exchange_id: str) -> None:
+        self.hold = Hold(exchange_id, (), 0, 0)
+
+        self.closed = 0
+
+    def grow(self, nusd: int) -> None: ...
+
+    def close(self, nusd: int, tokens: int) -> None:
+        self.closed += 1
+
+
+class Unlimited:
+    """Nothing is limited."""
+
+    def __init__(self) -> None:
+        self.held: list[Held] = []
+
+    async def admit(
+        self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
+    ) -> Held | Denied:
+        self.held.append(Held(exchange_id))
+        return self.held[-1]
+
+
+class Unclaimed:
+    """Nothing has a name."""
+
+    answer_bytes_max = 0
+
+    async def claim(self, key_id: str, token: str, body: bytes, exchange_id: str) -> IdempotencyRecord | None:
+        return None
+
+    async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
+
+
+@dataclass
+class Gateway:
+    """Where it listens, and what came of its exchanges."""
+
+    url: str
+    handler: ProxyHandler
+    provider: Provider
+    outbox: Counting
+    unlimited: Unlimited
+
+
+class Counting(LocalOutbox):
+    """Counts what an exchange is given and gives back. `holds`: an opened exchange is durable only when told."""
+
+    def __init__(self, journal: Journal, table: ProgressTable, disk: ThreadPoolExecutor) -> None:
+        super().__init__(journal, table, disk)
+        self.records: list[UsageRecord] = []
+        self.opened = 0
+        self.holds = False
+        self.durable: asyncio.Future[None] | None = None
+
+    def begin(self, opened: Opened) -> asyncio.Future[None] | None:
+        done = super().begin(opened)
+        self.opened += 1
+        if not self.holds:
+            return done
+        self.durable = asyncio.get_running_loop().create_future()
+        return self.durable
+
+    def finish(self, record: UsageRecord, slot: LeasedSlot) -> None:
+        self.records.append(record)
+        super().finish(record, slot)
+
+
+@asynccontextmanager
+async def gateway(folder: Path, base_url: str, **settings: Any) -> AsyncIterator[Gateway]:
+    """`settings`: of its one provider, whose one model is `electron`."""
+    journal = Journal.open(folder / "journal", bytes_max=1 << 24)
+    table = ProgressTable.open(folder / "progress.table", slots=16, unix_time=time.time)
+    disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
+    provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
+    route = Route(provider, "electron", lambda _at: (None, None))
+    outbox, unlimited = Counting(journal, table, disk), Unlimited()
+    ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed())
+    handler = ProxyHandler(
+        keys=Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
+        reserve=Reserve(4096, 1 << 40, 402), request_bytes_max=1 << 20, closed=lambda: None,
+    )  # fmt: skip
+    routes = Routes()
+    routes.metered(OPENAI_CHAT, handler.serve)
+    server = Server(routes, refused=lambda _status, _code: None)
+    url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    try:
+        yield Gateway(url, handler, provider, outbox, unlimited)
+    finally:
+        await server.stop_listening()
+        await server.close()
+        await upstream.close()
+        journal.close()
+        table.close()
+        disk.shutdown()

@@ -1,0 +1,220 @@
+"""What a hostile or half-broken client does to an exchange, from outside, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from proxy.demo.script import Script, Send, Shape, Stall, Wait
+from proxy.demo.shapes import LANGUAGES, Answer, sse, whole, words
+from tests.gateway.streams import TEXT
+from tests.support.net import RawClient, ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import Tokenweir
+
+pytestmark = pytest.mark.process
+
+Make = Callable[..., Tokenweir]
+JSON = (("Content-Type", "application/json"),)
+SOON_S = 20.0
+DONE = b"data: [DONE]\n\n"
+# More than the kernel's buffers of one connection take from us while nobody reads: some 4 MB.
+MANY = 60
+
+
+def piece(size: int) -> bytes:
+    """One event of about so many bytes."""
+    return sse({"id": "c1", "choices": [{"index": 0, "delta": {"content": "water " * (size // 6)}}]})
+
+
+def document(tokens: int) -> bytes:
+    """A plain answer with its usage at the end."""
+    return whole(LANGUAGES["openai"], Answer("chatcmpl-w2", 1_790_000_000, "weir-1", 21, words(tokens, TEXT)))
+
+
+async def test_who_reads_nothing_makes_no_provider_send_on(tokenweir: Make, provider: ScriptedProvider) -> None:
+    running = tokenweir(write_stall_s=2, provider_settings={"on_client_disconnect": "cancel"})
+    key = running.key()
+    plain = provider.script("plain", Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON))
+    huge = provider.script("huge", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
+    unstreamed = chat_request(ask(plain, stream=False), key=key)
+    async with await connect(running.url, receive_buffer_bytes=4096) as client:
+        await client.send(unstreamed * (4 * MANY))
+        taken = await standstill(lambda: len(provider.log(plain)))
+        assert taken < 4 * MANY, "answers pile up here for who reads none"
+    # One answer less is taken whole, and leaves little room or none for what follows.
+    for ahead in (taken - 1, taken - 2, taken - 3):
+        provider.reset()
+        provider.script("plain", Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON))
+        provider.script("huge", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
+        async with await connect(running.url, receive_buffer_bytes=4096) as client:
+            await client.send(unstreamed * ahead + chat_request(ask(huge), key=key))
+            await standstill(lambda: len(provider.log(plain)))
+            await standstill(lambda: sum(one["bytes_written"] for one in provider.log(huge)))
+            assert sum(one["bytes_written"] for one in provider.log(huge)) < 16 << 20
+            await gone(running)
+
+
+async def standstill(count: Callable[[], int]) -> int:
+    """Until it grows no more."""
+    before = -1
+    while before != (now := count()):
+        before = now
+        await asyncio.sleep(0.4)
+    return now
+
+
+async def gone(running: Tokenweir) -> None:
+    """Wait until no client is connected any more."""
+    assert running.child is not None
+    process = psutil.Process(running.child.pid)
+    async with asyncio.timeout(SOON_S):
+        while any(one.laddr.port == running.port and one.status == "ESTABLISHED" for one in process.net_connections()):
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
+    tokenweir: Make, provider: ScriptedProvider, framing: str
+) -> None:
+    timeouts = {"connect_s": 5, "first_byte_s": 60, "idle_s": 0.5, "total_s": 1.0}
+    running = tokenweir(write_stall_s=30, provider_settings={"timeouts": timeouts})
+    key = running.key()
+    body = document(30_000)
+    assert 100_000 < len(body) < 256 * 1024
+    name = provider.script("plain", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
+    wire = chat_request(ask(name, stream=False), key=key)
+    async with await connect(running.url, receive_buffer_bytes=4096) as client:
+        await client.send(wire * MANY)
+        await asyncio.sleep(2.5)
+        assert len(provider.log(name)) < MANY, "the client took all of them: the test shows nothing"
+        for _ in range(MANY):
+            answer = await client.read(SOON_S)
+            assert (answer.status, answer.ended, answer.body) == (200, "complete", body)
+    assert {entry["outcome"] for entry in running.entries(MANY)} == {"served"}
+
+
+async def test_a_plain_answer_is_read_on_when_its_client_leaves(tokenweir: Make, provider: ScriptedProvider) -> None:
+    running = tokenweir(provider_settings={"on_client_disconnect": "cancel"})
+    key = running.key()
+    body = document(40_000)
+    steps = (Send(body[:-9_000]), Wait(300), Send(body[-9_000:]))
+    name = provider.script("plain", Script(steps=steps, headers=JSON))
+    client = await connect(running.url)
+    await client.send(chat_request(ask(name, stream=False), key=key))
+    response = await client.read_head(SOON_S)
+    await client.read_body(response, size=len(body) - 20_000, timeout_s=SOON_S)
+    client.reset()
+    (entry,) = running.entries(1)
+    assert (entry["outcome"], entry["usage_source"], entry["completion_tokens"]) == ("client_left", "reported", 40_000)
+    assert entry["bytes"] < len(body)
+
+
+async def test_what_a_drain_has_read_is_estimated_and_not_what_was_delivered(
+    tokenweir: Make, provider: ScriptedProvider
+) -> None:
+    drain = {"seconds": 60, "tokens": 100_000}
+    running = tokenweir(provider_settings={"on_client_disconnect": "drain", "drain": drain})
+    key = running.key()
+    name = provider.script("silent", Shape("openai", tokens=5_000, reports_usage=False, pace_ms=0.2))
+    client = await connect(running.url)
+    await client.send(chat_request(ask(name, max_tokens=6000), key=key))
+    await client.read_body(await client.read_head(SOON_S), until=b"\n\n")
+    client.close()
+    (entry,) = running.until(lambda entries: len(entries) == 1, timeout_s=SOON_S)
+    assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
+    assert entry["bytes"] < 100_000
+    assert entry["completion_tokens"] == pytest.approx(5_000, rel=0.3)
+
+
+async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, provider: ScriptedProvider) -> None:
+    timeouts = {"connect_s": 0.2, "first_byte_s": 0.4, "idle_s": 5, "total_s": 1.2}
+    running = tokenweir(provider_settings={"timeouts": timeouts})
+    key = running.key()
+    name = provider.script("prompt", Shape("openai", tokens=3))
+    wire = chat_request(ask(name), key=key)
+    async with await connect(running.url) as client:
+        await client.send(wire[:-20])
+        await asyncio.sleep(1.5)
+        await client.send(wire[-20:])
+        answer = await client.read(SOON_S)
+    assert (answer.status, answer.ended) == (200, "complete")
+    (entry,) = running.entries(1)
+    assert (entry["outcome"], entry["completion_tokens"]) == ("served", 3)
+
+
+async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: ScriptedProvider) -> None:
+    streams, prompt = 24, "water " * 170_000
+    running = tokenweir()
+    key = running.key()
+    name = provider.script("long", [Send(piece(60)), Stall()])
+    assert running.child is not None
+    process = psutil.Process(running.child.pid)
+    clients: list[RawClient] = []
+    sizes: list[int] = []
+    for _ in range(streams + 4):
+        client = await connect(running.url)
+        clients.append(client)
+        body = ask(name) | {"messages": [{"role": "user", "content": prompt}]}
+        await client.send(chat_request(body, key=key))
+        await client.read_body(await client.read_head(SOON_S), until=b"\n\n")
+        sizes.append(process.memory_info().rss)
+    for client in clients:
+        client.close()
+    assert (sizes[-1] - sizes[3]) / streams < 400 * 1024
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_a_repeated_request_gets_the_stored_answer_however_it_was_framed(
+    tokenweir: Make, provider: ScriptedProvider, framing: str
+) -> None:
+    running = tokenweir(idempotency={"replay_bytes_max": "64 KiB"})
+    key = running.key()
+    body = document(40)
+    name = provider.script("plain", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
+    wire = chat_request(ask(name, stream=False), key=key, headers={"Idempotency-Key": "once"})
+    async with await connect(running.url) as client:
+        await client.send(wire)
+        first = await client.read(SOON_S)
+        running.entries(1)
+        await client.send(wire)
+        again = await client.read(SOON_S)
+    assert (first.status, first.body) == (200, body)
+    assert (again.status, again.body, again.header("idempotent-replayed")) == (200, body, "true")
+    assert len(provider.log(name)) == 1
+
+
+@pytest.mark.parametrize(
+    "signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)]
+)
+async def test_a_second_signal_settles_what_runs_and_writes_no_second_head(
+    tokenweir: Make, provider: ScriptedProvider, signals: tuple[signal.Signals, ...]
+) -> None:
+    running = tokenweir(shutdown_grace_s=30)
+    key = running.key()
+    name = provider.script("running", Shape("openai", tokens=100_000, pace_ms=1))
+    plain = provider.script("plain", Script(steps=(Send(b'{"a":'), Stall()), headers=JSON))
+    async with await connect(running.url) as client, await connect(running.url) as other:
+        await client.send(chat_request(ask(name), key=key))
+        response = await client.read_head(SOON_S)
+        await client.read_body(response, size=20_000, timeout_s=SOON_S)
+        await other.send(chat_request(ask(plain, stream=False), key=key))
+        cut = await other.read_head(SOON_S)
+        for number in signals:
+            running.signal(number)
+            await asyncio.sleep(0.3)
+        await client.read_body(response, timeout_s=SOON_S)
+        await other.read_body(cut, timeout_s=SOON_S)
+    assert response.ended in ("cut", "reset")
+    assert b"HTTP/1.1" not in response.body + cut.body
+    assert b"shutting_down" in response.body
+    await asyncio.to_thread(running._wait)
+    running.start()
+    stream, _ = sorted(running.entries(2), key=lambda entry: entry["model"] != name)
+    assert (stream["outcome"], stream["usage_source"]) == ("shut_down", "estimated")
+    assert stream["events"] > 50
+    assert stream["completion_tokens"] == pytest.approx(stream["events"], rel=0.3)
