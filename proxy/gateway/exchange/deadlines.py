@@ -88,7 +88,7 @@ def _due_at(event: Event, moments: Moments, limits: TimeLimits) -> float:
 class Deadlines:
     """Reports expired deadlines until stopped."""
 
-    __slots__ = ("_limits", "_loop", "_moments", "_on_expired", "_timer")
+    __slots__ = ("_fires_at", "_limits", "_loop", "_moments", "_on_expired", "_timer")
 
     def __init__(
         self,
@@ -102,19 +102,22 @@ class Deadlines:
         self._moments: Callable[[], Moments] | None = moments
         self._on_expired: Callable[[Event], None] | None = on_expired
         self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = NEVER
 
     def rearm(self) -> None:
         """Look at the deadlines when the next one can expire: at the earliest in a millisecond, so that one which has
-        just been reported makes no loop."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        just been reported makes no loop. A timer that fires earlier stays: it looks again."""
         if self._moments is None:
             return
         now = monotonic()
         _, at = decide(now, self._moments(), self._limits)
-        if at != NEVER:
-            self._timer = self._loop.call_later(max(0.001, at - now), self._check)
+        if self._timer is not None:
+            if self._fires_at <= at:
+                return
+            self._timer.cancel()
+        wait_s = max(0.001, at - now)
+        self._fires_at = now + wait_s
+        self._timer = None if at == NEVER else self._loop.call_later(wait_s, self._check)
 
     def _check(self) -> None:
         self._timer = None
@@ -139,4 +142,6 @@ class Deadlines:
     def stop(self) -> None:
         """Stop for good, and drop the callbacks: a reference cycle would live until a garbage collection."""
         self._moments = self._on_expired = None
-        self.rearm()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

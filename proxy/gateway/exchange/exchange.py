@@ -125,10 +125,13 @@ class Exchange:
         self._task = asyncio.current_task()
         self._connection.listener = self
         try:
-            if self._connection.blocked:  # by what it has not taken of an earlier answer
-                self._happened(Event.FULL)
-            self._deadlines.rearm()
-            await self._until_answered()
+            if self._request.transport is None:  # it left while its request was read and admitted
+                self._details["policy"] = "cancel"
+                self._happened(Event.LEFT_CANCEL)
+            else:
+                if self._connection.blocked:  # by what it has not taken of an earlier answer
+                    self.client_full()
+                await self._until_answered()
             await self._until_over()
         finally:
             self._ended()
@@ -137,6 +140,7 @@ class Exchange:
     async def _until_answered(self) -> None:
         """Ask, and begin to relay. Ends early when the exchange does."""
         self._waits = True
+        self._deadlines.rearm()
         try:
             wire = self._asking.wire()
             self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
@@ -145,8 +149,8 @@ class Exchange:
             if not 200 <= answer.status < 300:
                 await self._refused(answer)
                 return
-            self._happened(Event.ACCEPTED)
             self._moments.last_piece_at = monotonic()
+            self._happened(Event.ACCEPTED)
             self._closing.accepted = True
             self._asking.forget()
             if self._closing.durable is not None:
@@ -223,7 +227,6 @@ class Exchange:
         answer.relay_to(self._relay)  # reads, although START may have paused it
         if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
             answer.pause_reading()
-        self._deadlines.rearm()
 
     def _meter(self, answer: Answer, framing: Framing | None) -> BodyMeter:
         if answer.encoded:

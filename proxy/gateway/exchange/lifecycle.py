@@ -22,7 +22,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, StrEnum, auto
+from enum import StrEnum, auto
 from typing import NamedTuple
 
 
@@ -95,7 +95,7 @@ class Event(StrEnum):
     """an exception in our own code"""
 
 
-class Action(Enum):
+class Action(StrEnum):
     """What to do, in the order of a transition's actions."""
 
     BEGIN = auto()
@@ -129,7 +129,7 @@ class Action(Enum):
     """close the client's connection at once"""
 
 
-class End(Enum):
+class End(StrEnum):
     """How an exchange ended; with the meter's result, this gives the outcome."""
 
     COMPLETE = auto()
