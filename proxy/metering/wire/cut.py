@@ -12,10 +12,11 @@ from proxy.metering.wire.brackets import OPENING, Brackets
 from proxy.metering.wire.outline import TEXT_NAMES
 
 _BLANKS = b" \t\r\n"
-# A string, whole or up to the end of the text.
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\\?\Z)', re.DOTALL)
+# A string, whole or up to the end of the text. Groups are not possessive: Python before 3.11.5 keeps what the last,
+# failed turn of such a group has matched. Nothing that follows one can fail, so nothing is tried twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*("|\\?\Z)', re.DOTALL)
 # Up to the first escape that is not whole; a character at the end that is not.
-_WHOLE = re.compile(rb'(?:[^"\\]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
+_WHOLE = re.compile(rb'[^"\\]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*+)*')
 _PART_OF_CHARACTER = re.compile(rb"(?:[\xc2-\xf4]|[\xe0-\xf4][\x80-\xbf]|[\xf0-\xf4][\x80-\xbf]{2})\Z")
 _NAME_BEFORE = re.compile(rb'"([^"\\]*)"\s*:\s*\Z')
 # Names have fewer bytes than this, with the colon and blanks.

@@ -25,7 +25,7 @@ TEXT_NAMES = frozenset(
 
 # What is between strings and brackets, then a whole string, a bracket, an unterminated string or the end of the piece.
 # Each match begins where the last one ended, so that no byte is scanned more than twice.
-_TOKEN = re.compile(rb'([^"\[\]{}]*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|([\[\]{}])|(")|\Z)', re.DOTALL)
+_TOKEN = re.compile(rb'([^"\[\]{}]*+)(?:"([^"\\]*+(?:\\.[^"\\]*+)*)"|([\[\]{}])|(")|\Z)', re.DOTALL)
 _BLANKS = b" \t\r\n\xef\xbb\xbf"
 _LONG_STRING = b'" "'
 # The longest of TEXT_NAMES and some more.
