@@ -37,7 +37,7 @@ def document(tokens: int) -> bytes:
 
 
 async def test_who_reads_nothing_makes_no_provider_send_on(tokenweir: Make, provider: ScriptedProvider) -> None:
-    running = tokenweir(write_stall_s=2, provider_settings={"on_client_disconnect": "cancel"})
+    running = tokenweir(write_stall_s=1, provider_settings={"on_client_disconnect": "cancel"})
     key = running.key()
     plain = provider.script("plain", Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON))
     huge = provider.script("huge", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
@@ -47,7 +47,7 @@ async def test_who_reads_nothing_makes_no_provider_send_on(tokenweir: Make, prov
         taken = await standstill(lambda: len(provider.log(plain)))
         assert taken < 4 * MANY, "answers pile up here for who reads none"
     # One answer less is taken whole, and leaves little room or none for what follows.
-    for ahead in (taken - 1, taken - 2, taken - 3):
+    for ahead in (taken - 1, taken - 2):
         provider.reset()
         provider.script("plain", Script(steps=(Send(b'{"a":"%b"}' % (b"a" * 50_000)),), headers=JSON))
         provider.script("huge", [*([Send(piece(64_000)), Wait(1)] * 500), Send(DONE)])
@@ -64,7 +64,7 @@ async def standstill(count: Callable[[], int]) -> int:
     before = -1
     while before != (now := count()):
         before = now
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.3)
     return now
 
 
@@ -81,7 +81,7 @@ async def gone(running: Tokenweir) -> None:
 async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
     tokenweir: Make, provider: ScriptedProvider, framing: str
 ) -> None:
-    timeouts = {"connect_s": 5, "first_byte_s": 60, "idle_s": 0.5, "total_s": 1.0}
+    timeouts = {"connect_s": 5, "first_byte_s": 60, "idle_s": 0.4, "total_s": 0.6}
     running = tokenweir(write_stall_s=30, provider_settings={"timeouts": timeouts})
     key = running.key()
     body = document(30_000)
@@ -90,7 +90,7 @@ async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
     wire = chat_request(ask(name, stream=False), key=key)
     async with await connect(running.url, receive_buffer_bytes=4096) as client:
         await client.send(wire * MANY)
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.5)
         assert len(provider.log(name)) < MANY, "the client took all of them: the test shows nothing"
         for _ in range(MANY):
             answer = await client.read(SOON_S)
@@ -120,15 +120,15 @@ async def test_what_a_drain_has_read_is_estimated_and_not_what_was_delivered(
     drain = {"seconds": 60, "tokens": 100_000}
     running = tokenweir(provider_settings={"on_client_disconnect": "drain", "drain": drain})
     key = running.key()
-    name = provider.script("silent", Shape("openai", tokens=5_000, reports_usage=False, pace_ms=0.2))
+    name = provider.script("silent", Shape("openai", tokens=2_000, reports_usage=False, pace_ms=0.2))
     client = await connect(running.url)
-    await client.send(chat_request(ask(name, max_tokens=6000), key=key))
+    await client.send(chat_request(ask(name, max_tokens=3000), key=key))
     await client.read_body(await client.read_head(SOON_S), until=b"\n\n")
     client.close()
     (entry,) = running.until(lambda entries: len(entries) == 1, timeout_s=SOON_S)
     assert (entry["outcome"], entry["usage_source"]) == ("client_left", "estimated")
     assert entry["bytes"] < 100_000
-    assert entry["completion_tokens"] == pytest.approx(5_000, rel=0.3)
+    assert entry["completion_tokens"] == pytest.approx(2_000, rel=0.3)
 
 
 async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, provider: ScriptedProvider) -> None:
