@@ -151,8 +151,11 @@ def watched(clock: Clock, limits: TimeLimits) -> tuple[Deadlines, dict[str, Mome
         found.append((clock.now, due))
         if due is Event.HEARTBEAT:
             now["moments"] = replace(now["moments"], last_beat_at=clock.now)
+        else:
+            watch.stop()
 
-    return Deadlines(clock, limits, lambda: now["moments"], note), now, found  # type: ignore[arg-type]
+    watch = Deadlines(clock, limits, lambda: now["moments"], note)  # type: ignore[arg-type]
+    return watch, now, found
 
 
 def test_one_timer_follows_a_stream_without_being_moved(clock: Clock) -> None:
@@ -164,7 +167,7 @@ def test_one_timer_follows_a_stream_without_being_moved(clock: Clock) -> None:
         assert len(clock.timers) == 1
         now["moments"] = replace(now["moments"], last_piece_at=second)
     assert found == []
-    assert fired <= 6  # once in every idle time, not once for every piece
+    assert fired <= 11  # once in every shortest limit, not once for every piece
     clock.run_until(1080)
     assert found == [(1060, Event.SILENT)]
     assert clock.timers == []
@@ -233,3 +236,30 @@ def test_a_pause_counts_from_its_own_beginning(clock: Clock) -> None:
     watch.rearm()
     clock.run_until(1040)
     assert found == [(1013, Event.WRITE_STALL)]
+
+
+@pytest.mark.parametrize("at", [1000.5, 1004.9, 1005.1, 1049.9])
+def test_what_begins_while_the_timer_runs_is_found_in_time_without_moving_it(clock: Clock, at: float) -> None:
+    watch, now, found = watched(clock, replace(LIMITS, idle_s=60))
+    watch.rearm()
+    clock.run_until(at)
+    now["moments"] = replace(now["moments"], client=Client.BLOCKED, blocked_at=at)
+    clock.run_until(at + 60)
+    assert found == [(pytest.approx(at + LIMITS.write_stall_s), Event.WRITE_STALL)]
+
+
+def test_who_is_blocked_after_the_end_is_still_found(clock: Clock) -> None:
+    now = {"moments": BEGUN}
+    found: list[Event] = []
+
+    def note(due: Event) -> None:
+        found.append(due)
+        if due is Event.SILENT:
+            now["moments"] = replace(BEGUN, phase=Phase.CLOSING, client=Client.BLOCKED, blocked_at=clock.now)
+        else:
+            watch.stop()
+
+    watch = Deadlines(clock, LIMITS, lambda: now["moments"], note)  # type: ignore[arg-type]
+    watch.rearm()
+    clock.run_until(1100)
+    assert found == [Event.SILENT, Event.WRITE_STALL]

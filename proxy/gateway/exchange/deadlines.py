@@ -1,7 +1,7 @@
 """The deadlines of an exchange, with one timer. Invariant: `decide` is pure; the timer only calls it again.
 
-The timer is not moved with every piece (that would cost more than the piece): it wakes at the earliest moment
-anything could be due, looks at when the last piece came, and sleeps on.
+The timer is moved neither with a piece (that would cost more than the piece) nor with a change of phase: it fires when
+something is due, and at the latest after the shortest limit. Nothing that begins meanwhile is due before that.
 """
 
 from __future__ import annotations
@@ -85,10 +85,15 @@ def _due_at(event: Event, moments: Moments, limits: TimeLimits) -> float:
             return beats if limits.heartbeat_s else NEVER
 
 
+def _shortest_s(limits: TimeLimits) -> float:
+    """Of the limits that begin again and again; the others begin where `rearm` is called."""
+    return min(limits.idle_s, limits.write_stall_s, limits.heartbeat_s or limits.idle_s)
+
+
 class Deadlines:
     """Reports expired deadlines until stopped."""
 
-    __slots__ = ("_fires_at", "_limits", "_loop", "_moments", "_on_expired", "_timer")
+    __slots__ = ("_limits", "_loop", "_moments", "_on_expired", "_shortest_s", "_timer")
 
     def __init__(
         self,
@@ -102,22 +107,19 @@ class Deadlines:
         self._moments: Callable[[], Moments] | None = moments
         self._on_expired: Callable[[Event], None] | None = on_expired
         self._timer: asyncio.TimerHandle | None = None
-        self._fires_at = NEVER
+        self._shortest_s = _shortest_s(limits)
 
     def rearm(self) -> None:
         """Look at the deadlines when the next one can expire: at the earliest in a millisecond, so that one which has
-        just been reported makes no loop. A timer that fires earlier stays: it looks again."""
+        just been reported makes no loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._moments is None:
             return
         now = monotonic()
         _, at = decide(now, self._moments(), self._limits)
-        if self._timer is not None:
-            if self._fires_at <= at:
-                return
-            self._timer.cancel()
-        wait_s = max(0.001, at - now)
-        self._fires_at = now + wait_s
-        self._timer = None if at == NEVER else self._loop.call_later(wait_s, self._check)
+        self._timer = self._loop.call_later(max(0.001, min(at - now, self._shortest_s)), self._check)
 
     def _check(self) -> None:
         self._timer = None
@@ -126,22 +128,23 @@ class Deadlines:
         due, _ = decide(monotonic(), self._moments(), self._limits)
         if due is not None:
             self._on_expired(due)
-        if due in (None, Event.HEARTBEAT) and self._timer is None:
+        if self._timer is None:
             self.rearm()
 
     def set_idle(self, *, idle_s: float) -> None:
         """Shorten the idle limit."""
-        self._limits = replace(self._limits, idle_s=min(idle_s, self._limits.idle_s))
-        self.rearm()
+        if idle_s < self._limits.idle_s:
+            self._use(replace(self._limits, idle_s=idle_s))
 
     def use_limits(self, limits: TimeLimits) -> None:
         """Use another provider's limits; the total limit stays the shortest of all providers so far."""
-        self._limits = replace(limits, total_s=min(self._limits.total_s, limits.total_s))
+        self._use(replace(limits, total_s=min(self._limits.total_s, limits.total_s)))
+
+    def _use(self, limits: TimeLimits) -> None:
+        self._limits, self._shortest_s = limits, _shortest_s(limits)
         self.rearm()
 
     def stop(self) -> None:
         """Stop for good, and drop the callbacks: a reference cycle would live until a garbage collection."""
         self._moments = self._on_expired = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.rearm()

@@ -134,7 +134,8 @@ class Exchange:
                 await self._until_answered()
             await self._until_over()
         finally:
-            self._ended()
+            if self._life.phase is not Phase.ENDED:
+                self._ended()
         return self._reply
 
     async def _until_answered(self) -> None:
@@ -311,6 +312,7 @@ class Exchange:
             self._deadlines.set_idle(idle_s=AFTER_DONE_S)
         self._reads_on = plain or policy == "drain"
         self._happened(Event.LEFT_DRAIN if self._reads_on else Event.LEFT_CANCEL)
+        self._deadlines.rearm()  # a drain may be shorter than any other limit
 
     def _got_everything(self, relay: Relay) -> bool:
         """SDKs close as soon as they have read the last event: that client was served."""
@@ -379,8 +381,6 @@ class Exchange:
             self._broke_down(bug)
         if self._life.phase is Phase.ENDED:
             self._ended()
-        else:
-            self._deadlines.rearm()
 
     def _broke_down(self, bug: Exception) -> None:
         """A bug of ours; a second one, while the first is dealt with, ends it all the same."""
@@ -465,10 +465,8 @@ class Exchange:
         relay, end = self._relay, self._life.end
         assert relay is not None
         assert end is not None
-        with suppress(Exception):  # a bug of the meter: it is told in the record
-            self._read()
-        if end is not End.BUG:
-            relay.say(_ERRORS[end]().event(self._dialect.errors, self._framing))
+        self._read_anyway()
+        relay.say(_ERRORS[end]().event(self._dialect.errors, self._framing))
 
     def _respond(self) -> None:
         """An error before the first byte of an answer; a provider's own, unless it would show what is ours."""
@@ -517,7 +515,7 @@ class Exchange:
         refused = self._refusal
         size = len(refused[1] or b"") if refused is not None else 0
         if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
-            self._closing.keep(bytes(relay.kept), self._answer)
+            self._closing.keep(relay.kept, self._answer)
         self._closing.close(
             outcome_of(end, metered, status=None if refused is None else refused[0]),
             now=monotonic(),
@@ -542,13 +540,9 @@ class Exchange:
             unread.bytes_seen = relay.bytes
             return unread.close()
 
-    def _moves(self) -> None:
-        """PASS and METER: done by the relay, which the upstream connection calls directly."""
-
+    # All but PASS and METER: those the relay does, which the upstream connection calls directly.
     _DO: ClassVar[Mapping[Action, Callable[[Exchange], None]]] = {
         Action.BEGIN: _begin,
-        Action.PASS: _moves,
-        Action.METER: _moves,
         Action.DELIVER: _deliver,
         Action.BEAT: _beat,
         Action.PAUSE: _pause,

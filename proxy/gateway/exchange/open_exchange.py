@@ -198,10 +198,10 @@ class OpenExchange:
         if self._ports.traces is not None:
             self._ports.traces.ended(record, self.traceparent)
 
-    def keep(self, body: bytes, answer: Answer) -> None:
+    def keep(self, body: bytearray, answer: Answer) -> None:
         """Store a whole JSON answer for a repeated request."""
         if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
-            self.kept = body
+            self.kept = bytes(body)
 
     def _read(self, outcome: Outcome, metered: Metered | None, bytes_seen: int) -> Reading:
         if metered is None or outcome is Outcome.REFUSED_UPSTREAM:

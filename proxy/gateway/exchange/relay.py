@@ -173,6 +173,8 @@ class Relay:
         if self.kept is not None:
             self._keep(payload)
         meter.feed(payload)
+        if self._transport is None and self.kept is not None:
+            return  # a plain answer is read at its end, and nothing goes out before
         out = payload if strip is None or self._transport is None else strip.feed(payload)
         self._fold()
         self._whole = meter.at_boundary
