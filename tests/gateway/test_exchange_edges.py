@@ -148,7 +148,7 @@ async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, 
 
 
 async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: ScriptedProvider) -> None:
-    streams, prompt = 24, "water " * 170_000
+    streams, prompt = 12, "water " * 170_000
     running = tokenweir()
     key = running.key()
     name = provider.script("long", [Send(piece(60)), Stall()])
@@ -196,7 +196,7 @@ async def test_a_second_signal_settles_what_runs_and_writes_no_second_head(
 ) -> None:
     running = tokenweir(shutdown_grace_s=30)
     key = running.key()
-    name = provider.script("running", Shape("openai", tokens=100_000, pace_ms=1))
+    name = provider.script("running", Shape("openai", tokens=5_000, pace_ms=2))
     plain = provider.script("plain", Script(steps=(Send(b'{"a":'), Stall()), headers=JSON))
     async with await connect(running.url) as client, await connect(running.url) as other:
         await client.send(chat_request(ask(name), key=key))
