@@ -30,7 +30,7 @@ class Row:
     most: float | None = None
 
 
-def rows(idle_streams: int, burst: int, burst_pace_ms: int) -> Sequence[Row]:
+def rows(idle_streams: int, deaf: int, burst: int, burst_pace_ms: int) -> Sequence[Row]:
     """The rows, in the order of the table."""
     return (
         Row(
@@ -47,7 +47,7 @@ def rows(idle_streams: int, burst: int, burst_pace_ms: int) -> Sequence[Row]:
         Row("admission_cpu_us", "CPU that budgets at three levels add to it", "µs", Against.ITSELF, 60),
         Row("first_byte_ms", "time to first byte added over direct, median", "ms", Against.ITSELF, 0.6),
         Row("idle_kib", f"memory per open idle stream, {idle_streams:,} open", "KiB", Against.ITSELF, 36),
-        Row("deaf_kib", "memory for one client that stops reading", "KiB", Against.ITSELF, 256),
+        Row("deaf_kib", f"memory for each client that stops reading, {deaf} at once", "KiB", Against.ITSELF, 256),
     )
 
 

@@ -153,5 +153,5 @@ def test_ratios_are_taken_within_a_round() -> None:
 
 
 def test_the_table_has_a_line_for_each_row() -> None:
-    shown = rows(1000, 20, 40)
+    shown = rows(1000, 50, 20, 40)
     assert len(table([{("nginx", "json_cpu_us"): 17.0}], shown).splitlines()) == 2 + len(shown)
