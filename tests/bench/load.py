@@ -99,13 +99,17 @@ class Rig:
         per_s: int = 0,
         length: int = 2,
         gap_ms: int = 0,
+        wire: str = "chat",
+        chunked: bool = False,
+        prompt_bytes: int = 0,
     ) -> Load:
-        """A closed loop over keep-alive connections, at most `per_s` if that is said. `length`, `gap_ms`: of streams.
-        CPU time is read when the target is quiet again."""
+        """A closed loop over keep-alive connections, at most `per_s` if that is said. `length`, `gap_ms`: of streams;
+        `chunked`: answers that are none come without a length. CPU time is read when the target is quiet again."""
         # 5 s: a journal is handed to the ledger in batches; they are part of what a request costs.
         options = {"requests": requests, "connections": connections, "settle-ms": 5000 if target.pids else 0}
-        options |= {"rate": per_s, "length": length, "gap-ms": gap_ms}
-        return self._load("requests", target, options, *(["--stream"] if stream else []))
+        options |= {"rate": per_s, "length": length, "gap-ms": gap_ms, "prompt-bytes": prompt_bytes}
+        flags = [flag for flag, is_set in (("--stream", stream), ("--chunked", chunked)) if is_set]
+        return self._load("requests", target, options, "--wire", wire, *flags)
 
     @contextmanager
     def held(self, target: Target, streams: int, *, deaf: bool = False) -> Iterator[None]:

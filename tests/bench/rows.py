@@ -15,6 +15,7 @@ class Against(Enum):
     """How a figure is held against its limit."""
 
     RATIO = "× nginx"
+    PLAINEST = "× chat"
     DIFFERENCE = "over nginx"
     ITSELF = ""
 
@@ -30,22 +31,39 @@ class Row:
     most: float | None = None
 
 
+WIRES: Mapping[str, str] = {
+    "chat": "OpenAI chat",
+    "hidden": "with `obfuscation`",
+    "responses": "OpenAI responses",
+    "messages": "Anthropic messages",
+    "gemini": "Gemini",
+    "ollama": "Ollama",
+}
+PLAINEST = "whole_chat_us"
+
+
 def rows(idle_streams: int, deaf: int, burst: int, burst_pace_ms: int) -> Sequence[Row]:
     """The rows, in the order of the table."""
+    per_wire = [
+        Row(f"whole_{wire}_us", f"same, {said}", "µs", Against.PLAINEST, 1.25)
+        for wire, said in WIRES.items()
+        if wire != "chat"
+    ]
     return (
-        Row(
-            "event_cpu_us",
-            "CPU per relayed event, 200 streams, one event each 20 ms",
-            "µs",
-            Against.RATIO,
-            1.9,
-        ),
+        Row("event_cpu_us", "CPU per relayed event, 200 streams, one event each 20 ms", "µs", Against.RATIO, 1.9),
         Row("burst_cpu_us", f"same, {burst} at once each {burst_pace_ms} ms", "µs", Against.RATIO, 1.3),
         Row("late_p50_us", "lateness of an event, median", "µs", Against.DIFFERENCE, 40),
         Row("late_p99_us", "lateness of an event, p99", "µs", Against.DIFFERENCE),
-        Row("json_cpu_us", "CPU per short JSON request, everything included", "µs", Against.RATIO, 18),
+        Row(PLAINEST, "CPU per event, 200 streams of 100 at 50/s, from opening to record", "µs", Against.RATIO, 1.6),
+        Row("whole_400_us", "same, 40 streams of 400 at 100/s", "µs", Against.RATIO, 1.35),
+        *per_wire,
+        Row("one_event_us", "CPU per stream of one event", "µs", Against.RATIO, 12),
+        Row("json_cpu_us", "CPU per short JSON request, everything included", "µs", Against.RATIO, 12),
+        Row("json_chunked_us", "same, answered in chunks", "µs", Against.RATIO),
+        Row("json_prompt_us", "same, with a prompt of 200 KB", "µs", Against.RATIO),
         Row("admission_cpu_us", "CPU that budgets at three levels add to it", "µs", Against.ITSELF, 60),
-        Row("first_byte_ms", "time to first byte added over direct, median", "ms", Against.ITSELF, 0.6),
+        Row("first_byte_ms", "time to first byte added over direct, median", "ms", Against.ITSELF, 0.4),
+        Row("first_byte_p99_ms", "same, p99", "ms", Against.ITSELF, 0.8),
         Row("idle_kib", f"memory per open idle stream, {idle_streams:,} open", "KiB", Against.ITSELF, 36),
         Row("deaf_kib", f"memory for each client that stops reading, {deaf} at once", "KiB", Against.ITSELF, 256),
     )
@@ -61,11 +79,12 @@ def compared(rounds: Sequence[Round], system: str, row: Row) -> float | None:
     """What is held against the row's limit: the median over the rounds that have all it takes."""
     if row.against is Against.ITSELF:
         return middle(rounds, system, row.figure)
-    mine, theirs = (system, row.figure), ("nginx", row.figure)
+    plainest = row.against is Against.PLAINEST
+    mine, theirs = (system, row.figure), (system, PLAINEST) if plainest else ("nginx", row.figure)
     pairs = [(each[mine], each[theirs]) for each in rounds if mine in each and theirs in each]
     if not pairs:
         return None
-    if row.against is Against.RATIO:
+    if row.against is not Against.DIFFERENCE:
         return median(a / b for a, b in pairs)
     return median(a - b for a, b in pairs)
 
@@ -79,13 +98,12 @@ def is_met(row: Row, value: float | None) -> str:
 
 def table(rounds: Sequence[Round], shown: Sequence[Row]) -> str:
     """The Markdown table."""
-    lines = [
-        "| | nginx | aiohttp | tokenweir | aiohttp to nginx | tokenweir to nginx | must reach | met? |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    systems = ("nginx", "aiohttp", "prototype", "tokenweir")
+    heads = ["", *systems, *(f"{name} to nginx" for name in systems[1:]), "must reach", "met?"]
+    lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|---" * len(heads) + "|"]
     for row in shown:
-        cells = [_amount(rounds, name, row) for name in ("nginx", "aiohttp", "tokenweir")]
-        cells += [_relation(rounds, name, row) for name in ("aiohttp", "tokenweir")]
+        cells = [_amount(rounds, name, row) for name in systems]
+        cells += [_relation(rounds, name, row) for name in systems[1:]]
         cells += [_limit(row), is_met(row, compared(rounds, "tokenweir", row))]
         lines.append(f"| {row.title} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -103,12 +121,14 @@ def _relation(rounds: Sequence[Round], system: str, row: Row) -> str:
     value = compared(rounds, system, relative)
     if value is None:
         return "–"
+    if row.against is Against.PLAINEST:
+        return f"{value:.2f} × chat"
     return f"{value:.2f} ×" if row.against is Against.RATIO else f"{value:+,.2f} {row.unit}"
 
 
 def _limit(row: Row) -> str:
     if row.most is None:
         return "–"
-    if row.against is Against.RATIO:
-        return f"≤ {row.most:g} × nginx"
+    if row.against in (Against.RATIO, Against.PLAINEST):
+        return f"≤ {row.most:g} {row.against.value}"
     return f"≤ {row.most:g} {row.unit} {row.against.value}".rstrip()

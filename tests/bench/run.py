@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.load import Rig, RigError, Target, build, pin
-from tests.bench.rows import Round, compared, middle, rows, table
+from tests.bench.rows import WIRES, Round, compared, middle, rows, table
 from tests.bench.systems import SYSTEMS, Place, memory_kib, nginx_program, why_absent
 
 STREAMS = 200
@@ -44,13 +44,14 @@ class Size:
     event_s: float
     burst_s: float
     requests: int
+    streams: int
     first_bytes: int
     idle_streams: int
     deaf_s: float
 
 
-QUICK = Size(rounds=1, event_s=3, burst_s=2, requests=2000, first_bytes=300, idle_streams=1000, deaf_s=3)
-USUAL = Size(rounds=5, event_s=3, burst_s=2, requests=4000, first_bytes=500, idle_streams=1000, deaf_s=3)
+QUICK = Size(rounds=1, event_s=3, burst_s=2, requests=2000, streams=200, first_bytes=300, idle_streams=1000, deaf_s=3)
+USUAL = Size(rounds=5, event_s=3, burst_s=2, requests=4000, streams=400, first_bytes=500, idle_streams=1000, deaf_s=3)
 FULL = replace(USUAL, idle_streams=10_000)
 
 Measure = Callable[[Rig, Target, Size], dict[str, float]]
@@ -85,12 +86,38 @@ def idle_streams(rig: Rig, target: Target, size: Size) -> dict[str, float]:
 
 def first_byte(rig: Rig, target: Target, size: Size) -> dict[str, float]:
     """Time from the request to the first byte of the body; what a proxy adds is worked out in the round."""
-    return {"first_byte_ms": rig.requests(target, requests=size.first_bytes, stream=True).p50_us / 1000}
+    load = rig.requests(target, requests=size.first_bytes, stream=True)
+    return {"first_byte_ms": load.p50_us / 1000, "first_byte_p99_ms": load.p99_us / 1000}
 
 
 def json_requests(rig: Rig, target: Target, size: Size) -> dict[str, float]:
     """CPU time of a short request, with what was put off until after its answer."""
     return {"json_cpu_us": rig.requests(target, requests=size.requests, connections=16).cpu_us_per_unit}
+
+
+def other_requests(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """The same for answers of unknown length, long prompts, and streams of one event."""
+    chunked = rig.requests(target, requests=size.requests, connections=16, chunked=True)
+    prompts = rig.requests(target, requests=size.requests // 10, connections=4, prompt_bytes=200_000)
+    streams = rig.requests(target, requests=size.requests, connections=16, stream=True, length=1)
+    return {
+        "json_chunked_us": chunked.cpu_us_per_unit,
+        "json_prompt_us": prompts.cpu_us_per_unit,
+        "one_event_us": streams.cpu_us_per_unit,
+    }
+
+
+def whole_streams(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """CPU time per event of streams with their opening, closing and record; of every wire for who meters them."""
+    wires = ["chat"] if target.limited is None else list(WIRES)
+    taken = {}
+    for wire in wires:
+        load = rig.requests(
+            target, requests=size.streams, connections=STREAMS, stream=True, length=100, gap_ms=PACE_MS, wire=wire
+        )
+        taken[f"whole_{wire}_us"] = load.cpu_us_per_unit / 100
+    long = rig.requests(target, requests=size.streams // 5, connections=40, stream=True, length=400, gap_ms=10)
+    return taken | {"whole_400_us": long.cpu_us_per_unit / 400}
 
 
 def admission(rig: Rig, target: Target, size: Size) -> dict[str, float]:
@@ -126,7 +153,16 @@ def burst_events(rig: Rig, target: Target, size: Size) -> dict[str, float]:
 # Each group in new processes. Memory comes first in each: what many streams leave behind would hide what others take.
 MEASURES: Sequence[Sequence[Measure]] = (
     (deaf_clients,),
-    (idle_streams, first_byte, json_requests, admission, single_events, burst_events),
+    (
+        idle_streams,
+        first_byte,
+        json_requests,
+        other_requests,
+        admission,
+        single_events,
+        burst_events,
+        whole_streams,
+    ),
 )
 
 
@@ -135,7 +171,7 @@ def one_round(rig: Rig, names: Sequence[str], size: Size, folder: Path, cpu: int
     figures: dict[tuple[str, str], float] = {}
     wrong: list[str] = []
     with rig.provided() as provider_port:
-        direct_ms = first_byte(rig, Target(provider_port), size)["first_byte_ms"]
+        direct = first_byte(rig, Target(provider_port), size)
         for number, group in enumerate(MEASURES):
             with started(rig, names, size, folder / str(number), cpu, provider_port) as targets:
                 for measure in group:
@@ -145,9 +181,7 @@ def one_round(rig: Rig, names: Sequence[str], size: Size, folder: Path, cpu: int
                         except RigError as error:
                             wrong.append(f"{name}, {measure.__name__}: {error}")
                             continue
-                        if "first_byte_ms" in taken:
-                            taken["first_byte_ms"] -= direct_ms
-                        figures |= {(name, figure): value for figure, value in taken.items()}
+                        figures |= {(name, figure): value - direct.get(figure, 0) for figure, value in taken.items()}
     return figures, wrong
 
 

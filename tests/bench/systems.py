@@ -24,6 +24,7 @@ from pathlib import Path
 from tests.bench.load import RigError, Target, pin
 
 ROOT = Path(__file__).resolve().parents[2]
+PROTOTYPE = ROOT.parent / "shared" / "prototypes" / "relay.py"
 START_S_MAX = 30.0  # Tokenweir migrates a new ledger first; on a busy machine that takes seconds
 STOP_S_MAX = 10.0  # SIGTERM lets streams finish; none runs any more when we send it
 
@@ -37,6 +38,7 @@ providers:
   bench:
     base_url: http://127.0.0.1:{provider_port}/v1
     api_key: ${{BENCH_PROVIDER_KEY}}
+    dialects: [openai, anthropic, gemini, ollama]
     on_client_disconnect: cancel
     timeouts: {{connect_s: 10, first_byte_s: 120, idle_s: 300, total_s: 3600}}
 models:
@@ -128,13 +130,23 @@ def _tokenweir(place: Place, key: Callable[[Made], str]) -> Iterator[Target]:
         yield _when_ready(system, port, place, f"Authorization: Bearer {secret}")
 
 
-SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "tokenweir": tokenweir}
+@contextmanager
+def prototype(place: Place) -> Iterator[Target]:
+    """The prototype of a relay in Python that meters and records nothing: how near to nginx one can get."""
+    port = free_port()
+    with _running([sys.executable, str(PROTOTYPE), "g1", str(port), str(place.provider_port)], place) as system:
+        yield _when_ready(system, port, place)
+
+
+SYSTEMS: Mapping[str, Start] = {"nginx": nginx, "aiohttp": aiohttp, "prototype": prototype, "tokenweir": tokenweir}
 
 
 def why_absent(name: str) -> str | None:
     """Why a system cannot run here; None when it can."""
     if name == "nginx" and nginx_program() is None:
         return "nginx is not installed here: no ratios"
+    if name == "prototype" and not (PROTOTYPE.exists() and importlib.util.find_spec("orjson")):
+        return "the prototypes, or orjson, are not at hand"
     if name == "tokenweir" and importlib.util.find_spec("proxy.cli") is None:
         return "proxy.cli is not there"
     return None

@@ -2,73 +2,80 @@
    Law: an answer that is not exactly the script is an error with a reason; nothing is forgiven. */
 #ifndef ANSWER_H
 #define ANSWER_H
-#include "rig.h"
+#include "wires.h"
 
 #define HEAD_BYTES_MAX 4096 /* answers' heads are a few hundred bytes here */
-#define SLOT_BYTES 1024     /* the longest piece that is compared at once: the JSON answer */
 
 enum where { IN_HEAD, IN_SIZE, IN_CHUNK, AFTER_CHUNK, IN_LENGTH, AT_END, ENDED };
 
 struct answer {
-    bool stream, usage;  /* what the script has to be */
+    const struct wire *wire; /* what the script has to be; NULL: the JSON answer */
+    bool usage;
     unsigned events;     /* content events the script has; UINT32_MAX: they never end */
     enum where where;
     uint64_t left;       /* bytes of the chunk, or of the whole body */
-    unsigned piece;      /* content events, then finish, usage, [DONE] */
-    size_t line_bytes, slot_bytes;
+    unsigned piece;      /* of the script, and those before it */
+    unsigned content;    /* content events so far */
+    size_t line_bytes, slot_bytes, want_bytes;
+    size_t stamp_at;
     uint64_t stamp_ns;   /* send time of the last content event */
     const char *wrong;   /* why this is not the script */
     char line[HEAD_BYTES_MAX + 1];
-    char slot[SLOT_BYTES];
+    char slot[PIECE_BYTES_MAX], want[PIECE_BYTES_MAX];
 };
 
 /* Called after each content event that was right. */
 typedef void on_event(struct answer *a, void *owner);
 
-static inline void expect(struct answer *a, bool stream, bool usage, unsigned events) {
-    a->stream = stream;
+static inline void expect(struct answer *a, const struct wire *wire, bool usage, unsigned events) {
+    a->wire = wire;
     a->usage = usage;
     a->events = events;
     a->where = IN_HEAD;
-    a->piece = 0;
-    a->line_bytes = a->slot_bytes = 0;
+    a->piece = a->content = 0;
+    a->line_bytes = a->slot_bytes = a->want_bytes = 0;
     a->wrong = NULL;
 }
 
-/* The fixed pieces after the content events. NULL: nothing more may come. */
-static inline const char *fixed_piece(const struct answer *a) {
-    static const char *const with_usage[] = {FINISH_EVENT, USAGE_EVENT, DONE_EVENT, NULL};
-    static const char *const without[] = {FINISH_EVENT, DONE_EVENT, NULL};
-    if (!a->stream) return a->piece ? NULL : JSON_ANSWER;
-    unsigned k = a->piece - a->events;
-    if (a->usage) return k < 3 ? with_usage[k] : NULL;
-    return k < 2 ? without[k] : NULL;
+/* The template of the current piece: opening, content, finish, usage, done. NULL: nothing more may come. */
+static inline const char *piece_of(const struct answer *a) {
+    const struct wire *w = a->wire;
+    if (!w) return a->piece ? NULL : JSON_ANSWER;
+    unsigned opening = w->opening ? 1 : 0;
+    if (a->piece < opening) return w->opening;
+    if (a->content < a->events) return w->event;
+    const char *closing[] = {w->finish, a->usage ? w->usage : NULL, w->done};
+    unsigned k = a->piece - opening - a->events;
+    for (unsigned i = 0; i < 3; i++)
+        if (closing[i] && !k--) return closing[i];
+    return NULL;
 }
 
-static inline bool is_event(struct answer *a) {
-    const char *stamp = a->slot + sizeof E_STAMP - 1, *mid = stamp + STAMP_DIGITS;
-    const char *seq = mid + sizeof E_SEQ - 1, *end = seq + SEQ_DIGITS;
-    a->stamp_ns = get_digits(stamp, STAMP_DIGITS);
-    return !memcmp(a->slot, E_STAMP, sizeof E_STAMP - 1) && !memcmp(mid, E_SEQ, sizeof E_SEQ - 1) &&
-           get_digits(seq, SEQ_DIGITS) == a->piece && !memcmp(end, E_END, sizeof E_END - 1);
+static inline bool is_piece(struct answer *a) {
+    if (a->stamp_at == PIECE_BYTES_MAX) return !memcmp(a->slot, a->want, a->want_bytes);
+    size_t behind = a->stamp_at + STAMP_DIGITS;
+    a->stamp_ns = get_digits(a->slot + a->stamp_at, STAMP_DIGITS);
+    return !memcmp(a->slot, a->want, a->stamp_at) && !memcmp(a->slot + behind, a->want + behind, a->want_bytes - behind);
 }
 
 static inline void take_body(struct answer *a, const char *bytes, size_t n, on_event *seen, void *owner) {
     while (n && !a->wrong) {
-        bool content = a->stream && a->piece < a->events;
-        const char *fixed = content ? NULL : fixed_piece(a);
-        size_t want = content ? EVENT_BYTES : fixed ? strlen(fixed) : 0;
-        if (!want) { a->wrong = "bytes after the end of the script"; return; }
-        size_t take = want - a->slot_bytes < n ? want - a->slot_bytes : n;
+        if (!a->want_bytes) {
+            const char *piece = piece_of(a);
+            if (!piece) { a->wrong = "bytes after the end of the script"; return; }
+            a->want_bytes = write_event(a->want, piece, a->content, 0, &a->stamp_at);
+        }
+        size_t take = a->want_bytes - a->slot_bytes < n ? a->want_bytes - a->slot_bytes : n;
         memcpy(a->slot + a->slot_bytes, bytes, take);
         a->slot_bytes += take;
         bytes += take;
         n -= take;
-        if (a->slot_bytes < want) return;
-        a->slot_bytes = 0;
-        if (content ? !is_event(a) : memcmp(a->slot, fixed, want)) { a->wrong = "a piece that is not the script's"; return; }
+        if (a->slot_bytes < a->want_bytes) return;
+        if (!is_piece(a)) { a->wrong = "a piece that is not the script's"; return; }
+        bool content = a->wire && piece_of(a) == a->wire->event;
+        a->slot_bytes = a->want_bytes = 0;
         a->piece++;
-        if (content) seen(a, owner);
+        if (content) a->content++, seen(a, owner);
     }
 }
 
@@ -93,7 +100,7 @@ static inline void take_head(struct answer *a) {
     bool chunked = strcasestr(a->line, "\r\ntransfer-encoding: chunked") != NULL;
     if (strncmp(a->line, "HTTP/1.1 200 ", 13)) a->wrong = "a status that is not 200";
     else if (chunked) a->where = IN_SIZE;
-    else if (length && !a->stream) a->where = IN_LENGTH, a->left = (uint64_t)atoll(length + 17);
+    else if (length && !a->wire) a->where = IN_LENGTH, a->left = (uint64_t)atoll(length + 17);
     else a->wrong = "a body without the framing it should have";
 }
 
@@ -105,8 +112,7 @@ static inline void take_size(struct answer *a) {
 }
 
 static inline void finish_answer(struct answer *a) {
-    bool content = a->stream && a->piece < a->events;
-    if (content || a->slot_bytes || fixed_piece(a)) a->wrong = "an end before the end of the script";
+    if (a->slot_bytes || piece_of(a)) a->wrong = "an end before the end of the script";
     a->where = ENDED;
 }
 

@@ -1,7 +1,7 @@
-/* The load client: client streams|requests|hold --port N --path P [--header H]... and what the mode takes; see main().
+/* The load client: client streams|requests|hold --port N --wire W [--header H]... and what the mode takes; see main().
    streams   S streams at once, each of N events; measured while all of them run
    requests  R requests over C keep-alive connections, at most --rate a second; JSON, or with --stream streams of --length
-             events, one each --gap-ms
+             events, one each --gap-ms; with --chunked JSON of no known length; with prompts of --prompt-bytes
    hold      S streams opened and held until standard input ends: silent ones, or with --deaf fast ones that nobody reads
    Prints one JSON object. A sample is an event's lateness (streams) or a request's time to its first body byte (requests);
    a gap is the time between two events of one stream.
@@ -20,12 +20,13 @@ struct conn {
 };
 
 static struct {
-    const char *mode, *path;
+    const char *mode;
+    const struct wire *wire;
     char headers[2048];
-    unsigned port, streams, events, pace_ms, burst, requests, connections, rate, seconds, settle_ms, length, gap_ms, watched;
-    bool stream, usage, deaf;
+    unsigned port, streams, events, pace_ms, burst, requests, connections, rate, seconds, settle_ms, length, gap_ms, prompt_bytes, watched;
+    bool stream, usage, deaf, chunked;
     clockid_t watch[WATCHED_MAX];
-} o = {.path = "/v1/chat/completions", .streams = 1, .events = 10, .pace_ms = 20, .burst = 1, .requests = 1,
+} o = {.wire = WIRES, .streams = 1, .events = 10, .pace_ms = 20, .burst = 1, .requests = 1,
        .connections = 1, .seconds = 60, .length = 2};
 
 static struct {
@@ -38,7 +39,7 @@ static struct {
 } seen;
 
 static int poll_fd;
-static char request[8192];
+static char *request;
 static size_t request_bytes;
 
 static uint64_t cpu_ns(void) {
@@ -84,16 +85,33 @@ static void sample(uint64_t ns) {
     if (seen.sampled < seen.room) seen.samples[seen.sampled++] = bounded(ns);
 }
 
+/* A prompt of words, no two lines alike. */
+static char *prompt(void) {
+    char *text = malloc(o.prompt_bytes + 64);
+    if (!text) die("no memory");
+    size_t n = (size_t)sprintf(text, "How much of the river went by?");
+    for (unsigned line = 0; n < o.prompt_bytes; line++) n += (size_t)sprintf(text + n, " %u boats and a \\\"weir\\\".", line);
+    return text;
+}
+
 static void write_request(const char *model, bool stream) {
-    char body[1024];
-    int n = snprintf(body, sizeof body,
-                     "{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"How much of the river went by?\"}]%s%s}",
-                     model, stream ? ",\"stream\":true" : "",
-                     stream && o.usage ? ",\"stream_options\":{\"include_usage\":true}" : "");
-    request_bytes = (size_t)snprintf(request, sizeof request,
+    char *words = prompt(), path[256];
+    size_t room = strlen(words) + sizeof o.headers + 1024;
+    char *body = malloc(room);
+    request = malloc(2 * room);
+    if (!body || !request) die("no memory");
+    const char *messages = strcmp(o.wire->name, "responses") ? "messages" : "input";
+    int n = strcmp(o.wire->name, "gemini")
+        ? snprintf(body, room, "{\"model\":\"%s\",%s\"%s\":[{\"role\":\"user\",\"content\":\"%s\"}]%s%s}", model,
+                   strcmp(o.wire->name, "messages") ? "" : "\"max_tokens\":1000,", messages, words,
+                   stream ? ",\"stream\":true" : "", stream && o.usage ? ",\"stream_options\":{\"include_usage\":true}" : "")
+        : snprintf(body, room, "{\"contents\":[{\"role\":\"user\",\"parts\":[{\"text\":\"%s\"}]}]}", words);
+    snprintf(path, sizeof path, o.wire->path, model);
+    request_bytes = (size_t)snprintf(request, 2 * room,
                                      "POST %s HTTP/1.1\r\nHost: 127.0.0.1:%u\r\nContent-Type: application/json\r\n"
-                                     "Content-Length: %d\r\n%s\r\n%s", o.path, o.port, n, o.headers, body);
-    if (request_bytes >= sizeof request) die("the request is too long");
+                                     "Content-Length: %d\r\n%s\r\n%s", path, o.port, n, o.headers, body);
+    free(words);
+    free(body);
 }
 
 /* Connects; on the loopback the kernel answers at once, whether or not the server has accepted. */
@@ -106,7 +124,7 @@ static void dial(struct conn *c) {
 }
 
 static void ask(struct conn *c, bool stream, unsigned events) {
-    expect(&c->answer, stream, stream && o.usage, events);
+    expect(&c->answer, stream ? o.wire : NULL, stream && o.usage, events);
     c->asking = true;
     c->sent_ns = now_ns();
     if (send(c->fd, request, request_bytes, MSG_NOSIGNAL) != (ssize_t)request_bytes) c->answer.wrong = "a request that nobody took";
@@ -146,7 +164,7 @@ static void stream_event(struct answer *a, void *owner) {
     sample(now - a->stamp_ns);
     if (c->came_ns && seen.gapped < seen.room) seen.gaps[seen.gapped++] = bounded(now - c->came_ns);
     c->came_ns = now;
-    if (a->piece == o.events) close_window();
+    if (a->content == o.events) close_window();
 }
 
 static void open_streams(struct conn *all, unsigned events) {
@@ -157,9 +175,13 @@ static void open_streams(struct conn *all, unsigned events) {
     }
 }
 
+static const char *hidden(void) {
+    return strcmp(o.wire->name, "hidden") ? "" : "-h1";
+}
+
 static void run_streams(struct conn *all) {
     char model[64];
-    snprintf(model, sizeof model, "bench-p%u-n%u-b%u", o.pace_ms, o.events, o.burst);
+    snprintf(model, sizeof model, "bench-p%u-n%u-b%u%s", o.pace_ms, o.events, o.burst, hidden());
     write_request(model, true);
     while (seen.done < o.streams) {
         struct epoll_event ready[256];
@@ -230,8 +252,9 @@ static void run_requests(struct conn *all) {
     unsigned idle_n = 0, asked = 0;
     uint64_t gap_ns = o.rate ? 1000000000u / o.rate : 0;
     if (!idle) die("no memory");
-    char model[64] = "bench-json";
-    if (o.stream) snprintf(model, sizeof model, "bench-p%u-n%u-b1", o.gap_ms, o.length);
+    char model[64];
+    if (o.stream) snprintf(model, sizeof model, "bench-p%u-n%u-b1%s", o.gap_ms, o.length, hidden());
+    else snprintf(model, sizeof model, o.chunked ? "bench-json-c1" : "bench-json");
     write_request(model, o.stream);
     for (; idle_n < o.connections; idle_n++) dial(idle[idle_n] = &all[idle_n]);
     open_window();
@@ -282,7 +305,7 @@ static void parse(int argc, char **argv) {
     const struct { const char *name; unsigned *number; } numbers[] = {
         {"port", &o.port}, {"streams", &o.streams}, {"events", &o.events}, {"pace-ms", &o.pace_ms}, {"burst", &o.burst},
         {"requests", &o.requests}, {"connections", &o.connections}, {"rate", &o.rate}, {"seconds", &o.seconds},
-        {"settle-ms", &o.settle_ms}, {"length", &o.length}, {"gap-ms", &o.gap_ms}};
+        {"settle-ms", &o.settle_ms}, {"length", &o.length}, {"gap-ms", &o.gap_ms}, {"prompt-bytes", &o.prompt_bytes}};
     o.mode = argc > 1 ? argv[1] : "";
     for (int i = 2; i < argc; i++) {
         const char *name = argv[i] + 2;
@@ -290,9 +313,10 @@ static void parse(int argc, char **argv) {
         if (known && !strcmp(name, "stream")) { o.stream = true; continue; }
         if (known && !strcmp(name, "usage")) { o.usage = true; continue; }
         if (known && !strcmp(name, "deaf")) { o.deaf = true; continue; }
+        if (known && !strcmp(name, "chunked")) { o.chunked = true; continue; }
         if (!known || i + 1 == argc) die("what is %s?", argv[i]);
         const char *value = argv[++i];
-        if (!strcmp(name, "path")) o.path = value;
+        if (!strcmp(name, "wire")) o.wire = wire_named(value);
         else if (!strcmp(name, "header")) add_header(value);
         else if (!strcmp(name, "watch")) watch(value);
         else {

@@ -1,13 +1,15 @@
 /* A scripted provider: provider PORT SECONDS. Listens on the loopback (port 0: a free one), prints the port, ends by itself.
-   Law: what it sends depends on the request's body alone. The model's name is the script:
+   Law: what it sends depends on the request alone: its path says the wire, and the model's name is the script:
      bench-p20-n500-b1   500 events, a burst of 1 (one write) each 20 ms; p0: as fast as the socket takes them
+     bench-p20-n9-b1-h1  the same with what hides the lengths of tokens
      bench-idle          head and first event, then silence
+     bench-json-c1       without "stream": a JSON answer in chunks, not of a known length
    Streams are given evenly spread phases, so that every system under test sees the same arrivals. */
-#include "rig.h"
+#include "wires.h"
 
-#define REQUEST_BYTES_MAX 8192 /* the client's requests are some 400 bytes; a proxy adds headers, not kilobytes */
+#define REQUEST_BYTES_MAX (512 << 10) /* untouched, it takes no memory */
 #define TICK_NS 1000000u
-#define HEAD "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n" \
+#define HEAD "HTTP/1.1 200 OK\r\nContent-Type: %s\r\nCache-Control: no-cache\r\n" \
              "x-request-id: req_bench\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 struct conn {
@@ -15,6 +17,7 @@ struct conn {
     bool streaming, usage, scheduled, gone;
     uint64_t pace_ns, due_ns;
     unsigned seq, events, burst;
+    const struct wire *wire;
     char *unsent;
     size_t unsent_bytes, in_bytes;
     char in[REQUEST_BYTES_MAX + 1];
@@ -86,29 +89,28 @@ static size_t chunk(char *to, const char *bytes, size_t n) {
     return (size_t)head + n + 2;
 }
 
-static size_t event_chunk(char *to, unsigned seq) {
-    char event[EVENT_BYTES + 1];
-    sprintf(event, "%s%0*d%s%0*d%s", E_STAMP, STAMP_DIGITS, 0, E_SEQ, SEQ_DIGITS, 0, E_END);
-    put_digits(event + sizeof E_STAMP - 1, STAMP_DIGITS, now_ns());
-    put_digits(event + sizeof E_STAMP + STAMP_DIGITS + sizeof E_SEQ - 2, SEQ_DIGITS, seq);
-    return chunk(to, event, EVENT_BYTES);
+static size_t event_chunk(char *to, const char *template, unsigned seq) {
+    char event[PIECE_BYTES_MAX];
+    size_t stamp_at;
+    return chunk(to, event, write_event(event, template, seq, now_ns(), &stamp_at));
 }
 
-static size_t closing_chunks(char *to, bool usage) {
-    size_t n = chunk(to, FINISH_EVENT, sizeof FINISH_EVENT - 1);
-    if (usage) n += chunk(to + n, USAGE_EVENT, sizeof USAGE_EVENT - 1);
-    n += chunk(to + n, DONE_EVENT, sizeof DONE_EVENT - 1);
+static size_t closing_chunks(char *to, const struct conn *c) {
+    size_t n = event_chunk(to, c->wire->finish, c->seq);
+    if (c->usage && c->wire->usage) n += event_chunk(to + n, c->wire->usage, c->seq);
+    if (c->wire->done) n += event_chunk(to + n, c->wire->done, c->seq);
     return n + (size_t)sprintf(to + n, "0\r\n\r\n");
 }
 
-/* Sends the next burst, after `head` when there is one, and plans the one after it. */
-static void next_burst(struct conn *c, const char *head) {
-    static char out[sizeof HEAD + (EVENT_BYTES + 16) * BURST_MAX + 2048];
-    size_t n = (size_t)sprintf(out, "%s", head);
-    for (unsigned i = 0; i < c->burst && c->seq < c->events; i++) n += event_chunk(out + n, c->seq++);
+/* Sends the next burst, with the head and what opens the stream when it is the `first`, and plans the one after it. */
+static void next_burst(struct conn *c, bool first) {
+    static char out[sizeof HEAD + (PIECE_BYTES_MAX + 16) * (BURST_MAX + 4)];
+    size_t n = first ? (size_t)sprintf(out, HEAD, c->wire->type) : 0;
+    if (first && c->wire->opening) n += event_chunk(out + n, c->wire->opening, 0);
+    for (unsigned i = 0; i < c->burst && c->seq < c->events; i++, c->seq++) n += event_chunk(out + n, c->wire->event, c->seq);
     bool last = c->seq == c->events && c->pace_ns != UINT64_MAX;
     if (last) {
-        n += closing_chunks(out + n, c->usage);
+        n += closing_chunks(out + n, c);
         c->streaming = false;
     }
     if (!send_or_keep(c, out, n) || last || c->pace_ns == UINT64_MAX) return;
@@ -127,7 +129,8 @@ static const char *says(const char *body, const char *key) {
 }
 
 static unsigned script(const char *model, char letter, unsigned otherwise) {
-    for (const char *at = strchr(model, '-'); at && at < strchr(model + 1, '"'); at = strchr(at + 1, '-'))
+    const char *end = model + 1 + strcspn(model + 1, "\":");
+    for (const char *at = strchr(model, '-'); at && at < end; at = strchr(at + 1, '-'))
         if (at[1] == letter && at[2] >= '0' && at[2] <= '9') return (unsigned)atoi(at + 2);
     return otherwise;
 }
@@ -141,9 +144,9 @@ static uint64_t phase_ns(uint64_t pace_ns) {
     return ((uint64_t)turn * (pace_ns / TICK_NS) >> 32) * TICK_NS;
 }
 
-static void start_stream(struct conn *c, const char *body) {
-    const char *model = says(body, "model");
-    bool idle = !strncmp(model, "\"bench-idle", 11);
+static void start_stream(struct conn *c, const struct wire *wire, const char *model, const char *body) {
+    bool idle = !strncmp(model + 1, "bench-idle", 10);
+    c->wire = script(model, 'h', 0) ? wire_named("hidden") : wire;
     uint64_t now = now_ns();
     c->streaming = true;
     c->usage = !strncmp(says(body, "include_usage"), "true", 4);
@@ -154,27 +157,42 @@ static void start_stream(struct conn *c, const char *body) {
     c->pace_ns = idle ? UINT64_MAX : 1000000u * (uint64_t)script(model, 'p', 20);
     c->due_ns = now;
     if (!idle && c->pace_ns) c->due_ns = now - now % c->pace_ns + phase_ns(c->pace_ns);
-    next_burst(c, HEAD);
+    next_burst(c, true);
 }
 
-static void answer(struct conn *c, const char *status, const char *body) {
-    char out[2048];
-    int n = snprintf(out, sizeof out,
-                     "HTTP/1.1 %s\r\nContent-Type: application/json\r\nx-request-id: req_bench\r\nContent-Length: %zu\r\n\r\n%s",
-                     status, strlen(body), body);
-    send_or_keep(c, out, (size_t)n);
+static void answer(struct conn *c, const char *status, const char *body, bool chunked) {
+    char out[PIECE_BYTES_MAX];
+    size_t n = (size_t)sprintf(out, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nx-request-id: req_bench\r\n", status);
+    if (chunked) {
+        n += (size_t)sprintf(out + n, "Transfer-Encoding: chunked\r\n\r\n");
+        n += chunk(out + n, body, strlen(body));
+        n += (size_t)sprintf(out + n, "0\r\n\r\n");
+    } else {
+        n += (size_t)sprintf(out + n, "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
+    }
+    send_or_keep(c, out, n);
+}
+
+static const struct wire *wire_of(const char *head, const char *line_end) {
+    for (size_t i = 0; i < WIRES_N; i++) {
+        size_t tail = WIRES[i].tail ? strlen(WIRES[i].tail) : SIZE_MAX;
+        if (line_end && tail < (size_t)(line_end - head) && !strncmp(line_end - tail, WIRES[i].tail, tail)) return &WIRES[i];
+    }
+    return NULL;
 }
 
 static void serve(struct conn *c, char *head, const char *body) {
     char *line_end = strstr(head, " HTTP/1.1\r\n");
-    static const char path[] = "/chat/completions";
-    if (!line_end || strncmp(head, "POST ", 5) || line_end - head < (long)sizeof path ||
-        strncmp(line_end - (sizeof path - 1), path, sizeof path - 1))
-        answer(c, "404 Not Found", "{\"error\":{\"message\":\"no such path\",\"type\":\"invalid_request_error\"}}\n");
-    else if (!strncmp(says(body, "stream"), "true", 4))
-        start_stream(c, body);
-    else
-        answer(c, "200 OK", JSON_ANSWER);
+    const struct wire *wire = wire_of(head, line_end);
+    if (strncmp(head, "POST ", 5) || !wire) {
+        answer(c, "404 Not Found", "{\"error\":{\"message\":\"no such path\",\"type\":\"invalid_request_error\"}}\n", false);
+        return;
+    }
+    const char *named = strstr(head, "/models/");
+    bool in_path = named && named < line_end;
+    const char *model = in_path ? named + sizeof "/models" - 1 : says(body, "model");
+    if (in_path || !strncmp(says(body, "stream"), "true", 4)) start_stream(c, wire, model, body);
+    else answer(c, "200 OK", JSON_ANSWER, script(model, 'c', 0) != 0);
 }
 
 /* Takes a whole request from the buffer, if there is one. */
@@ -236,7 +254,7 @@ static void send_what_is_due(void) {
     for (int i = 0; i < 256 && heap_n && heap[0]->due_ns <= now; i++) { /* then look at the sockets again */
         struct conn *c = pop();
         if (c->gone) free(c);
-        else next_burst(c, "");
+        else next_burst(c, false);
     }
 }
 

@@ -1,6 +1,7 @@
-/* What the scripted provider and the load client share: the clock, the bytes of the script, and small socket helpers.
-   Law: every byte the provider sends is fixed here, but for a send time and a sequence number, so that the client can
-   check each byte without asking anybody. */
+/* What the scripted provider and the load client share: the clock, the JSON answer, and small socket helpers; the events
+   of streams are in wires.h.
+   Law: every byte the provider sends is fixed, but for a send time and what a sequence number makes of it, so that the
+   client can check each byte without asking anybody. */
 #ifndef RIG_H
 #define RIG_H
 #define _GNU_SOURCE
@@ -23,25 +24,8 @@
 
 #define STAMP_DIGITS 18 /* CLOCK_MONOTONIC in ns: eighteen digits last 31 years of uptime */
 #define SEQ_DIGITS 8
-#define BURST_MAX 64 /* events in one write; 64 of them are 18 KiB, well inside a socket buffer */
-
-/* One content event: E_STAMP send-time E_SEQ sequence E_END; both stand in its text, because that is what differs from
-   event to event in life. `"usage":null` is on every event because OpenAI puts it
-   there once include_usage is on, and a meter has to read past it. About 280 bytes in all. */
-#define E_STAMP "data: {\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion.chunk\",\"created\":1750000000," \
-                "\"model\":\"bench\",\"system_fingerprint\":\"fp_bench\",\"choices\":[{\"index\":0,\"delta\":{" \
-                "\"content\":\" "
-#define E_SEQ " "
-#define E_END "\"},\"logprobs\":null,\"finish_reason\":null}],\"service_tier\":\"default\",\"usage\":null}\n\n"
-#define EVENT_BYTES (sizeof E_STAMP + sizeof E_SEQ + sizeof E_END - 3 + STAMP_DIGITS + SEQ_DIGITS)
-
-#define FINISH_EVENT "data: {\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion.chunk\",\"created\":1750000000," \
-                     "\"model\":\"bench\",\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null," \
-                     "\"finish_reason\":\"stop\"}],\"usage\":null}\n\n"
-#define USAGE_EVENT "data: {\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion.chunk\",\"created\":1750000000," \
-                    "\"model\":\"bench\",\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":500," \
-                    "\"total_tokens\":512}}\n\n"
-#define DONE_EVENT "data: [DONE]\n\n"
+#define BURST_MAX 64 /* events in one write; 64 of them are 24 KiB, well inside a socket buffer */
+#define PIECE_BYTES_MAX 4096 /* the longest event of a script, and the JSON answer */
 
 #define JSON_ANSWER "{\"id\":\"chatcmpl-bench\",\"object\":\"chat.completion\",\"created\":1750000000,\"model\":\"bench\"," \
                     "\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"A weir lets the river by " \

@@ -1,0 +1,183 @@
+"""How many calls an exchange takes: `python -m tests.bench.calls [--where N]`. Calls do not depend on the machine.
+
+A real proxy, with its journal and ledger, runs in a thread of this process; a profiler counts the calls of that thread
+and of all that it starts. Provider and client are the rig's, in processes of their own. What the proxy does at rest is
+taken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from proxy.billing.limits import UNLIMITED
+from proxy.keys.secrets import digest, hint, new_secret
+from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.runtime.proxy.process import Proxy
+from proxy.settings import Settings, load
+from tests.bench.load import Rig, Target, build
+from tests.bench.rows import WIRES
+from tests.bench.systems import TOKENWEIR_YAML
+
+EXCHANGES = 400
+WARM_UP = 200
+LONG = 100  # events of a stream whose events are counted
+QUIET_S = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Of one unit: an exchange or an event."""
+
+    python: float
+    """of Python functions"""
+    all: float
+    """of these and of functions in C"""
+    where: Mapping[str, float]
+
+
+class Counting:
+    """Counts calls while it is on."""
+
+    def __init__(self) -> None:
+        self.python: Counter[Any] = Counter()
+        self.c: Counter[Any] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            self.python[frame.f_code] += 1
+        elif event == "c_call":
+            self.c[getattr(arg, "__qualname__", arg)] += 1
+
+    def take(self) -> tuple[Counter[Any], Counter[Any]]:
+        """What was counted since the last time."""
+        taken = self.python.copy(), self.c.copy()
+        self.python.subtract(taken[0])
+        self.c.subtract(taken[1])
+        return taken
+
+
+@contextmanager
+def counted_proxy(folder: Path, provider_port: int) -> Iterator[tuple[Target, Counting]]:
+    """A proxy whose calls are counted, as long as the block runs."""
+    config = folder / "tokenweir.yaml"
+    text = TOKENWEIR_YAML.format(port=0, folder=folder, provider_port=provider_port)
+    config.write_text(text)
+    settings = load(config, {**os.environ, "BENCH_PROVIDER_KEY": "sk-bench"})
+    secret = _key(settings)
+    counting, started = Counting(), threading.Event()
+    proxy: Proxy | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    stop: asyncio.Event | None = None
+
+    async def serve() -> None:
+        nonlocal proxy, loop, stop
+        loop, stop, proxy = asyncio.get_running_loop(), asyncio.Event(), Proxy(settings)
+        await proxy.start()
+        started.set()
+        await stop.wait()
+        await proxy.stop()
+
+    threading.setprofile(counting)
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    threading.setprofile(None)
+    try:
+        if not started.wait(30):
+            raise RuntimeError("the proxy does not start")
+        assert proxy is not None
+        yield Target(proxy.port, (f"Authorization: Bearer {secret}",)), counting
+    finally:
+        if loop is not None and stop is not None:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+
+
+def _key(settings: Settings) -> str:
+    stores = LedgerStores.open(settings)
+    secret = new_secret().reveal()
+    stores.keys.create(
+        key_id=f"key_{secrets.token_hex(10)}", alias="bench", digest=digest(secret, stores.pepper()),
+        hint=hint(secret), models=None, expires_at=None, limits=UNLIMITED,
+    )  # fmt: skip
+    stores.close()
+    return secret
+
+
+def measured(rig: Rig, target: Target, counting: Counting, exchanges: int = EXCHANGES, **load: Any) -> Calls:
+    """Of one exchange of this load."""
+    rig.requests(target, requests=min(WARM_UP, exchanges), **load)
+    time.sleep(QUIET_S)
+    counting.take()
+    began = time.monotonic()
+    rig.requests(target, requests=exchanges, **load)
+    time.sleep(QUIET_S)
+    taken, lasted = counting.take(), time.monotonic() - began
+    time.sleep(lasted)
+    at_rest = counting.take()
+    for some, none in zip(taken, at_rest, strict=True):
+        some.subtract(none)
+    python, c = taken
+    where = Counter({f"{code.co_filename.rpartition('/')[2]} {code.co_qualname}": n for code, n in python.items()})
+    where.update({f"C {name}": n for name, n in c.items()})
+    return Calls(
+        python.total() / exchanges,
+        (python.total() + c.total()) / exchanges,
+        {name: n / exchanges for name, n in where.most_common()},
+    )
+
+
+def between(few: Calls, many: Calls, units: int) -> Calls:
+    """What each of `units` more takes."""
+    names = {*few.where, *many.where}
+    return Calls(
+        (many.python - few.python) / units,
+        (many.all - few.all) / units,
+        {name: (many.where.get(name, 0) - few.where.get(name, 0)) / units for name in names},
+    )
+
+
+def table(rig: Rig, target: Target, counting: Counting) -> Iterator[tuple[str, Calls]]:
+    """Line by line, what it is of and its calls."""
+    yield "a JSON request", measured(rig, target, counting)
+    yield "the same, answered in chunks", measured(rig, target, counting, chunked=True)
+    for wire, said in WIRES.items():
+        one = measured(rig, target, counting, stream=True, length=1, wire=wire)
+        yield f"a stream of one event, {said}", one
+        # Some 20 ms a stream: each event is a piece of its own.
+        long = {"stream": True, "length": LONG + 1, "gap_ms": 1, "connections": 20}
+        whole = measured(rig, target, counting, exchanges=40, wire=wire, **long)
+        yield f"a further event, {said}", between(one, whole, LONG)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.calls", description=__doc__)
+    parser.add_argument("--where", type=int, default=0, metavar="N", help="the N most frequent calls of each")
+    parser.add_argument("--only", default="", metavar="TEXT", help="lines that have it")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tokenweir-calls-") as folder:
+        rig = build(Path(folder), max(os.sched_getaffinity(0)))
+        with rig.provided() as port, counted_proxy(Path(folder), port) as (target, counting):
+            print("| calls of | Python functions | all |\n|---|---|---|")
+            for said, calls in table(rig, target, counting):
+                if args.only not in said:
+                    continue
+                print(f"| {said} | {calls.python:.1f} | {calls.all:.1f} |", flush=True)
+                for name, count in sorted(calls.where.items(), key=lambda one: -one[1])[: args.where]:
+                    print(f"    {count:8.2f} {name}")
+
+
+if __name__ == "__main__":
+    main()
