@@ -89,6 +89,8 @@ class Dialect:
     upstream_document: Rewrite = with_model
     framings: tuple[Framing, ...] = (SSE,)
     """of its streams, selected by the answer's content type; the first one is the default"""
+    ends: tuple[bytes, ...] = (b"[DONE]",)
+    """parts of last events: a piece with one of them is metered at once, others some pieces later"""
     stripper: Callable[[], Stripper] | None = None
     """strips the injected usage event; None: usage is never injected"""
     key_header: KeyHeader = KeyHeader.AUTHORIZATION

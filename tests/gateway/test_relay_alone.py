@@ -4,9 +4,12 @@ what came, and what is metered is what parsing it all says, at every cut, with a
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +17,14 @@ from hypothesis import strategies as st
 
 from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, Relay
 from proxy.gateway.upstream.connection import UpstreamConnection
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects import DIALECTS
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
+from proxy.metering.dialects.gemini.generate import GEMINI_STREAM
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.meter import BodyMeter, Metered
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.framing import SSE, Framing
@@ -375,3 +384,83 @@ async def test_a_body_is_kept_up_to_its_bound(keep_max: int, kept: bytes | None)
     for piece in (b'{"a"', b': "', b'b"}'):
         made.piece(piece)
     assert made.kept == kept
+
+
+class Noting(Told):
+    """Knows whether the meter had read the last event when it last told."""
+
+    done = False
+
+    def body_folded(self, meter: BodyMeter) -> None:
+        self.done = meter.done
+
+
+class Anything(Recorder):
+    """Slot and client for streams of any dialect."""
+
+    def deliver(self, events: int, size: int) -> None: ...
+
+    def note(self, evidence: Evidence, usage: Usage | None, events: int) -> None: ...
+
+
+class Everything(Client):
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+
+def knows_its_end(dialect: Dialect, framing: Framing, pieces: list[bytes]) -> bool | None:
+    """Whether a relay that gets these pieces, each of whole events, has read the last event with the last one; None:
+    there is none."""
+    listener, recorder, meter = Noting(), Anything(), dialect.stream_meter(framing)
+    made = Relay(
+        meter=meter,
+        strip=None,
+        slot=recorder,
+        gaps=NoGaps(),  # type: ignore[arg-type]
+        listener=listener,
+        framing=framing,
+        ends=dialect.ends,
+    )
+    made.attach(Everything(recorder, chunked=True), chunked=True)
+    for piece in pieces:
+        made.piece(piece)
+    meter.fold()
+    return listener.done if meter.done else None
+
+
+TEXT = b'"type":"content_block_delta","delta":{"type":"text_delta","text":"w"}'
+LAST_EVENTS = [
+    (OPENAI_CHAT, b'data: {"choices":[{"delta":{"content":"w"}}]}\n\n', b"data: [DONE]\n\n"),
+    (ANTHROPIC_MESSAGES, b"event: content_block_delta\ndata: {%b}\n\n" % TEXT,
+     b'event: message_stop\ndata: {"type":"message_stop"}\n\n'),
+    (OPENAI_RESPONSES, b'event: x\ndata: {"type":"response.output_text.delta","delta":"w"}\n\n',
+     b'event: y\ndata: {"type":"response.completed","response":{"status":"completed"}}\n\n'),
+    (GEMINI_STREAM, b'data: {"candidates":[{"content":{"parts":[{"text":"w"}]}}]}\r\n\r\n',
+     b'data: {"candidates":[{"content":{"parts":[{"text":""}]},"finishReason":"STOP"}]}\r\n\r\n'),
+    (OLLAMA_CHAT, b'{"message":{"content":"w"},"done":false}\n', b'{"message":{"content":""},"done":true}\n'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "event", "last"), LAST_EVENTS, ids=lambda one: getattr(one, "name", ""))
+async def test_the_last_event_is_metered_when_it_comes(dialect: Dialect, event: bytes, last: bytes) -> None:
+    """So a provider that then keeps its connection open is waited for only shortly."""
+    for events in (1, 2, 20):
+        assert knows_its_end(dialect, dialect.framings[0], [*[event] * events, last]) is True
+
+
+async def test_every_recorded_last_event_is_metered_when_it_comes(corpus: Path) -> None:
+    known = {dialect.name: dialect for dialect in DIALECTS} | {"google.generate": GEMINI_STREAM}
+    ended = 0
+    for line in (corpus / "open.jsonl").read_bytes().split(b"\n"):
+        record = json.loads(line or b"{}")
+        dialect = known.get(record.get("dialect"))
+        if dialect is None or not record["streamed"] or record["status"] != 200:
+            continue
+        kind = next((value for name, value in record["response_headers"].items() if name.lower() == "content-type"), "")
+        if (framing := dialect.framing(kind.partition(";")[0], streamed=True)) is None:
+            continue
+        between = rb"(?<=\n)" if framing.content_type.endswith("json") else rb"(?<=\n\n)|(?<=\r\n\r\n)"
+        pieces = [piece for piece in re.split(between, record["body"].encode()) if piece]
+        known_at_once = knows_its_end(dialect, framing, pieces)
+        assert known_at_once is not False, record["id"]
+        ended += known_at_once is True
+    assert ended > 350

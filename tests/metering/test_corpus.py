@@ -13,7 +13,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
 from proxy.metering.meter import Metered
 from proxy.metering.usage import Usage
-from proxy.metering.wire.sse import EventFramer, is_quiet
+from proxy.metering.wire.sse import EventFramer, quiet_events
 from tests.metering.corpus import CORPUS, FIELDS, cuts
 
 pytestmark = pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
@@ -102,7 +102,8 @@ def test_stripping_takes_the_usage_events_and_nothing_else() -> None:
         body = record["body"].encode()
         for pieces in cuts(body, record["id"]):
             stripper = UsageStripper()
-            out = b"".join(p if stripper.idle and is_quiet(p) else stripper.feed(p) for p in pieces) + stripper.close()
+            out = b"".join(p if stripper.idle and quiet_events(p) else stripper.feed(p) for p in pieces)
+            out += stripper.close()
             kept = [event for event in all_events(body) if not is_usage_event(event)]
             assert all_events(out) == kept, record["id"]
             assert len(out) == len(body) or stripper.stripped, record["id"]

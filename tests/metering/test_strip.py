@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.metering.dialects.openai.strip import HOLD_BYTES_MAX, UsageStripper, is_usage_event
-from proxy.metering.wire.sse import event_of, is_quiet
+from proxy.metering.wire.sse import event_of, quiet_events
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse, usage
 from tests.support.examples import examples
 from tests.support.linear import assert_linear
@@ -144,24 +144,29 @@ def test_the_longest_event_that_is_stripped_is_so_at_every_cut(end: str, over: i
 
 
 @pytest.mark.parametrize(
-    ("piece", "quiet"),
+    ("piece", "events"),
     [
-        (sse(chunk({"content": "hi"})), True),
-        (sse(chunk({"content": "hi"}, usage=None), chunk({"content": "ho"}, usage=None)), True),
-        (sse('{"usage":null,"choices":[{}]}'), True),
-        (sse('{"x":"\\"usage\\":{","choices":[{}]}'), True),
-        (sse(USAGE_EVENT), False),
-        (sse(chunk(usage=usage())), False),
-        (sse(chunk(usage=None), USAGE_EVENT), False),
-        (b'data: {"usage":\ndata: {},"choices":[]}\n\n', False),
-        (b'data: {"usage"\ndata: :{},"choices":[]}\n\n', False),
-        (b"data: a\n", False),
-        (b": c\n\n", False),
+        (sse(chunk({"content": "hi"})), 1),
+        (sse(chunk({"content": "hi"}, usage=None), chunk({"content": "ho"}, usage=None)), 2),
+        (sse('{"usage":null,"choices":[{}]}'), 1),
+        (sse('{"x":"\\"usage\\":{","choices":[{}]}'), 1),
+        (b"event: a\ndata: b\n\nevent: a\ndata: c\n\n", 2),
+        (b"data: b\r\n\r\ndata: c\r\n\r\n", 2),
+        (b"data: b\n\nevent: c\r\ndata: c\r\n\r\n", 2),
+        (b"data: b\r\n\r\ndata: c\r\n", 0),
+        (b'event: a\r\ndata: {"usage":{}}\r\n\r\n', 0),
+        (sse(USAGE_EVENT), 0),
+        (sse(chunk(usage=usage())), 0),
+        (sse(chunk(usage=None), USAGE_EVENT), 0),
+        (b'data: {"usage":\ndata: {},"choices":[]}\n\n', 0),
+        (b'data: {"usage"\ndata: :{},"choices":[]}\n\n', 0),
+        (b"data: a\n", 0),
+        (b": c\n\n", 0),
     ],
 )
-def test_quiet_pieces(piece: bytes, quiet: bool) -> None:
-    assert is_quiet(piece) is quiet
-    if quiet:
+def test_quiet_pieces(piece: bytes, events: int) -> None:
+    assert quiet_events(piece) == events
+    if events:
         assert stripped([piece]) == piece
 
 

@@ -219,6 +219,7 @@ class Exchange:
             gaps=self._ports.meters.gaps,
             listener=self,
             framing=framing or SSE,
+            ends=self._dialect.ends,
             keep_max=PLAIN_BYTES_MAX if collected else self._keeps(answer, framing),
         )
         self._streams = framing is not None or (answer.encoded and self._facts.streamed)

@@ -19,7 +19,6 @@ from proxy.metering.dialect import Stripper
 from proxy.metering.meter import BodyMeter
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
-from proxy.metering.wire.sse import is_quiet
 from proxy.telemetry.metrics import Gaps
 
 # What the meter knows is noted, and what it has not read yet is read, once for this many events.
@@ -27,8 +26,6 @@ EVENTS_PER_NOTE = 64
 # At first it is done more often, whenever a quarter of the stream is not noted: a crash then extrapolates from little
 # to little more, never from one word to a page.
 UNNOTED_SHARE = 4
-
-_DONE = b"[DONE]\n\n"
 
 
 class BodyListener(Protocol):
@@ -57,10 +54,12 @@ class Relay:
     __slots__ = (
         "_beat",
         "_chunked",
+        "_ends",
         "_gaps",
         "_keep_max",
         "_listener",
         "_note_after",
+        "_quiet",
         "_run",
         "_run_in_chunks",
         "_slot",
@@ -86,6 +85,7 @@ class Relay:
         gaps: Gaps,
         listener: BodyListener | None,
         framing: Framing = SSE,
+        ends: tuple[bytes, ...] = (b"[DONE]",),
         keep_max: int = 0,
     ) -> None:
         self.meter = meter
@@ -99,6 +99,8 @@ class Relay:
         self._keep_max = keep_max
         self._listener = listener
         self._beat = framing.heartbeat
+        self._quiet = framing.quiet
+        self._ends = ends
         self._strip = strip
         self._slot = slot
         self._gaps = gaps
@@ -136,8 +138,9 @@ class Relay:
             return
         self._run = self._run_in_chunks = None  # looked for again when the meter reads
         self._arrived()
-        if self._whole and is_quiet(payload) and not payload.endswith(_DONE):
-            self._pass_quiet(payload, framed)
+        events = self._quiet(payload) if self._whole else 0
+        if events and not self._ends_in(payload):
+            self._pass_quiet(payload, events, framed)
         else:
             self._pass_exactly(payload, framed)
 
@@ -152,9 +155,15 @@ class Relay:
         if self._unnoted >= self._note_after:
             self._note()
 
-    def _pass_quiet(self, payload: bytes, framed: bytes | None) -> None:
+    def _ends_in(self, payload: bytes) -> bool:
+        """The last event may be in it."""
+        for part in self._ends:  # noqa: SIM110  a generator costs more than what it looks for
+            if part in payload:
+                return True
+        return False
+
+    def _pass_quiet(self, payload: bytes, events: int, framed: bytes | None) -> None:
         """Whole plain events: the meter reads them later."""
-        events = payload.count(b"\n") // 2  # one line each; never too few
         self._unnoted += events
         if self._transport is not None:
             self.events += events

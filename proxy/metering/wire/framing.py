@@ -11,8 +11,8 @@ from functools import partial
 from typing import Protocol
 
 from proxy.metering.wire.json_array import JsonArrayFramer
-from proxy.metering.wire.ndjson import LineFramer
-from proxy.metering.wire.sse import Event, EventFramer
+from proxy.metering.wire.ndjson import LineFramer, quiet_lines
+from proxy.metering.wire.sse import Event, EventFramer, quiet_events
 
 
 class Framer(Protocol):
@@ -32,6 +32,10 @@ class Framer(Protocol):
         """The unfinished last event, if any. The framer is empty afterwards."""
 
 
+def _unclear(_payload: bytes) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Framing:
     """A format of streams."""
@@ -43,13 +47,15 @@ class Framing:
     """(document, event name or empty) → an own event to insert between two others; empty: impossible"""
     heartbeat: bytes
     """keep-alive bytes to send between two events; empty: none"""
+    quiet: Callable[[bytes], int] = _unclear
+    """the number of events of a piece that begins and ends between two, and has no usage to be stripped; 0: unknown"""
 
 
 def _sse_event(document: bytes, name: str) -> bytes:
     return b"%bdata: %b\n\n" % (f"event: {name}\n".encode() if name else b"", document)
 
 
-SSE = Framing("text/event-stream", EventFramer, _sse_event, b": keep-alive\n\n")
+SSE = Framing("text/event-stream", EventFramer, _sse_event, b": keep-alive\n\n", quiet_events)
 
 
 def _line(document: bytes, _name: str) -> bytes:
@@ -57,7 +63,7 @@ def _line(document: bytes, _name: str) -> bytes:
 
 
 # Its clients parse every line as JSON: there is no neutral line for a heartbeat.
-NDJSON = Framing("application/x-ndjson", LineFramer, _line, b"")
+NDJSON = Framing("application/x-ndjson", LineFramer, _line, b"", quiet_lines)
 
 
 def _array_event(document: bytes, _name: str) -> bytes:

@@ -14,6 +14,11 @@ from proxy.metering.wire.sse import Event
 LINE_BYTES_MAX = 8 << 20
 
 
+def quiet_lines(payload: bytes) -> int:
+    """How many lines `payload` has, if it is fed at their boundary and ends at one. 0: unknown."""
+    return payload.count(b"\n") if payload.endswith(b"\n") else 0
+
+
 class LineFramer:
     """Finds whole lines. One longer than LINE_BYTES_MAX is reduced to its outline and counted in `too_long`."""
 

@@ -17,6 +17,7 @@ EVENT_BYTES_MAX = 1 << 20
 
 _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
+_STARTS = (b"data:", b"event:")
 # What is kept of the lines of a too long event that are no data; names of events are shorter.
 _LINE_BYTES_MAX = 256
 _USAGE = b'"usage"'
@@ -39,18 +40,24 @@ def event_of(block: bytes) -> Event | None:
     return (b"\n".join(lines), name) if lines else None
 
 
-def is_quiet(payload: bytes) -> bool:
-    """True if `payload`, fed at an event boundary, ends at one and contains no `usage` but null. False: unknown."""
-    # A CR inside changes nothing: no line contains a usage object, and LF LF ends the last one.
-    if not (payload.startswith(b"data:") and payload.endswith(b"\n\n")):
-        return False
+def quiet_events(payload: bytes) -> int:
+    """How many events `payload` has, if it is fed at an event boundary, ends at one and contains no `usage` but null.
+    0: unknown."""
+    if not payload.startswith(_STARTS):
+        return 0
+    if payload.endswith(b"\n\n"):
+        events = payload.count(b"\n\n")
+    elif payload.endswith(b"\r\n\r\n"):
+        events = payload.count(b"\r\n\r\n") + payload.count(b"\n\n")
+    else:
+        return 0
     at = payload.find(_USAGE)
     if at < 0:
-        return True
+        return events
     # OpenAI's `"usage":null` on every event is the common case; the regular expression handles the rest.
     rest = at + len(_USAGE)
     common = payload.startswith(b":null", rest) and payload.find(_USAGE, rest) < 0
-    return common or _LOUD.search(payload, at) is None
+    return events if common or _LOUD.search(payload, at) is None else 0
 
 
 class _LongEvent:

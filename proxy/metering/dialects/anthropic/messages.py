@@ -156,6 +156,7 @@ ANTHROPIC_MESSAGES = Dialect(
     facts=facts,
     tally=MessagesTally,
     errors=ANTHROPIC_ERRORS,
+    ends=(b"message_stop", b"[DONE]"),
     key_header=KeyHeader.X_API_KEY,
     headers_up=("anthropic-version", "anthropic-beta"),
     headers_down=("request-id",),

@@ -204,6 +204,7 @@ GEMINI_GENERATE = Dialect(
     upstream_document=upstream_document,
     tally=GeminiTally,
     errors=GEMINI_ERRORS,
+    ends=(b"finishReason", b"blockReason", b"[DONE]"),
     framings=(LONG_SSE,),
     key_header=KeyHeader.X_GOOG_API_KEY,
 )

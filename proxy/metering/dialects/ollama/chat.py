@@ -131,6 +131,7 @@ OLLAMA_CHAT = Dialect(
     tally=OllamaTally,
     errors=ErrorShape("/api/", _refused, _refused),
     # ollama.com labels its streams as plain JSON.
+    ends=(b'"done":true', b'"done_reason"', b'"error"'),
     framings=(NDJSON, replace(NDJSON, content_type="application/json")),
 )
 

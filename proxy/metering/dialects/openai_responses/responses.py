@@ -156,5 +156,6 @@ OPENAI_RESPONSES = Dialect(
     upstream_path="/responses",
     facts=facts,
     tally=ResponsesTally,
+    ends=(b'"response":', b"[DONE]"),
     errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
 )
