@@ -23,10 +23,12 @@ EACH_A_CHUNK = Wrap(lambda size: b"%x\r\n" % size, rb"[0-9a-f]{1,8}\r\n", b"\r\n
 
 # Size lines of ordinary events; ChunkReader parses all others.
 _PLAIN_SIZES = {b"%x" % size: size for size in range(1, 4096)}
+_LAST_CHUNK = b"0\r\n\r\n"
 _CRLF = re.compile(rb"\r\n")  # twice as fast as bytes.split
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(;[^\r\n]*)?")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5]\d\d)(?: [^\x00-\x08\x0a-\x1f\x7f]*)?")
 _FIELDS = re.compile(rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\x00-\x08\x0a-\x1f\x7f]*\r\n)*")
+_FIELD = re.compile(r"\n([^:]+):[ \t]*((?:[^ \t\r]|[ \t]+(?![ \t\r]))*)")  # of a head in which _FIELDS matches
 _LENGTH = re.compile(r"\d{1,15}")
 
 
@@ -62,9 +64,8 @@ def read_head(head: bytes) -> Head:
     lengths: set[str] = set()
     codings: list[str] = []
     connection = ""
-    for line in head[line_end + 2 : -2].decode("latin-1").split("\r\n") if line_end + 2 < len(head) else ():
-        name, _, value = line.partition(":")
-        name, value = name.lower(), value.strip(" \t")
+    for name, value in _FIELD.findall(head[line_end:].decode("latin-1")):
+        name = name.lower()
         if name == "content-length":
             lengths.add(value)
         elif name == "transfer-encoding":
@@ -133,6 +134,12 @@ class ChunkReader:
     def feed(self, piece: bytes) -> tuple[bytes, bool]:
         """Parse the next piece of the body. Not to be called once `broken` is set."""
         assert self.broken is None, "nothing can be parsed after a framing error"
+        if piece.endswith(_LAST_CHUNK) and not self.within_chunk:
+            before = piece[: -len(_LAST_CHUNK)]
+            payload = whole_chunks(before) if before else before
+            if payload is not None:
+                self.rest, self.within_chunk = b"", True
+                return payload, False
         parts: list[bytes] = []
         whole = False
         try:

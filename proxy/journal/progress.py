@@ -1,18 +1,20 @@
 """The progress of each running stream: a memory-mapped file of fixed slots that survives `kill -9`.
 
 Invariants: counts are stored before the write to the client, and so are never below what the client received. A slot is
-48 words of 64 bits. A store of one aligned word through a cast memoryview is one 8-byte move: a kill cannot tear it,
-and no checksum is needed. The order of the stores keeps a slot consistent: the id is written last at claim and cleared
-first at release, and usage is valid only while its flag is set. The words are counters and ids, never text.
+48 words of 64 bits. Aligned words are stored through a cast memoryview by moves of 8 bytes or more: a kill cannot tear
+a word, and no checksum is needed. The order of the stores keeps a slot consistent: the id is written last at claim and
+cleared first at release, and usage is valid only while its flag is set. The words are counters and ids, never text.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -47,6 +49,7 @@ _USAGE: Final = _EVIDENCE + len(_EVIDENCE_NAMES)
 _USAGE_KNOWN: Final = _USAGE + len(_TOKEN_NAMES)
 _UNITS: Final = _USAGE_KNOWN + 1
 """as in _USAGE. Older versions left these words 0, which still reads as None"""
+_EVIDENCE_OF, _TOKENS_OF, _UNITS_OF = (attrgetter(*names) for names in (_EVIDENCE_NAMES, _TOKEN_NAMES, _UNIT_NAMES))
 _USAGE_WORDS: Final = (*enumerate(_TOKEN_NAMES, _USAGE), *enumerate(_UNIT_NAMES, _UNITS))
 _LAYOUT_AT: Final = SLOT_WORDS - 1
 assert _UNITS + len(_UNIT_NAMES) <= _LAYOUT_AT, "a slot is too short"
@@ -81,6 +84,10 @@ class Progress:
     usage: Usage | None
 
 
+def _known(counts: tuple[int | None, ...]) -> array[int]:
+    return array("Q", [0 if count is None else count + 1 for count in counts])
+
+
 class Slot:
     """The slot of one exchange, from `claim` to `release`."""
 
@@ -101,15 +108,13 @@ class Slot:
         """Store the meter's totals after `events` events."""
         words = self._words
         # Evidence before its event count: a kill in between makes the estimate too high by one note, never too low.
-        for index, name in enumerate(_EVIDENCE_NAMES, _EVIDENCE):
-            words[index] = getattr(evidence, name)
+        words[_EVIDENCE:_USAGE] = array("Q", _EVIDENCE_OF(evidence))
         words[_NOTED_EVENTS] = events
         words[_NOTED_AT_MS] = int(self._table.unix_time() * 1000)
         if usage is not None:
             words[_USAGE_KNOWN] = 0
-            for index, name in _USAGE_WORDS:
-                count = getattr(usage, name)
-                words[index] = 0 if count is None else count + 1
+            words[_USAGE:_USAGE_KNOWN] = _known(_TOKENS_OF(usage))
+            words[_UNITS : _UNITS + len(_UNIT_NAMES)] = _known(_UNITS_OF(usage))
             words[_USAGE_KNOWN] = 1
 
     def release(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from proxy.billing.limits import UNLIMITED
@@ -60,7 +60,7 @@ class Counting:
         if event == "call":
             self.python[frame.f_code] += 1
         elif event == "c_call":
-            self.c[getattr(arg, "__qualname__", arg)] += 1
+            self.c[frame.f_code, getattr(arg, "__qualname__", arg)] += 1
 
     def take(self) -> tuple[Counter[Any], Counter[Any]]:
         """What was counted since the last time."""
@@ -137,13 +137,18 @@ def measured(rig: Rig, target: Target, counting: Counting, exchanges: int = EXCH
     for some, none in zip(taken, at_rest, strict=True):
         some.subtract(none)
     python, c = taken
-    where = Counter({f"{code.co_filename.rpartition('/')[2]} {code.co_qualname}": n for code, n in python.items()})
-    where.update({f"C {name}": n for name, n in c.items()})
+    where = Counter({_place(code): n for code, n in python.items()})
+    for (code, name), n in c.items():
+        where[f"{_place(code)} -> {name}"] += n
     return Calls(
         python.total() / exchanges,
         (python.total() + c.total()) / exchanges,
         {name: n / exchanges for name, n in where.most_common()},
     )
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_filename.rpartition('/')[2]} {code.co_qualname}"
 
 
 def between(few: Calls, many: Calls, units: int) -> Calls:

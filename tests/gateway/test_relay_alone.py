@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.gateway.exchange.relay import EVENTS_PER_NOTE, Relay
+from proxy.gateway.exchange import relay as relay_module
+from proxy.gateway.exchange.relay import BURST_EVENTS, EVENTS_PER_NOTE, Relay
 from proxy.gateway.upstream.connection import UpstreamConnection
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
@@ -223,8 +224,11 @@ def grouped(events: list[bytes], rng: random.Random) -> list[list[bytes]]:
 
 @pytest.mark.parametrize("language", ["openai", "electron", "siliconstorm", "tera"])
 @pytest.mark.parametrize("strip", [False, True])
-async def test_bursts_of_chunks_in_any_grouping_and_cut(language: str, strip: bool) -> None:
+async def test_bursts_of_chunks_in_any_grouping_and_cut(
+    monkeypatch: pytest.MonkeyPatch, language: str, strip: bool
+) -> None:
     """Events in chunks, chunks in writes, writes in pieces: the client gets the same, and the same is metered."""
+    monkeypatch.setattr(relay_module, "BURST_EVENTS", 1)
     rng = random.Random(f"{language} {strip}")
     events = told(language, 40, reasoning=8)
     body = b"".join(events)
@@ -243,6 +247,15 @@ async def test_bursts_of_chunks_in_any_grouping_and_cut(language: str, strip: bo
         assert made.meter.close() == metered
         runs += made.runs
     assert runs > 150
+
+
+@pytest.mark.parametrize(("together", "runs"), [(1, 0), (BURST_EVENTS - 1, 0), (BURST_EVENTS, 7), (20, 7)])
+async def test_only_bursts_are_matched_before_they_are_written(together: int, runs: int) -> None:
+    events = told("openai", 8 * together)[1:][: 8 * together]
+    wire = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+    recorder, made = arriving([b"".join(wire[at : at + together]) for at in range(0, len(wire), together)], strip=True)
+    assert recorder.sent == b"".join(events)
+    assert made.runs == runs
 
 
 @settings(max_examples=60, deadline=None)

@@ -77,8 +77,8 @@ def test_a_usage_that_was_half_written_does_not_count(tmp_path: Path) -> None:
     table = make(tmp_path / "p")
     slot = table.claim(exchange_id(1))
     slot.note(Evidence(), Usage(1, 1, 1, 1, 1), 1)
-    with pytest.raises((ValueError, TypeError)):
-        slot.note(Evidence(), Usage(2, -5), 2)
+    with pytest.raises(OverflowError):
+        slot.note(Evidence(), Usage(2, 2, 2, 2, 2, searches=-5), 2)
     progress = table.read(slot.index)
     assert progress is not None
     assert progress.usage is None

@@ -1,7 +1,7 @@
 """Relays the bytes of one stream from a provider to a client, and passes them to the meter.
 
 Invariants: each piece is recorded as progress and then written to the client, in the event-loop iteration in which it
-arrived. The meter matches events that differ only in their text in one pass; it reads other pieces afterwards, several
+arrived. Many events that differ only in their text are matched in one pass; others the meter reads afterwards, several
 at a time, or first if event boundaries are unclear. Nothing is re-serialised. Only an unfinished event that may be the
 injected usage event is held back. What begins, pauses and ends a relay is decided in `lifecycle.py`; the relay only
 moves and counts bytes, and tells its exchange when the body ends.
@@ -26,6 +26,9 @@ EVENTS_PER_NOTE = 64
 # At first it is done more often, whenever a quarter of the stream is not noted: a crash then extrapolates from little
 # to little more, never from one word to a page.
 UNNOTED_SHARE = 4
+# Events that come so many at once are matched with one another before they are written: that is cheaper than finding
+# the end of each. Fewer are cheaper to keep until the meter reads many.
+BURST_EVENTS = 4
 
 
 class BodyListener(Protocol):
@@ -53,6 +56,7 @@ class Relay:
 
     __slots__ = (
         "_beat",
+        "_burst",
         "_chunked",
         "_ends",
         "_gaps",
@@ -64,6 +68,7 @@ class Relay:
         "_run_in_chunks",
         "_slot",
         "_strip",
+        "_strips_nothing",
         "_transport",
         "_unnoted",
         "_whole",
@@ -93,6 +98,7 @@ class Relay:
         self.bytes = 0
         self.first_token_at: float | None = None
         self.last_at = monotonic()
+        self._burst = 0  # events of the last piece
         self.sound = True
         """no piece was lost by a bug of ours"""
         self.kept: bytearray | None = bytearray() if keep_max else None
@@ -102,6 +108,7 @@ class Relay:
         self._quiet = framing.quiet
         self._ends = ends
         self._strip = strip
+        self._strips_nothing = True  # it is between two events: a plain one may bypass it
         self._slot = slot
         self._gaps = gaps
         self._unnoted = 0  # events that came since the last note; never too few
@@ -138,14 +145,19 @@ class Relay:
             return
         self._run = self._run_in_chunks = None  # looked for again when the meter reads
         self._arrived()
-        events = self._quiet(payload) if self._whole else 0
-        if events and not self._ends_in(payload):
-            self._pass_quiet(payload, events, framed)
-        else:
-            self._pass_exactly(payload, framed)
+        events = self._burst = self._quiet(payload) if self._whole else 0
+        if events:
+            for part in self._ends:
+                if part in payload:
+                    break
+            else:
+                self._pass_quiet(payload, events, framed)
+                return
+        self._pass_exactly(payload, framed)
 
     def _pass_run(self, found: TemplateMatch, wire: bytes) -> None:
         """Events that are read already."""
+        self._burst = found.events
         if self._transport is not None:
             self.events += found.events
             self._write(wire, found.size)
@@ -155,23 +167,20 @@ class Relay:
         if self._unnoted >= self._note_after:
             self._note()
 
-    def _ends_in(self, payload: bytes) -> bool:
-        """The last event may be in it."""
-        for part in self._ends:  # noqa: SIM110  a generator costs more than what it looks for
-            if part in payload:
-                return True
-        return False
-
     def _pass_quiet(self, payload: bytes, events: int, framed: bytes | None) -> None:
-        """Whole plain events: the meter reads them later."""
+        """Whole plain events, and not the last one: the meter reads them later."""
         self._unnoted += events
-        if self._transport is not None:
+        transport = self._transport
+        if transport is not None:
             self.events += events
-            strip = self._strip
-            if strip is None or strip.idle:
-                self._write(self._on_wire(payload, framed), len(payload))
+            if self._strips_nothing:
+                self.bytes += len(payload)
+                self._slot.deliver(self.events, self.bytes)
+                transport.write(framed if framed is not None and self._chunked else self._on_wire(payload))
             else:
-                self._write_payload(strip.feed(payload))
+                assert self._strip is not None
+                self._write_payload(self._strip.feed(payload))
+                self._strips_nothing = self._strip.idle
         self.meter.feed(payload)
         if self._unnoted >= self._note_after or self.first_token_at is None:
             self._fold()
@@ -184,7 +193,11 @@ class Relay:
         meter.feed(payload)
         if self._transport is None and self.kept is not None:
             return  # a plain answer is read at its end, and nothing goes out before
-        out = payload if strip is None or self._transport is None else strip.feed(payload)
+        if strip is None or self._transport is None:
+            out = payload
+        else:
+            out = strip.feed(payload)
+            self._strips_nothing = strip.idle
         self._fold()
         self._whole = meter.at_boundary
         if self._transport is None:
@@ -232,13 +245,13 @@ class Relay:
 
     def _note(self) -> None:
         """Record the new counts of the meter."""
-        meter, strip = self.meter, self._strip
+        meter = self.meter
         self._unnoted = 0
         self._note_after = min(EVENTS_PER_NOTE, 1 + meter.events // UNNOTED_SHARE)
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at
         self._slot.note(meter.evidence, meter.usage, meter.events)
-        matcher = meter.matcher if strip is None or strip.idle else None
+        matcher = meter.matcher if self._burst >= BURST_EVENTS and self._strips_nothing else None
         if matcher is not self._run:
             self._run = matcher
             self._run_in_chunks = None
@@ -255,7 +268,7 @@ class Relay:
     def heartbeat(self) -> None:
         """Send a comment to a waiting client, only between two whole events. It is neither counted nor metered."""
         beat = self._beat
-        if beat and self._transport is not None and self._whole and (self._strip is None or self._strip.idle):
+        if beat and self._transport is not None and self._whole and self._strips_nothing:
             self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
 
     def detach(self) -> None:

@@ -186,10 +186,10 @@ class Completions:
         estimate = self.visible(counted)
         error = (estimate + hidden_tokens(self.hidden, named, estimate)) / tokens - 1
         hidden = hidden_of(evidence, usage)
-        self.regression.learn(counted, tokens - hidden)
+        if self.errors.learn(error, tokens):
+            self.regression.learn(counted, tokens - hidden)
         self.hidden.learn(hidden, tokens - hidden)
         named.learn(hidden, tokens - hidden)
-        self.errors.learn(error, tokens)
         return error
 
     def row(self) -> list[float]:

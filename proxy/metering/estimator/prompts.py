@@ -1,7 +1,7 @@
 """Estimates the prompt tokens of a model: tokens per counter of a request, and the expected error.
 
 Invariants: a model starts with a prior, and learns the overhead of messages, tools, calls and results and the tokens
-per character. After many answers it learns only from surprising ones and a sample. A prompt has at least one token.
+per character. After many answers it learns only from unusual ones and a sample. A prompt has at least one token.
 """
 
 from __future__ import annotations
@@ -33,9 +33,6 @@ BELIEFS = (
 )
 # The typical error of the priors on recorded traffic.
 ERROR_PRIOR = 0.3
-# After so many answers, learn only from one in so many, and from those with a larger error than this: learning costs
-# ten times as much as estimating.
-_LEARNED, _ONE_IN, _SURPRISE = 100, 32, 0.05
 
 
 def counters(prompt: PromptEvidence) -> list[float]:
@@ -50,10 +47,9 @@ def counters(prompt: PromptEvidence) -> list[float]:
 class Prompts:
     """The regression and mean error of one model."""
 
-    __slots__ = ("_answers", "errors", "regression")
+    __slots__ = ("errors", "regression")
 
     def __init__(self) -> None:
-        self._answers = 0  # since this process started
         self.regression = RecursiveLeastSquares(BELIEFS)
         self.errors = Errors()
 
@@ -72,10 +68,7 @@ class Prompts:
     def learn(self, prompt: PromptEvidence, tokens: int) -> None:
         """Learn from an answer that reported its prompt tokens, at least one."""
         counts = counters(prompt)
-        error = self._tokens(counts) / tokens - 1
-        self.errors.learn(error, tokens)
-        self._answers += 1
-        if self._answers <= _LEARNED or self._answers % _ONE_IN == 0 or abs(error) > _SURPRISE:
+        if self.errors.learn(self._tokens(counts) / tokens - 1, tokens):
             self.regression.learn(counts, tokens)
 
     def row(self) -> list[float]:

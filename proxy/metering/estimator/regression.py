@@ -21,6 +21,9 @@ _OUTLIER = 2.5
 _FORGOTTEN = 0.003
 # The prior error weighs as much as this many answers; about so many answers are remembered.
 _SHRINK, _MEMORY = 5.0, 200.0
+# After so many answers, learn only from one in so many, and from those with a larger error than this, and than so many
+# times the usual one: learning costs ten times as much as estimating.
+_LEARNED, _ONE_IN, _SURPRISE, _UNUSUAL = 100, 32, 0.05, 2.0
 # A larger error is an outlier, and counts as this.
 _ERROR_MAX = 2.0
 # Answers with fewer tokens have less weight.
@@ -134,20 +137,31 @@ class RecursiveLeastSquares:
 class Errors:
     """The mean relative error of a model's estimates, measured when the usage is reported."""
 
-    __slots__ = ("mean", "weight")
+    __slots__ = ("_answers", "mean", "weight")
 
     def __init__(self, weight: float = 0.0, mean: float = 0.0) -> None:
         self.weight, self.mean = weight, mean
+        self._answers = 0  # since this process started
 
     def expected(self, prior: float) -> float:
         """Expected relative error of the next estimate: 0.1 = 10 %."""
         return prior + (self.mean - prior) * self.weight / (self.weight + _SHRINK)
 
-    def learn(self, error: float, tokens: float) -> None:
-        """Learn from an answer: its tokens, and the signed relative error of its estimate."""
-        weight = min(1.0, tokens / _FULL_WEIGHT_TOKENS)
-        self.weight = min(self.weight + weight, _MEMORY)
-        self.mean += weight / self.weight * (min(abs(error), _ERROR_MAX) - self.mean)
+    def learn(self, error: float, tokens: float) -> bool:
+        """Learn from an answer: its tokens, and the signed relative error of its estimate. Returns whether the
+        regression should learn from it, too."""
+        self._answers += 1
+        error = error if error >= 0 else -error
+        teaches = (
+            self._answers <= _LEARNED
+            or self._answers % _ONE_IN == 0
+            or (error > _SURPRISE and error > _UNUSUAL * self.mean)
+        )
+        weight = 1.0 if tokens >= _FULL_WEIGHT_TOKENS else tokens / _FULL_WEIGHT_TOKENS
+        known = self.weight + weight
+        self.weight = known if known < _MEMORY else _MEMORY
+        self.mean += weight / self.weight * ((error if error < _ERROR_MAX else _ERROR_MAX) - self.mean)
+        return teaches
 
     def row(self) -> list[float]:
         """The learned state, for `restored`."""

@@ -24,6 +24,8 @@ _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LOOK_BACK = 2
 # Nearly every provider begins non-empty choices so: such an event is not held.
 _CHOICE = b'"choices":[{'
+_USAGE = b'"usage"'
+_LF = 0x0A
 
 
 class UsageStripper:
@@ -45,6 +47,8 @@ class UsageStripper:
 
     def feed(self, payload: bytes) -> bytes:
         """Returns the bytes that may be sent to the client now."""
+        if self.idle and _is_plain(payload):
+            return self._without_usage(payload)
         out: list[bytes] = []
         at = 0
         while at < len(payload):
@@ -62,6 +66,16 @@ class UsageStripper:
             else:
                 at += self._extend(payload[at:], out)
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _without_usage(self, payload: bytes) -> bytes:
+        """Of whole events; most have no usage."""
+        if _USAGE not in payload:
+            return payload
+        events = payload.split(b"\n\n")
+        kept = [
+            event for event in events if _USAGE not in event or len(event) > HOLD_BYTES_MAX or not self._taken(event)
+        ]
+        return payload if len(kept) == len(events) else b"\n\n".join(kept)
 
     def close(self) -> bytes:
         """The stream has ended. Returns the held bytes, unless they are the usage event."""
@@ -105,6 +119,11 @@ class UsageStripper:
         return taken
 
 
+def _is_plain(payload: bytes) -> bool:
+    """Whether LF LF ends every event, and the last of them the payload."""
+    return payload.endswith(b"\n\n") and b"\r" not in payload and b"\n\n\n" not in payload and payload[0] != _LF
+
+
 class _UsageEvent(msgspec.Struct, gc=False):
     choices: list[Any]
     usage: dict[str, Any]
@@ -119,7 +138,7 @@ def is_usage_event(event_data: bytes) -> bool:
     False for Azure's first event (empty `choices`, no usage) and for `"usage":null`.
     """
     try:
-        if b'"usage"' not in event_data or _usage_event(event_data).choices:
+        if _USAGE not in event_data or _usage_event(event_data).choices:
             return False
         names: list[str] = json.loads(event_data.decode("utf-8", "replace"), object_pairs_hook=_names, parse_int=str)
     except (msgspec.MsgspecError, ValueError, RecursionError):
