@@ -321,14 +321,16 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_cut", "_folded", "_framer", "_json", "_matcher", "_metered", "_new_tally", "_pieces", "_read_events",
-        "_undecided", "_unread", "_waiting", "tally",
+        "_cut", "_folded", "_framer", "_json", "_matcher", "_metered", "_new_tally", "_pieces", "_undecided", "_unread",
+        "_waiting", "events", "evidence", "tally",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
         self._framer = framer
         self._new_tally = tally
         self.tally = tally(cumulative)
+        self.evidence = self.tally.evidence
+        """so far; updated in place"""
         self._pieces: list[bytes] = []
         self._waiting = 0  # bytes in _pieces
         self._undecided = True  # only blanks so far: it may be one JSON document
@@ -336,7 +338,8 @@ class StreamMeter:
         self._metered: Metered | None = None
         self._matcher: TemplateMatcher | None = None  # of the last event's template
         self._folded = 0  # bytes read so far
-        self._read_events = 0
+        self.events = 0
+        """whole events with data, including the last one"""
         self._unread = _Unread()
         self._cut = False  # the stream ended within an event
 
@@ -362,14 +365,14 @@ class StreamMeter:
             return
         self._folded += len(payload)
         events = self._framer.feed(payload)
-        if self._read_events == 0 and (self._undecided or self._json is not None):
+        if self.events == 0 and (self._undecided or self._json is not None):
             self._keep_json(payload, is_stream=bool(events))
         read = None
         for event, name in events:
             read = self._read(event, name)
         template = None if read is None or events[-1][1] else self.tally.template(read, events[-1][0])
         self._matcher = None if template is None else TemplateMatcher(template)
-        self._read_events += len(events)
+        self.events += len(events)
         self.tally.flush()
 
     @property
@@ -381,7 +384,7 @@ class StreamMeter:
     def take(self, match: TemplateMatch) -> None:
         """Count events that `matcher` has matched; they are not fed."""
         self._folded += match.size
-        self._read_events += match.events
+        self.events += match.events
         self.tally.read_match(match)
 
     def close(self) -> Metered:
@@ -406,19 +409,9 @@ class StreamMeter:
         return self._folded + self._waiting
 
     @property
-    def events(self) -> int:
-        """Whole events with data, including the last one."""
-        return self._read_events
-
-    @property
     def at_boundary(self) -> bool:
         """True if the bytes so far end between two events."""
         return self._framer.at_boundary
-
-    @property
-    def evidence(self) -> Evidence:
-        """Evidence so far; the same object is updated in place."""
-        return self.tally.evidence
 
     @property
     def usage(self) -> Usage | None:
@@ -494,7 +487,7 @@ class StreamMeter:
 
     def _result(self) -> Metered:
         flags = self.flags
-        if self._json is not None and self._read_events == 0:
+        if self._json is not None and self.events == 0:
             answer = self._json.close()
             if "unparsable_body" not in answer.flags:
                 return answer

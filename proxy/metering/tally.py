@@ -7,6 +7,7 @@ tokenizer, until a piece is full (`tokenizer_feed`). It gets whole events or a w
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, Protocol
 
 from proxy.metering.counts import later, violations
@@ -218,8 +219,13 @@ def says_error(error: Any) -> bool:
 
 def word(text: str) -> str:
     """A provider's word if it is fit for a ledger and a metric label; else "other"."""
+    return text if len(text) <= _WORD_CHARS_MAX and _is_word(text) else "other"
+
+
+@lru_cache(maxsize=256)
+def _is_word(text: str) -> bool:
     bare = text.replace("_", "").replace("-", "").replace(" ", "")
-    return text if len(text) <= _WORD_CHARS_MAX and bare.isascii() and bare.isalnum() else "other"
+    return bare.isascii() and bare.isalnum()
 
 
 def identifier(text: str | None) -> str | None:

@@ -147,4 +147,6 @@ class Deadlines:
     def stop(self) -> None:
         """Stop for good, and drop the callbacks: a reference cycle would live until a garbage collection."""
         self._moments = self._on_expired = None
-        self.rearm()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

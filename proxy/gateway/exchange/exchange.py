@@ -82,6 +82,7 @@ class Exchange:
         self._facts = facts
         self._asking = UpstreamRequest(request, dialect, facts, document, route, ports)
         self._closing = closing
+        self.exchange_id = closing.opened.exchange_id
         self._ports = ports
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
@@ -104,15 +105,12 @@ class Exchange:
         self._limit_headers = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
         self._spending = Spending(closing, ports.estimator)
         self._short = False  # of budget
+        self._is_done = False  # the provider says so
         if cuts and self._spending.limited:
             closing.reservation.on_short = self._ran_short
         now = monotonic()
         self._moments = Moments(Phase.ASKING, Client.WAITING, began_at=now, asked_at=now)
         self._deadlines = Deadlines(self._loop, route.provider.limits, self._where, self._expired)
-
-    @property
-    def exchange_id(self) -> str:
-        return self._closing.opened.exchange_id
 
     def running(self) -> ExchangeSnapshot:
         """Its current snapshot."""
@@ -249,13 +247,18 @@ class Exchange:
         self._spending.folded(meter)
         if self._short:
             self._loop.call_soon(self._cut)
-        if meter.done:
-            self._deadlines.set_idle(idle_s=AFTER_DONE_S)
+        if meter.done and not self._is_done:
+            self._is_done = True
+            self._loop.call_soon(self._wait_for_the_end)  # most come with the last event
         if self._life.client is not Client.GONE:
             return
         if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
             self._details["drain_ended_by"] = "tokens"
             self._happened(Event.DRAINED_ENOUGH)
+
+    def _wait_for_the_end(self) -> None:
+        if self._life.phase is Phase.BODY:
+            self._deadlines.set_idle(idle_s=AFTER_DONE_S)
 
     def body_ended(self) -> None:
         """The body is complete by its framing."""

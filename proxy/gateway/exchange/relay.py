@@ -279,7 +279,8 @@ class Relay:
     def settle_counts(self) -> None:
         """Make `events` exact: whole events relayed, without the stripped one."""
         if self._transport is not None:
-            self._fold()
+            if self._unnoted:
+                self._fold()
             exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
             self.events = exact if self.sound else max(self.events, exact)  # the meter may lack what was passed on
 

@@ -140,6 +140,8 @@ class EventFramer:
 
     def close(self) -> Event | None:
         """The unterminated last event, if it has a data line. The framer is empty afterwards."""
+        if self.at_boundary:
+            return None
         block = bytes(self._held.rstrip(b"\n"))
         self._held = bytearray()
         if self._long is not None:

@@ -97,11 +97,14 @@ class GrowingText:
             self.news = ""
             self._spare = plus(self._spare, chars_of(text))
             return NO_CHARS
+        self._longest = text
+        if not longest:
+            self.news = text
+            return chars_of(text)
         self.news = text[len(longest) :]
         new = chars_of(self.news)
         self._spare = plus(self._spare, minus_floor(chars_of(text), new))
-        self._growths += bool(longest)
-        self._longest = text
+        self._growths += 1
         return new
 
     def settle(self, *, fragments: bool = False) -> Chars:

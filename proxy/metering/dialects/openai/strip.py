@@ -73,13 +73,17 @@ class UsageStripper:
             return payload
         events = payload.split(b"\n\n")
         kept = [
-            event for event in events if _USAGE not in event or len(event) > HOLD_BYTES_MAX or not self._taken(event)
+            one
+            for one in events
+            if _USAGE not in one or _CHOICE in one or len(one) > HOLD_BYTES_MAX or not self._taken(one)
         ]
         return payload if len(kept) == len(events) else b"\n\n".join(kept)
 
     def close(self) -> bytes:
         """The stream has ended. Returns the held bytes, unless they are the usage event."""
         held = b"" if self._released else bytes(self._held)
+        if not held:
+            return held
         self._held.clear()
         return b"" if self._taken(held) else held
 
@@ -140,6 +144,8 @@ def is_usage_event(event_data: bytes) -> bool:
     try:
         if _USAGE not in event_data or _usage_event(event_data).choices:
             return False
+        if b"\\" not in event_data and event_data.count(_USAGE) == event_data.count(b'"choices"') == 1:
+            return True
         names: list[str] = json.loads(event_data.decode("utf-8", "replace"), object_pairs_hook=_names, parse_int=str)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
