@@ -35,7 +35,7 @@ from tests.bench.systems import TOKENWEIR_YAML
 EXCHANGES = 400
 WARM_UP = 200
 LONG = 100  # events of a stream whose events are counted
-QUIET_S = 0.6
+QUIET_S, REST_S = 0.6, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ class Counting:
     def __init__(self) -> None:
         self.python: Counter[Any] = Counter()
         self.c: Counter[Any] = Counter()
+        self.at_rest: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+        """within REST_S seconds"""
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
@@ -105,6 +107,10 @@ def counted_proxy(folder: Path, provider_port: int) -> Iterator[tuple[Target, Co
         if not started.wait(30):
             raise RuntimeError("the proxy does not start")
         assert proxy is not None
+        time.sleep(QUIET_S)
+        counting.take()
+        time.sleep(REST_S)
+        counting.at_rest = counting.take()
         yield Target(proxy.port, (f"Authorization: Bearer {secret}",)), counting
     finally:
         if loop is not None and stop is not None:
@@ -131,12 +137,10 @@ def measured(rig: Rig, target: Target, counting: Counting, exchanges: int = EXCH
     began = time.monotonic()
     rig.requests(target, requests=exchanges, **load)
     time.sleep(QUIET_S)
-    taken, lasted = counting.take(), time.monotonic() - began
-    time.sleep(lasted)
-    at_rest = counting.take()
-    for some, none in zip(taken, at_rest, strict=True):
-        some.subtract(none)
-    python, c = taken
+    python, c = counting.take()
+    lasted_s = time.monotonic() - began
+    for some, at_rest in zip((python, c), counting.at_rest, strict=True):
+        some.subtract({one: n * lasted_s / REST_S for one, n in at_rest.items()})
     where = Counter({_place(code): n for code, n in python.items()})
     for (code, name), n in c.items():
         where[f"{_place(code)} -> {name}"] += n
