@@ -130,7 +130,8 @@ def _reading(
         model_key,
         evidence,
         completion_tokens_max=opened.completion_tokens_max,
-        bytes_seen=progress.bytes,
+        # Of a drain, more was read than delivered: at least a byte for each character that the meter has seen.
+        bytes_seen=max(progress.bytes, evidence.chars),
     )
     counted = final and usage is not None and usage.completion_tokens is not None
     reading = Reading(

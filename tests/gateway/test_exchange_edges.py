@@ -131,6 +131,30 @@ async def test_what_a_drain_has_read_is_estimated_and_not_what_was_delivered(
     assert entry["completion_tokens"] == pytest.approx(2_000, rel=0.3)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_stream_that_ends_within_its_running_usage_is_not_served(
+    tokenweir: Make, provider: ScriptedProvider, ended: bool
+) -> None:
+    running = tokenweir()
+    key = running.key()
+    events = [
+        sse({
+            "id": "c1",
+            "choices": [{"index": 0, "delta": {"content": "water "}, "finish_reason": None}],
+            "usage": {"prompt_tokens": 9, "completion_tokens": number, "total_tokens": 9 + number},
+        })
+        for number in (1, 2, 3)
+    ]  # fmt: skip
+    last = sse({"id": "c1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}) + DONE
+    name = provider.script("running", [*map(Send, events), *([Send(last)] if ended else [])])
+    async with await connect(running.url) as client:
+        await client.send(chat_request(ask(name), key=key))
+        assert (await client.read(SOON_S)).status == 200
+    (entry,) = running.entries(1)
+    assert entry["outcome"] == ("served" if ended else "upstream_failed")
+    assert entry["completion_tokens"] == 3
+
+
 async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, provider: ScriptedProvider) -> None:
     timeouts = {"connect_s": 0.2, "first_byte_s": 0.4, "idle_s": 5, "total_s": 1.2}
     running = tokenweir(provider_settings={"timeouts": timeouts})

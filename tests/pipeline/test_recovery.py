@@ -112,6 +112,14 @@ def test_half_a_usage_is_completed() -> None:
     assert record.reading.source is UsageSource.ESTIMATED
 
 
+def test_what_a_drain_had_read_is_not_bounded_by_what_was_delivered() -> None:
+    estimator = FourCharacters()
+    progress = noted(events=3, bytes=90, noted_events=2_000, evidence=Evidence(text_events=1_999, chars_latin=9_000))
+    record = recovered(opened(1), progress, estimator)
+    assert estimator.asked[0][3] >= 9_000
+    assert (record.events, record.bytes) == (3, 90)
+
+
 def test_without_usage_the_evidence_is_scaled_to_what_was_delivered() -> None:
     estimator = FourCharacters()
     record = recovered(opened(1), noted(events=50, bytes=15_000), estimator)
