@@ -14,7 +14,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from proxy.billing.record import Attempt
 from proxy.gateway.exchange.upstream_request import UpstreamRequest
-from proxy.gateway.upstream.client import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Provider
+from proxy.gateway.upstream.client import WITHOUT_USAGE_MAX, WITHOUT_USAGE_S, Answer, Provider
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.health import FAILURES_MAX, BreakerState
 from proxy.gateway.upstream.routing import Route
@@ -34,6 +34,20 @@ def passes(said: Said) -> bool:
     return said in (UNREACHED, 429) or (isinstance(said, int) and said >= 500)
 
 
+class Scripted(Answer):
+    """An answer without a connection."""
+
+    __slots__ = ()
+
+    def __init__(self, status: int, header: str = "") -> None:
+        self.head = SimpleNamespace(status=status, header=lambda _: header)  # type: ignore[assignment]
+
+    async def read(self, bytes_max: int) -> bytes | None:
+        return REFUSED
+
+    def close(self) -> None: ...
+
+
 class Upstream:
     """Each provider says one thing; who was asked for what is kept."""
 
@@ -50,7 +64,7 @@ class Upstream:
             raise NotSentError("not connected")
         if said == BROKEN:
             raise UpstreamFailedError("disconnected")
-        return SimpleNamespace(status=said, head=SimpleNamespace(header=lambda _: "7"), close=lambda: None)
+        return Scripted(said, "7")
 
 
 def routes(count: int, sick: set[int]) -> Route:
@@ -69,23 +83,22 @@ async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said,
     """What the exchange has in the end; at most so many are passed on to."""
     attempts: list[Attempt] = []
 
-    def passes_to(_: Route, attempt: Attempt) -> bool:
-        if len(attempts) < allowed:
-            attempts.append(attempt)
-            return True
-        return False
-
     request = SimpleNamespace(headers=CIMultiDictProxy(CIMultiDict()), raw_path="/v1/chat/completions")
     ports = SimpleNamespace(upstream=upstream, unix_time=lambda: 1_793_000_000.0)
     facts = OPENAI_CHAT.facts(DOCUMENT, None)
     asking = UpstreamRequest(request, OPENAI_CHAT, facts, DOCUMENT, route, ports)  # type: ignore[arg-type]
     try:
-        answer = await asking.answer(asking.wire(), passes_to)
+        while not isinstance(found := await asking.ask(asking.wire()), Answer):
+            if len(attempts) == allowed:
+                found = found.stays()
+                break
+            attempts.append(found.attempt)
+            asking.go(found)
     except NotSentError:
         return UNREACHED, asking, attempts
     except UpstreamFailedError:
         return BROKEN, asking, attempts
-    return answer.status, asking, attempts
+    return found.status, asking, attempts
 
 
 @given(st.lists(SAID, min_size=1, max_size=5), st.sets(st.integers(1, 4)), st.integers(0, 5))
@@ -113,11 +126,7 @@ class Fussy:
     async def ask(self, _provider: Provider, wire: bytes) -> Any:
         self.asked.append(b"stream_options" in wire)
 
-        async def read(_bytes_max: int) -> bytes:
-            return REFUSED
-
-        head = SimpleNamespace(header=lambda _: "")
-        return SimpleNamespace(status=self.statuses.pop(0), head=head, read=read, close=lambda: None)
+        return Scripted(self.statuses.pop(0))
 
 
 async def stream_from(upstream: Fussy, route: Route) -> int:
@@ -127,7 +136,8 @@ async def stream_from(upstream: Fussy, route: Route) -> int:
     document = DOCUMENT | {"stream": True}
     facts = OPENAI_CHAT.facts(document, None)
     asking = UpstreamRequest(request, OPENAI_CHAT, facts, document, route, ports)  # type: ignore[arg-type]
-    answer = await asking.answer(asking.wire(), lambda _route, _attempt: False)
+    answer = await asking.ask(asking.wire())
+    assert isinstance(answer, Answer)
     return answer.status
 
 

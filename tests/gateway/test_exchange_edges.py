@@ -172,7 +172,7 @@ async def test_the_clock_of_a_provider_starts_when_it_is_asked(tokenweir: Make, 
 
 
 async def test_a_stream_does_not_keep_its_prompt(tokenweir: Make, provider: ScriptedProvider) -> None:
-    streams, prompt = 12, "water " * 170_000
+    streams, prompt = 20, "water " * 170_000
     running = tokenweir()
     key = running.key()
     name = provider.script("long", [Send(piece(60)), Stall()])

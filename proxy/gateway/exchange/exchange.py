@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from aiohttp import web
 
-from proxy.billing.record import Attempt, Outcome
+from proxy.billing.record import Outcome
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
@@ -141,10 +141,7 @@ class Exchange:
         self._waits = True
         self._deadlines.rearm()
         try:
-            wire = self._asking.wire()
-            self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
-            answer = self._answer = await self._asking.answer(wire, self._passes_to)
-            del wire
+            answer = self._answer = await self._asked()
             if not 200 <= answer.status < 300:
                 await self._refused(answer)
                 return
@@ -169,6 +166,22 @@ class Exchange:
         finally:
             self._waits = False
 
+    async def _asked(self) -> Answer:
+        """Ask one provider after another, until one has an answer for the client. Raises UpstreamFailedError."""
+        wire = self._asking.wire()
+        self._ports.meters.opened(overhead_s=monotonic() - self._received_at)
+        while True:
+            found = await self._asking.ask(wire)
+            if isinstance(found, Answer):
+                return found
+            # Nothing has come of it so far. Another gets it, unless nobody waits any more, or it cannot be recorded.
+            if self._life.client is Client.GONE or not self._closing.reassign(found.route, found.attempt):
+                return found.stays()
+            self._asking.go(found)
+            self._moments.asked_at = monotonic()
+            self._deadlines.use_limits(found.route.provider.limits)
+            wire = self._asking.wire()
+
     async def _until_over(self) -> None:
         while self._life.phase is not Phase.ENDED:
             self._over = self._loop.create_future()
@@ -183,14 +196,6 @@ class Exchange:
         self._task.uncancel()
         if self._life.phase not in (Phase.CLOSING, Phase.ENDED) or not self._waits:
             self.shut_down()
-
-    def _passes_to(self, route: Route, attempt: Attempt) -> bool:
-        """Nothing has come of it so far, and another provider gets it. False: nobody waits, or it cannot be opened."""
-        if self._life.client is Client.GONE or not self._closing.reassign(route, attempt):
-            return False
-        self._moments.asked_at = monotonic()
-        self._deadlines.use_limits(route.provider.limits)
-        return True
 
     async def _refused(self, answer: Answer) -> None:
         """An answer that is not 2xx."""

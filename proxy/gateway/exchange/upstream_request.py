@@ -1,4 +1,4 @@
-"""The request to a provider, with retries and failover, until the head of an answer.
+"""The request to a provider, until the head of an answer, and who else may be asked.
 
 Invariant: the target consists of the dialect's path, the route's model and the query names that the dialect lists; no
 part of the client's path is sent.
@@ -7,8 +7,7 @@ part of the client's path is sent.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -36,16 +35,28 @@ _UNKNOWN_FIELD = (400, 422)
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
-PassesTo = Callable[[Route, Attempt], bool]
-"""Record that another provider gets the exchange after this attempt. Returns False if it must stay."""
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """An attempt that failed, and the provider that may be asked instead."""
+
+    route: Route
+    attempt: Attempt
+    outcome: Answer | UpstreamFailedError
+    """what the exchange has if nobody else is asked"""
+
+    def stays(self) -> Answer:
+        """Nobody else is asked. Raises UpstreamFailedError."""
+        if isinstance(self.outcome, UpstreamFailedError):
+            raise self.outcome
+        return self.outcome
 
 
 class UpstreamRequest:
-    """One request, sent to one provider after another until an answer is accepted. It is sent again to the same
-    provider without `include_usage` if that was rejected.
+    """One request, sent to one provider after another, as its exchange decides. It is sent again to the same provider
+    without `include_usage` if that was rejected.
 
-    It fails over only if the provider was unreachable or answered 429 or 5xx, and no byte has gone to the client. If a
-    request was sent and then the connection broke or timed out, it may have been served and billed: it is not retried.
+    Another provider is proposed only if this one was unreachable or answered 429 or 5xx. If a request was sent and then
+    the connection broke or timed out, it may have been served and billed: it is not sent again.
     """
 
     def __init__(
@@ -94,8 +105,8 @@ class UpstreamRequest:
         """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
         self._document = {}
 
-    async def answer(self, wire: bytes, passes_to: PassesTo) -> Answer:
-        """Send `wire`, with retries and failover, until an answer is accepted. Raises UpstreamFailedError."""
+    async def ask(self, wire: bytes) -> Answer | Elsewhere:
+        """Send `wire` to the current provider. Raises UpstreamFailedError."""
         while True:
             provider = self.route.provider
             began_at = monotonic()
@@ -104,30 +115,38 @@ class UpstreamRequest:
                 answer = await self._ports.upstream.ask(provider, wire)
             except OutOfConnectionsError:
                 raise  # says nothing about the provider, and another one could not be reached either
-            except UpstreamFailedError as failure:
+            except NotSentError as failure:
                 provider.health.failed(monotonic())
-                if not isinstance(failure, NotSentError) or not self._fail_over(
-                    passes_to, began_at, str(failure), None
-                ):
+                if (other := self._elsewhere(began_at, str(failure), failure)) is None:
                     raise
-            else:
-                if answer.status < 400:
-                    provider.health.answered()
-                    if self._refused_injected:
-                        provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
-                    return answer
-                if not await self._should_retry(answer, passes_to, began_at):
-                    return answer
-                answer.close()
+                return other
+            except UpstreamFailedError:
+                provider.health.failed(monotonic())
+                raise
+            status = answer.status
+            if status < 400:
+                provider.health.answered()
+                if self._refused_injected:
+                    provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
+                return answer
+            self._note(answer, provider.health)
+            if status == 429 or status >= 500:
+                return self._elsewhere(began_at, "refused" if status == 429 else "failed", answer) or answer
+            if not await self._refused_for_usage(answer):
+                return answer
             wire = self.wire()
 
-    async def _should_retry(self, answer: Answer, passes_to: PassesTo, began_at: float) -> bool:
-        """Whether to ask again instead: the same provider for less, or another one."""
-        status, provider = answer.status, self.route.provider
-        self._note(answer, provider.health)
-        if status == 429 or status >= 500:
-            return self._fail_over(passes_to, began_at, "refused" if status == 429 else "failed", status)
-        if status not in _UNKNOWN_FIELD or not self.injected or provider.settings.inject_usage != "auto":
+    def go(self, elsewhere: Elsewhere) -> None:
+        """Ask that provider next."""
+        if isinstance(elsewhere.outcome, Answer):
+            elsewhere.outcome.close()
+        self.route = elsewhere.route
+        self.injected, self._refused_injected = self._injects(), False
+
+    async def _refused_for_usage(self, answer: Answer) -> bool:
+        """Whether the provider refuses `include_usage`, which is not sent again then; reads the answer."""
+        settings = self.route.provider.settings
+        if answer.status not in _UNKNOWN_FIELD or not self.injected or settings.inject_usage != "auto":
             return False
         self.refusal = await answer.read(ERROR_BYTES_MAX)
         answer.close()
@@ -150,28 +169,23 @@ class UpstreamRequest:
             if rest_s is not None:
                 health.rests(now, rest_s)
 
-    def _fail_over(self, passes_to: PassesTo, began_at: float, failed: str, status: int | None) -> bool:
-        """Give the exchange to the next provider that is well. False: there is none, or it is too late."""
+    def _elsewhere(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Elsewhere | None:
+        """The next provider that is well; None: there is none."""
         now = monotonic()
         before, others = self.route, self.route.others
         while others and others[0].provider.health.away_s(now):
             others = others[1:]
         if not others:
-            return False
+            return None
         attempt = Attempt(
             provider=before.provider.settings.name,
             upstream_model=before.upstream_model,
             failed=failed,
-            status=status,
+            status=outcome.status if isinstance(outcome, Answer) else None,
             started_at=self._ports.unix_time() - (now - began_at),
             duration_ms=round((now - began_at) * 1000, 3),
         )
-        after = replace(others[0], others=others[1:])
-        if not passes_to(after, attempt):
-            return False
-        self.route = after
-        self.injected, self._refused_injected = self._injects(), False
-        return True
+        return Elsewhere(replace(others[0], others=others[1:]), attempt, outcome)
 
 
 def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:
