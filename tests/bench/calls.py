@@ -76,7 +76,7 @@ class Counting:
 def counted_proxy(folder: Path, provider_port: int) -> Iterator[tuple[Target, Counting]]:
     """A proxy whose calls are counted, as long as the block runs."""
     config = folder / "tokenweir.yaml"
-    text = TOKENWEIR_YAML.format(port=0, folder=folder, provider_port=provider_port)
+    text = TOKENWEIR_YAML.format(port=0, folder=folder, provider=f"http://127.0.0.1:{provider_port}")
     config.write_text(text)
     settings = load(config, {**os.environ, "BENCH_PROVIDER_KEY": "sk-bench"})
     secret = _key(settings)

@@ -2,7 +2,7 @@
 
 Law: it meters nothing and records nothing.
 
-Run as `python -m tests.bench.passthrough PORT PROVIDER_PORT [--loop asyncio|uvloop]`; ends on SIGTERM.
+Run as `python -m tests.bench.passthrough PORT PROVIDER_URL [--loop asyncio|uvloop]`; ends on SIGTERM.
 """
 
 import argparse
@@ -76,10 +76,10 @@ def main() -> None:
     """Reads the command line and serves."""
     parser = argparse.ArgumentParser(description="a plain aiohttp pass-through")
     parser.add_argument("port", type=int)
-    parser.add_argument("provider_port", type=int)
+    parser.add_argument("provider", metavar="PROVIDER_URL")
     parser.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     args = parser.parse_args()
-    serving = serve_until_told(args.port, f"http://127.0.0.1:{args.provider_port}")
+    serving = serve_until_told(args.port, args.provider)
     if args.loop == "uvloop":
         import uvloop
 

@@ -25,7 +25,7 @@ from statistics import median
 
 from tests.bench.load import Rig, RigError, Target, build, pin
 from tests.bench.rows import WIRES, Round, compared, middle, rows, table
-from tests.bench.systems import SYSTEMS, Place, memory_kib, nginx_program, why_absent
+from tests.bench.systems import SYSTEMS, Place, memory_kib, nginx_program, why_absent, with_tls
 
 STREAMS = 200
 PACE_MS = 20
@@ -96,28 +96,35 @@ def json_requests(rig: Rig, target: Target, size: Size) -> dict[str, float]:
 
 
 def other_requests(rig: Rig, target: Target, size: Size) -> dict[str, float]:
-    """The same for answers of unknown length, long prompts, and streams of one event."""
+    """The same for answers of unknown length, and for long prompts."""
     chunked = rig.requests(target, requests=size.requests, connections=16, chunked=True)
     prompts = rig.requests(target, requests=size.requests // 10, connections=4, prompt_bytes=200_000)
-    streams = rig.requests(target, requests=size.requests, connections=16, stream=True, length=1)
-    return {
-        "json_chunked_us": chunked.cpu_us_per_unit,
-        "json_prompt_us": prompts.cpu_us_per_unit,
-        "one_event_us": streams.cpu_us_per_unit,
-    }
+    return {"json_chunked_us": chunked.cpu_us_per_unit, "json_prompt_us": prompts.cpu_us_per_unit}
 
 
-def whole_streams(rig: Rig, target: Target, size: Size) -> dict[str, float]:
-    """CPU time per event of streams with their opening, closing and record; of every wire for who meters them."""
-    wires = ["chat"] if target.limited is None else list(WIRES)
-    taken = {}
-    for wire in wires:
-        load = rig.requests(
-            target, requests=size.streams, connections=STREAMS, stream=True, length=100, gap_ms=PACE_MS, wire=wire
-        )
-        taken[f"whole_{wire}_us"] = load.cpu_us_per_unit / 100
+def one_event_streams(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """CPU time of a stream of one event."""
+    load = rig.requests(target, requests=size.requests, connections=16, stream=True, length=1)
+    return {"one_event_us": load.cpu_us_per_unit}
+
+
+def whole_chat(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """CPU time per event of streams with their opening, closing and record."""
     long = rig.requests(target, requests=size.streams // 5, connections=40, stream=True, length=400, gap_ms=10)
-    return taken | {"whole_400_us": long.cpu_us_per_unit / 400}
+    return _whole(rig, target, size, "chat") | {"whole_400_us": long.cpu_us_per_unit / 400}
+
+
+def other_wires(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """The same of all other wires, for who meters them."""
+    wires = [] if target.limited is None else [wire for wire in WIRES if wire != "chat"]
+    return {figure: us for wire in wires for figure, us in _whole(rig, target, size, wire).items()}
+
+
+def _whole(rig: Rig, target: Target, size: Size, wire: str) -> dict[str, float]:
+    load = rig.requests(
+        target, requests=size.streams, connections=STREAMS, stream=True, length=100, gap_ms=PACE_MS, wire=wire
+    )
+    return {f"whole_{wire}_us": load.cpu_us_per_unit / 100}
 
 
 def admission(rig: Rig, target: Target, size: Size) -> dict[str, float]:
@@ -150,7 +157,14 @@ def burst_events(rig: Rig, target: Target, size: Size) -> dict[str, float]:
     return {"burst_cpu_us": load.cpu_us_per_unit}
 
 
+def over_tls(rig: Rig, target: Target, size: Size) -> dict[str, float]:
+    """Where the provider speaks TLS: long streams, requests, streams of one event."""
+    taken = whole_chat(rig, target, size) | json_requests(rig, target, size) | one_event_streams(rig, target, size)
+    return {f"tls_{figure}": value for figure, value in taken.items()}
+
+
 # Each group in new processes. Memory comes first in each: what many streams leave behind would hide what others take.
+TLS: Sequence[Measure] = (over_tls,)
 MEASURES: Sequence[Sequence[Measure]] = (
     (deaf_clients,),
     (
@@ -161,8 +175,11 @@ MEASURES: Sequence[Sequence[Measure]] = (
         admission,
         single_events,
         burst_events,
-        whole_streams,
+        one_event_streams,
+        whole_chat,
+        other_wires,
     ),
+    TLS,
 )
 
 
@@ -173,9 +190,9 @@ def one_round(rig: Rig, names: Sequence[str], size: Size, folder: Path, cpu: int
     with rig.provided() as provider_port:
         direct = first_byte(rig, Target(provider_port), size)
         for number, group in enumerate(MEASURES):
-            with started(rig, names, size, folder / str(number), cpu, provider_port) as targets:
+            with started(rig, names, size, folder / str(number), cpu, provider_port, tls=group is TLS) as targets:
                 for measure in group:
-                    for name in random.sample(names, len(names)):
+                    for name in random.sample(list(targets), len(targets)):
                         try:
                             taken = measure(rig, targets[name], size)
                         except RigError as error:
@@ -187,14 +204,21 @@ def one_round(rig: Rig, names: Sequence[str], size: Size, folder: Path, cpu: int
 
 @contextmanager
 def started(
-    rig: Rig, names: Sequence[str], size: Size, folder: Path, cpu: int, provider_port: int
+    rig: Rig, names: Sequence[str], size: Size, folder: Path, cpu: int, provider_port: int, *, tls: bool = False
 ) -> Iterator[dict[str, Target]]:
-    """Every system, anew and warm."""
+    """Every system, anew and warm. `tls`: those that can reach the provider by TLS, so."""
+    folder.mkdir(parents=True)
+    provider, certificate = f"http://127.0.0.1:{provider_port}", None
     with ExitStack() as stack:
+        if tls and nginx_program() is not None:
+            provider, certificate = stack.enter_context(with_tls(folder / "tls", provider_port, rig.cpu))
         targets = {}
-        for name in names:
-            (folder / name).mkdir(parents=True)
-            place = Place(folder / name, provider_port, cpu, sockets_max=2 * size.idle_streams + FILES_SPARE)
+        for name in names if certificate or not tls else ():
+            if tls and name == "prototype":
+                continue
+            (folder / name).mkdir()
+            sockets_max = 2 * size.idle_streams + FILES_SPARE
+            place = Place(folder / name, provider, cpu, sockets_max, certificate)
             targets[name] = stack.enter_context(SYSTEMS[name](place))
             warm_up(rig, targets[name])
         yield targets

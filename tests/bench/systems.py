@@ -36,7 +36,7 @@ ledger: sqlite
 queue: local
 providers:
   bench:
-    base_url: http://127.0.0.1:{provider_port}/v1
+    base_url: {provider}/v1
     api_key: ${{BENCH_PROVIDER_KEY}}
     dialects: [openai, anthropic, gemini, ollama]
     on_client_disconnect: cancel
@@ -51,12 +51,14 @@ models:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a system is to run: a new folder, the provider's port, its CPU, how many sockets it may open."""
+    """Where a system is to run: a new folder, the provider's URL, its CPU, how many sockets it may open."""
 
     folder: Path
-    provider_port: int
+    provider: str
     cpu: int
     sockets_max: int
+    certificate: Path | None = None
+    """of a provider with TLS"""
 
 
 Start = Callable[[Place], AbstractContextManager[Target]]
@@ -68,10 +70,17 @@ Made = Callable[..., dict[str, str]]
 def nginx(place: Place) -> Iterator[Target]:
     """nginx with buffering off, one worker, upstream connections kept."""
     port = free_port()
+    with _nginx(place, f"listen 127.0.0.1:{port} backlog=4096") as system:
+        yield _when_ready(system, port, place)
+
+
+@contextmanager
+def _nginx(place: Place, listen: str) -> Iterator[subprocess.Popen[bytes]]:
     template = (Path(__file__).parent / "nginx.conf.template").read_text()
     # An eighth more than there are: with a sixteenth left, nginx starts to close connections that wait.
     connections = place.sockets_max * 9 // 8
-    facts = {"PORT": port, "PROVIDER_PORT": place.provider_port}
+    scheme, authority = place.provider.split("://")
+    facts: dict[str, object] = {"LISTEN": listen, "SCHEME": scheme, "PROVIDER": authority}
     facts |= {"CONNECTIONS": connections, "FILES": place.sockets_max}
     for name, value in facts.items():
         template = template.replace(f"@{name}@", str(value))
@@ -79,7 +88,7 @@ def nginx(place: Place) -> Iterator[Target]:
     program = nginx_program()
     assert program is not None
     with _running([program, "-p", str(place.folder), "-c", "nginx.conf", "-e", "stderr"], place) as system:
-        yield _when_ready(system, port, place)
+        yield system
 
 
 @contextmanager
@@ -88,7 +97,7 @@ def aiohttp(place: Place) -> Iterator[Target]:
     port = free_port()
     loop = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
     module = [sys.executable, "-m", "tests.bench.passthrough"]
-    with _running([*module, str(port), str(place.provider_port), "--loop", loop], place) as system:
+    with _running([*module, str(port), place.provider, "--loop", loop], place) as system:
         yield _when_ready(system, port, place)
 
 
@@ -118,7 +127,7 @@ def _limited(place: Place) -> Iterator[Target]:
 def _tokenweir(place: Place, key: Callable[[Made], str]) -> Iterator[Target]:
     port = free_port()
     config = place.folder / "tokenweir.yaml"
-    text = TOKENWEIR_YAML.format(port=port, folder=place.folder, provider_port=place.provider_port)
+    text = TOKENWEIR_YAML.format(port=port, folder=place.folder, provider=place.provider)
     config.write_text(text)
     program = [sys.executable, "-m", "proxy"]
 
@@ -134,7 +143,9 @@ def _tokenweir(place: Place, key: Callable[[Made], str]) -> Iterator[Target]:
 def prototype(place: Place) -> Iterator[Target]:
     """The prototype of a relay in Python that meters and records nothing: how near to nginx one can get."""
     port = free_port()
-    with _running([sys.executable, str(PROTOTYPE), "g1", str(port), str(place.provider_port)], place) as system:
+    with _running(
+        [sys.executable, str(PROTOTYPE), "g1", str(port), place.provider.rpartition(":")[2]], place
+    ) as system:
         yield _when_ready(system, port, place)
 
 
@@ -177,8 +188,36 @@ def free_port() -> int:
     return port
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "BENCH_PROVIDER_KEY": "sk-bench"}
+def _environment(place: Place) -> dict[str, str]:
+    trusted = {} if place.certificate is None else {"SSL_CERT_FILE": str(place.certificate)}
+    return {**os.environ, **trusted, "BENCH_PROVIDER_KEY": "sk-bench"}
+
+
+@contextmanager
+def with_tls(folder: Path, provider_port: int, cpu: int) -> Iterator[tuple[str, Path]]:
+    """Something that speaks TLS and hands on to the provider, on this CPU: its URL and its certificate."""
+    folder.mkdir()
+    certificate = folder / "certificate.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    make += ["-subj", "/CN=provider", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(
+        [*make, "-keyout", "key.pem", "-out", "certificate.pem"], cwd=folder, check=True, capture_output=True
+    )
+    place = Place(folder, f"http://127.0.0.1:{provider_port}", cpu, sockets_max=2000)
+    port = free_port()
+    listen = f"listen 127.0.0.1:{port} ssl backlog=4096; ssl_certificate certificate.pem; ssl_certificate_key key.pem"
+    with _nginx(place, listen) as system:
+        deadline = time.monotonic() + START_S_MAX
+        while not _listens(port):
+            if time.monotonic() > deadline or system.poll() is not None:
+                raise RigError(f"TLS did not start: {(folder / 'log').read_text(errors='replace')[-2000:]}")
+            time.sleep(0.1)
+        yield f"https://127.0.0.1:{port}", certificate
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _printed(argv: list[str], place: Place) -> dict[str, str]:
@@ -186,7 +225,7 @@ def _printed(argv: list[str], place: Place) -> dict[str, str]:
     done = subprocess.run(
         argv,
         cwd=ROOT,
-        env=_environment(),
+        env=_environment(place),
         capture_output=True,
         text=True,
         check=False,
@@ -205,7 +244,7 @@ def _running(argv: list[str], place: Place) -> Iterator[subprocess.Popen[bytes]]
         system = subprocess.Popen(
             argv,
             cwd=ROOT,
-            env=_environment(),
+            env=_environment(place),
             stdout=log,
             stderr=log,
             preexec_fn=partial(pin, place.cpu),
