@@ -448,6 +448,9 @@ class StreamMeter:
             self._json.feed(payload)
 
     def _read(self, event: bytes, name: bytes) -> object | None:
+        if event == _DONE:  # no JSON: found without reading it as such
+            self.tally.done = True
+            return None
         if type(event) is LongText:
             self._unread.read(self.tally, event, lambda outline: self.tally.read(outline, name) is not None)
             return None

@@ -157,7 +157,7 @@ class Evidence:
     @property
     def empty(self) -> bool:
         """True if no generated output was observed."""
-        return self.chars == 0 and self.tool_calls == 0
+        return not (self.chars_latin or self.chars_wide or self.chars_other or self.tool_chars or self.tool_calls)
 
 
 class PromptEvidence(msgspec.Struct, frozen=True, gc=False):

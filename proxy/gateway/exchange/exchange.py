@@ -212,20 +212,23 @@ class Exchange:
     def _relay_body(self, answer: Answer) -> None:
         """A stream, or a body of any length: passed on as it comes. A short answer of a known length is collected."""
         length = answer.head.length
-        framing = None if answer.encoded else self._dialect.framing(answer.content_type, streamed=self._facts.streamed)
-        collected = framing is None and not answer.encoded and length is not None and length <= PLAIN_BYTES_MAX
+        encoded, content_type = answer.encoded, answer.content_type
+        framing = None if encoded else self._dialect.framing(content_type, streamed=self._facts.streamed)
+        plain = framing is None and not encoded
+        collected = plain and length is not None and length <= PLAIN_BYTES_MAX
+        repeated = self._closing.keeps if plain and content_type == JSON_TYPE else 0
         stripper = self._dialect.stripper if framing is not None and self._asking.injected else None
         self._relay = Relay(
-            meter=self._meter(answer, framing),
+            meter=OpaqueMeter() if encoded else self._meter(framing),
             strip=None if stripper is None else stripper(),
             slot=self._closing.slot,
             gaps=self._ports.meters.gaps,
             listener=self,
             framing=framing or SSE,
             ends=self._dialect.ends,
-            keep_max=PLAIN_BYTES_MAX if collected else self._keeps(answer, framing),
+            keep_max=PLAIN_BYTES_MAX if collected else repeated,
         )
-        self._streams = framing is not None or (answer.encoded and self._facts.streamed)
+        self._streams = framing is not None or (encoded and self._facts.streamed)
         self._framing = framing or SSE
         if not collected:
             self._happened(Event.START)
@@ -233,15 +236,8 @@ class Exchange:
         if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
             answer.pause_reading()
 
-    def _meter(self, answer: Answer, framing: Framing | None) -> BodyMeter:
-        if answer.encoded:
-            return OpaqueMeter()
+    def _meter(self, framing: Framing | None) -> BodyMeter:
         return self._dialect.plain_meter() if framing is None else self._asking.stream_meter(framing)
-
-    def _keeps(self, answer: Answer, framing: Framing | None) -> int:
-        """How many bytes of a body are kept for a repeated request."""
-        plain = framing is None and not answer.encoded and answer.content_type == JSON_TYPE
-        return self._closing.keeps if plain else 0
 
     # -- what happens to it: the provider's body
 

@@ -96,7 +96,7 @@ class ProxyHandler:
             raise errors.overloaded(reason, code="not_accepting")
         key = await self._authenticated(request)
         begun = await self._begun(request, connection, dialect, named, key, received_at)
-        if isinstance(begun, web.Response):
+        if not isinstance(begun, tuple):
             return begun
         exchange, closing, claim = begun
         self.live.add(exchange)
@@ -127,7 +127,7 @@ class ProxyHandler:
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
-        if isinstance(claim, web.Response):
+        if claim is not None and not isinstance(claim, Claim):
             return claim
         closing: OpenExchange | None = None
         try:

@@ -15,7 +15,7 @@ import ssl
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
@@ -59,8 +59,7 @@ _OTHER_IP_VERSION = frozenset((errno.ENETUNREACH, errno.EAFNOSUPPORT))
 EXHAUSTION_OVER_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """The address of a provider. `tls`: connect with TLS and verify the certificate for `host`."""
 
     host: str
