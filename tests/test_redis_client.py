@@ -27,7 +27,7 @@ from proxy.storage.redis_client import (
     pipelined,
 )
 from tests.support.faulty import FaultyPath
-from tests.support.net import free_port
+from tests.support.net import closed_port, free_port
 from tests.support.scripted_redis import ScriptedRedis
 from tests.support.valkey import Valkey
 
@@ -135,7 +135,7 @@ async def test_a_server_behind_a_socket_file(connect: Open) -> None:
 
 async def test_a_server_that_is_not_there(connect: Open) -> None:
     with pytest.raises(QueueUnavailable, match="asking: ConnectionError"):
-        await ping(connect(f"redis://u:canary@127.0.0.1:{free_port()}"))
+        await ping(connect(f"redis://u:canary@127.0.0.1:{closed_port()}"))
 
 
 @pytest.mark.process
@@ -257,7 +257,7 @@ class Watched:
     @property
     def url(self) -> str:
         """The first of two sentinels is away."""
-        return f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{self.sentinel.port}/main"
+        return f"redis+sentinel://127.0.0.1:{closed_port()},127.0.0.1:{self.sentinel.port}/main"
 
     def fail_over(self) -> None:
         """The primary dies; return when there is another."""
@@ -381,7 +381,7 @@ async def test_a_server_that_is_too_old_is_refused(connect: Open, version: str, 
 
 async def test_a_server_that_cannot_be_asked_is_away(connect: Open) -> None:
     with pytest.raises(QueueUnavailable):
-        await check(connect(f"redis://127.0.0.1:{free_port()}"))
+        await check(connect(f"redis://127.0.0.1:{closed_port()}"))
 
 
 async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_is_none(connect: Open) -> None:

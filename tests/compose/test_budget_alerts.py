@@ -34,7 +34,7 @@ from proxy.sinks.signing import signature
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_ledger, a_store, an_entry, arriving
 from tests.support.ledger_tables import read_alerts
-from tests.support.net import free_port
+from tests.support.net import closed_port, free_port
 
 SECRET = Secret("a secret between us")
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
@@ -230,7 +230,7 @@ async def test_a_server_that_does_not_answer_costs_a_try(
     receiver.answers = [never]
     sender = a_sender(engine, receiver.url, clock, seen, answer_s=0.1)
     assert await sender.send() == 1
-    nobody = a_sender(engine, f"http://127.0.0.1:{free_port()}/", clock, seen)
+    nobody = a_sender(engine, f"http://127.0.0.1:{closed_port()}/", clock, seen)
     clock.now += 10
     assert await nobody.send() == 1
     assert [why for why, _ in seen.whys] == ["TimeoutError", "ClientConnectorError"]

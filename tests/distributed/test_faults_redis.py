@@ -19,7 +19,7 @@ from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.distributed.plant import Plant, Seen, heal, plant
 from tests.support.faulty import FaultyPath
-from tests.support.net import free_port
+from tests.support.net import closed_port
 from tests.support.valkey import Valkey
 
 # Another run: TOKENWEIR_CHAOS_SEED=… make faults
@@ -88,7 +88,7 @@ class Redis:
         """Read-only: a replica of a server that is empty, or of one that is away."""
         away = self.rng.random() < 0.5
         async with self._met(made.seen, "ReadOnlyError", "LOADING", "MASTERDOWN", "reset", "closed", "BusyLoading"):
-            self.server.ask("REPLICAOF", "127.0.0.1", str(free_port() if away else self.other.port))
+            self.server.ask("REPLICAOF", "127.0.0.1", str(closed_port() if away else self.other.port))
         await self._wait()
         self.server.ask("REPLICAOF", "NO", "ONE")
 

@@ -28,7 +28,7 @@ from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import Settings, parse
 from proxy.storage.database import writing
 from tests.pipeline.making import opened, record
-from tests.support.net import free_port
+from tests.support.net import closed_port
 from tests.support.postgres import Server
 from tests.support.provider import ScriptedProvider, json_instead
 from tests.support.tokenweir import provider_section
@@ -274,7 +274,7 @@ def test_a_provider_that_is_not_there(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections, and speaks no TLS
         threading.Thread(target=lambda: mute.accept()[0].close(), daemon=True).start()
         addresses = {
-            f"http://127.0.0.1:{free_port()}/v1": "Connection refused",
+            f"http://127.0.0.1:{closed_port()}/v1": "Connection refused",
             "https://no-such-host.invalid/v1": "no-such-host.invalid has no address",
             f"https://127.0.0.1:{mute.getsockname()[1]}/v1": "127.0.0.1",
         }

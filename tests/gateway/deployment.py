@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from proxy.demo.script import AnyStep, Script, Shape
-from tests.support.net import RawClient, Response, ask, chat_request, connect, free_port
+from tests.support.net import RawClient, Response, ask, chat_request, closed_port, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenizer import every_character
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
@@ -42,7 +42,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         return provider_section(base_url, **settings)
 
     spoken = ["openai", "anthropic", "azure", "mistral", "cohere", "ollama", "gemini"]
-    closed = f"http://127.0.0.1:{free_port()}/v1"
+    closed = f"http://127.0.0.1:{closed_port()}/v1"
     return {
         "cancel": section(on_client_disconnect="cancel"),
         "drain": section(on_client_disconnect="drain", drain={"seconds": 60, "tokens": 100_000}),

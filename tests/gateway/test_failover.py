@@ -17,7 +17,7 @@ from proxy.demo.script import Fin, Raw, Script, Send, Shape, Wait
 from proxy.demo.shapes import sse as event
 from proxy.gateway.upstream.health import FAILURES_MAX
 from tests.crash.stage import Stage, quick_key, until
-from tests.support.net import Response, free_port
+from tests.support.net import Response, closed_port
 from tests.support.provider import ScriptedProvider, error_script, hangs_up, silent
 from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
 
@@ -79,7 +79,7 @@ def pairs(
 ) -> Iterator[tuple[Tokenweir, str, ScriptedProvider]]:
     """The deployment, a key of it, and the second provider. In the end its ledger holds together."""
     second = ScriptedProvider()
-    closed = f"http://127.0.0.1:{free_port()}/v1"
+    closed = f"http://127.0.0.1:{closed_port()}/v1"
     providers, models = {}, {}
     for case in CASES:
         first_url = closed if case in ("unreachable", "late") else provider_process.base_url

@@ -24,7 +24,7 @@ from proxy.storage.database import LedgerUnavailable, open_engine, reading, writ
 from proxy.storage.postgres import LedgerUrlError
 from tests.ledger.making import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
 from tests.support.faulty import FaultyPath
-from tests.support.net import free_port
+from tests.support.net import closed_port
 from tests.support.postgres import LOCKED, OWNER, PostgresServer, own_server
 
 PASSWORD = "canary-5d41"
@@ -135,7 +135,7 @@ def test_what_the_url_says_of_the_connection_holds(server: PostgresServer, datab
 
 
 def test_several_hosts_as_libpq_takes_them(server: PostgresServer, database: str) -> None:
-    engine = open_engine(f"postgresql://{OWNER}@{LOCAL}:{free_port()},{LOCAL}:{server.port}/{database}")
+    engine = open_engine(f"postgresql://{OWNER}@{LOCAL}:{closed_port()},{LOCAL}:{server.port}/{database}")
     assert a_store(engine).settle(arriving(an_entry(1))) == Settled(inserted=(an_entry(1),))
     engine.dispose()
 
@@ -449,7 +449,7 @@ def test_rights_that_are_missing_are_not_the_rows_fault(
 
 def test_no_error_of_a_connection_holds_the_password(server: PostgresServer, database: str) -> None:
     server.execute(f"CREATE ROLE {LOCKED} LOGIN PASSWORD 'another'")
-    closed = free_port()
+    closed = closed_port()
     for place in (
         f"{LOCAL}:{server.port}/{database}",
         f"{LOCAL}:{server.port}/absent",

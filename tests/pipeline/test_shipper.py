@@ -23,7 +23,7 @@ from proxy.journal.journal import Journal
 from proxy.storage.redis_client import QueueUnavailable, open_redis
 from tests.pipeline.making import ROOMY, opened, record
 from tests.support.faulty import FaultyPath
-from tests.support.net import free_port
+from tests.support.net import closed_port
 from tests.support.valkey import Valkey
 
 # A record that comes so often is laid aside by the settler: it kills its workers.
@@ -492,7 +492,7 @@ async def test_close_is_content_when_all_is_in_the_queue(
 
 
 async def test_close_gives_up_in_time_and_loses_nothing(folder: Path, queues: Queues, ledger: Ledger) -> None:
-    machine = Machine(folder, queues(f"redis://127.0.0.1:{free_port()}"), ledger)
+    machine = Machine(folder, queues(f"redis://127.0.0.1:{closed_port()}"), ledger)
     async with machine.shipping():
         written = machine.write(20)
         assert not await machine.shipper.close(0.1)
@@ -515,7 +515,7 @@ async def test_close_does_not_take_what_the_last_run_left_for_sent(
 
 
 async def test_nothing_to_send_is_closed_at_once(folder: Path, queues: Queues, ledger: Ledger) -> None:
-    machine = Machine(folder, queues(f"redis://127.0.0.1:{free_port()}"), ledger)
+    machine = Machine(folder, queues(f"redis://127.0.0.1:{closed_port()}"), ledger)
     async with machine.shipping():
         assert await machine.shipper.close(10.0)
     machine.journal.close()

@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -290,6 +291,17 @@ async def post_chat(
     async with await connect(url, source=source) as client:
         await client.send(chat_request(body, **options))
         return await client.read(timeout_s)
+
+
+@cache
+def closed_port() -> int:
+    """A TCP port of the loopback interface on which nobody listens, nor will: it stays taken as long as this process
+    lives. (A port that was free a moment ago may be the one that another test's server gets.)"""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.bind(("127.0.0.1", 0))
+    port = int(sock.getsockname()[1])
+    sock.detach()  # never to be closed
+    return port
 
 
 def free_port() -> int:
