@@ -18,9 +18,9 @@ pytestmark = [
     pytest.mark.skipif(sys.version_info >= (3, 12), reason="calls are counted otherwise since Python 3.12"),
 ]
 # (Python functions, all calls), a twentieth above what `python -m tests.bench.calls` printed.
-REQUEST = (423, 792)
-ONE_EVENT = {"chat": (518, 961), "messages": (558, 1058)}
-FURTHER = {"chat": (17, 40), "hidden": (27, 61), "responses": (24, 60), "messages": (26, 58), "gemini": (33, 75)}
+REQUEST = (409, 767)
+ONE_EVENT = {"chat": (501, 929), "messages": (553, 1050)}
+FURTHER = {"chat": (18, 42), "hidden": (27, 61), "responses": (24, 60), "messages": (26, 58), "gemini": (33, 75)}
 
 
 @pytest.fixture(scope="module")
