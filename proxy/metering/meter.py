@@ -419,21 +419,6 @@ class StreamMeter:
         return self.tally.usage
 
     @property
-    def finish_reason(self) -> str | None:
-        """The last finish reason; "other" if it is not a word."""
-        return self.tally.finish_reason
-
-    @property
-    def response_id(self) -> str | None:
-        """The provider's id of the answer."""
-        return self.tally.response_id
-
-    @property
-    def failed(self) -> str | None:
-        """The code of the failure that the provider reported, or None."""
-        return self.tally.failed
-
-    @property
     def flags(self) -> set[str]:
         """Anomalies so far."""
         return self.tally.flags | ({"event_too_long"} if self._framer.too_long else set())

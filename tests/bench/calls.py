@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -165,17 +166,20 @@ def between(few: Calls, many: Calls, units: int) -> Calls:
     )
 
 
-def table(rig: Rig, target: Target, counting: Counting) -> Iterator[tuple[str, Calls]]:
-    """Line by line, what it is of and its calls."""
-    yield "a JSON request", measured(rig, target, counting)
-    yield "the same, answered in chunks", measured(rig, target, counting, chunked=True)
+def lines(rig: Rig, target: Target, counting: Counting) -> Iterator[tuple[str, Callable[[], Calls]]]:
+    """Line by line, what it is of, and what measures it."""
+
+    def calls(**load: Any) -> Callable[[], Calls]:
+        return partial(measured, rig, target, counting, **load)
+
+    yield "a JSON request", calls()
+    yield "the same, answered in chunks", calls(chunked=True)
     for wire, said in WIRES.items():
-        one = measured(rig, target, counting, stream=True, length=1, wire=wire)
-        yield f"a stream of one event, {said}", one
+        one = calls(stream=True, length=1, wire=wire)
         # So slowly that each event is a piece of its own.
-        long = {"stream": True, "length": LONG + 1, "gap_ms": 2, "connections": 4}
-        whole = measured(rig, target, counting, exchanges=40, wire=wire, **long)
-        yield f"a further event, {said}", between(one, whole, LONG)
+        long = calls(stream=True, length=LONG + 1, wire=wire, exchanges=40, gap_ms=2, connections=4)
+        yield f"a stream of one event, {said}", one
+        yield f"a further event, {said}", lambda one=one, long=long: between(one(), long(), LONG)  # type: ignore[misc]
 
 
 def main() -> None:
@@ -187,17 +191,13 @@ def main() -> None:
         rig = build(Path(folder), max(os.sched_getaffinity(0)))
         with rig.provided() as port, counted_proxy(Path(folder), port) as (target, counting):
             print("| calls of | Python functions | all |\n|---|---|---|")
-            for said, calls in table(rig, target, counting):
+            for said, count in lines(rig, target, counting):
                 if args.only not in said:
                     continue
+                calls = count()
                 print(f"| {said} | {calls.python:.1f} | {calls.all:.1f} |", flush=True)
-                files = Counter[str]()
-                for name, count in calls.where.items():
-                    files[name.partition(" ")[0]] += count
-                if args.where:
-                    print("   ", ", ".join(f"{name} {count:.1f}" for name, count in files.most_common(60)))
-                for name, count in sorted(calls.where.items(), key=lambda one: -one[1])[: args.where]:
-                    print(f"    {count:8.2f} {name}")
+                for name, times in sorted(calls.where.items(), key=lambda one: -one[1])[: args.where]:
+                    print(f"    {times:8.2f} {name}")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,8 @@ def test_everything_is_exact_after_a_fold() -> None:
     assert meter.bytes_seen == len(sse(*say("one", " two"), USAGE_EVENT, DONE))
     meter.fold()
     assert (meter.events, meter.at_boundary, meter.usage, meter.done) == (4, True, Usage(9, None, 3, None, 12), True)
-    assert (meter.response_id, meter.finish_reason, meter.failed, meter.flags) == ("chatcmpl-7", None, None, set())
+    tally = meter.tally
+    assert (tally.response_id, tally.finish_reason, tally.failed, meter.flags) == ("chatcmpl-7", None, None, set())
 
 
 def test_folds_by_itself() -> None:

@@ -151,16 +151,15 @@ class Errors:
         """Learn from an answer: its tokens, and the signed relative error of its estimate. Returns whether the
         regression should learn from it, too."""
         self._answers += 1
-        error = error if error >= 0 else -error
+        error = abs(error)
         teaches = (
             self._answers <= _LEARNED
             or self._answers % _ONE_IN == 0
             or (error > _SURPRISE and error > _UNUSUAL * self.mean)
         )
-        weight = 1.0 if tokens >= _FULL_WEIGHT_TOKENS else tokens / _FULL_WEIGHT_TOKENS
-        known = self.weight + weight
-        self.weight = known if known < _MEMORY else _MEMORY
-        self.mean += weight / self.weight * ((error if error < _ERROR_MAX else _ERROR_MAX) - self.mean)
+        weight = min(1.0, tokens / _FULL_WEIGHT_TOKENS)
+        self.weight = min(self.weight + weight, _MEMORY)
+        self.mean += weight / self.weight * (min(error, _ERROR_MAX) - self.mean)
         return teaches
 
     def row(self) -> list[float]:
