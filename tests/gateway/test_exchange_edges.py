@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections import Counter
 from collections.abc import Callable
 
 import psutil
@@ -84,18 +85,23 @@ async def test_no_deadline_writes_into_what_a_client_has_not_taken_yet(
     timeouts = {"connect_s": 5, "first_byte_s": 60, "idle_s": 0.4, "total_s": 0.6}
     running = tokenweir(write_stall_s=30, provider_settings={"timeouts": timeouts})
     key = running.key()
-    body, many = document(7_000), 4 * MANY
-    assert len(body) < 40_000, "it comes in one piece: one that the client keeps from being read may be cut"
+    body = document(30_000)
+    assert 100_000 < len(body) < 256 * 1024
     name = provider.script("plain", Script(steps=(Send(body),), headers=JSON, framing=framing))  # type: ignore[arg-type]
     wire = chat_request(ask(name, stream=False), key=key)
     async with await connect(running.url, receive_buffer_bytes=4096) as client:
-        await client.send(wire * many)
+        await client.send(wire * MANY)
         await asyncio.sleep(1.5)
-        assert len(provider.log(name)) < many, "the client took all of them: the test shows nothing"
-        for _ in range(many):
-            answer = await client.read(SOON_S)
-            assert (answer.status, answer.ended, answer.body) == (200, "complete", body)
-    assert {entry["outcome"] for entry in running.entries(many)} == {"served"}
+        assert len(provider.log(name)) < MANY, "the client took all of them: the test shows nothing"
+        taken = 0
+        while taken < MANY and (answer := await client.read(SOON_S)).ended == "complete":
+            assert (answer.status, answer.body) == (200, body)
+            taken += 1
+        # One that came in several pieces is not read on while the client takes nothing: it may be cut at total_s.
+        assert taken == MANY or (answer.ended == "cut" and body.startswith(answer.body))
+    outcomes = Counter(entry["outcome"] for entry in running.entries(len(provider.log(name))))
+    assert outcomes["served"] == taken > 0
+    assert outcomes.keys() <= {"served", "upstream_stalled"}
 
 
 async def test_a_plain_answer_is_read_on_when_its_client_leaves(tokenweir: Make, provider: ScriptedProvider) -> None:
