@@ -204,6 +204,19 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
 _INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
 
 
+# Service tiers at the list's own prices, in the words of OpenAI, Anthropic, Groq and Google.
+_STANDARD_TIERS = frozenset({"default", "standard", "on_demand"})
+_FREE = Rates(0, 0, 0)
+
+
+def unpriced_tier(price: Price | None, service_tier: str | None) -> list[str]:
+    """`tier:priority`, if that tier served and the list has no prices for it: its own are charged, and it is said."""
+    if price is None or service_tier is None or service_tier in _STANDARD_TIERS:
+        return []
+    priced = service_tier in price.service_tiers or price.tiers == (_FREE,)
+    return [] if priced else [f"tier:{service_tier}"]
+
+
 def unpriced(rates: Rates, usage: Usage) -> list[str]:
     """The used counts without a price. Searches always need their own. Images, audio and characters need a price for at
     least one of them (or a fee per request) if the usage has no tokens."""

@@ -192,7 +192,7 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     if opened.price is not None:
         details["price"] = price_text(opened.price, usage.prompt_tokens, tier)
         if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, tier), usage):
-            details["unpriced_units"] = missing
+            details["unpriced_units"] = [*missing, *details.get("unpriced_units", ())]
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, usage.prompt_tokens, tier)
     if opened.attempts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, or_, select
@@ -11,11 +12,14 @@ from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.ledger.schema.migrate import is_newest
 from proxy.ledger.schema.partitions import missing_partitions
-from proxy.ledger.schema.tables import api_keys, dead_letters
+from proxy.ledger.schema.tables import api_keys, dead_letters, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.runtime.machine.data_folder import ledger_url
 from proxy.storage.database import open_engine, reading
 from proxy.storage.postgres import require_suitable
+
+# The newest entries, in which what is not billed is looked for.
+RECENT = 1_000
 
 _MIGRATE = "run `tokenweir migrate`, or start a proxy or worker of this version"
 
@@ -46,6 +50,7 @@ def _findings(connection: Connection, case: Case) -> Iterator[Finding]:
         yield warning("ledger", f"no partitions for {months}", f"check that a worker is running, or {_MIGRATE}")
     yield _keys(connection, case.now)
     yield from _dead_letters(connection)
+    yield from _unbilled(connection)
 
 
 def _server(connection: Connection) -> Iterator[Finding]:
@@ -85,3 +90,19 @@ def _dead_letters(connection: Connection) -> Iterator[Finding]:
         days = max(0.0, time.time() - first) / 86_400
         message = f"{count} records could not be settled, the first {days:.1f} days ago"
         yield error("ledger", message, "run `tokenweir dead-letters list`, then retry or drop each")
+
+
+def _unbilled(connection: Connection) -> Iterator[Finding]:
+    """What the newest entries say was reported and not read, or has no price."""
+    entries = select(ledger_entries.c.provider, ledger_entries.c.details)
+    newest = entries.order_by(ledger_entries.c.settled_at.desc(), ledger_entries.c.entry_id.desc()).limit(RECENT)
+    unread, unpriced = Counter[str](), Counter[str]()
+    for provider, details in connection.execute(newest):
+        unread.update(f"{provider}: {path}" for path in details.get("unread", ()))
+        unpriced.update(f"{provider}: {unit}" for unit in details.get("unpriced_units", ()))
+    among = f"of the newest {RECENT:,} entries"
+    for what, count in sorted(unread.items()):
+        advice = "if it costs nothing, list it in the provider's `not_billed`; else see `tokenweir adjust`"
+        yield warning("usage", f"{what} is not read, in {count} {among}", advice)
+    for what, count in sorted(unpriced.items()):
+        yield warning("usage", f"{what} has no price, in {count} {among}", "set it, then `tokenweir rerate` the model")

@@ -8,7 +8,7 @@ be read at all is counted so, too. Of a text that was cut off, the whole members
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from msgspec import structs
 from proxy.metering.counts import plain, timings
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
+from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
 from proxy.metering.usage import Evidence, Usage, service_tier_of
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
@@ -70,6 +71,8 @@ class Metered(msgspec.Struct, frozen=True):
     usage_final: bool = False
     """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
     event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
+    unread: Unread = NOTHING_UNREAD
+    """what was reported and is not read"""
 
 
 class BodyMeter(Protocol):
@@ -99,8 +102,10 @@ class BodyMeter(Protocol):
     def close(self) -> Metered: ...
 
 
-def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str], cut: bool = False) -> Metered:
-    """`cut`: the last event, or the answer, is not whole."""
+def _metered(
+    tally: Tally, *, complete: bool, events: int, flags: set[str], reports: Sequence[bytes], cut: bool = False
+) -> Metered:
+    """`reports`: the texts with usage. `cut`: the last event, or the answer, is not whole."""
     tally.settle()
     raw = tally.usage_raw
     kept = None if raw is None else plain(raw)
@@ -121,6 +126,7 @@ def _metered(tally: Tally, *, complete: bool, events: int, flags: set[str], cut:
         completion_so_far=tally.completion_so_far,
         counter=tally.counted(),
         usage_final=tally.usage_final and not cut,
+        unread=unread(reports, tally.known, tally.unread_items),
     )
 
 
@@ -256,7 +262,8 @@ class JsonMeter:
         complete = read and not self._cut and self._tally.done and self._tally.failed is None
         if complete:
             unread.settle(self._tally)
-        return _metered(self._tally, complete=complete, events=0, flags=flags, cut=self._cut)
+        reports = [body] if read and not long and not self._cut else []
+        return _metered(self._tally, complete=complete, events=0, flags=flags, reports=reports, cut=self._cut)
 
     def _read_answer(self, body: bytes) -> bool:
         if self._tally.read_answer(body):
@@ -321,8 +328,8 @@ class StreamMeter:
     """
 
     __slots__ = (
-        "_cut", "_folded", "_framer", "_json", "_matcher", "_metered", "_new_tally", "_pieces", "_undecided", "_unread",
-        "_waiting", "events", "evidence", "tally",
+        "_cut", "_first_report", "_folded", "_framer", "_json", "_last_report", "_matcher", "_metered", "_new_tally",
+        "_pieces", "_raw", "_undecided", "_unread", "_waiting", "events", "evidence", "tally",
     )  # fmt: skip
 
     def __init__(self, tally: Callable[[bool | None], Tally], framer: Framer, cumulative: bool | None = None) -> None:
@@ -342,6 +349,9 @@ class StreamMeter:
         """whole events with data, including the last one"""
         self._unread = _Unread()
         self._cut = False  # the stream ended within an event
+        self._raw: dict[str, Any] | None = None  # the usage object of the last report
+        self._first_report: bytes | None = None  # events with usage
+        self._last_report: bytes | None = None
 
     def feed(self, payload: bytes) -> None:
         """Buffer more bytes, and read them every FOLD_PIECES pieces or FOLD_BYTES bytes."""
@@ -442,7 +452,16 @@ class StreamMeter:
         read = self.tally.read(event, name)
         if read is None:
             self._read_odd(event, name)
+        elif self.tally.usage_raw is not self._raw:
+            self._keep_report(event)
         return read
+
+    def _keep_report(self, event: bytes) -> None:
+        self._raw = self.tally.usage_raw
+        if self._first_report is None:
+            self._first_report = event
+        else:
+            self._last_report = event
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
         if event.strip() == _DONE:  # OpenAI's last event, which gateways append in every dialect
@@ -467,6 +486,8 @@ class StreamMeter:
 
     def _read_end(self, event: bytes, name: bytes) -> bool:
         if self.tally.read(event, name) is not None:
+            if self.tally.usage_raw is not self._raw and type(event) is not LongText:
+                self._keep_report(event)
             return True
         self._cut = True
         if len(event) < _HALF_EVENT_BYTES_MIN and type(event) is not LongText:
@@ -483,4 +504,5 @@ class StreamMeter:
         complete = self.done or self.tally.finish_reason is not None
         if complete:
             self._unread.settle(self.tally)
-        return _metered(self.tally, complete=complete, events=self.events, flags=flags, cut=self._cut)
+        reports = [event for event in (self._first_report, self._last_report) if event is not None]
+        return _metered(self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut)

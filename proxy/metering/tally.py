@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from proxy.metering.counts import later, violations
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
+from proxy.metering.unread import PATHS_MAX, Members
 from proxy.metering.usage import NO_USAGE, Evidence, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
@@ -26,6 +27,10 @@ _ID_CHARS_MAX = 256
 class Tally(Protocol):
     """The counts of one answer. `evidence` is exact after `flush`, final after `settle`."""
 
+    known: ClassVar[Members]
+    """of the events and answers that have a usage"""
+    unread_items: dict[str, int]
+    """numbers of items of the output that may be billed and are not read, by path: `output.shell_call`"""
     evidence: Evidence
     """updated in place"""
     usage: Usage | None
@@ -83,9 +88,12 @@ class Tally(Protocol):
 class Counting:
     """The part of a tally that all dialects share: fields, counters, buffered texts."""
 
+    known: ClassVar[Members] = {}
+    """none: every number is reported as unread"""
+
     __slots__ = (
         "_called", "_calls", "_feed", "_reasonings", "_said_before", "_texts", "completion_so_far", "done", "evidence",
-        "failed", "finish_reason", "flags", "response_id", "service_tier", "usage", "usage_raw",
+        "failed", "finish_reason", "flags", "response_id", "service_tier", "unread_items", "usage", "usage_raw",
     )  # fmt: skip
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -99,6 +107,7 @@ class Counting:
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False
+        self.unread_items: dict[str, int] = {}
         self._said_before: int | None = None  # events with output before the last usage; None: it is running
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
@@ -200,6 +209,11 @@ class Counting:
         if call not in self._calls and len(self._calls) < 2 * TOOL_CALLS_MAX:
             self._calls.add(call)
             self.evidence.tool_calls += 1
+
+    def _keep_unread(self, path: str) -> None:
+        """Count an item of the output that may be billed and is not read."""
+        if path in self.unread_items or len(self.unread_items) < PATHS_MAX:
+            self.unread_items[path] = self.unread_items.get(path, 0) + 1
 
     def _count(self, chars: Chars, *, reasoning: bool) -> None:
         self.evidence.count(chars, reasoning=reasoning)

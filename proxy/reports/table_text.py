@@ -52,5 +52,6 @@ def why(entry: LedgerEntry) -> str:
     parts = [source, f"billed: {details.get('billed', '?')}"]
     parts += [str(details[name]) for name in ("policy", "failed") if name in details]
     parts += [f"no price for {', '.join(details['unpriced_units'])}"] if "unpriced_units" in details else []
+    parts += [f"not read: {', '.join(details['unread'])}"] if "unread" in details else []
     parts += [f"upstream status {details['upstream_status']}"] if "upstream_status" in details else []
     return "; ".join(parts)

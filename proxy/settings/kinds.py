@@ -165,6 +165,18 @@ def text(pattern: re.Pattern[str], description: str) -> FieldType:
     return FieldType(description, read)
 
 
+def texts(pattern: re.Pattern[str], description: str) -> FieldType:
+    """A list of texts that match `pattern`."""
+    one = text(pattern, description)
+
+    def read(raw: object, at: FieldPath) -> frozenset[str]:
+        if not isinstance(raw, list):
+            raise at.wrong(f"must be a list; each element must be {description}")
+        return frozenset(one.read(below, at.numbered(number)) for number, below in enumerate(raw))
+
+    return FieldType(f"list; each is {description}", read)
+
+
 def host() -> FieldType:
     """An address to listen on."""
     return text(_HOST, "a host name or address")

@@ -6,6 +6,7 @@ declarations. All values are frozen and checked. Adapters take the values they n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +33,7 @@ from proxy.settings.kinds import (
     section,
     sections,
     size,
+    texts,
     whole,
 )
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
@@ -51,6 +53,8 @@ LEDGER_SCHEMES = ("postgresql",)
 QUEUE_SCHEMES = (
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
 )  # fmt: skip
+# A path in a usage object, with a word after it if it is one of a word.
+_USAGE_PATH = re.compile(r"[A-Za-z][A-Za-z0-9_.=-]{0,199}", re.ASCII)
 # One Redis thread carries 50,000 records a second; more streams do not help.
 SHARDS_MAX = 64
 
@@ -203,6 +207,14 @@ class ProviderSettings:
     bill: Mapping[str, str] = field(
         default_factory=dict,
         metadata=about(policy(), "exceptions to the table of what is billed when, below", default="{}"),
+    )
+    not_billed: frozenset[str] = field(
+        default=frozenset(),
+        metadata=about(
+            texts(_USAGE_PATH, "a path as in an entry's detail `unread`: `usage.queue_time`"),
+            "numbers and words of its usage that cost nothing, so that entries do not report them as unread",
+            default="[]",
+        ),
     )
 
 

@@ -18,6 +18,21 @@ from proxy.telemetry.project_metrics import OTHER, ProjectMetrics
 
 WRITE_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _MODEL = ("provider", "model")
+# Providers choose the names of what they report.
+NAMES_MAX = 100
+
+
+class FirstLabels:
+    """The first `most` values as labels; all others are "other"."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        if len(self._values) < self._most:
+            self._values.add(value)
+        return value if value in self._values else OTHER
 
 
 class LedgerMetrics:
@@ -27,7 +42,8 @@ class LedgerMetrics:
         """`label`: model name → label value. `keys_max`, `projects_max`: how many have their own series."""
         self._label = label
         self._keys_max = keys_max
-        self._keys: set[str] = set()
+        self._key_label = FirstLabels(keys_max)
+        self._name_label = FirstLabels(NAMES_MAX)
         self._make_money(r)
         self._make_settling(r)
         self._make_queue(r)
@@ -61,6 +77,17 @@ class LedgerMetrics:
             _MODEL,
             registry=r,
         )
+        self.unpriced_units = Counter(
+            "tokenweir_unpriced_units",
+            "Settled exchanges that used something without a price of its own, by its name: searches, tier:priority.",
+            ("provider", "unit"), registry=r,
+        )  # fmt: skip
+        self.unread_usage = Counter(
+            "tokenweir_unread_usage",
+            "Settled exchanges whose provider reported a number or a word that this version does not read, by its "
+            f'path ("other" beyond {NAMES_MAX} names).',
+            ("provider", "path"), registry=r,
+        )  # fmt: skip
 
     def _make_keys(self, r: CollectorRegistry) -> None:
         """Usage and money by key, if enabled."""
@@ -173,15 +200,17 @@ class LedgerMetrics:
             money[self.unpriced, *where] += 1
         elif entry.charge_usd > 0:
             money[self.charge, *where] += entry.charge_usd
+        for unit in entry.details.get("unpriced_units", ()):
+            self.unpriced_units.labels(entry.provider, self._name_label(unit)).inc()
+        for path in entry.details.get("unread", ()):
+            self.unread_usage.labels(entry.provider, self._name_label(path)).inc()
         if self._keys_max:
             self._add_key(entry, counts)
         if self.projects is not None:
             self.projects.add(entry.key_id, counts, max(0, entry.charge_usd or 0))
 
     def _add_key(self, entry: LedgerEntry, counts: Mapping[str, int]) -> None:
-        if len(self._keys) < self._keys_max:
-            self._keys.add(entry.key_id)
-        key = entry.key_id if entry.key_id in self._keys else OTHER
+        key = self._key_label(entry.key_id)
         for kind, count in counts.items():
             self.key_tokens.labels(key, kind).inc(count)
         self.key_charge.labels(key).inc(max(0, entry.charge_usd or 0) / NUSD_PER_USD)

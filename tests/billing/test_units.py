@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from proxy.billing.money import nusd_rounded_half_up, usd_text
-from proxy.billing.prices import OPTIONAL, _tiers, addends, charge, configured, pinned, price_text, rates_for, unpriced
+from proxy.billing.prices import (
+    OPTIONAL,
+    _tiers,
+    addends,
+    charge,
+    configured,
+    pinned,
+    price_text,
+    rates_for,
+    unpriced,
+    unpriced_tier,
+)
 from proxy.billing.quote import quote
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
@@ -175,6 +186,19 @@ def test_other_numbers_have_another_version(rates: Rates, name: str, rate: int, 
         configured(rates, service_tiers={"x": (rates,)}).version,
     }
     assert len(versions) == 3
+
+
+@pytest.mark.parametrize(
+    ("tier", "missing"),
+    [
+        (None, []), ("default", []), ("standard", []), ("on_demand", []), ("flex", []),
+        ("priority", ["tier:priority"]), ("batch", ["tier:batch"]), ("turbo", ["tier:turbo"]),
+    ],
+)  # fmt: skip
+def test_a_service_tier_without_prices_is_said(tier: str | None, missing: list[str]) -> None:
+    price = configured(PLAIN, service_tiers={"flex": (PLAIN,)})
+    assert unpriced_tier(price, tier) == missing
+    assert unpriced_tier(Price("free", (Rates(0, 0, 0),)), tier) == unpriced_tier(None, tier) == []
 
 
 @pytest.mark.parametrize(

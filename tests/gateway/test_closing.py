@@ -28,7 +28,7 @@ HALF = {"prompt_tokens": 9}
 )
 def test_an_estimate_keeps_its_evidence(raw: dict[str, Any] | None, source: UsageSource, told: dict[str, Any]) -> None:
     metered = Metered(Usage(**raw) if raw else None, raw, Evidence(**SEEN), None, None, False, None, 3, (), {})
-    assert _details(metered, Reading(Usage(), source)) == told
+    assert _details(metered, Reading(Usage(), source), frozenset()) == told
 
 
 class Later:

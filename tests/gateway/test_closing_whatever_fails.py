@@ -67,7 +67,8 @@ def exchange(everything: Everything, estimator: Estimator) -> OpenExchange:
     facts = SimpleNamespace(prompt=None, asked=None)
     slot: Any = None
     return OpenExchange(
-        opened, slot, ports, facts=facts, started_at=0.0, reservation=everything, durable=None  # type: ignore[arg-type]
+        opened, slot, ports, facts=facts, started_at=0.0, reservation=everything,  # type: ignore[arg-type]
+        durable=None, not_billed=frozenset(),
     )  # fmt: skip
 
 

@@ -146,6 +146,12 @@ def test_it_is_done_when_every_candidate_is() -> None:
             Usage(9, None, 5, None, 14, audio_prompt_tokens=7, audio_completion_tokens=4),
             (),
         ),
+        (
+            counts(9, 5)
+            | {"promptTokensDetails": [{"modality": 1, "tokenCount": 2}, {"modality": 4, "tokenCount": 7}]},
+            Usage(9, None, 5, None, 14, audio_prompt_tokens=7),
+            (),
+        ),
         (counts(9, 5), Usage(9, None, 5, None, 14), ()),
         (counts(9, None, 7), Usage(9, None, 7, 7, 16), ()),
         (counts(9), Usage(9, None, None, None, 9), ()),
@@ -165,6 +171,34 @@ def test_the_rule_of_usage(used: Any, usage: Usage | None, flags: tuple[str, ...
     event = text("x", used=used, finish="STOP")
     for result in (metered(sse(event)), metered(array(event)), answered(event)):
         assert (result.usage, result.flags) == (usage, flags)
+
+
+@pytest.mark.parametrize(
+    ("told", "tier"),
+    [
+        ({"serviceTier": "priority"}, "priority"),
+        ({"serviceTier": "standard", "trafficType": "ON_DEMAND_FLEX"}, "standard"),
+        ({"trafficType": "ON_DEMAND"}, "standard"),
+        ({"trafficType": "ON_DEMAND_PRIORITY"}, "priority"),
+        ({"trafficType": "ON_DEMAND_FLEX"}, "flex"),
+        ({"trafficType": "PROVISIONED_THROUGHPUT"}, "provisioned_throughput"),
+        ({"trafficType": 1}, None),
+        ({}, None),
+    ],
+)
+def test_the_service_tier_is_the_one_that_served(told: dict[str, Any], tier: str | None) -> None:
+    event = text("x", used=counts(9, 5) | told, finish="STOP")
+    for result in (metered(sse(event)), answered(event)):
+        assert (result.service_tier, result.unread.paths) == (tier, ())
+
+
+def test_images_of_an_answer_are_not_passed_over() -> None:
+    parts = {
+        "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1120}, {"modality": "TEXT", "tokenCount": 5}]
+    }
+    event = text("x", used=counts(9, 1125) | parts, finish="STOP")
+    for result in (metered(sse(event)), answered(event)):
+        assert result.unread.paths == ("usageMetadata.candidatesTokensDetails.IMAGE.tokenCount",)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,42 @@ def test_searches_are_counted_once_each_and_looking_at_pages_is_none() -> None:
     assert answered(response(output=items, usage=USAGE | grok)).usage == structs.replace(COUNTED, searches=2)
 
 
+@pytest.mark.parametrize(
+    ("tools", "searches"),
+    [
+        ({"web_search": {"num_requests": 7}}, 7),  # several requests of one item
+        ({"web_search": {"num_requests": 0}}, 0),
+        ({"web_search": {}}, 1),
+        ({"web_search": {"num_requests": "7"}}, 1),
+        ({}, 1),
+        (None, 1),
+    ],
+)
+def test_the_number_of_searches_that_is_charged_for_is_the_one_that_is_told(
+    tools: dict[str, Any] | None, searches: int
+) -> None:
+    item = {"type": "web_search_call", "id": "ws", "action": {"type": "search"}}
+    told = {"output": [item], "tool_usage": tools}
+    for result in (metered(BEGUN, last(**told)), answered(response(**told))):
+        assert result.usage == structs.replace(COUNTED, searches=searches)
+        assert result.unread.paths == ()
+
+
+def test_what_tools_cost_beside_the_tokens_is_said() -> None:
+    image = {"image_gen": {"input_tokens": 31, "output_tokens": 6993, "total_tokens": 7024}}
+    items = [
+        {"type": kind, "id": kind} for kind in ("file_search_call", "shell_call", "shell_call", "message", "mcp_call")
+    ]
+    told = {"output": items, "tool_usage": image}
+    paths = {"output.file_search_call": 1, "output.shell_call": 2} | {
+        f"tool_usage.image_gen.{name}": count for name, count in image["image_gen"].items()
+    }
+    done = [event("response.output_item.done", output_index=at, item=item) for at, item in enumerate(items)]
+    for result in (metered(BEGUN, last(**told)), metered(BEGUN, *done, last(**told)), answered(response(**told))):
+        assert result.unread.paths == tuple(sorted(paths))
+        assert result.unread.values == paths
+
+
 def test_what_else_costs_is_counted() -> None:
     details = {"input_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2}}
     usage = metered(BEGUN, last(usage=USAGE | details)).usage

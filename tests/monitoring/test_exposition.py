@@ -31,7 +31,13 @@ def exposition() -> str:
     metrics.budgets.outstanding(lambda: 1_500_000_000)
     metrics.providers.watch("openai", ["closed", "open"], lambda: "closed")
     records = [
-        record(Outcome.SERVED, UsageSource.REPORTED, provider_timings={"prefill_time": 40, "decode_time_mean": 10}),
+        record(
+            Outcome.SERVED,
+            UsageSource.REPORTED,
+            provider_timings={"prefill_time": 40, "decode_time_mean": 10},
+            unread=["usage.speed=fast"],
+            unpriced_units=["tier:priority"],
+        ),
         record(Outcome.CLIENT_LEFT, UsageSource.ESTIMATED, policy="drain", read_on_ms=700.0),
     ]
     for one, error in zip(records, (-0.07, None), strict=True):

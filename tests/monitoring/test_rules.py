@@ -116,6 +116,15 @@ RINGS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
         {'tokenweir_unpriced_total{provider="p",model="m"}': "_x70 1x50"}, OF_M,
         "Exchanges of p/m were served and billed nothing: no price is known.",
     ),
+    "TokenweirUnpricedUnits": (
+        {'tokenweir_unpriced_units_total{provider="p",unit="tier:priority"}': "_x70 1x50"},
+        OF_P | {"unit": "tier:priority"},
+        "Exchanges of p used tier:priority, which has no price of its own.",
+    ),
+    "TokenweirUnreadUsage": (
+        {'tokenweir_unread_usage_total{provider="p",path="usage.ticks"}': "_x70 1x50"}, OF_P | {"path": "usage.ticks"},
+        "p reports usage.ticks, which this version does not read: it may cost something that is not billed.",
+    ),
     "TokenweirSlow": (
         {OVERHEAD % "0.05": "0+0x120", OVERHEAD % "0.1": "0+60x120", OVERHEAD % "+Inf": "0+60x120"}, AT_A,
         "One request in a hundred waits 99.5ms in a:1 before it goes up.",

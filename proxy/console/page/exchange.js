@@ -33,11 +33,13 @@ function counted({ usage }) {
   return words.join(" ");
 }
 
-function priced({ charge, adjustments, charge_usd }) {
+function priced({ charge, adjustments, charge_usd, details }) {
   if (charge.usd === null) return "No charge: the model had no price.";
   const words = [BILLED[charge.billed] ?? ""];
   if (charge.price?.version) words.push(`Charge at price version ${charge.price.version} (in effect at the start): ${exact(nusd(charge.usd))}.`);
   else words.push(`Charge: ${exact(nusd(charge.usd))}.`);
+  if (details.unpriced_units) words.push(`No price for: ${details.unpriced_units.map(plain).join(", ")}.`);
+  if (details.unread) words.push(`Reported by the provider, and not read: ${details.unread.join(", ")}.`);
   if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${charge_usd === null ? "unknown" : exact(nusd(charge_usd))}.`);
   return words.join(" ").trim();
 }

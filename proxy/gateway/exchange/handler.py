@@ -219,6 +219,7 @@ class ProxyHandler:
         return OpenExchange(
             opened, slot, self._ports,
             facts=facts, started_at=received_at, reservation=reservation, durable=durable,
+            not_billed=route.provider.settings.not_billed,
         )  # fmt: skip
 
     async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
+from proxy.billing.prices import unpriced_tier
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
 from proxy.gateway.exchange.lifecycle import End
@@ -74,8 +75,9 @@ class OpenExchange:
         started_at: float,
         reservation: Reservation,
         durable: asyncio.Future[None] | None,
+        not_billed: frozenset[str],
     ) -> None:
-        """`durable`: done when `opened` is durable."""
+        """`durable`: done when `opened` is durable. `not_billed`: as in the provider's settings."""
         self.opened = opened
         self.durable = durable
         self.reservation = reservation
@@ -92,6 +94,7 @@ class OpenExchange:
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
         self._ports = ports
         self._facts = facts
+        self._not_billed = not_billed
         self._started_at = started_at  # by time.monotonic
         self.model_key = model_key(opened.provider, opened.upstream_model)
         """the estimator's key of the current provider and model"""
@@ -106,6 +109,7 @@ class OpenExchange:
         except OutboxFullError:
             return False
         self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
+        self._not_billed = route.provider.settings.not_billed
         self._ports.meters.attempted(attempt)
         return True
 
@@ -182,8 +186,20 @@ class OpenExchange:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=_details(metered, read) | details | {"situation": facts.value},
+            details=_details(metered, read, self._not_billed)
+            | self._unpriced(read)
+            | details
+            | {"situation": facts.value},
         )
+
+    def _unpriced(self, read: Reading) -> dict[str, list[str]]:
+        """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
+        that it gave then."""
+        tiers = {
+            "unpriced_units": unpriced_tier(self.opened.price, read.service_tier),
+            "cost_unpriced_units": unpriced_tier(self.opened.cost, read.service_tier),
+        }
+        return {name: missing for name, missing in tiers.items() if missing}
 
     def _finish(self, record: UsageRecord, _metered: Metered | None) -> None:
         self._ports.outbox.finish(record, self.slot)
@@ -255,7 +271,7 @@ def _ms(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
 
 
-def _details(metered: Metered | None, read: Reading) -> dict[str, Any]:
+def _details(metered: Metered | None, read: Reading, not_billed: frozenset[str]) -> dict[str, Any]:
     """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
     if metered is None:
         return {}
@@ -268,6 +284,10 @@ def _details(metered: Metered | None, read: Reading) -> dict[str, Any]:
         details["provider_timings"] = metered.timings
     if metered.usage_raw is not None:
         details["usage"] = metered.usage_raw
+    if unread := [path for path in metered.unread.paths if path not in not_billed]:
+        details["unread"] = unread
+    if metered.unread.values:
+        details["beside_usage"] = metered.unread.values
     if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = _seen(metered.evidence)
     if metered.counter is not None and read.estimator == TOKENIZED:

@@ -15,14 +15,18 @@ from msgspec import structs
 from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
-from proxy.metering.dialects.anthropic.usage import oddities, usage_of
+from proxy.metering.dialects.anthropic.usage import KNOWN, oddities, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.unread import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import document_of
 
+# Ends of the types of blocks that cost nothing beside their tokens. Code is run free of charge for the first hours of a
+# month, as an account sees it; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
+_FREE_BLOCKS = ("text", "thinking", "tool_use", "tool_result", "container_upload", "compaction")
 # Events whose usage is that of the whole answer.
 _WITH_USAGE = ("message_delta", "message_stop")
 
@@ -31,6 +35,8 @@ class MessagesTally(Counting):
     """The counts of one answer."""
 
     __slots__ = ("_merged",)
+
+    known = KNOWN
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
@@ -81,6 +87,8 @@ class MessagesTally(Counting):
 
     def _read_block(self, index: int, block: Block) -> None:
         """The start of a block, or in an answer the whole block. A tool result has neither name nor text."""
+        if block.type is not None and not block.type.endswith(_FREE_BLOCKS):
+            self._keep_unread(f"content.{word(block.type)}")
         if block.name:
             self._begin_call((index, block.id or block.name))
             self.evidence.tool_events += 1
@@ -117,6 +125,8 @@ class CountTally(Counting):
     """An answer of count_tokens: its number is the result, not usage; nothing is used."""
 
     __slots__ = ()
+
+    known = members("input_tokens")
 
     def read(self, event: bytes, name: bytes) -> None:
         """There are no streams."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.cohere.usage import usage_of
+from proxy.metering.dialects.cohere.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.request import prompt_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
@@ -82,6 +82,8 @@ class CohereTally(Counting):
     """The counts of one answer."""
 
     __slots__ = ()
+
+    known = KNOWN
 
     def read(self, event: bytes, name: bytes) -> ChatEvent | None:
         """Read one event of a stream."""

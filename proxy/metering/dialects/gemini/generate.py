@@ -20,7 +20,7 @@ from msgspec import structs
 
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
-from proxy.metering.dialects.gemini.usage import running, usage_of
+from proxy.metering.dialects.gemini.usage import KNOWN, running, tier_of, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.tally import Counting, identifier, says_error, word
@@ -42,6 +42,8 @@ class GeminiTally(Counting):
     """The counts of one answer."""
 
     __slots__ = ("_final", "_last_call", "_once", "_queries", "_ran_code", "_reason", "_unfinished")
+
+    known = KNOWN
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
@@ -156,6 +158,7 @@ class GeminiTally(Counting):
     def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
         if not raw:
             return
+        self.service_tier = tier_of(raw) or self.service_tier
         usage = usage_of(raw)
         if usage is None or usage == NO_USAGE:
             self._report(raw, usage)

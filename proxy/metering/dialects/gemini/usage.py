@@ -12,15 +12,30 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.counts import count, usage_reader
+from proxy.metering.unread import each, members, read_by
 from proxy.metering.usage import Usage
 
-_reported = usage_reader(
-    prompt_tokens="promptTokenCount",
-    cached_tokens="cachedContentTokenCount",
-    completion_tokens="candidatesTokenCount",
-    reasoning_tokens="thoughtsTokenCount",
-    total_tokens="totalTokenCount",
-)
+_SOURCES = {
+    "prompt_tokens": "promptTokenCount",
+    "cached_tokens": "cachedContentTokenCount",
+    "completion_tokens": "candidatesTokenCount",
+    "reasoning_tokens": "thoughtsTokenCount",
+    "total_tokens": "totalTokenCount",
+}
+_reported = usage_reader(**_SOURCES)
+# Parts by modality, as a name or by its number. Other than text, only audio has a price of its own as input; images as
+# output have one, which is not read yet.
+_TEXT, _SEEN, _AUDIO = "TEXT 1", "IMAGE 2 VIDEO 3 DOCUMENT 5", "AUDIO 4"
+_PARTS = " ".join((
+    each("promptTokensDetails", f"{_TEXT} {_SEEN} {_AUDIO}"),
+    each("promptTokenDetails", f"{_TEXT} {_SEEN} {_AUDIO}"),
+    each("cacheTokensDetails", f"{_TEXT} {_SEEN}"),
+    each("candidatesTokensDetails", f"{_TEXT} {_AUDIO}"),
+    "toolUsePromptTokenCount toolUsePromptTokensDetails",
+))  # fmt: skip
+
+KNOWN = members("candidates error", each("usageMetadata", f"{read_by(_SOURCES)} {_PARTS} serviceTier trafficType"))
+"""the members of an event or an answer that are read, or cost nothing"""
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:
@@ -43,7 +58,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
 def _audio(modalities: object) -> int | None:
     """The audio tokens of a list by modality. Raises ValueError."""
     for one in modalities if isinstance(modalities, list) else ():
-        if isinstance(one, dict) and one.get("modality") == "AUDIO":
+        if isinstance(one, dict) and one.get("modality") in ("AUDIO", 4):
             return count(one.get("tokenCount"))
     return None
 
@@ -52,6 +67,18 @@ def running(usage: Usage) -> Usage:
     """Running counts without those of the completion, which are not final."""
     audio = usage.audio_prompt_tokens
     return Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens, audio_prompt_tokens=audio)
+
+
+# Vertex AI's traffic types → the words of the Gemini API. https://cloud.google.com/vertex-ai/generative-ai/docs
+_TRAFFIC = {"on_demand": "standard", "on_demand_priority": "priority", "on_demand_flex": "flex"}
+
+
+def tier_of(raw: dict[str, Any]) -> str | None:
+    """The service tier that served: `serviceTier`, or Vertex AI's `trafficType`."""
+    tier, traffic = raw.get("serviceTier"), raw.get("trafficType")
+    if isinstance(tier, str) or not isinstance(traffic, str):
+        return tier if isinstance(tier, str) else None
+    return _TRAFFIC.get(traffic.lower(), traffic)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

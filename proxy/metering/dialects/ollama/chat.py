@@ -19,6 +19,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.tally import Counting, says_error, word
+from proxy.metering.unread import members
 from proxy.metering.wire.framing import NDJSON
 from proxy.metering.wire.json_reader import compact, reader
 
@@ -74,6 +75,8 @@ class OllamaTally(Counting):
     """The counts of one answer."""
 
     __slots__ = ()
+
+    known = members("message context", *_USAGE_FIELDS)
 
     def read(self, event: bytes, name: bytes) -> Line | None:
         """Read one line of a stream."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.dialects.openai.strip import UsageStripper
-from proxy.metering.dialects.openai.usage import usage_of
+from proxy.metering.dialects.openai.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, says_error, word
@@ -33,6 +33,8 @@ class ChatTally(Counting):
     """
 
     __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
+
+    known = KNOWN
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)

@@ -11,6 +11,7 @@ from msgspec import structs
 from proxy.metering.counts import usage_reader
 from proxy.metering.meter import BodyMeter, JsonMeter
 from proxy.metering.tally import Counting, Tally, identifier, says_error
+from proxy.metering.unread import each, members, read_by
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.skim import Skim
@@ -25,20 +26,31 @@ class _Answer(msgspec.Struct, gc=False):
 
 _read = reader(_Answer)
 
-_reported = usage_reader(
+_SOURCES = {
     # Voyage and Jina report only a total, which is the prompt
-    prompt_tokens="prompt_tokens | total_tokens",
-    completion_tokens="completion_tokens",
-    total_tokens="total_tokens",
+    "prompt_tokens": "prompt_tokens | total_tokens",
+    "completion_tokens": "completion_tokens",
+    "total_tokens": "total_tokens",
     # of Cohere; OpenRouter
-    searches="billed_units.search_units | search_units",
-)
+    "searches": "billed_units.search_units | search_units",
+}
+_reported = usage_reader(**_SOURCES)
+
+
+# The request itself has a price where it is billed; costs as OpenRouter states them.
+_NOT_BILLED = "prompt_tokens_details.cached_tokens request_count cost cost_details"
 
 
 class PlainTally(Counting):
     """The usage of one answer."""
 
     __slots__ = ()
+
+    known = members(
+        "data results embeddings embedding created error raw_status_code",
+        each("usage", f"{read_by(_SOURCES)} {_NOT_BILLED}"),
+        each("meta", f"{read_by(_SOURCES)} api_version"),
+    )
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """These dialects have no streams: an event is read like an answer."""

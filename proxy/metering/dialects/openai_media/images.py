@@ -18,6 +18,7 @@ from proxy.metering.dialects.openai.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
 from proxy.metering.tally import Counting, says_error
+from proxy.metering.unread import each, members, read_by
 from proxy.metering.usage import UNITS_MAX, Usage
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader
@@ -27,6 +28,13 @@ N_MAX = 128
 # Tokens of one square image of OpenAI's first such model: a guess for all others.
 _TOKENS = {"low": 272, "medium": 1056, "high": 4160}
 _COMPLETED = (".completed",)
+
+
+_SOURCES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens", "total_tokens": "total_tokens"}
+tokens_of = usage_reader(**_SOURCES)
+"""reads the usage of images and speech"""
+# Parts of the output, all of it images; the cost as xAI states it.
+_NOT_BILLED = "output_tokens_details input_tokens_details.text_tokens cost_in_usd_ticks"
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -43,6 +51,11 @@ class ImagesTally(Counting):
     """The counts of one answer or stream."""
 
     __slots__ = ("_images",)
+
+    known = members(
+        "data created created_at partial_image_index output_compression",
+        each("usage", f"{read_by(_SOURCES)} {_NOT_BILLED}"),
+    )
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
@@ -82,10 +95,6 @@ class ImagesTally(Counting):
         elif self._images is not None:
             self.usage = Usage(images=min(self._images, UNITS_MAX))
         self.usage_raw = raw or self.usage_raw
-
-
-tokens_of = usage_reader(prompt_tokens="input_tokens", completion_tokens="output_tokens", total_tokens="total_tokens")
-"""reads the usage of images and speech"""
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

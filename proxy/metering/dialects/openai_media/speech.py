@@ -19,6 +19,7 @@ from proxy.metering.meter import OpaqueMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.tally import Counting, says_error
+from proxy.metering.unread import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
@@ -40,6 +41,8 @@ class SpeechTally(Counting):
     """The counts of one stream."""
 
     __slots__ = ()
+
+    known = members("usage.input_tokens usage.output_tokens usage.total_tokens")
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""

@@ -20,6 +20,7 @@ from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
 from proxy.metering.tally import Counting, says_error
+from proxy.metering.unread import each, members, read_by
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
@@ -41,10 +42,24 @@ class _Event(msgspec.Struct, gc=False):
 _read = reader(_Event)
 
 
+_SOURCES = {
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+    "total_tokens": "total_tokens",
+    "audio_prompt_tokens": "input_token_details.audio_tokens",
+}
+_tokens = usage_reader(**_SOURCES)
+
+
 class TranscriptionTally(Counting):
     """The counts of one answer."""
 
     __slots__ = ()
+
+    known = members(
+        "segments words logprobs duration",
+        each("usage", f"{read_by(_SOURCES)} type seconds input_token_details.text_tokens"),
+    )
 
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""
@@ -85,14 +100,6 @@ class TranscriptionTally(Counting):
         if usage == NO_USAGE:
             self.flags.add("audio_unknown")
         self._report(parsed.usage, usage)
-
-
-_tokens = usage_reader(
-    prompt_tokens="input_tokens",
-    completion_tokens="output_tokens",
-    total_tokens="total_tokens",
-    audio_prompt_tokens="input_token_details.audio_tokens",
-)
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:

@@ -16,6 +16,7 @@ from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.unread import each, members, read_by
 from proxy.metering.usage import NO_USAGE
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -24,14 +25,47 @@ _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.de
 _RUNNING = ("queued", "in_progress")
 
 
+# All as reported. OpenAI's searches are output items; xAI reports their number.
+_SOURCES = {
+    "prompt_tokens": "input_tokens",
+    "cached_tokens": "input_tokens_details.cached_tokens",
+    "completion_tokens": "output_tokens",
+    "reasoning_tokens": "output_tokens_details.reasoning_tokens",
+    "total_tokens": "total_tokens",
+    "cache_write_tokens": "input_tokens_details.cache_write_tokens",
+    "searches": "server_side_tool_usage_details.web_search_calls",
+}
+usage_of = usage_reader(**_SOURCES)
+# Read from `tool_usage`: the number that OpenAI charges for.
+tools_of = usage_reader(searches="web_search.num_requests")
+# Items that cost nothing beside their tokens, or are read. https://developers.openai.com/api/docs/pricing
+_ITEMS = frozenset((
+    "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "computer_call", "local_shell_call",
+    "apply_patch_call", "tool_search_call", "mcp_call", "mcp_list_tools", "mcp_approval_request",
+    "compaction", "image_generation_call",
+))  # fmt: skip
+# Counts of no bill, and what the provider says that it charges: of xAI, OpenRouter, Pydantic.
+_NOT_BILLED = "context_details cost cost_details cost_in_usd_ticks pydantic_ai_gateway"
+# The output is read by its items; the others repeat the request, or are times.
+_ANSWER = """
+output created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
+frequency_penalty tools metadata text reasoning instructions content_filters moderation error status copilot_usage
+tool_usage.web_search
+"""
+_KNOWN = f"{_ANSWER} {each('usage', f'{read_by(_SOURCES)} {_NOT_BILLED}')}"
+
+
 class ResponsesTally(Counting):
     """The counts of one answer."""
 
-    __slots__ = ("_searches", "_with_deltas")
+    __slots__ = ("_searches", "_unread_at", "_with_deltas")
+
+    known = members("sequence_number", _KNOWN, each("response", _KNOWN))
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
         self._with_deltas: set[int] = set()  # items with deltas
+        self._unread_at: set[int] = set()  # items of unknown kinds
         self._searches: set[int] = set()  # items that are one search each
 
     def read(self, event: bytes, name: bytes) -> Event | None:
@@ -67,7 +101,7 @@ class ResponsesTally(Counting):
         self.service_tier = response.service_tier or self.service_tier
         for index, item in enumerate(response.output or ()) if last else ():
             self._read_item(index, item, whole=True)
-        self._read_usage(response.usage, last=last)
+        self._read_usage(response.usage, response.tool_usage, last=last)
         if not last:
             return
         self.done = True
@@ -94,6 +128,9 @@ class ResponsesTally(Counting):
         calls = kind.endswith("_call") or kind == "mcp_approval_request"
         if calls:
             self._read_call(index, item)
+        if whole and kind not in _ITEMS and not kind.endswith("_output") and index not in self._unread_at:
+            self._unread_at.add(index)
+            self._keep_unread(f"output.{word(kind)}")
         if whole and kind == "web_search_call" and _searched(item.action):
             self._searches.add(index)
         if not whole or index in self._with_deltas:
@@ -116,25 +153,17 @@ class ResponsesTally(Counting):
         if item.name and self.evidence.tool_calls > calls:
             self._called.append(item.name)
 
-    def _read_usage(self, raw: dict[str, Any] | None, *, last: bool) -> None:
+    def _read_usage(self, raw: dict[str, Any] | None, tools: dict[str, Any] | None, *, last: bool) -> None:
         if not raw:
             return
         usage = usage_of(raw)
-        if usage not in (None, NO_USAGE) and self._searches and usage.searches is None:
-            usage = structs.replace(usage, searches=len(self._searches))
+        if usage is not None and usage != NO_USAGE and usage.searches is None:
+            told = None if tools is None else tools_of(tools)
+            if told is not None and told.searches is not None:
+                usage = structs.replace(usage, searches=told.searches)
+            elif self._searches:
+                usage = structs.replace(usage, searches=len(self._searches))
         self._report(raw, usage, running=not last)
-
-
-# All as reported. OpenAI's searches are output items; xAI reports their number.
-usage_of = usage_reader(
-    prompt_tokens="input_tokens",
-    cached_tokens="input_tokens_details.cached_tokens",
-    completion_tokens="output_tokens",
-    reasoning_tokens="output_tokens_details.reasoning_tokens",
-    total_tokens="total_tokens",
-    cache_write_tokens="input_tokens_details.cache_write_tokens",
-    searches="server_side_tool_usage_details.web_search_calls",
-)
 
 
 def _searched(action: Any) -> bool:

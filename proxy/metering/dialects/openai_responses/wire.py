@@ -47,6 +47,8 @@ class Response(msgspec.Struct, gc=False):
     usage: dict[str, Any] | None = None
     incomplete_details: Incomplete | None = None
     service_tier: str | None = None
+    tool_usage: dict[str, Any] | None = None
+    """what OpenAI's own tools used, beside `usage`"""
     error: Any = None
 
 

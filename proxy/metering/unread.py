@@ -1,0 +1,162 @@
+"""Finds what a provider reports and this version does not read, so that nothing billable passes unseen.
+
+Invariants: every number other than 0 in an object that holds a usage is known to the dialect, or its path is found; so
+is every word in the usage itself. Only such numbers and words are kept, never other text. Nothing raises, and what is
+found is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from proxy.metering.wire.json_reader import document_of
+
+# More than any answer is known to have; the rest is one path, `...`.
+PATHS_MAX = 24
+# The deepest member known, of a step of a usage, has a depth of 6.
+_DEPTH_MAX = 8
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
+_WORD = re.compile(r"[a-z0-9][a-z0-9_.-]{0,31}", re.ASCII)
+_OTHER, _MORE = "other", "..."
+# Larger numbers, which no ledger takes, are named without their value.
+_VALUE_MAX = 10.0**15
+# Members of events that hold what an answer has at its top: a path is the same in both.
+_HOLDERS = frozenset({"response", "message", "delta"})
+# Names of usage objects. They are kept whole with the entry.
+_USAGES = frozenset({"usage", "usageMetadata", "meta"})
+
+Members: TypeAlias = dict[str, "Members | frozenset[str] | None"]
+"""The known members of an object by name → None: known, with all that is in it; a set: a word, one of these; else the
+known members of the object, or of the objects in the list. An object in a list that has a `modality` is named by it."""
+
+Value: TypeAlias = "int | float | str | None"
+
+
+class Unread(NamedTuple):
+    """What is not known: sorted paths, and the values of those outside the usage object."""
+
+    paths: tuple[str, ...]
+    values: dict[str, Value]
+
+
+NOTHING_UNREAD = Unread((), {})
+_UNKNOWN: Members = {}
+_NAMED: Members = {"modality": None}
+
+
+def members(*paths: str) -> Members:
+    """Known members from paths: `a`, `a.b`, `a.b=word|word`; one string may have several, with blanks between."""
+    known: dict[str, Any] = {}
+    for path in " ".join(paths).split():
+        names, _, words = path.partition("=")
+        *holders, name = names.split(".")
+        within = known
+        for holder in holders:
+            within = within.setdefault(holder, {})
+        within.setdefault(name, frozenset(words.split("|")) if words else None)
+    return known
+
+
+def each(holder: str, paths: str) -> str:
+    """These paths in an object that is the member `holder`, for `members`."""
+    return " ".join(f"{holder}.{path}" for path in paths.split())
+
+
+def read_by(sources: Mapping[str, str]) -> str:
+    """The paths that a `usage_reader` reads, for `members`."""
+    return " ".join(sources.values()).replace("|", " ")
+
+
+def unread(texts: Iterable[bytes], known: Members, items: Mapping[str, int] = MappingProxyType({})) -> Unread:
+    """What is not known in these JSON objects, and `items`, which are so already. A text that is no JSON object has
+    nothing."""
+    found: dict[str, Value] = {**items}
+    for text in texts:
+        _look_into_text(text, known, found)
+    if not found:
+        return NOTHING_UNREAD
+    paths = sorted(found)
+    if len(paths) > PATHS_MAX:
+        paths = [*paths[: PATHS_MAX - 1], _MORE]
+    values = {path: found[path] for path in paths if path != _MORE and not _in_usage(path.split("."))}
+    return Unread(tuple(paths), values)
+
+
+_members_of = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_value_of = msgspec.json.Decoder().decode
+_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+def _look_into_text(text: bytes | msgspec.Raw, known: Members, found: dict[str, Value]) -> None:
+    """Add what is not known in an event, an answer or its holder. Members that are known are not decoded: an answer has
+    megabytes of them."""
+    try:
+        inner = _members_of(text)
+    except _ERRORS:
+        return
+    for name, raw in inner.items():
+        what = known.get(name, _UNKNOWN)
+        if what is None:
+            continue
+        if name in _HOLDERS and isinstance(what, dict) and bytes(memoryview(raw)[:1]) == b"{":
+            _look_into_text(raw, what, found)
+            continue
+        try:
+            value = _value_of(raw)
+        except _ERRORS:
+            value = document_of(bytes(raw))
+        if value:
+            _look_at(value, what, (name if _NAME.fullmatch(name) else _OTHER,), found)
+
+
+def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...], found: dict[str, Value]) -> None:
+    """Add a value, other than 0, that is a number, or a word that is not known or in a usage; look into an object or a
+    list."""
+    kind = type(value)
+    if len(found) > PATHS_MAX:
+        return
+    if kind is dict or kind is list:
+        inner = known if isinstance(known, dict) else _UNKNOWN
+        if len(path) > _DEPTH_MAX:  # too deep to look into: named as a whole
+            found[".".join(path)] = None
+        elif kind is dict:
+            _look_into(value, inner, path, found)
+        else:
+            _look_into_list(value, inner, path, found)
+    elif kind is str:
+        word = value.lower()
+        if word not in known if isinstance(known, frozenset) else _in_usage(path):
+            word = word if _WORD.fullmatch(word) else _OTHER
+            found[f"{'.'.join(path)}={word}"] = word
+    elif kind is not bool:
+        found[".".join(path)] = value if -_VALUE_MAX < value < _VALUE_MAX else None
+
+
+def _look_into(value: dict[str, Any], known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+    for name, one in value.items():
+        what = known.get(name, _UNKNOWN)
+        if what is not None and one:
+            _look_at(one, what, (*path, name if _NAME.fullmatch(name) else _OTHER), found)
+
+
+def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+    for one in value:
+        modality = one.get("modality") if type(one) is dict else None
+        if modality is None:
+            if one:
+                _look_at(one, known, path, found)
+            continue
+        name = str(modality)
+        what = known.get(name, _UNKNOWN)
+        if what is not None:
+            inner = (what if isinstance(what, dict) else _UNKNOWN) | _NAMED
+            _look_into(one, inner, (*path, name if _WORD.fullmatch(name.lower()) else _OTHER), found)
+
+
+def _in_usage(path: Iterable[str]) -> bool:
+    return not _USAGES.isdisjoint(path)

@@ -1,0 +1,194 @@
+"""What a provider reports and no dialect reads is named, whatever it is; and nothing that is read or free is."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects import DIALECTS
+from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.unread import NOTHING_UNREAD, PATHS_MAX, Unread, members, unread
+from tests.metering.corpus import CORPUS
+from tests.metering.corpus_languages import metered, spoken
+from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
+
+KNOWN = members("id created choices", "usage.prompt_tokens usage.details.cached", "usage.lists.TEXT usage.steps.input")
+
+
+def found(known_as: Any, **answer: Any) -> tuple[str, ...]:
+    return unread([json.dumps(answer).encode()], known_as).paths
+
+
+@pytest.mark.parametrize(
+    ("usage", "paths"),
+    [
+        ({"prompt_tokens": 9, "details": {"cached": 3}}, ()),
+        ({"other_tokens": 9}, ("usage.other_tokens",)),
+        ({"details": {"cached": 1, "written": 2}}, ("usage.details.written",)),
+        ({"details": {"deep": {"deeper": [{"deepest": 0.5}]}}}, ("usage.details.deep.deeper.deepest",)),
+        ({"other_tokens": 0, "more": 0.0, "less": -0, "none": None, "is_byok": True, "list": [], "empty": {}}, ()),
+        ({"other_tokens": -1}, ("usage.other_tokens",)),
+        ({"prices": [3, 0, "x"]}, ("usage.prices", "usage.prices=x")),
+        ({"lists": [{"modality": "TEXT", "count": 3}]}, ()),
+        ({"lists": [{"modality": "IMAGE", "n": 3}, {"modality": "AUDIO", "n": 0}]}, ("usage.lists.IMAGE.n",)),
+        ({"steps": [{"input": 3}, {"input": 4, "model": "m"}]}, ("usage.steps.model=m",)),
+        ({"speed": "fast", "word": ""}, ("usage.speed=fast",)),
+        ({"speed": "a whole sentence of somebody's"}, ("usage.speed=other",)),
+        ({"a whole sentence of somebody's": 3}, ("usage.other",)),
+        ({"prompt_tokens": {"text": 3}}, ()),
+        ({"details": 7}, ("usage.details",)),
+        (7, ("usage",)),
+    ],
+)  # fmt: skip
+def test_each_number_and_word_of_a_usage_that_nobody_knows_is_named(usage: Any, paths: tuple[str, ...]) -> None:
+    assert found(KNOWN, id="x", created=1, usage=usage) == paths
+
+
+def test_numbers_beside_the_usage_are_named_and_kept_and_texts_are_not() -> None:
+    answer = {
+        "created": 1_790_000_000, "choices": [{"index": 7}], "usage": {"ticks": 5},
+        "cost": {"usd": 0.25, "note": "a b"},
+        "citations": ["a text"], "tool_usage": {"image_gen": {"output_tokens": 7024}}, "tier": "turbo",
+    }  # fmt: skip
+    assert unread([json.dumps(answer).encode()], KNOWN) == Unread(
+        ("cost.usd", "tool_usage.image_gen.output_tokens", "usage.ticks"),
+        {"cost.usd": 0.25, "tool_usage.image_gen.output_tokens": 7024},
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"[DONE]", b"null", b"7", b'"usage"', b"{", b'{"usage":', b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000],
+)
+def test_what_is_no_json_has_nothing_and_raises_nothing(text: bytes) -> None:
+    assert unread([text], KNOWN) == NOTHING_UNREAD
+
+
+def test_what_is_found_is_bounded_however_much_there_is() -> None:
+    wide = found(KNOWN, usage={f"count_{number}": 1 for number in range(10_000)})
+    assert len(wide) == PATHS_MAX
+    assert wide[-1] == "..."
+    (huge,) = unread([b'{"usage":{"ticks":%s}}' % (b"9" * 5000)], KNOWN).paths
+    assert huge == "usage.ticks"
+
+
+def test_what_is_too_deep_to_look_into_is_not_silent() -> None:
+    deep: Any = 1
+    for _ in range(100):
+        deep = {"a": deep}
+    assert found(KNOWN, usage=deep) == ("usage" + ".a" * 8,)
+
+
+COMPLETED = {"id": "r", "output": [], "usage": INPUT_USAGE}
+STOPPED = {"candidates": [{"finishReason": "STOP", "index": 0}], "usageMetadata": GEMINI_USAGE}
+# One last event of each wire, with its usage and where it is.
+ENDS: dict[str, tuple[Dialect, dict[str, Any], tuple[str, ...]]] = {
+    "chat": (OPENAI_CHAT, {"id": "c", "choices": [], "usage": CHAT_USAGE}, ("usage",)),
+    "responses": (
+        OPENAI_RESPONSES,
+        {"type": "response.completed", "sequence_number": 9, "response": COMPLETED},
+        ("response", "usage"),
+    ),
+    "messages": (
+        ANTHROPIC_MESSAGES,
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": 9}},
+        ("usage",),
+    ),
+    "gemini": (GEMINI_STREAM, STOPPED, ("usageMetadata",)),
+    "ollama": (OLLAMA_CHAT, {"done": True, "done_reason": "stop", "prompt_eval_count": 9, "eval_count": 7}, ()),
+    "cohere": (
+        COHERE_CHAT,
+        {"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": COHERE_USAGE}},
+        ("delta", "usage"),
+    ),
+}
+
+
+def streamed(dialect: Dialect, event: dict[str, Any]) -> Unread:
+    framing = dialect.framings[0]
+    meter = dialect.stream_meter(framing)
+    line = json.dumps(event).encode()
+    meter.feed(line + b"\n" if dialect is OLLAMA_CHAT else b"data: " + line + b"\n\n")
+    return meter.close().unread
+
+
+@pytest.mark.parametrize("wire", ENDS)
+def test_an_ordinary_end_has_nothing_unread(wire: str) -> None:
+    dialect, event, _ = ENDS[wire]
+    assert streamed(dialect, event) == NOTHING_UNREAD
+
+
+_NAMES = st.from_regex(r"zz_[a-z_]{1,20}", fullmatch=True)
+_NUMBERS = st.integers(1, 2**60) | st.floats(1e-9, 1e9)
+
+
+@pytest.mark.hypothesis
+@pytest.mark.parametrize("wire", ENDS)
+@given(data=st.data(), path=st.lists(_NAMES, min_size=1, max_size=3), number=_NUMBERS, inside=st.booleans())
+def test_no_number_that_a_wire_does_not_know_is_silent(
+    wire: str, data: st.DataObject, path: list[str], number: float, inside: bool
+) -> None:
+    dialect, event, where = ENDS[wire]
+    changed = copy.deepcopy(event)
+    at: Any = changed
+    for name in where if inside else where[:-1]:
+        at = at[name]
+    if data.draw(st.booleans(), label="in an object of the usage"):
+        at = at.setdefault(next((name for name, one in at.items() if isinstance(one, dict)), path[0]), {})
+    for name in path[:-1]:
+        at = at.setdefault(name, {})
+    at[path[-1]] = number
+    assert any(one.endswith(path[-1]) for one in streamed(dialect, changed).paths)
+
+
+SPOKEN = {
+    "cohere.rerank": "openai.rerank", "other.rerank": "openai.rerank", "google.generate": "gemini.generate",
+    "mistral.chat": "openai.chat", "mistral.embeddings": "openai.embeddings", "openai.audio": "openai.transcriptions",
+}  # fmt: skip
+# All that is unread in the recorded answers of real providers: each of these may cost something.
+UNREAD = {
+    ("anthropic.messages", "content.fallback"): 1,
+    ("openai.chat", "usage.prompt_audio_seconds"): 2,
+    **{
+        ("openai.chat", f"usage_breakdown.models.usage.{name}"): 1
+        for name in (
+            "completion_time", "completion_tokens", "prompt_time", "prompt_tokens", "queue_time", "total_time",
+            "total_tokens",
+        )
+    },
+    ("openai.responses", "output.code_interpreter_call"): 5,
+    ("openai.responses", "output.file_search_call"): 4,
+    ("openai.responses", "output.program"): 2,
+    ("openai.responses", "output.shell_call"): 4,
+    ("openai.responses", "output.x_search_call"): 1,
+    ("openai.responses", "usage.num_server_side_tools_used"): 4,
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+def test_of_recorded_answers_only_what_may_cost_something_is_unread() -> None:
+    by_name = {dialect.name: dialect for dialect in DIALECTS}
+    packed = (CORPUS / "open.jsonl").read_bytes(), gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
+    found: Counter[tuple[str, str]] = Counter()
+    for line in b"\n".join(packed).split(b"\n"):
+        record = json.loads(line) if line else {"dialect": "none"}
+        dialect = by_name.get(SPOKEN.get(record["dialect"], record["dialect"]))
+        if dialect is None or not spoken(record):
+            continue
+        dialect = GEMINI_STREAM if record["streamed"] and dialect is GEMINI_GENERATE else dialect
+        result = metered(dialect, record, [record["body"].encode()])
+        found.update((dialect.name, path) for path in result.unread.paths)
+    assert dict(found) == UNREAD
