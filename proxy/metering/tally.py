@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from proxy.metering.counts import later, violations
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
-from proxy.metering.unread import PATHS_MAX, Members
+from proxy.metering.unread import PATHS_MAX, Members, members
 from proxy.metering.usage import NO_USAGE, Evidence, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
@@ -88,7 +88,7 @@ class Tally(Protocol):
 class Counting:
     """The part of a tally that all dialects share: fields, counters, buffered texts."""
 
-    known: ClassVar[Members] = {}
+    known: ClassVar[Members] = members()
     """none: every number is reported as unread"""
 
     __slots__ = (

@@ -30,9 +30,16 @@ _HOLDERS = frozenset({"response", "message", "delta"})
 # Names of usage objects. They are kept whole with the entry.
 _USAGES = frozenset({"usage", "usageMetadata", "meta"})
 
-Members: TypeAlias = dict[str, "Members | frozenset[str] | None"]
-"""The known members of an object by name → None: known, with all that is in it; a set: a word, one of these; else the
-known members of the object, or of the objects in the list. An object in a list that has a `modality` is named by it."""
+
+class Members(NamedTuple):
+    """The known members of an object, or of the objects in a list. An object in a list that has a `modality` is named
+    by it."""
+
+    whole: frozenset[str]
+    """known with all that is in them"""
+    inner: Mapping[str, Members | frozenset[str]]
+    """known in part: their members, or the known words"""
+
 
 Value: TypeAlias = "int | float | str | None"
 
@@ -45,21 +52,26 @@ class Unread(NamedTuple):
 
 
 NOTHING_UNREAD = Unread((), {})
-_UNKNOWN: Members = {}
-_NAMED: Members = {"modality": None}
+_UNKNOWN = Members(frozenset(), {})
 
 
 def members(*paths: str) -> Members:
     """Known members from paths: `a`, `a.b`, `a.b=word|word`; one string may have several, with blanks between."""
-    known: dict[str, Any] = {}
+    whole: set[str] = set()
+    paths_of: dict[str, list[str]] = {}
+    inner: dict[str, Members | frozenset[str]] = {}
     for path in " ".join(paths).split():
-        names, _, words = path.partition("=")
-        *holders, name = names.split(".")
-        within = known
-        for holder in holders:
-            within = within.setdefault(holder, {})
-        within.setdefault(name, frozenset(words.split("|")) if words else None)
-    return known
+        name, dot, rest = path.partition(".")
+        if dot:
+            paths_of.setdefault(name, []).append(rest)
+        elif "=" in path:
+            name, _, known = path.partition("=")
+            inner[name] = frozenset(known.split("|"))
+        else:
+            whole.add(name)
+    for name, rests in paths_of.items():
+        inner[name] = members(*rests)
+    return Members(frozenset(whole), inner)
 
 
 def each(holder: str, paths: str) -> str:
@@ -100,18 +112,25 @@ def _look_into_text(text: bytes | msgspec.Raw, known: Members, found: dict[str, 
     except _ERRORS:
         return
     for name, raw in inner.items():
-        what = known.get(name, _UNKNOWN)
-        if what is None:
+        if name in known.whole:
             continue
-        if name in _HOLDERS and isinstance(what, dict) and bytes(memoryview(raw)[:1]) == b"{":
-            _look_into_text(raw, what, found)
+        if name in _HOLDERS and bytes(memoryview(raw)[:1]) == b"{":
+            what = known.inner.get(name)
+            _look_into_text(raw, what if isinstance(what, Members) else _UNKNOWN, found)
             continue
         try:
             value = _value_of(raw)
         except _ERRORS:
             value = document_of(bytes(raw))
-        if value:
-            _look_at(value, what, (name if _NAME.fullmatch(name) else _OTHER,), found)
+        _look_at_member(name, value, known, (), found)
+
+
+def _look_at_member(name: str, value: Any, known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+    what = known.inner.get(name)
+    if what is None:
+        what, name = _UNKNOWN, name if _NAME.fullmatch(name) else _OTHER
+    if value:
+        _look_at(value, what, (*path, name), found)
 
 
 def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...], found: dict[str, Value]) -> None:
@@ -121,7 +140,7 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
     if len(found) > PATHS_MAX:
         return
     if kind is dict or kind is list:
-        inner = known if isinstance(known, dict) else _UNKNOWN
+        inner = known if isinstance(known, Members) else _UNKNOWN
         if len(path) > _DEPTH_MAX:  # too deep to look into: named as a whole
             found[".".join(path)] = None
         elif kind is dict:
@@ -130,7 +149,7 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
             _look_into_list(value, inner, path, found)
     elif kind is str:
         word = value.lower()
-        if word not in known if isinstance(known, frozenset) else _in_usage(path):
+        if word not in known if type(known) is frozenset else _in_usage(path):
             word = word if _WORD.fullmatch(word) else _OTHER
             found[f"{'.'.join(path)}={word}"] = word
     elif kind is not bool:
@@ -138,10 +157,10 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
 
 
 def _look_into(value: dict[str, Any], known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
+    whole = known.whole
     for name, one in value.items():
-        what = known.get(name, _UNKNOWN)
-        if what is not None and one:
-            _look_at(one, what, (*path, name if _NAME.fullmatch(name) else _OTHER), found)
+        if one and name not in whole:
+            _look_at_member(name, one, known, path, found)
 
 
 def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
@@ -150,12 +169,10 @@ def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], fou
         if modality is None:
             if one:
                 _look_at(one, known, path, found)
-            continue
-        name = str(modality)
-        what = known.get(name, _UNKNOWN)
-        if what is not None:
-            inner = (what if isinstance(what, dict) else _UNKNOWN) | _NAMED
-            _look_into(one, inner, (*path, name if _WORD.fullmatch(name.lower()) else _OTHER), found)
+        elif (name := str(modality)) not in known.whole:
+            named = {at: number for at, number in one.items() if at != "modality"}
+            here = (*path, name if _WORD.fullmatch(name.lower()) else _OTHER)
+            _look_at(named, known.inner.get(name, _UNKNOWN), here, found)
 
 
 def _in_usage(path: Iterable[str]) -> bool:

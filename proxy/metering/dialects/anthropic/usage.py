@@ -36,7 +36,9 @@ _NOT_BILLED = "cache_creation.ephemeral_5m_input_tokens server_tool_use.web_fetc
 # Steps are summed up above; those of other models are flagged there.
 _STEPS = "iterations.cache_creation iterations.type iterations.model " + each("iterations", read_by(_COUNTED))
 _WORDS = "service_tier speed=standard inference_geo=global|not_available"
-_KNOWN = "content " + each("usage", f"{read_by(_SOURCES)} {_NOT_BILLED} {_STEPS} {_WORDS}")
+_KNOWN = "id type role model stop_reason stop_sequence content " + each(
+    "usage", f"{read_by(_SOURCES)} {_NOT_BILLED} {_STEPS} {_WORDS}"
+)
 
 KNOWN = members("index context_management error", _KNOWN, each("message", _KNOWN))
 """the members of an event or an answer that are read, or cost nothing"""

@@ -22,7 +22,7 @@ _SOURCES = {
 }
 _reported = usage_reader(**_SOURCES)
 # Image tokens are part of the input. https://docs.cohere.com/reference/chat
-_KNOWN = "message " + each("usage", f"{read_by(_SOURCES)} tokens.image_tokens")
+_KNOWN = "id type finish_reason message " + each("usage", f"{read_by(_SOURCES)} tokens.image_tokens")
 
 KNOWN = members("index", _KNOWN, each("delta", _KNOWN))
 """the members of an event or an answer that are read, or cost nothing"""

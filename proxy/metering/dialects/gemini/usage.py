@@ -34,7 +34,10 @@ _PARTS = " ".join((
     "toolUsePromptTokenCount toolUsePromptTokensDetails",
 ))  # fmt: skip
 
-KNOWN = members("candidates error", each("usageMetadata", f"{read_by(_SOURCES)} {_PARTS} serviceTier trafficType"))
+KNOWN = members(
+    "candidates error modelVersion responseId createTime",
+    each("usageMetadata", f"{read_by(_SOURCES)} {_PARTS} serviceTier trafficType"),
+)
 """the members of an event or an answer that are read, or cost nothing"""
 
 

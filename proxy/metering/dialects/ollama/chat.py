@@ -76,7 +76,7 @@ class OllamaTally(Counting):
 
     __slots__ = ()
 
-    known = members("message context", *_USAGE_FIELDS)
+    known = members("model created_at done done_reason message response context", *_USAGE_FIELDS)
 
     def read(self, event: bytes, name: bytes) -> Line | None:
         """Read one line of a stream."""

@@ -57,8 +57,9 @@ _WORDS = "service_tier search_context_size=low"
 _USAGE = " ".join((read_by(_SOURCES), _PARTS, _TIMES, _STATED, _WORDS))
 
 KNOWN = members(
-    "choices created time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters",
-    "cost copilot_usage moderation error raw_status_code x_groq.seed",
+    "id object model system_fingerprint service_tier obfuscation choices created error raw_status_code moderation",
+    "time_info timings latency_checkpoint prompt_filter_results stream_options venice_parameters x_groq.seed",
+    "cost copilot_usage",
     each("usage", _USAGE),
     each("x_groq.usage", _USAGE),
 )

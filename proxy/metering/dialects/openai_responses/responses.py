@@ -48,6 +48,7 @@ _ITEMS = frozenset((
 _NOT_BILLED = "context_details cost cost_details cost_in_usd_ticks pydantic_ai_gateway"
 # The output is read by its items; the others repeat the request, or are times.
 _ANSWER = """
+id object model status service_tier user safety_identifier prompt_cache_key truncation tool_choice previous_response_id
 output created_at completed_at temperature top_p top_logprobs max_output_tokens max_tool_calls presence_penalty
 frequency_penalty tools metadata text reasoning instructions content_filters moderation error status copilot_usage
 tool_usage.web_search
@@ -60,7 +61,7 @@ class ResponsesTally(Counting):
 
     __slots__ = ("_searches", "_unread_at", "_with_deltas")
 
-    known = members("sequence_number", _KNOWN, each("response", _KNOWN))
+    known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
