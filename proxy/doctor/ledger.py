@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, or_, select
 
+from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.ledger.schema.migrate import is_newest
@@ -20,6 +21,8 @@ from proxy.storage.postgres import require_suitable
 
 # The newest entries, in which what is not billed is looked for.
 RECENT = 1_000
+# A larger difference between a provider's own sum and ours is said, as a share of it.
+STATED_ERROR_MAX = 0.02
 
 _MIGRATE = "run `tokenweir migrate`, or start a proxy or worker of this version"
 
@@ -94,15 +97,23 @@ def _dead_letters(connection: Connection) -> Iterator[Finding]:
 
 def _unbilled(connection: Connection) -> Iterator[Finding]:
     """What the newest entries say was reported and not read, or has no price."""
-    entries = select(ledger_entries.c.provider, ledger_entries.c.details)
+    entries = select(ledger_entries.c.provider, ledger_entries.c.details, ledger_entries.c.cost_usd)
     newest = entries.order_by(ledger_entries.c.settled_at.desc(), ledger_entries.c.entry_id.desc()).limit(RECENT)
     unread, unpriced = Counter[str](), Counter[str]()
-    for provider, details in connection.execute(newest):
+    stated, ours = Counter[str](), Counter[str]()  # nUSD, of entries that have both
+    for provider, details, cost_usd in connection.execute(newest):
+        if cost_usd is not None and "stated_usd" in details:
+            stated[provider] += nusd_from_usd(details["stated_usd"])
+            ours[provider] += cost_usd
         unread.update(f"{provider}: {path}" for path in details.get("unread", ()))
         unpriced.update(f"{provider}: {unit}" for unit in details.get("unpriced_units", ()))
     among = f"of the newest {RECENT:,} entries"
     for what, count in sorted(unread.items()):
         advice = "if it costs nothing, list it in the provider's `not_billed`; else see `tokenweir adjust`"
         yield warning("usage", f"{what} is not read, in {count} {among}", advice)
+    for provider, nusd in sorted(stated.items()):
+        if abs(ours[provider] - nusd) > STATED_ERROR_MAX * nusd:
+            told = f"states a cost of {usd_text(nusd)} USD where the price lists give {usd_text(ours[provider])}"
+            yield warning("usage", f"{provider} {told}, {among}", "compare: `tokenweir ledger --explain`; set `cost`")
     for what, count in sorted(unpriced.items()):
         yield warning("usage", f"{what} has no price, in {count} {among}", "set it, then `tokenweir rerate` the model")

@@ -9,6 +9,7 @@ be read at all is counted so, too. Of a text that was cut off, the whole members
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.counts import plain, timings
+from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
@@ -73,6 +75,8 @@ class Metered(msgspec.Struct, frozen=True):
     event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
     unread: Unread = NOTHING_UNREAD
     """what was reported and is not read"""
+    stated_usd: Decimal | None = None
+    """the cost that the provider states, in USD"""
 
 
 class BodyMeter(Protocol):
@@ -127,6 +131,7 @@ def _metered(
         counter=tally.counted(),
         usage_final=tally.usage_final and not cut,
         unread=unread(reports, tally.known, tally.unread_items),
+        stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),
     )
 
 

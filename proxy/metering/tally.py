@@ -41,6 +41,8 @@ class Tally(Protocol):
     """the usage object as received"""
     finish_reason: str | None
     response_id: str | None
+    cost_beside: object
+    """a cost that is stated beside the usage: see `stated_usd`"""
     service_tier: str | None
     """the last reported tier, as received; see `service_tier_of`"""
     failed: str | None
@@ -92,8 +94,9 @@ class Counting:
     """none: every number is reported as unread"""
 
     __slots__ = (
-        "_called", "_calls", "_feed", "_reasonings", "_said_before", "_texts", "completion_so_far", "done", "evidence",
-        "failed", "finish_reason", "flags", "response_id", "service_tier", "unread_items", "usage", "usage_raw",
+        "_called", "_calls", "_feed", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
+        "done", "evidence", "failed", "finish_reason", "flags", "response_id", "service_tier", "unread_items", "usage",
+        "usage_raw",
     )  # fmt: skip
 
     def __init__(self, cumulative: bool | None = None) -> None:
@@ -103,6 +106,7 @@ class Counting:
         self.completion_so_far: int | None = None
         self.finish_reason: str | None = None
         self.response_id: str | None = None
+        self.cost_beside: object = None
         self.service_tier: str | None = None
         self.failed: str | None = None
         self.flags: set[str] = set()

@@ -40,6 +40,14 @@ def sum_text(entry: LedgerEntry) -> str:
     return f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)) + served
 
 
+def stated_text(entry: LedgerEntry) -> str:
+    """`the provider states 0.0012 USD; cost by its price list: 0.0011`; empty if it states none."""
+    if "stated_usd" not in entry.details:
+        return ""
+    ours = "unknown" if entry.cost_usd is None else usd_text(entry.cost_usd)
+    return f"the provider states {entry.details['stated_usd']} USD; cost by its price list: {ours}"
+
+
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
     """The items for `--json`: name of the price, units, price in USD per its unit quantity."""
     return [{"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate)} for one in addends_of(entry)]

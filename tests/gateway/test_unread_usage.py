@@ -74,6 +74,29 @@ async def test_nothing_that_is_reported_passes_unseen(
     assert SECRET.encode() not in running.outputs()
 
 
+async def test_what_the_provider_says_that_it_costs_is_kept_beside_ours(
+    tokenweir: Make, provider: ScriptedProvider
+) -> None:
+    running = tokenweir()
+    usage = {"prompt_tokens": 90, "completion_tokens": 30, "total_tokens": 120, "cost": 0.00021, "is_byok": False}
+    body = json.dumps(ANSWER | {"usage": usage}).encode()
+    steps = Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
+    name = provider.script("stated", steps)
+    async with await connect(running.url) as client:
+        await client.send(chat_request(ask(name, stream=False), key=running.key()))
+        assert (await client.read(SOON_S)).status == 200
+    (entry,) = running.entries(1)
+    assert entry["details"]["stated_usd"] == "0.00021"
+    assert "unread" not in entry["details"]
+    assert entry["cost_usd"] == "0.000021"
+    said = "the provider states 0.00021 USD; cost by its price list: 0.000021"
+    assert said in running.said("ledger", "--explain")
+    assert (
+        "states a cost of 0.00021 USD where the price lists give 0.000021"
+        in running.command("doctor", check=False).stdout
+    )
+
+
 async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(
     tokenweir: Make, provider: ScriptedProvider
 ) -> None:

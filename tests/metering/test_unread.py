@@ -162,6 +162,7 @@ SPOKEN = {
 UNREAD = {
     ("anthropic.messages", "content.fallback"): 1,
     ("openai.chat", "usage.prompt_audio_seconds"): 2,
+    ("openai.chat", "usage.search_context_size=low"): 8,  # Perplexity's fee depends on it
     **{
         ("openai.chat", f"usage_breakdown.models.usage.{name}"): 1
         for name in (

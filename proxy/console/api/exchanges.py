@@ -183,10 +183,13 @@ _SHOWN_ELSEWHERE = frozenset(
     {"price", "cost", "billed", "expected_error", "evidence", "usage", "flags", "provider_timings", "held_usd",
      "situation", "attempts", "units", "cost_unknown"}
 )  # fmt: skip
+# Of the cost, which only operators see.
+_OF_COST = frozenset({"cost_unpriced_units", "stated_usd"})
 
 
 def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
     one, details = found.terminal, found.terminal.details
+    hidden = _SHOWN_ELSEWHERE if operator else _SHOWN_ELSEWHERE | _OF_COST
     return Exchange(
         id=one.exchange_id,
         entry_id=one.entry_id,
@@ -213,7 +216,7 @@ def _exchange(found: SettledExchange, *, operator: bool) -> Exchange:
         events=one.events,
         bytes=one.bytes,
         attempts=list(details.get("attempts", ())),
-        details={name: value for name, value in details.items() if name not in _SHOWN_ELSEWHERE},
+        details={name: value for name, value in details.items() if name not in hidden},
         adjustments=[
             _adjustment(*line, operator) for line in list(zip(found.entries, found.settled_at, strict=True))[1:]
         ],

@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
+from proxy.billing.money import nusd_from_usd_rounded_half_up, usd_text
 from proxy.billing.prices import unpriced_tier
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
@@ -288,6 +289,8 @@ def _details(metered: Metered | None, read: Reading, not_billed: frozenset[str])
         details["unread"] = unread
     if metered.unread.values:
         details["beside_usage"] = metered.unread.values
+    if metered.stated_usd is not None:
+        details["stated_usd"] = usd_text(nusd_from_usd_rounded_half_up(metered.stated_usd))
     if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = _seen(metered.evidence)
     if metered.counter is not None and read.estimator == TOKENIZED:

@@ -130,6 +130,7 @@ class ChatTally(Counting):
         raw = chunk.usage or (chunk.x_groq.usage if chunk.x_groq is not None else None)
         if not raw:
             return
+        self.cost_beside = chunk.cost
         usage = usage_of(raw)
         added = usage is not None and usage.completion_tokens != raw.get("completion_tokens")
         self._report(raw, usage, ("reasoning_added",) if added else (), running=bool(chunk.choices))

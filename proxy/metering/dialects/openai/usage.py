@@ -52,9 +52,7 @@ time_to_first_token_ms time_per_output_token_ms draft_tokens draft_tokens_accept
 """
 # What the provider says that it charges, in money: of OpenRouter, Avian, Vercel, Perplexity, xAI, Pydantic.
 _STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway"
-# Perplexity's list prices are for the low one.
-_WORDS = "service_tier search_context_size=low"
-_USAGE = " ".join((read_by(_SOURCES), _PARTS, _TIMES, _STATED, _WORDS))
+_USAGE = " ".join((read_by(_SOURCES), _PARTS, _TIMES, _STATED, "service_tier"))
 
 KNOWN = members(
     "id object model system_fingerprint service_tier obfuscation choices created error raw_status_code moderation",

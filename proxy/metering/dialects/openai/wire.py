@@ -88,6 +88,8 @@ class Chunk(msgspec.Struct, gc=False):
     err_msg: str | None = None
     full_text: Any = None
     service_tier: str | None = None
+    cost: Any = None
+    """Venice's: what it charges"""
 
 
 chunk_of = reader(Chunk)

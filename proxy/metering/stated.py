@@ -1,0 +1,50 @@
+"""What a provider says that an answer costs.
+
+Invariants: the amount is the provider's own number, exactly, and never used in place of a count. What is not a finite
+amount from 0 to USD_MAX is no amount. Nothing raises.
+
+Sources: OpenRouter's usage accounting (`cost`; with a key of one's own also what the provider behind it charges), of
+which Vercel and Avian have the shape; Perplexity (`cost.total_cost`); xAI (ticks, 10**10 to the dollar); Venice (`cost`
+beside the usage); Pydantic's gateway (`cost_estimate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+# No answer costs more; a larger number is in another unit.
+USD_MAX = 100_000
+_TICKS_PER_USD = 10**10
+
+
+def stated_usd(usage: Mapping[str, Any], beside: object = None) -> Decimal | None:
+    """The cost in USD that a usage object states, or the member `cost` beside it; None: none."""
+    cost = usage.get("cost")
+    if isinstance(cost, Mapping):
+        return _usd(cost.get("total_cost"))
+    if cost is not None:
+        return _with_own_key(_usd(cost), usage)
+    ticks = _usd(usage.get("cost_in_usd_ticks"), most=USD_MAX * _TICKS_PER_USD)
+    if ticks is not None:
+        return ticks / _TICKS_PER_USD
+    for holder, name in ((beside, "usd"), (usage.get("pydantic_ai_gateway"), "cost_estimate")):
+        if isinstance(holder, Mapping):
+            return _usd(holder.get(name))
+    return None
+
+
+def _with_own_key(fee: Decimal | None, usage: Mapping[str, Any]) -> Decimal | None:
+    """With a key of one's own (`is_byok`), `cost` is only the router's fee."""
+    details = usage.get("cost_details")
+    if fee is None or usage.get("is_byok") is not True or not isinstance(details, Mapping):
+        return fee
+    behind = _usd(details.get("upstream_inference_cost"))
+    return fee if behind is None else fee + behind
+
+
+def _usd(value: object, *, most: int = USD_MAX) -> Decimal | None:
+    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]  # it is a number
+        return None
+    return Decimal(repr(value))
