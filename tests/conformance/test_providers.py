@@ -101,6 +101,7 @@ def expect_entry(entry: dict[str, Any], shape: Fixture, *, asked: bool) -> None:
     assert entry["streamed"] is shape.streamed
     assert entry["events"] == shape.events(usage_asked=asked)
     assert entry["bytes"] == len(shape.body(usage_asked=asked))
+    assert "unread" not in entry["details"]
     if truth["usage"] is not None:
         _expect_reported(entry, truth)
     elif shape.text or truth.get("reasoning"):
