@@ -55,6 +55,9 @@ class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     searches: int | None = None
     unbilled_prompt_tokens: int | None = None
     unbilled_completion_tokens: int | None = None
+    image_prompt_tokens: int | None = None
+    image_completion_tokens: int | None = None
+    file_searches: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -270,6 +273,8 @@ _PARTS = (
     ("cache_write_1h_tokens", "cache_write_tokens"),
     ("reasoning_tokens", "completion_tokens"),
     ("audio_completion_tokens", "completion_tokens"),
+    ("image_prompt_tokens", "prompt_tokens"),
+    ("image_completion_tokens", "completion_tokens"),
     ("unbilled_completion_tokens", "completion_tokens"),
 )
 
@@ -292,7 +297,8 @@ def _require_part(usage: Usage, part: str, whole: str, changes: Mapping[str, int
         raise CorrectionError(f"{part} ({count}) is part of {whole} ({of or 0}) and cannot be higher")
 
 
-_HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), "images": UNITS_MAX, "searches": UNITS_MAX}
+_UNITS = ("images", "searches", "file_searches")
+_HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), **dict.fromkeys(_UNITS, UNITS_MAX)}
 
 
 def _check(request: CorrectionRequest, why: str) -> None:

@@ -74,13 +74,15 @@ def charge(price: Price, usage: Usage, bills: BillableParts, service_tier: str |
 
 def _prompt(rates: Rates, usage: Usage) -> int:
     """The price of the prompt and of other input, in PARTS_PER_NUSD, as everything below."""
-    fresh, cached, written, hour, audio = _prompt_tokens(usage)
+    fresh, cached, written, hour, audio, image = _prompt_tokens(usage)
     tokens = fresh * rates.input + cached * rates.cached_input
     if written or hour:
         write = _or(rates.cache_write, rates.input)
         tokens += written * write + hour * _or(rates.cache_write_1h, write)
     if audio:
         tokens += audio * _or(rates.audio_input, rates.input)
+    if image:
+        tokens += image * _or(rates.image_input, rates.input)
     parts = tokens * PER_MILLION
     if usage.audio_ms:
         parts += usage.audio_ms * (rates.audio_hour or 0) * PER_HOUR_OF_MS
@@ -91,40 +93,47 @@ def _prompt(rates: Rates, usage: Usage) -> int:
 
 def _output(rates: Rates, usage: Usage) -> int:
     """The price of output and of searches."""
-    plain, reasoning, audio = _output_tokens(usage)
+    plain, reasoning, audio, image = _output_tokens(usage)
     tokens = plain * rates.output
     if reasoning:
         tokens += reasoning * _or(rates.reasoning, rates.output)
     if audio:
         tokens += audio * _or(rates.audio_output, rates.output)
+    if image:
+        tokens += image * _or(rates.image_output, rates.output)
     parts = tokens * PER_MILLION
     if usage.images:
         parts += usage.images * (rates.image or 0) * PARTS_PER_NUSD
+    if usage.file_searches:
+        parts += usage.file_searches * (rates.file_searches or 0) * PER_THOUSAND
     return parts + usage.searches * (rates.searches or 0) * PER_THOUSAND if usage.searches else parts
 
 
-def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int]:
-    """The billed prompt tokens as disjoint kinds: plain, cached, written to the cache, written for an hour, audio.
+def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int, int]:
+    """The billed prompt tokens as disjoint kinds: plain, cached, written to the cache, written for an hour, audio,
+    image.
 
     A token has one kind, and the kinds never add up to more than the prompt, even if the provider reports more. The
-    precedence is: unbilled, cached, written, audio.
+    precedence is: unbilled, cached, written, audio, image.
     """
     prompt = _billed(usage.prompt_tokens, usage.unbilled_prompt_tokens)
     cached = min(usage.cached_tokens or 0, prompt)
-    if not usage.cache_write_tokens and not usage.audio_prompt_tokens:
-        return prompt - cached, cached, 0, 0, 0
+    if not usage.cache_write_tokens and not usage.audio_prompt_tokens and not usage.image_prompt_tokens:
+        return prompt - cached, cached, 0, 0, 0, 0
     written = min(usage.cache_write_tokens or 0, prompt - cached)
     hour = min(usage.cache_write_1h_tokens or 0, written)
     audio = min(usage.audio_prompt_tokens or 0, prompt - cached - written)
-    return prompt - cached - written - audio, cached, written - hour, hour, audio
+    image = min(usage.image_prompt_tokens or 0, prompt - cached - written - audio)
+    return prompt - cached - written - audio - image, cached, written - hour, hour, audio, image
 
 
-def _output_tokens(usage: Usage) -> tuple[int, int, int]:
-    """The billed output tokens as disjoint kinds: plain, reasoning, audio."""
+def _output_tokens(usage: Usage) -> tuple[int, int, int, int]:
+    """The billed output tokens as disjoint kinds: plain, reasoning, audio, image."""
     completion = _billed(usage.completion_tokens, usage.unbilled_completion_tokens)
     reasoning = min(usage.reasoning_tokens or 0, completion)
     audio = min(usage.audio_completion_tokens or 0, completion - reasoning)
-    return completion - reasoning - audio, reasoning, audio
+    image = min(usage.image_completion_tokens or 0, completion - reasoning - audio)
+    return completion - reasoning - audio - image, reasoning, audio, image
 
 
 def _billed(tokens: int | None, unbilled: int | None) -> int:
@@ -149,8 +158,8 @@ class Addend(NamedTuple):
 
 def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     """The addends of `charge`, for display: everything that was used and has a price."""
-    fresh, cached, written, hour, audio = _prompt_tokens(usage)
-    plain, reasoning, output_audio = _output_tokens(usage)
+    fresh, cached, written, hour, audio, image = _prompt_tokens(usage)
+    plain, reasoning, output_audio, output_image = _output_tokens(usage)
     write = _or(rates.cache_write, rates.input)
     prompt = (
         ("input", fresh, rates.input, PER_MILLION),
@@ -158,6 +167,7 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
         ("cache_write", written, write, PER_MILLION),
         ("cache_write_1h", hour, _or(rates.cache_write_1h, write), PER_MILLION),
         ("audio_input", audio, _or(rates.audio_input, rates.input), PER_MILLION),
+        ("image_input", image, _or(rates.image_input, rates.input), PER_MILLION),
         ("audio_hour", usage.audio_ms, rates.audio_hour, PER_HOUR_OF_MS),
         ("characters", usage.characters, rates.characters, PER_MILLION),
         ("request", 1, rates.request, PARTS_PER_NUSD),
@@ -166,8 +176,10 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
         ("output", plain, rates.output, PER_MILLION),
         ("reasoning", reasoning, _or(rates.reasoning, rates.output), PER_MILLION),
         ("audio_output", output_audio, _or(rates.audio_output, rates.output), PER_MILLION),
+        ("image_output", output_image, _or(rates.image_output, rates.output), PER_MILLION),
         ("image", usage.images, rates.image, PARTS_PER_NUSD),
         ("searches", usage.searches, rates.searches, PER_THOUSAND),
+        ("file_searches", usage.file_searches, rates.file_searches, PER_THOUSAND),
     )
     billed = (*(prompt if bills in _OF_PROMPT else ()), *(output if bills in _OF_OUTPUT else ()))
     return [Addend(name, units, rate, scale) for name, units, rate, scale in billed if units and rate is not None]
@@ -194,9 +206,10 @@ def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, unit
 def _dearest(rates: Rates) -> tuple[int, int, int]:
     """The highest price of a prompt token and of an output token, and the price of a request without tokens."""
     prompt = max(
-        rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0
-    )
-    output = max(rates.output, rates.reasoning or 0, rates.audio_output or 0)
+        rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0,
+        rates.image_input or 0,
+    )  # fmt: skip
+    output = max(rates.output, rates.reasoning or 0, rates.audio_output or 0, rates.image_output or 0)
     return prompt * PER_MILLION, output * PER_MILLION, _prompt(rates, NO_USAGE) + _output(rates, NO_USAGE)
 
 
@@ -218,9 +231,9 @@ def unpriced_tier(price: Price | None, service_tier: str | None) -> list[str]:
 
 
 def unpriced(rates: Rates, usage: Usage) -> list[str]:
-    """The used counts without a price. Searches always need their own. Images, audio and characters need a price for at
-    least one of them (or a fee per request) if the usage has no tokens."""
-    missing = ["searches"] if usage.searches and rates.searches is None else []
+    """The used counts without a price. Searches always need their own, of each kind. Images, audio and characters need
+    a price for at least one of them (or a fee per request) if the usage has no tokens."""
+    missing = [name for name in ("searches", "file_searches") if getattr(usage, name) and getattr(rates, name) is None]
     if not usage.in_other_units or rates.request is not None:
         return missing
     used = {count: price for count, price in _INSTEAD_OF_TOKENS.items() if getattr(usage, count)}
@@ -352,10 +365,13 @@ _LISTED: Sequence[tuple[str, str, int]] = (
     ("input_audio_mtok", "audio_input", 1),
     ("output_audio_mtok", "audio_output", 1),
     ("output_reasoning_mtok", "reasoning", 1),
+    ("input_image_mtok", "image_input", 1),
+    ("output_image_mtok", "image_output", 1),
     ("audio_hours", "audio_hour", 1),
     ("input_audio_hours", "audio_hour", 1),
     ("input_mchars", "characters", 1),
     ("web_searches_kcount", "searches", 1),
+    ("storage_searches_kcount", "file_searches", 1),
     ("requests_kcount", "request", 1_000),
 )
 

@@ -81,6 +81,10 @@ class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """nUSD per 1,000 searches"""
     request: int | None = None
     """nUSD for each request whose prompt is billed, independent of its usage"""
+    image_input: int | None = None
+    image_output: int | None = None
+    file_searches: int | None = None
+    """nUSD per 1,000 searches in files"""
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -21,7 +21,7 @@ RAW_BYTES_MAX = 16 << 10
 # One time per token: too long for a ledger entry; `timings` summarises it.
 _TIMES = "decode_time_arr"
 # Their limit is UNITS_MAX, not TOKENS_MAX.
-_UNITS = frozenset({"images", "searches"})
+_UNITS = frozenset({"images", "searches", "file_searches"})
 
 UsageReader: TypeAlias = Callable[[dict[str, Any]], Usage | None]
 """Reads a usage object: a count is None if not reported; the result is None if one count is invalid."""
@@ -84,6 +84,8 @@ _PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "audio_exceeds_prompt": (("audio_prompt_tokens",), "prompt_tokens"),
     "reasoning_exceeds_completion": (("reasoning_tokens",), "completion_tokens"),
     "audio_exceeds_completion": (("audio_completion_tokens",), "completion_tokens"),
+    "image_exceeds_prompt": (("image_prompt_tokens",), "prompt_tokens"),
+    "image_exceeds_completion": (("image_completion_tokens",), "completion_tokens"),
 }
 _ALL_PARTS = attrgetter(*{part for parts, _ in _PARTS.values() for part in parts})
 

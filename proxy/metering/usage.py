@@ -1,9 +1,9 @@
 """Usage in every billed unit, and the evidence for estimates.
 
 Invariants: None is "not reported", 0 is "reported zero". Subsets: `cached_tokens`, `cache_write_tokens`,
-`audio_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
-`cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens` and
-`unbilled_completion_tokens` of `completion_tokens`.
+`audio_prompt_tokens`, `image_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
+`cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens`,
+`image_completion_tokens` and `unbilled_completion_tokens` of `completion_tokens`.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """prompt tokens added by the provider and not billed"""
     unbilled_completion_tokens: int | None = None
     """completion tokens, likewise"""
+    image_prompt_tokens: int | None = None
+    image_completion_tokens: int | None = None
+    file_searches: int | None = None
+    """searches in files, made by the provider"""
 
     @property
     def reported_nothing(self) -> bool:
@@ -70,7 +74,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """True if it has counts of images, audio, characters or searches, but not of tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
-        return any(count is not None for count in (self.images, self.audio_ms, self.characters, self.searches))
+        counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches)
+        return any(count is not None for count in counts)
 
 
 NO_USAGE = Usage()

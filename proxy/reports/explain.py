@@ -13,7 +13,13 @@ from proxy.billing.prices import Addend, addends, pinned
 from proxy.billing.record import BillableParts
 
 # Price → the unit it is quoted in, if not per million.
-_PER = {"audio_hour": " per hour", "searches": " per thousand", "image": " each", "request": ""}
+_PER = {
+    "audio_hour": " per hour",
+    "searches": " per thousand",
+    "file_searches": " per thousand",
+    "image": " each",
+    "request": "",
+}
 # Price → the counted unit, if it differs from the name of the price.
 _UNITS = {"audio_hour": " ms of audio"}
 

@@ -34,10 +34,13 @@ _OTHERS = {
     "cache_write_1h_tokens": "of which 1-hour cache writes",
     "audio_prompt_tokens": "audio input",
     "audio_completion_tokens": "audio output",
+    "image_prompt_tokens": "image input",
+    "image_completion_tokens": "image output",
     "images": "images",
     "audio_ms": "ms of audio",
     "characters": "characters",
     "searches": "searches",
+    "file_searches": "file searches",
 }
 
 NOTES = (

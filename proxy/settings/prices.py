@@ -54,6 +54,10 @@ class RateSettings:
         default=None, metadata=about(rate(), "audio tokens of the prompt", default="`input`")
     )
     audio_output: int | None = field(default=None, metadata=about(rate(), "generated audio tokens", default="`output`"))
+    image_input: int | None = field(
+        default=None, metadata=about(rate(), "image tokens of the prompt", default="`input`")
+    )
+    image_output: int | None = field(default=None, metadata=about(rate(), "generated image tokens", default="`output`"))
     reasoning: int | None = field(
         default=None, metadata=about(rate(), "generated reasoning tokens", default="`output`")
     )
@@ -72,6 +76,10 @@ class RateSettings:
     )
     searches: int | None = field(
         default=None, metadata=about(rate("1,000 searches"), "web searches and similar tools", default="not priced")
+    )
+    file_searches: int | None = field(
+        default=None,
+        metadata=about(rate("1,000 searches"), "searches in files that the provider keeps", default="not priced"),
     )
     request: int | None = field(
         default=None,
@@ -148,7 +156,7 @@ class PriceSettings(TieredSettings):
 
 
 # Units other than tokens: a tier changes their price only if it names one.
-_UNIT_RATES = ("image", "audio_hour", "characters", "searches", "request")
+_UNIT_RATES = ("image", "audio_hour", "characters", "searches", "file_searches", "request")
 
 
 def _variant(base: Rates, tier: Rates) -> Rates:

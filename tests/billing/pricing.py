@@ -61,9 +61,12 @@ def _prompt(rates: Rates, usage: Usage) -> Fraction:
     left -= written
     heard = min(left, usage.audio_prompt_tokens or 0)
     left -= heard
+    image = rates.input if rates.image_input is None else rates.image_input
+    seen = min(left, usage.image_prompt_tokens or 0)
+    left -= seen
     hour = min(written, usage.cache_write_1h_tokens or 0)
     tokens = left * rates.input + cached * rates.cached_input
-    tokens += (written - hour) * write + hour * write_1h + heard * audio
+    tokens += (written - hour) * write + hour * write_1h + heard * audio + seen * image
     spoken = Fraction(usage.audio_ms or 0, 3_600_000) * (rates.audio_hour or 0)
     return (tokens + (usage.characters or 0) * (rates.characters or 0)) * million + spoken + (rates.request or 0)
 
@@ -74,7 +77,11 @@ def _output(rates: Rates, usage: Usage) -> Fraction:
     thought = min(left, usage.reasoning_tokens or 0)
     left -= thought
     spoken = min(left, usage.audio_completion_tokens or 0)
-    tokens = (left - spoken) * rates.output
+    left -= spoken
+    drawn = min(left, usage.image_completion_tokens or 0)
+    tokens = (left - drawn) * rates.output
+    tokens += drawn * (rates.output if rates.image_output is None else rates.image_output)
     tokens += thought * (rates.output if rates.reasoning is None else rates.reasoning)
     tokens += spoken * (rates.output if rates.audio_output is None else rates.audio_output)
-    return Fraction(tokens, 10**6) + made + Fraction((usage.searches or 0) * (rates.searches or 0), 1000)
+    searched = (usage.searches or 0) * (rates.searches or 0) + (usage.file_searches or 0) * (rates.file_searches or 0)
+    return Fraction(tokens, 10**6) + made + Fraction(searched, 1000)

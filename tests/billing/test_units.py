@@ -36,12 +36,12 @@ PLAIN = Rates(input=2 * USD, cached_input=USD // 5, output=8 * USD)
 FULL = replace(
     PLAIN, cache_write=5 * USD // 2, cache_write_1h=4 * USD, audio_input=40 * USD, audio_output=80 * USD,
     reasoning=3 * USD, image=USD // 25, audio_hour=36 * USD // 100, characters=15 * USD, searches=10 * USD,
-    request=USD // 200,
+    request=USD // 200, image_input=4 * USD, image_output=30 * USD, file_searches=5 * USD // 2,
 )  # fmt: skip
 BILLS = st.sampled_from(BillableParts)
 TIERS = st.none() | WORDS | st.just("default")
 # A count, and the price of one of it: what more of it adds.
-WHOLES = ("prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches")
+WHOLES = ("prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches", "file_searches")
 PARTS = {
     "cached_tokens": ("prompt_tokens", "cached_input", "input"),
     "cache_write_tokens": ("prompt_tokens", "cache_write", "input"),
@@ -49,6 +49,8 @@ PARTS = {
     "cache_write_1h_tokens": ("cache_write_tokens", "cache_write_1h", "cache_write"),
     "reasoning_tokens": ("completion_tokens", "reasoning", "output"),
     "audio_completion_tokens": ("completion_tokens", "audio_output", "output"),
+    "image_prompt_tokens": ("prompt_tokens", "image_input", "input"),
+    "image_completion_tokens": ("completion_tokens", "image_output", "output"),
 }
 
 
@@ -62,6 +64,10 @@ PARTS = {
         (Usage(prompt_tokens=1_000_000, audio_prompt_tokens=10_000), "2.38"),
         (Usage(completion_tokens=1_000_000, reasoning_tokens=200_000), "7"),  # 0.8 × 8 + 0.2 × 3
         (Usage(completion_tokens=1_000_000, audio_completion_tokens=100_000), "15.2"),
+        (Usage(prompt_tokens=1_000_000, image_prompt_tokens=500_000), "3"),
+        (Usage(completion_tokens=1_125, image_completion_tokens=1_120), "0.03364"),  # 1,120 × 30 + 5 × 8
+        (Usage(completion_tokens=9, image_completion_tokens=9, reasoning_tokens=4), "0.000162"),
+        (Usage(prompt_tokens=0, file_searches=2), "0.005"),
         (Usage(images=3), "0.12"),
         (Usage(audio_ms=90_000), "0.009"),  # a minute and a half at 0.006 a minute
         (Usage(characters=1_000), "0.015"),
@@ -95,9 +101,9 @@ def test_it_is_the_exact_sum_rounded_once(price: Price, usage: Usage, bills: Bil
 @given(RATES, USAGES, st.sampled_from([BillableParts.EVERYTHING, BillableParts.PROMPT, BillableParts.OUTPUT]))
 def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: BillableParts) -> None:
     units = {one.name: one.units for one in addends(rates, usage, bills)}
-    of_prompt = ("input", "cached_input", "cache_write", "cache_write_1h", "audio_input")
+    of_prompt = ("input", "cached_input", "cache_write", "cache_write_1h", "audio_input", "image_input")
     prompt = sum(units.get(name, 0) for name in of_prompt)
-    output = sum(units.get(name, 0) for name in ("output", "reasoning", "audio_output"))
+    output = sum(units.get(name, 0) for name in ("output", "reasoning", "audio_output", "image_output"))
     billed = [
         max(0, (getattr(usage, f"{side}_tokens") or 0) - (getattr(usage, f"unbilled_{side}_tokens") or 0))
         for side in ("prompt", "completion")
@@ -131,7 +137,7 @@ def _rate(rates: Rates, name: str, otherwise: int | None = None) -> int:
 @given(prices(), USAGES, TIERS, st.data())
 def test_a_quote_is_an_upper_bound(price: Price, most: Usage, tier: str | None, draw: st.DataObject) -> None:
     """Of whatever is not more than it, however its tokens are made up; searches nobody knows before."""
-    most = replace(most, searches=None)
+    most = replace(most, searches=None, file_searches=None)
     tokens = {name: getattr(most, name) or 0 for name in ("prompt_tokens", "completion_tokens")}
     used = {name: draw.draw(st.integers(0, count)) for name, count in asdict(most).items() if count is not None}
     parts = {name: draw.draw(COUNTS) for name in PARTS}

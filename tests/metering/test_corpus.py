@@ -58,6 +58,8 @@ def told(raw: dict[str, Any]) -> dict[str, int | None]:
         "cache_write_tokens": prompt.get("cache_write_tokens", raw.get("cache_creation_input_tokens")),
         "cache_write_1h_tokens": written.get("ephemeral_1h_input_tokens"),
         "audio_prompt_tokens": prompt.get("audio_tokens"),
+        "image_prompt_tokens": prompt.get("image_tokens"),
+        "image_completion_tokens": completion.get("image_tokens"),
         "audio_completion_tokens": completion.get("audio_tokens"),
         "searches": tools.get("web_search_requests", raw.get("num_sources_used")),
     }

@@ -155,13 +155,14 @@ def test_what_tools_cost_beside_the_tokens_is_said() -> None:
         {"type": kind, "id": kind} for kind in ("file_search_call", "shell_call", "shell_call", "message", "mcp_call")
     ]
     told = {"output": items, "tool_usage": image}
-    paths = {"output.file_search_call": 1, "output.shell_call": 2} | {
+    paths = {"output.shell_call": 2} | {
         f"tool_usage.image_gen.{name}": count for name, count in image["image_gen"].items()
     }
     done = [event("response.output_item.done", output_index=at, item=item) for at, item in enumerate(items)]
     for result in (metered(BEGUN, last(**told)), metered(BEGUN, *done, last(**told)), answered(response(**told))):
         assert result.unread.paths == tuple(sorted(paths))
         assert result.unread.values == paths
+        assert result.usage == structs.replace(COUNTED, file_searches=1)
 
 
 def test_what_else_costs_is_counted() -> None:

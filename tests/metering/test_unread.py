@@ -171,7 +171,6 @@ UNREAD = {
         )
     },
     ("openai.responses", "output.code_interpreter_call"): 5,
-    ("openai.responses", "output.file_search_call"): 4,
     ("openai.responses", "output.program"): 2,
     ("openai.responses", "output.shell_call"): 4,
     ("openai.responses", "output.x_search_call"): 1,

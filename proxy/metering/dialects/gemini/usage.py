@@ -23,14 +23,14 @@ _SOURCES = {
     "total_tokens": "totalTokenCount",
 }
 _reported = usage_reader(**_SOURCES)
-# Parts by modality, as a name or by its number. Other than text, only audio has a price of its own as input; images as
-# output have one, which is not read yet.
-_TEXT, _SEEN, _AUDIO = "TEXT 1", "IMAGE 2 VIDEO 3 DOCUMENT 5", "AUDIO 4"
+# Parts by modality, as a name or by its number. Videos and documents cost what text does; cached audio has a price of
+# its own, which is not read yet.
+_TEXT, _IMAGE, _AUDIO, _SEEN = "TEXT 1", "IMAGE 2", "AUDIO 4", "VIDEO 3 DOCUMENT 5"
 _PARTS = " ".join((
-    each("promptTokensDetails", f"{_TEXT} {_SEEN} {_AUDIO}"),
-    each("promptTokenDetails", f"{_TEXT} {_SEEN} {_AUDIO}"),
-    each("cacheTokensDetails", f"{_TEXT} {_SEEN}"),
-    each("candidatesTokensDetails", f"{_TEXT} {_AUDIO}"),
+    each("promptTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
+    each("promptTokenDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
+    each("cacheTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN}"),
+    each("candidatesTokensDetails", f"{_TEXT} {_IMAGE} {_AUDIO}"),
     "toolUsePromptTokenCount toolUsePromptTokensDetails",
 ))  # fmt: skip
 
@@ -51,17 +51,19 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
             usage,
             prompt_tokens=_sum(usage.prompt_tokens, count(raw.get("toolUsePromptTokenCount"))),
             completion_tokens=_sum(usage.completion_tokens, usage.reasoning_tokens),
-            audio_prompt_tokens=_audio(raw.get("promptTokensDetails")),
-            audio_completion_tokens=_audio(raw.get("candidatesTokensDetails")),
+            audio_prompt_tokens=_part(raw.get("promptTokensDetails"), _AUDIO),
+            audio_completion_tokens=_part(raw.get("candidatesTokensDetails"), _AUDIO),
+            image_prompt_tokens=_part(raw.get("promptTokensDetails"), _IMAGE),
+            image_completion_tokens=_part(raw.get("candidatesTokensDetails"), _IMAGE),
         )
     except ValueError:
         return None
 
 
-def _audio(modalities: object) -> int | None:
-    """The audio tokens of a list by modality. Raises ValueError."""
+def _part(modalities: object, modality: str) -> int | None:
+    """The tokens of one modality, `NAME NUMBER`, in a list by modality. Raises ValueError."""
     for one in modalities if isinstance(modalities, list) else ():
-        if isinstance(one, dict) and one.get("modality") in ("AUDIO", 4):
+        if isinstance(one, dict) and str(one.get("modality")) in modality.split():
             return count(one.get("tokenCount"))
     return None
 

@@ -31,6 +31,8 @@ _SOURCES = {
     "cache_write_1h_tokens": "cache_creation.ephemeral_1h_input_tokens",
     "audio_prompt_tokens": "prompt_tokens_details.audio_tokens",
     "audio_completion_tokens": "completion_tokens_details.audio_tokens",
+    "image_prompt_tokens": "prompt_tokens_details.image_tokens",
+    "image_completion_tokens": "completion_tokens_details.image_tokens",
     # OpenRouter; Perplexity; xAI
     "searches": "server_tool_use_details.web_search_requests | num_search_queries | num_sources_used",
 }
@@ -39,7 +41,7 @@ _reported = usage_reader(**_SOURCES)
 
 # Parts of counts that are read, billed like the rest of them.
 _PARTS = """
-prompt_tokens_details.text_tokens prompt_tokens_details.image_tokens prompt_tokens_details.video_tokens
+prompt_tokens_details.text_tokens prompt_tokens_details.video_tokens
 completion_tokens_details.text_tokens completion_tokens_details.accepted_prediction_tokens
 completion_tokens_details.rejected_prediction_tokens prompt_cache_miss_tokens cache_creation.ephemeral_5m_input_tokens
 cache_read_input_tokens server_tool_use_details.tool_calls_requested server_tool_use_details.tool_calls_executed

@@ -30,11 +30,17 @@ _TOKENS = {"low": 272, "medium": 1056, "high": 4160}
 _COMPLETED = (".completed",)
 
 
-_SOURCES = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens", "total_tokens": "total_tokens"}
+_SOURCES = {
+    "prompt_tokens": "input_tokens",
+    "completion_tokens": "output_tokens",
+    "total_tokens": "total_tokens",
+    "image_prompt_tokens": "input_tokens_details.image_tokens",
+    "image_completion_tokens": "output_tokens_details.image_tokens",
+}
 tokens_of = usage_reader(**_SOURCES)
 """reads the usage of images and speech"""
-# Parts of the output, all of it images; the cost as xAI states it.
-_NOT_BILLED = "output_tokens_details input_tokens_details.text_tokens cost_in_usd_ticks"
+# Parts of what is read; the cost as xAI states it.
+_NOT_BILLED = "output_tokens_details.text_tokens input_tokens_details.text_tokens cost_in_usd_ticks"
 
 
 class _Event(msgspec.Struct, gc=False):

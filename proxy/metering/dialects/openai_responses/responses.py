@@ -25,7 +25,7 @@ _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.de
 _RUNNING = ("queued", "in_progress")
 
 
-# All as reported. OpenAI's searches are output items; xAI reports their number.
+# All as reported. OpenAI's searches are output items; xAI reports their numbers.
 _SOURCES = {
     "prompt_tokens": "input_tokens",
     "cached_tokens": "input_tokens_details.cached_tokens",
@@ -34,6 +34,9 @@ _SOURCES = {
     "total_tokens": "total_tokens",
     "cache_write_tokens": "input_tokens_details.cache_write_tokens",
     "searches": "server_side_tool_usage_details.web_search_calls",
+    "file_searches": "server_side_tool_usage_details.file_search_calls",
+    "image_prompt_tokens": "input_tokens_details.image_tokens",
+    "image_completion_tokens": "output_tokens_details.image_tokens",
 }
 usage_of = usage_reader(**_SOURCES)
 # Read from `tool_usage`: the number that OpenAI charges for.
@@ -42,7 +45,7 @@ tools_of = usage_reader(searches="web_search.num_requests")
 _ITEMS = frozenset((
     "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "computer_call", "local_shell_call",
     "apply_patch_call", "tool_search_call", "mcp_call", "mcp_list_tools", "mcp_approval_request",
-    "compaction", "image_generation_call",
+    "compaction", "image_generation_call", "file_search_call",
 ))  # fmt: skip
 # Counts of no bill, and what the provider says that it charges: of xAI, OpenRouter, Pydantic.
 _NOT_BILLED = "context_details cost cost_details cost_in_usd_ticks pydantic_ai_gateway"
@@ -59,7 +62,7 @@ _KNOWN = f"{_ANSWER} {each('usage', f'{read_by(_SOURCES)} {_NOT_BILLED}')}"
 class ResponsesTally(Counting):
     """The counts of one answer."""
 
-    __slots__ = ("_searches", "_unread_at", "_with_deltas")
+    __slots__ = ("_file_searches", "_searches", "_unread_at", "_with_deltas")
 
     known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
 
@@ -67,6 +70,7 @@ class ResponsesTally(Counting):
         super().__init__(cumulative)
         self._with_deltas: set[int] = set()  # items with deltas
         self._unread_at: set[int] = set()  # items of unknown kinds
+        self._file_searches: set[int] = set()
         self._searches: set[int] = set()  # items that are one search each
 
     def read(self, event: bytes, name: bytes) -> Event | None:
@@ -134,6 +138,8 @@ class ResponsesTally(Counting):
             self._keep_unread(f"output.{word(kind)}")
         if whole and kind == "web_search_call" and _searched(item.action):
             self._searches.add(index)
+        if whole and kind == "file_search_call":
+            self._file_searches.add(index)
         if not whole or index in self._with_deltas:
             return
         self._with_deltas.add(index)
@@ -164,6 +170,8 @@ class ResponsesTally(Counting):
                 usage = structs.replace(usage, searches=told.searches)
             elif self._searches:
                 usage = structs.replace(usage, searches=len(self._searches))
+        if usage is not None and usage != NO_USAGE and usage.file_searches is None and self._file_searches:
+            usage = structs.replace(usage, file_searches=len(self._file_searches))
         self._report(raw, usage, running=not last)
 
 
