@@ -99,6 +99,10 @@ class BodyMeter(Protocol):
     @property
     def usage(self) -> Usage | None: ...
     @property
+    def service_tier(self) -> str | None:
+        """The reported service tier so far (`service_tier_of`)."""
+
+    @property
     def matcher(self) -> TemplateMatcher | None: ...
     def take(self, match: TemplateMatch) -> None: ...
     def feed(self, payload: bytes) -> None: ...
@@ -242,6 +246,11 @@ class JsonMeter:
         """The reported usage; None before `close`."""
         return self._tally.usage
 
+    @property
+    def service_tier(self) -> str | None:
+        """The reported service tier; None before `close`."""
+        return service_tier_of(self._tally.service_tier)
+
     def close(self) -> Metered:
         """The body has ended. Idempotent."""
         if self._metered is None:
@@ -299,6 +308,7 @@ class OpaqueMeter:
     done = False
     events = 0
     usage = None
+    service_tier = None
     flags: tuple[str, ...] = ("encoded",)
 
     def __init__(self) -> None:
@@ -432,6 +442,11 @@ class StreamMeter:
     def usage(self) -> Usage | None:
         """The last reported usage."""
         return self.tally.usage
+
+    @property
+    def service_tier(self) -> str | None:
+        """The last reported service tier."""
+        return service_tier_of(self.tally.service_tier)
 
     @property
     def flags(self) -> set[str]:

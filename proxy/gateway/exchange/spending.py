@@ -26,7 +26,8 @@ class Spending:
         if self.limited:
             price = self._closing.opened.price
             assert price is not None
-            self._closing.reservation.grow(charge(price, self.usage(meter), BillableParts.EVERYTHING))
+            spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.service_tier)
+            self._closing.reservation.grow(spent)
 
     def generated(self, meter: BodyMeter) -> int:
         """Estimated completion tokens so far."""

@@ -1,0 +1,35 @@
+"""What a running exchange is held to have cost so far."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from proxy.billing.prices import configured
+from proxy.billing.record import Rates
+from proxy.gateway.exchange.spending import Spending
+from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+
+PRICE = configured(
+    Rates(1_000_000, 1_000_000, 2_000_000), service_tiers={"priority": (Rates(3_000_000, 3_000_000, 6_000_000),)}
+)
+
+
+@pytest.mark.parametrize(("tier", "nusd"), [(None, 1 * 10 + 2 * 5), ("default", 20), ("priority", 3 * 10 + 6 * 5)])
+def test_it_is_the_price_of_the_tier_that_serves(tier: str | None, nusd: int) -> None:
+    grown: list[int] = []
+    closing: Any = SimpleNamespace(
+        opened=SimpleNamespace(held_usd=1, price=PRICE, prompt_tokens_estimate=10, completion_tokens_max=None),
+        reservation=SimpleNamespace(grow=grown.append),
+        model_key="m",
+    )
+    estimator: Any = SimpleNamespace(completion=lambda *_, **__: SimpleNamespace(tokens=5))
+    meter = OPENAI_CHAT.stream_meter()
+    chunk = {"id": "c", "choices": [{"index": 0, "delta": {"content": "Rain."}}]}
+    meter.feed(b"data: %s\n\n" % json.dumps(chunk | ({} if tier is None else {"service_tier": tier})).encode())
+    meter.fold()
+    Spending(closing, estimator).folded(meter)
+    assert grown == [nusd]
