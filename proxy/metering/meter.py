@@ -472,16 +472,11 @@ class StreamMeter:
         read = self.tally.read(event, name)
         if read is None:
             self._read_odd(event, name)
-        elif self.tally.usage_raw is not self._raw:
-            self._keep_report(event)
+        elif (raw := self.tally.usage_raw) is not self._raw:
+            self._raw, self._last_report = raw, event
+            if self._first_report is None:
+                self._first_report = event
         return read
-
-    def _keep_report(self, event: bytes) -> None:
-        self._raw = self.tally.usage_raw
-        if self._first_report is None:
-            self._first_report = event
-        else:
-            self._last_report = event
 
     def _read_odd(self, event: bytes, name: bytes) -> None:
         if event.strip() == _DONE:  # OpenAI's last event, which gateways append in every dialect
@@ -507,7 +502,7 @@ class StreamMeter:
     def _read_end(self, event: bytes, name: bytes) -> bool:
         if self.tally.read(event, name) is not None:
             if self.tally.usage_raw is not self._raw and type(event) is not LongText:
-                self._keep_report(event)
+                self._last_report = event
             return True
         self._cut = True
         if len(event) < _HALF_EVENT_BYTES_MIN and type(event) is not LongText:
@@ -524,5 +519,6 @@ class StreamMeter:
         complete = self.done or self.tally.finish_reason is not None
         if complete:
             self._unread.settle(self.tally)
-        reports = [event for event in (self._first_report, self._last_report) if event is not None]
+        first, last = self._first_report, self._last_report
+        reports = [event for event in (first if first is not last else None, last) if event is not None]
         return _metered(self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut)

@@ -194,13 +194,18 @@ def test_the_service_tier_is_the_one_that_served(told: dict[str, Any], tier: str
 
 def test_images_are_counted_as_such() -> None:
     made = [{"modality": "IMAGE", "tokenCount": 1120}, {"modality": "TEXT", "tokenCount": 5}]
-    shown = [{"modality": 2, "tokenCount": 4}, {"modality": "VIDEO", "tokenCount": 3}]
+    shown = [
+        {"modality": [2], "tokenCount": 9},
+        {"modality": 2, "tokenCount": 4},
+        {"modality": "VIDEO", "tokenCount": 3},
+    ]
     event = text(
         "x", used=counts(9, 1125) | {"candidatesTokensDetails": made, "promptTokensDetails": shown}, finish="STOP"
     )
     usage = Usage(9, None, 1125, None, 1134, image_prompt_tokens=4, image_completion_tokens=1120)
     for result in (metered(sse(event)), answered(event)):
-        assert (result.usage, result.unread.paths) == (usage, ())
+        assert result.usage == usage
+        assert result.unread.paths == ("usageMetadata.promptTokensDetails.other.tokenCount",)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,8 @@ class GeminiTally(Counting):
     def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
         if not raw:
             return
-        self.service_tier = tier_of(raw) or self.service_tier
+        if self.service_tier is None:
+            self.service_tier = tier_of(raw)
         usage = usage_of(raw)
         if usage is None or usage == NO_USAGE:
             self._report(raw, usage)

@@ -7,6 +7,7 @@ None.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import structs
@@ -47,25 +48,35 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
     if usage is None:
         return None
     try:
+        prompt, made = _parts(raw.get("promptTokensDetails")), _parts(raw.get("candidatesTokensDetails"))
         return structs.replace(
             usage,
             prompt_tokens=_sum(usage.prompt_tokens, count(raw.get("toolUsePromptTokenCount"))),
             completion_tokens=_sum(usage.completion_tokens, usage.reasoning_tokens),
-            audio_prompt_tokens=_part(raw.get("promptTokensDetails"), _AUDIO),
-            audio_completion_tokens=_part(raw.get("candidatesTokensDetails"), _AUDIO),
-            image_prompt_tokens=_part(raw.get("promptTokensDetails"), _IMAGE),
-            image_completion_tokens=_part(raw.get("candidatesTokensDetails"), _IMAGE),
+            audio_prompt_tokens=prompt.get("AUDIO"),
+            audio_completion_tokens=made.get("AUDIO"),
+            image_prompt_tokens=prompt.get("IMAGE"),
+            image_completion_tokens=made.get("IMAGE"),
         )
     except ValueError:
         return None
 
 
-def _part(modalities: object, modality: str) -> int | None:
-    """The tokens of one modality, `NAME NUMBER`, in a list by modality. Raises ValueError."""
+def _parts(modalities: object) -> Mapping[str, int | None]:
+    """The audio and image tokens of a list by modality, the first of each. Raises ValueError."""
+    if modalities is None:
+        return _NOTHING
+    parts: dict[str, int | None] = {}
     for one in modalities if isinstance(modalities, list) else ():
-        if isinstance(one, dict) and str(one.get("modality")) in modality.split():
-            return count(one.get("tokenCount"))
-    return None
+        name = _PRICED.get(str(one.get("modality"))) if isinstance(one, dict) else None
+        if name is not None and name not in parts:
+            parts[name] = count(one.get("tokenCount"))
+    return parts
+
+
+_NOTHING: Mapping[str, int | None] = {}
+# Modalities with a price of their own, as a name or by its number.
+_PRICED = {"AUDIO": "AUDIO", "4": "AUDIO", "IMAGE": "IMAGE", "2": "IMAGE"}
 
 
 def running(usage: Usage) -> Usage:
