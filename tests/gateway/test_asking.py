@@ -93,7 +93,7 @@ async def outcome(upstream: Upstream, route: Route, allowed: int) -> tuple[Said,
                 found = found.stays()
                 break
             attempts.append(found.attempt)
-            asking.go(found)
+            asking.fail_over(found)
     except NotSentError:
         return UNREACHED, asking, attempts
     except UpstreamFailedError:

@@ -91,7 +91,7 @@ class Exchange:
         self._reply = Reply(request)
         self._task: asyncio.Task[Any] | None = None
         self._waits = False  # the task waits for a provider or the disk, and may be cancelled
-        self._over: asyncio.Future[None] | None = None
+        self._ending: asyncio.Future[None] | None = None
         self._answer: Answer | None = None
         self._relay: Relay | None = None
         self._metered: Metered | None = None
@@ -130,7 +130,7 @@ class Exchange:
                 if self._connection.blocked:  # by what it has not taken of an earlier answer
                     self.client_full()
                 await self._until_answered()
-            await self._until_over()
+            await self._until_ended()
         finally:
             if self._life.phase is not Phase.ENDED:
                 self._ended()
@@ -177,16 +177,16 @@ class Exchange:
             # Nothing has come of it so far. Another gets it, unless nobody waits any more, or it cannot be recorded.
             if self._life.client is Client.GONE or not self._closing.reassign(found.route, found.attempt):
                 return found.stays()
-            self._asking.go(found)
+            self._asking.fail_over(found)
             self._moments.asked_at = monotonic()
             self._deadlines.use_limits(found.route.provider.limits)
             wire = self._asking.wire()
 
-    async def _until_over(self) -> None:
+    async def _until_ended(self) -> None:
         while self._life.phase is not Phase.ENDED:
-            self._over = self._loop.create_future()
+            self._ending = self._loop.create_future()
             try:
-                await self._over
+                await self._ending
             except asyncio.CancelledError:
                 self._cancelled()
 
@@ -414,8 +414,8 @@ class Exchange:
         self._closing.reservation.on_short = None
         if self._relay is not None:
             self._relay.drop()
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_result(None)
 
     def _begin(self) -> None:
         relay, answer, transport = self._relay, self._answer, self._request.transport

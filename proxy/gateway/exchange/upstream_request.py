@@ -36,7 +36,7 @@ _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class Failover:
     """An attempt that failed, and the provider that may be asked instead."""
 
     route: Route
@@ -105,7 +105,7 @@ class UpstreamRequest:
         """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
         self._document = {}
 
-    async def ask(self, wire: bytes) -> Answer | Elsewhere:
+    async def ask(self, wire: bytes) -> Answer | Failover:
         """Send `wire` to the current provider. Raises UpstreamFailedError."""
         while True:
             provider = self.route.provider
@@ -117,7 +117,7 @@ class UpstreamRequest:
                 raise  # says nothing about the provider, and another one could not be reached either
             except NotSentError as failure:
                 provider.health.failed(monotonic())
-                if (other := self._elsewhere(began_at, str(failure), failure)) is None:
+                if (other := self._failover(began_at, str(failure), failure)) is None:
                     raise
                 return other
             except UpstreamFailedError:
@@ -131,16 +131,16 @@ class UpstreamRequest:
                 return answer
             self._note(answer, provider.health)
             if status == 429 or status >= 500:
-                return self._elsewhere(began_at, "refused" if status == 429 else "failed", answer) or answer
+                return self._failover(began_at, "refused" if status == 429 else "failed", answer) or answer
             if not await self._refused_for_usage(answer):
                 return answer
             wire = self.wire()
 
-    def go(self, elsewhere: Elsewhere) -> None:
+    def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""
-        if isinstance(elsewhere.outcome, Answer):
-            elsewhere.outcome.close()
-        self.route = elsewhere.route
+        if isinstance(failover.outcome, Answer):
+            failover.outcome.close()
+        self.route = failover.route
         self.injected, self._refused_injected = self._injects(), False
 
     async def _refused_for_usage(self, answer: Answer) -> bool:
@@ -169,7 +169,7 @@ class UpstreamRequest:
             if rest_s is not None:
                 health.rests(now, rest_s)
 
-    def _elsewhere(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Elsewhere | None:
+    def _failover(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Failover | None:
         """The next provider that is well; None: there is none."""
         now = monotonic()
         before, others = self.route, self.route.others
@@ -185,7 +185,7 @@ class UpstreamRequest:
             started_at=self._ports.unix_time() - (now - began_at),
             duration_ms=round((now - began_at) * 1000, 3),
         )
-        return Elsewhere(replace(others[0], others=others[1:]), attempt, outcome)
+        return Failover(replace(others[0], others=others[1:]), attempt, outcome)
 
 
 def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:
