@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 import struct
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle, islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -304,8 +307,15 @@ def closed_port() -> int:
     return port
 
 
+# Below the ports that systems give to outgoing connections and to who asks for any: nobody else comes upon one of these
+# between its choice and the start of a server. Each process begins elsewhere and takes none twice.
+_PORTS = islice(cycle(range(10_000, 32_000)), secrets.randbelow(22_000), None)
+
+
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on just now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A TCP port of the loopback interface that nobody listens on just now, and that this process has not had yet."""
+    for port in _PORTS:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("the ports never end")
