@@ -53,6 +53,8 @@ class Unread(NamedTuple):
 
 NOTHING_UNREAD = Unread((), {})
 _UNKNOWN = Members(frozenset(), {})
+# In place of a value that no reader takes.
+_BEYOND = object()
 
 
 def members(*paths: str) -> Members:
@@ -89,7 +91,7 @@ def unread(texts: Iterable[bytes], known: Members, items: Mapping[str, int] = Ma
     nothing."""
     found: dict[str, Value] = {**items}
     for text in texts:
-        _look_into_text(text, known, found)
+        _look_into_members(_members_in(text), known, found)
     if not found:
         return NOTHING_UNREAD
     paths = sorted(found)
@@ -104,25 +106,39 @@ _value_of = msgspec.json.Decoder().decode
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def _look_into_text(text: bytes | msgspec.Raw, known: Members, found: dict[str, Value]) -> None:
+def _look_into_members(inner: dict[str, Any], known: Members, found: dict[str, Value]) -> None:
     """Add what is not known in an event, an answer or its holder. Members that are known are not decoded: an answer has
     megabytes of them."""
-    try:
-        inner = _members_of(text)
-    except _ERRORS:
-        return
     for name, raw in inner.items():
         if name in known.whole:
             continue
-        if name in _HOLDERS and bytes(memoryview(raw)[:1]) == b"{":
-            what = known.inner.get(name)
-            _look_into_text(raw, what if isinstance(what, Members) else _UNKNOWN, found)
-            continue
+        what = known.inner.get(name)
+        if name in _HOLDERS and isinstance(what, Members) and (held := _members_in(raw)):
+            _look_into_members(held, what, found)
+        else:
+            _look_at_member(name, _value(raw), known, (), found)
+
+
+def _members_in(holder: Any) -> dict[str, Any]:
+    """The members of an object: not decoded, if all of it is JSON; else (NaN, say) as a lenient reader has them. Empty:
+    it is no object."""
+    if isinstance(holder, bytes | msgspec.Raw):
         try:
-            value = _value_of(raw)
+            return _members_of(holder)
         except _ERRORS:
-            value = document_of(bytes(raw))
-        _look_at_member(name, value, known, (), found)
+            holder = document_of(bytes(holder))
+    return holder if isinstance(holder, dict) else {}
+
+
+def _value(raw: Any) -> Any:
+    """The value of a member; `_BEYOND` if no reader takes it."""
+    if not isinstance(raw, msgspec.Raw):
+        return raw
+    try:
+        return _value_of(raw)
+    except _ERRORS:
+        document = document_of(bytes(raw))
+        return _BEYOND if document is None else document
 
 
 def _look_at_member(name: str, value: Any, known: Members, path: tuple[str, ...], found: dict[str, Value]) -> None:
@@ -152,6 +168,8 @@ def _look_at(value: Any, known: Members | frozenset[str], path: tuple[str, ...],
         if word not in known if type(known) is frozenset else _in_usage(path):
             word = word if _WORD.fullmatch(word) else _OTHER
             found[f"{'.'.join(path)}={word}"] = word
+    elif value is _BEYOND:
+        found[".".join(path)] = None
     elif kind is not bool:
         found[".".join(path)] = value if -_VALUE_MAX < value < _VALUE_MAX else None
 
@@ -167,8 +185,8 @@ def _look_into_list(value: list[Any], known: Members, path: tuple[str, ...], fou
     for one in value:
         modality = one.get("modality") if type(one) is dict else None
         if modality is None:
-            if one:
-                _look_at(one, known, path, found)
+            if one:  # a list in a list counts as a level, so that the depth is bounded
+                _look_at(one, known, (*path, _OTHER) if type(one) is list else path, found)
         elif (name := str(modality)) not in known.whole:
             named = {at: number for at, number in one.items() if at != "modality"}
             here = (*path, name if _WORD.fullmatch(name.lower()) else _OTHER)

@@ -77,6 +77,37 @@ def test_what_is_no_json_has_nothing_and_raises_nothing(text: bytes) -> None:
     assert unread([text], KNOWN) == NOTHING_UNREAD
 
 
+@pytest.mark.parametrize(
+    ("odd", "path"),
+    [
+        (b"NaN", "usage.odd"),
+        (b"-Infinity", "usage.odd"),
+        (b"9" * 5000, "usage.odd"),
+        (b"1e999", "usage.odd"),
+        (b'"\xff"', "usage.odd=other"),
+        (b"[" * 900 + b"1" + b"]" * 900, "usage.odd" + ".other" * 7),
+        (b'{"a":' * 900 + b"1" + b"}" * 900, "usage.odd" + ".a" * 7),
+    ],
+)
+def test_what_a_strict_reader_refuses_is_not_silent(odd: bytes, path: str) -> None:
+    """Whatever a meter reads the counts from; and it raises nothing."""
+    body = b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":1,"ticks":5,"odd":%s}}' % odd
+    meter = OPENAI_CHAT.plain_meter()
+    meter.feed(body)
+    metered = meter.close()
+    assert metered.usage is not None
+    assert metered.usage.prompt_tokens == 9
+    assert metered.unread.paths == tuple(sorted(("usage.ticks", path)))
+
+
+def test_a_holder_is_looked_into_whatever_else_it_has() -> None:
+    """Leniently read, or no object at all."""
+    for odd, more in ((b"1", "usage.odd"), (b"NaN", "usage.odd")):
+        body = b'{"type":"response.completed","response":{"output":[],"usage":{"input_tokens":9,"odd":%s}}}' % odd
+        assert unread([body], OPENAI_RESPONSES.tally(None).known).paths == (more,)
+    assert unread([b'{"response":7}'], OPENAI_RESPONSES.tally(None).known).paths == ("response",)
+
+
 def test_what_is_found_is_bounded_however_much_there_is() -> None:
     wide = found(KNOWN, usage={f"count_{number}": 1 for number in range(10_000)})
     assert len(wide) == PATHS_MAX
