@@ -25,7 +25,7 @@ DIALECT = '''
 
 from typing import Any
 
-from proxy.metering.counts import usage_reader, with_total
+from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, model_of
@@ -34,7 +34,7 @@ from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.json_reader import reader
 
 _answer = reader(dict[str, Any])
-_reported = usage_reader(prompt_tokens="heard", completion_tokens="spoken")
+_reported = UsageReader(prompt_tokens="heard", completion_tokens="spoken")
 
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:

@@ -101,13 +101,14 @@ def _unbilled(connection: Connection) -> Iterator[Finding]:
     newest = entries.order_by(ledger_entries.c.settled_at.desc(), ledger_entries.c.entry_id.desc()).limit(RECENT)
     unread, unpriced = Counter[str](), Counter[str]()
     stated, ours = Counter[str](), Counter[str]()  # nUSD, of entries that have both
-    for provider, details, cost_usd in connection.execute(newest):
+    rows = connection.execute(newest).all()
+    for provider, details, cost_usd in rows:
         if cost_usd is not None and "stated_usd" in details:
             stated[provider] += nusd_from_usd(details["stated_usd"])
             ours[provider] += cost_usd
         unread.update(f"{provider}: {path}" for path in details.get("unread", ()))
         unpriced.update(f"{provider}: {unit}" for unit in details.get("unpriced_units", ()))
-    among = f"of the newest {RECENT:,} entries"
+    among = f"of the newest {len(rows):,} entries"
     for what, count in sorted(unread.items()):
         advice = "if it costs nothing, list it in the provider's `not_billed`; else see `tokenweir adjust`"
         yield warning("usage", f"{what} is not read, in {count} {among}", advice)

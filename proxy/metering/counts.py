@@ -7,9 +7,9 @@ usages of one answer the later one applies, and no count falls below the earlier
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -23,25 +23,27 @@ _TIMES = "decode_time_arr"
 # Their limit is UNITS_MAX, not TOKENS_MAX.
 _UNITS = frozenset({"images", "searches", "file_searches"})
 
-UsageReader: TypeAlias = Callable[[dict[str, Any]], Usage | None]
-"""Reads a usage object: a count is None if not reported; the result is None if one count is invalid."""
 
+class UsageReader:
+    """Reads a usage object: a count is None if not reported; the result is None if one count is invalid."""
 
-def usage_reader(**sources: str) -> UsageReader:
-    """A reader of usage objects: each field of `Usage` = the paths of its count.
+    __slots__ = ("_places", "paths")
 
-    Paths are separated by `|`; the first one that is neither absent nor null applies. `a.b` is `b` in the object `a`.
-    """
-    places = []
-    for field, alternatives in sources.items():
-        assert field in Usage.__struct_fields__, field
-        for place in alternatives.split("|"):
-            holder, _, name = place.strip().rpartition(".")
-            places.append((holder, name, field, UNITS_MAX if field in _UNITS else TOKENS_MAX))
+    def __init__(self, **sources: str) -> None:
+        """Each field of `Usage` = the paths of its count, separated by `|`; the first one that is neither absent nor
+        null applies. `a.b` is `b` in the object `a`."""
+        self.paths = " ".join(sources.values()).replace("|", " ")
+        """all of them, with blanks between"""
+        self._places: list[tuple[str, str, str, int]] = []
+        for field, alternatives in sources.items():
+            assert field in Usage.__struct_fields__, field
+            for place in alternatives.split("|"):
+                holder, _, name = place.strip().rpartition(".")
+                self._places.append((holder, name, field, UNITS_MAX if field in _UNITS else TOKENS_MAX))
 
-    def read(raw: dict[str, Any]) -> Usage | None:
+    def __call__(self, raw: dict[str, Any]) -> Usage | None:
         counts: dict[str, int | None] = {}
-        for holder, name, field, most in places:
+        for holder, name, field, most in self._places:
             within = raw.get(holder) if holder else raw
             if type(within) is not dict or (value := within.get(name)) is None or field in counts:
                 continue
@@ -52,8 +54,6 @@ def usage_reader(**sources: str) -> UsageReader:
                     return None
             counts[field] = value
         return Usage(**counts)
-
-    return read
 
 
 def count(value: object, most: int = TOKENS_MAX) -> int | None:

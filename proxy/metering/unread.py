@@ -81,11 +81,6 @@ def each(holder: str, paths: str) -> str:
     return " ".join(f"{holder}.{path}" for path in paths.split())
 
 
-def read_by(sources: Mapping[str, str]) -> str:
-    """The paths that a `usage_reader` reads, for `members`."""
-    return " ".join(sources.values()).replace("|", " ")
-
-
 def unread(texts: Iterable[bytes], known: Members, items: Mapping[str, int] = MappingProxyType({})) -> Unread:
     """What is not known in these JSON objects, and `items`, which are so already. A text that is no JSON object has
     nothing."""

@@ -69,8 +69,8 @@ async def test_nothing_that_is_reported_passes_unseen(
     assert 'tokenweir_unpriced_units_total{provider="scripted",unit="tier:priority"} 1.0' in metrics
     assert "not read: tool_usage.image_gen.output_tokens, usage.energy_kwh, usage.mood=fast" in running.said("ledger")
     examined = running.command("doctor", check=False).stdout
-    assert "scripted: usage.energy_kwh is not read, in 1 of the newest 1,000 entries" in examined
-    assert "scripted: tier:priority has no price, in 1 of the newest 1,000 entries" in examined
+    assert "scripted: usage.energy_kwh is not read, in 1 of the newest 1 entries" in examined
+    assert "scripted: tier:priority has no price, in 1 of the newest 1 entries" in examined
     assert SECRET.encode() not in running.outputs()
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from proxy.metering.counts import usage_reader, with_total
+from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
 
-read = usage_reader(prompt_tokens="a | in.a | in.b", completion_tokens="out", searches="s")
+read = UsageReader(prompt_tokens="a | in.a | in.b", completion_tokens="out", searches="s")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_the_first_place_with_a_count_is_taken(raw: dict[str, Any], found: Usage
 
 def test_a_table_names_fields_of_a_usage() -> None:
     with pytest.raises(AssertionError, match="tokens"):
-        usage_reader(tokens="a")
+        UsageReader(tokens="a")
 
 
 @pytest.mark.parametrize(("usage", "total"), [(Usage(1, None, 2), 3), (Usage(1), None), (Usage(total_tokens=5), None)])

@@ -22,7 +22,7 @@ const wide = (made) => (made.classList.add("wide"), made);
 
 // -- summary text
 
-function counted({ usage }) {
+function counted({ usage, details }) {
   const words = [(SOURCES[usage.source] ?? [null, `The counts are ${usage.source}.`])[1]];
   if (usage.source === "estimated" && usage.estimator) words.push(`Estimator: ${usage.estimator}. Its input is listed under “Evidence”.`);
   if (usage.expected_error !== null) words.push(`The typical error is ± ${percent(usage.expected_error)}.`);
@@ -30,6 +30,7 @@ function counted({ usage }) {
   if (prompt !== undefined || output !== undefined) {
     words.push(`Counts: ${many(prompt ?? 0, "prompt token")} and ${many(output ?? 0, "output token")}.`);
   }
+  if (details.unread) words.push(`Reported by the provider, and not read: ${details.unread.join(", ")}.`);
   return words.join(" ");
 }
 
@@ -39,7 +40,6 @@ function priced({ charge, adjustments, charge_usd, details }) {
   if (charge.price?.version) words.push(`Charge at price version ${charge.price.version} (in effect at the start): ${exact(nusd(charge.usd))}.`);
   else words.push(`Charge: ${exact(nusd(charge.usd))}.`);
   if (details.unpriced_units) words.push(`No price for: ${details.unpriced_units.map(plain).join(", ")}.`);
-  if (details.unread) words.push(`Reported by the provider, and not read: ${details.unread.join(", ")}.`);
   if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${charge_usd === null ? "unknown" : exact(nusd(charge_usd))}.`);
   return words.join(" ").trim();
 }

@@ -196,6 +196,8 @@ class OpenExchange:
     def _unpriced(self, read: Reading) -> dict[str, list[str]]:
         """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
         that it gave then."""
+        if read.service_tier is None:
+            return {}
         tiers = {
             "unpriced_units": unpriced_tier(self.opened.price, read.service_tier),
             "cost_unpriced_units": unpriced_tier(self.opened.cost, read.service_tier),

@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.counts import usage_reader, with_total
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 
 _COUNTED = {
@@ -24,20 +24,20 @@ _COUNTED = {
 }
 _LEFT_OUT = "compaction"
 
-_SOURCES = _COUNTED | {
-    "reasoning_tokens": "output_tokens_details.thinking_tokens",
-    "cache_write_1h_tokens": "cache_creation.ephemeral_1h_input_tokens",
-    "searches": "server_tool_use.web_search_requests",
-}
-_step = usage_reader(**_COUNTED)
-_top = usage_reader(**_SOURCES)
+_step = UsageReader(**_COUNTED)
+_top = UsageReader(
+    **_COUNTED,
+    reasoning_tokens="output_tokens_details.thinking_tokens",
+    cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
+    searches="server_tool_use.web_search_requests",
+)
 # Parts of counts that are read; fetches of web pages are free. https://platform.claude.com/docs/en/about-claude/pricing
 _NOT_BILLED = "cache_creation.ephemeral_5m_input_tokens server_tool_use.web_fetch_requests"
 # Steps are summed up above; those of other models are flagged there.
-_STEPS = "iterations.cache_creation iterations.type iterations.model " + each("iterations", read_by(_COUNTED))
+_STEPS = "iterations.cache_creation iterations.type iterations.model " + each("iterations", _step.paths)
 _WORDS = "service_tier speed=standard inference_geo=global|not_available"
 _KNOWN = "id type role model stop_reason stop_sequence content " + each(
-    "usage", f"{read_by(_SOURCES)} {_NOT_BILLED} {_STEPS} {_WORDS}"
+    "usage", f"{_top.paths} {_NOT_BILLED} {_STEPS} {_WORDS}"
 )
 
 KNOWN = members("index context_management error", _KNOWN, each("message", _KNOWN))

@@ -10,23 +10,22 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.counts import usage_reader, with_total
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 
-_SOURCES = {
-    "prompt_tokens": "tokens.input_tokens | billed_units.input_tokens",
-    "cached_tokens": "cached_tokens",
-    "completion_tokens": "tokens.output_tokens | billed_units.output_tokens",
-    "reasoning_tokens": "tokens.reasoning_tokens",
-}
-_reported = usage_reader(**_SOURCES)
+_reported = UsageReader(
+    prompt_tokens="tokens.input_tokens | billed_units.input_tokens",
+    cached_tokens="cached_tokens",
+    completion_tokens="tokens.output_tokens | billed_units.output_tokens",
+    reasoning_tokens="tokens.reasoning_tokens",
+)
 # Image tokens are part of the input. https://docs.cohere.com/reference/chat
-_KNOWN = "id type finish_reason message " + each("usage", f"{read_by(_SOURCES)} tokens.image_tokens")
+_KNOWN = "id type finish_reason message " + each("usage", f"{_reported.paths} tokens.image_tokens")
 
 KNOWN = members("index", _KNOWN, each("delta", _KNOWN))
 """the members of an event or an answer that are read, or cost nothing"""
-_billed = usage_reader(prompt_tokens="billed_units.input_tokens", completion_tokens="billed_units.output_tokens")
+_billed = UsageReader(prompt_tokens="billed_units.input_tokens", completion_tokens="billed_units.output_tokens")
 
 
 def usage_of(raw: dict[str, Any]) -> Usage | None:

@@ -12,18 +12,17 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.counts import count, usage_reader
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.counts import UsageReader, count
+from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 
-_SOURCES = {
-    "prompt_tokens": "promptTokenCount",
-    "cached_tokens": "cachedContentTokenCount",
-    "completion_tokens": "candidatesTokenCount",
-    "reasoning_tokens": "thoughtsTokenCount",
-    "total_tokens": "totalTokenCount",
-}
-_reported = usage_reader(**_SOURCES)
+_reported = UsageReader(
+    prompt_tokens="promptTokenCount",
+    cached_tokens="cachedContentTokenCount",
+    completion_tokens="candidatesTokenCount",
+    reasoning_tokens="thoughtsTokenCount",
+    total_tokens="totalTokenCount",
+)
 # Parts by modality, as a name or by its number. Videos and documents cost what text does; cached audio has a price of
 # its own, which is not read yet.
 _TEXT, _IMAGE, _AUDIO, _SEEN = "TEXT 1", "IMAGE 2", "AUDIO 4", "VIDEO 3 DOCUMENT 5"
@@ -37,7 +36,7 @@ _PARTS = " ".join((
 
 KNOWN = members(
     "candidates error modelVersion responseId createTime",
-    each("usageMetadata", f"{read_by(_SOURCES)} {_PARTS} serviceTier trafficType"),
+    each("usageMetadata", f"{_reported.paths} {_PARTS} serviceTier trafficType"),
 )
 """the members of an event or an answer that are read, or cost nothing"""
 

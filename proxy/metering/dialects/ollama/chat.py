@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.counts import usage_reader, with_total
+from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
@@ -68,7 +68,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 _line = reader(Line)
-_reported = usage_reader(prompt_tokens="prompt_eval_count", completion_tokens="eval_count")
+_reported = UsageReader(prompt_tokens="prompt_eval_count", completion_tokens="eval_count")
 
 
 class OllamaTally(Counting):

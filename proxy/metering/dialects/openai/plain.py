@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import usage_reader
+from proxy.metering.counts import UsageReader
 from proxy.metering.meter import BodyMeter, JsonMeter
 from proxy.metering.tally import Counting, Tally, identifier, says_error
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.skim import Skim
@@ -26,15 +26,14 @@ class _Answer(msgspec.Struct, gc=False):
 
 _read = reader(_Answer)
 
-_SOURCES = {
+_reported = UsageReader(
     # Voyage and Jina report only a total, which is the prompt
-    "prompt_tokens": "prompt_tokens | total_tokens",
-    "completion_tokens": "completion_tokens",
-    "total_tokens": "total_tokens",
+    prompt_tokens="prompt_tokens | total_tokens",
+    completion_tokens="completion_tokens",
+    total_tokens="total_tokens",
     # of Cohere; OpenRouter
-    "searches": "billed_units.search_units | search_units",
-}
-_reported = usage_reader(**_SOURCES)
+    searches="billed_units.search_units | search_units",
+)
 
 
 # The request itself has a price where it is billed; costs as OpenRouter states them.
@@ -48,8 +47,8 @@ class PlainTally(Counting):
 
     known = members(
         "data results embeddings embedding created error raw_status_code",
-        each("usage", f"{read_by(_SOURCES)} {_NOT_BILLED}"),
-        each("meta", f"{read_by(_SOURCES)} api_version"),
+        each("usage", f"{_reported.paths} {_NOT_BILLED}"),
+        each("meta", f"{_reported.paths} api_version"),
     )
 
     def read(self, event: bytes, name: bytes) -> object | None:

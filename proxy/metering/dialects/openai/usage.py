@@ -10,34 +10,30 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.counts import usage_reader
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.counts import UsageReader
+from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
 
-_SOURCES = {
-    "prompt_tokens": "prompt_tokens",
+_reported = UsageReader(
+    prompt_tokens="prompt_tokens",
     # OpenAI; DeepSeek; Moonshot; Mistral
-    "cached_tokens": (
-        "prompt_tokens_details.cached_tokens | prompt_cache_hit_tokens | cached_tokens | num_cached_tokens"
-    ),
-    "completion_tokens": "completion_tokens",
-    "reasoning_tokens": "completion_tokens_details.reasoning_tokens | reasoning_tokens",
-    "total_tokens": "total_tokens",
+    cached_tokens=("prompt_tokens_details.cached_tokens | prompt_cache_hit_tokens | cached_tokens | num_cached_tokens"),
+    completion_tokens="completion_tokens",
+    reasoning_tokens="completion_tokens_details.reasoning_tokens | reasoning_tokens",
+    total_tokens="total_tokens",
     # OpenRouter and Bedrock; vLLM; gateways to Anthropic
-    "cache_write_tokens": (
+    cache_write_tokens=(
         "prompt_tokens_details.cache_write_tokens | prompt_tokens_details.created_cache_tokens"
         " | cache_creation_input_tokens"
     ),
-    "cache_write_1h_tokens": "cache_creation.ephemeral_1h_input_tokens",
-    "audio_prompt_tokens": "prompt_tokens_details.audio_tokens",
-    "audio_completion_tokens": "completion_tokens_details.audio_tokens",
-    "image_prompt_tokens": "prompt_tokens_details.image_tokens",
-    "image_completion_tokens": "completion_tokens_details.image_tokens",
+    cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens",
+    audio_prompt_tokens="prompt_tokens_details.audio_tokens",
+    audio_completion_tokens="completion_tokens_details.audio_tokens",
+    image_prompt_tokens="prompt_tokens_details.image_tokens",
+    image_completion_tokens="completion_tokens_details.image_tokens",
     # OpenRouter; Perplexity; xAI
-    "searches": "server_tool_use_details.web_search_requests | num_search_queries | num_sources_used",
-}
-
-_reported = usage_reader(**_SOURCES)
+    searches="server_tool_use_details.web_search_requests | num_search_queries | num_sources_used",
+)
 
 # Parts of counts that are read, billed like the rest of them.
 _PARTS = """
@@ -54,7 +50,7 @@ time_to_first_token_ms time_per_output_token_ms draft_tokens draft_tokens_accept
 """
 # What the provider says that it charges, in money: of OpenRouter, Avian, Vercel, Perplexity, xAI, Pydantic.
 _STATED = "cost cost_details cost_in_usd_ticks market_cost pydantic_ai_gateway"
-_USAGE = " ".join((read_by(_SOURCES), _PARTS, _TIMES, _STATED, "service_tier"))
+_USAGE = " ".join((_reported.paths, _PARTS, _TIMES, _STATED, "service_tier"))
 
 KNOWN = members(
     "id object model system_fingerprint service_tier obfuscation choices created error raw_status_code moderation",

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.counts import usage_reader
+from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
 from proxy.metering.tally import Counting, says_error
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.unread import each, members
 from proxy.metering.usage import UNITS_MAX, Usage
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader
@@ -30,14 +30,13 @@ _TOKENS = {"low": 272, "medium": 1056, "high": 4160}
 _COMPLETED = (".completed",)
 
 
-_SOURCES = {
-    "prompt_tokens": "input_tokens",
-    "completion_tokens": "output_tokens",
-    "total_tokens": "total_tokens",
-    "image_prompt_tokens": "input_tokens_details.image_tokens",
-    "image_completion_tokens": "output_tokens_details.image_tokens",
-}
-tokens_of = usage_reader(**_SOURCES)
+tokens_of = UsageReader(
+    prompt_tokens="input_tokens",
+    completion_tokens="output_tokens",
+    total_tokens="total_tokens",
+    image_prompt_tokens="input_tokens_details.image_tokens",
+    image_completion_tokens="output_tokens_details.image_tokens",
+)
 """reads the usage of images and speech"""
 # Parts of what is read; the cost as xAI states it.
 _NOT_BILLED = "output_tokens_details.text_tokens input_tokens_details.text_tokens cost_in_usd_ticks"
@@ -60,7 +59,7 @@ class ImagesTally(Counting):
 
     known = members(
         "data created created_at partial_image_index output_compression",
-        each("usage", f"{read_by(_SOURCES)} {_NOT_BILLED}"),
+        each("usage", f"{tokens_of.paths} {_NOT_BILLED}"),
     )
 
     def __init__(self, cumulative: bool | None = None) -> None:

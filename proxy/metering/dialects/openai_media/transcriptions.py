@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import count, usage_reader
+from proxy.metering.counts import UsageReader, count
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.meter import JsonMeter
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, model_of
 from proxy.metering.tally import Counting, says_error
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
 from proxy.metering.wire.json_reader import reader
 from proxy.metering.wire.text import chars_of
@@ -42,13 +42,12 @@ class _Event(msgspec.Struct, gc=False):
 _read = reader(_Event)
 
 
-_SOURCES = {
-    "prompt_tokens": "input_tokens",
-    "completion_tokens": "output_tokens",
-    "total_tokens": "total_tokens",
-    "audio_prompt_tokens": "input_token_details.audio_tokens",
-}
-_tokens = usage_reader(**_SOURCES)
+_tokens = UsageReader(
+    prompt_tokens="input_tokens",
+    completion_tokens="output_tokens",
+    total_tokens="total_tokens",
+    audio_prompt_tokens="input_token_details.audio_tokens",
+)
 
 
 class TranscriptionTally(Counting):
@@ -58,7 +57,7 @@ class TranscriptionTally(Counting):
 
     known = members(
         "segments words logprobs duration",
-        each("usage", f"{read_by(_SOURCES)} type seconds input_token_details.text_tokens"),
+        each("usage", f"{_tokens.paths} type seconds input_token_details.text_tokens"),
     )
 
     def read(self, event: bytes, name: bytes) -> object | None:

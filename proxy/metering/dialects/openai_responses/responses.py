@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import structs
 
-from proxy.metering.counts import usage_reader
+from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, says_error, word
-from proxy.metering.unread import each, members, read_by
+from proxy.metering.unread import each, members
 from proxy.metering.usage import NO_USAGE
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -26,21 +26,20 @@ _RUNNING = ("queued", "in_progress")
 
 
 # All as reported. OpenAI's searches are output items; xAI reports their numbers.
-_SOURCES = {
-    "prompt_tokens": "input_tokens",
-    "cached_tokens": "input_tokens_details.cached_tokens",
-    "completion_tokens": "output_tokens",
-    "reasoning_tokens": "output_tokens_details.reasoning_tokens",
-    "total_tokens": "total_tokens",
-    "cache_write_tokens": "input_tokens_details.cache_write_tokens",
-    "searches": "server_side_tool_usage_details.web_search_calls",
-    "file_searches": "server_side_tool_usage_details.file_search_calls",
-    "image_prompt_tokens": "input_tokens_details.image_tokens",
-    "image_completion_tokens": "output_tokens_details.image_tokens",
-}
-usage_of = usage_reader(**_SOURCES)
+usage_of = UsageReader(
+    prompt_tokens="input_tokens",
+    cached_tokens="input_tokens_details.cached_tokens",
+    completion_tokens="output_tokens",
+    reasoning_tokens="output_tokens_details.reasoning_tokens",
+    total_tokens="total_tokens",
+    cache_write_tokens="input_tokens_details.cache_write_tokens",
+    searches="server_side_tool_usage_details.web_search_calls",
+    file_searches="server_side_tool_usage_details.file_search_calls",
+    image_prompt_tokens="input_tokens_details.image_tokens",
+    image_completion_tokens="output_tokens_details.image_tokens",
+)
 # Read from `tool_usage`: the number that OpenAI charges for.
-tools_of = usage_reader(searches="web_search.num_requests")
+tools_of = UsageReader(searches="web_search.num_requests")
 # Items that cost nothing beside their tokens, or are read. https://developers.openai.com/api/docs/pricing
 _ITEMS = frozenset((
     "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "computer_call", "local_shell_call",
@@ -56,7 +55,7 @@ output created_at completed_at temperature top_p top_logprobs max_output_tokens 
 frequency_penalty tools metadata text reasoning instructions content_filters moderation error status copilot_usage
 tool_usage.web_search
 """
-_KNOWN = f"{_ANSWER} {each('usage', f'{read_by(_SOURCES)} {_NOT_BILLED}')}"
+_KNOWN = f"{_ANSWER} {each('usage', f'{usage_of.paths} {_NOT_BILLED}')}"
 
 
 class ResponsesTally(Counting):
