@@ -61,6 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
         if not EXTERNAL_FIXTURES.isdisjoint(fixtures):
             item.add_marker(pytest.mark.external)
+    # At the end no worker should wait for another's.
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
 
 
 @pytest.hookimpl(wrapper=True)

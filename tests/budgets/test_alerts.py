@@ -51,6 +51,7 @@ async def listener() -> AsyncIterator[Listener]:
     await runner.cleanup()
 
 
+@pytest.mark.waits
 async def test_each_threshold_is_told_once(tmp_path: Path, provider: ScriptedProvider, listener: Listener) -> None:
     tokenweir = deployment(tmp_path, provider, alerts={"url": listener.url, "secret": "${TEST_WEBHOOK}"})
     tokenweir.environment["TEST_WEBHOOK"] = SECRET

@@ -32,6 +32,7 @@ def machines(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_
         made.close()
 
 
+@pytest.mark.waits
 async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_out(
     machines: Machines, valkey: Valkey
 ) -> None:
@@ -52,6 +53,7 @@ async def test_a_server_that_forgets_everything_opens_nothing_and_locks_nobody_o
     assert (await second.at_rest(key_id)).spent == 1_000_000
 
 
+@pytest.mark.waits
 async def test_a_machine_that_never_comes_back_lets_go(machines: Machines) -> None:
     first, second = machines.proxies
     key_id, key = first.key("--budget", "0.01", "--budget-window", "none")

@@ -117,6 +117,7 @@ async def test_a_crowd_at_one_machine(machine: Limited) -> None:
         machine.tokenweir.close()
 
 
+@pytest.mark.waits
 async def test_a_crowd_at_three_proxies(
     tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str
 ) -> None:

@@ -133,6 +133,7 @@ async def test_a_stream_that_costs_more_than_is_left_finishes_by_default(limited
     assert (entry["outcome"], entry["charge_usd"]) == ("served", "0.006")
 
 
+@pytest.mark.waits
 async def test_or_is_cut_between_two_events_if_the_key_wills_so(limited: Limited) -> None:
     key_id, key = limited.key("--budget", "0.0047", "--on-exhausted", "cut")
     model = limited.model(9000, pace_ms=0.2)

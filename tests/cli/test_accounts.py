@@ -17,6 +17,7 @@ from proxy.keys.keyring import Keyring, Refused
 from proxy.ledger.settling.store import Arrival
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.real import a_real_entry
+from tests.support.sqlite import with_empty_ledger
 
 LIMITS = (
     *("--budget", "12.5", "--budget-window", "calendar_month", "--prepaid"),
@@ -37,6 +38,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     """On a ledger with nothing in it."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
+    with_empty_ledger(tmp_path / "data")
     return Commands(file, capsys)
 
 

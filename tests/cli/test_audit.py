@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import CONFIG, Commands
+from tests.support.sqlite import with_empty_ledger
 
 
 @pytest.fixture
@@ -16,6 +17,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
     """On a ledger with nothing in it."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
+    with_empty_ledger(tmp_path / "data")
     return Commands(file, capsys)
 
 

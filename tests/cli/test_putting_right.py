@@ -22,6 +22,7 @@ from proxy.storage.database import reading, writing
 from tests.cli.commands import CONFIG, MODEL, Commands
 from tests.ledger.making import stored
 from tests.ledger.real import COST, FIRST, NODE, PRICE, a_real_entry, a_real_record
+from tests.support.sqlite import with_empty_ledger
 
 NOW = configured(Rates(input=10**9, cached_input=10**9, output=2 * 10**9))
 NAME = a_real_entry().exchange_id
@@ -32,6 +33,7 @@ def config(tmp_path: Path) -> Path:
     """Three exchanges are settled there."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
+    with_empty_ledger(tmp_path / "data")
     store = LedgerStores.open(load(file, {}))
     store.ledger.settle([Arrival(a_real_entry(n), NODE, FIRST + n) for n in range(3)])
     store.close()

@@ -15,7 +15,7 @@ from tests.ledger.real import settle
 from tests.support.examples import AT_RANDOM
 
 # Requests of each route, valid and invalid: a few in the gate, always the same; many in `make faults`, at random.
-EXAMPLES = 40 if AT_RANDOM else 5
+EXAMPLES = 40 if AT_RANDOM else 3
 ROUTES = {
     "/account/block": ["post"],
     "/account/list": ["get"],

@@ -12,7 +12,7 @@ import pytest
 from tests.crash.chaos import deployment
 from tests.crash.stage import quick_key
 from tests.support.provider import ScriptedProvider
-from tests.support.tokenweir import COMMAND, Tokenweir
+from tests.support.tokenweir import Tokenweir
 
 # Streams that are to end in it have a quarter of it to go; those that are not have minutes.
 GRACE_S = 2.0
@@ -24,7 +24,6 @@ def shared(
 ) -> Iterator[tuple[Tokenweir, str]]:
     """The deployment and a key of it."""
     made = deployment(tmp_path_factory.mktemp("crash"), provider_process, shutdown_grace_s=GRACE_S)
-    made.program = COMMAND  # signals meet it as they meet a user's
     key = quick_key(made)
     yield made.start(), key
     made.close()

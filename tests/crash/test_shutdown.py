@@ -16,7 +16,7 @@ from tests.crash.stage import Stage, entries_of, left_behind, told, until
 from tests.support import sse
 from tests.support.net import RawClient, Response
 from tests.support.provider import ScriptedProvider, broken_after, silent
-from tests.support.tokenweir import Tokenweir
+from tests.support.tokenweir import COMMAND, Tokenweir
 
 # Ends well within the grace, or never.
 SHORT = Shape("openai", tokens=20, pace_ms=20)
@@ -27,10 +27,21 @@ SEED = 2026
 STOPS = 30
 
 
+@pytest.fixture
+def started_by_a_user(running: Tokenweir) -> Iterator[Tokenweir]:
+    """The deployment as a process that its own command has started: signals meet it as they meet a user's."""
+    running.stop()
+    running.program = COMMAND
+    yield running.start()
+    running.close()
+    running.program = None
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_what_runs_may_finish_and_nothing_new_begins(
-    running: Tokenweir, key: str, provider: ScriptedProvider, number: signal.Signals
+    started_by_a_user: Tokenweir, key: str, provider: ScriptedProvider, number: signal.Signals
 ) -> None:
+    running = started_by_a_user
     names = [provider.script(f"{number.name}-{kind}", SHORT) for kind in ("first", "second", "drained")]
     drained = f"drain/{names[2]}"
     async with Stage(running, key) as stage:
@@ -72,6 +83,7 @@ async def _closed(client: RawClient) -> bool:
         return True
 
 
+@pytest.mark.waits
 async def test_after_the_grace_every_stream_gets_a_word_and_an_entry(
     running: Tokenweir, key: str, provider: ScriptedProvider
 ) -> None:

@@ -84,6 +84,7 @@ async def test_a_console_shows_what_other_machines_run(
         assert float(later["charge_usd"]) > float(first["charge_usd"]) > 0
 
 
+@pytest.mark.waits
 async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apart, provider: ScriptedProvider) -> None:
     proxy = apart.proxies[0].start()
     apart.worker()
@@ -104,6 +105,7 @@ async def test_a_machine_that_never_comes_back_is_settled_by_another(apart: Apar
     assert len(again.read_ledger()) == 1
 
 
+@pytest.mark.waits
 async def test_a_machine_that_was_only_asleep_gets_an_adjustment(apart: Apart, provider: ScriptedProvider) -> None:
     proxy = apart.proxies[0].start()
     apart.worker()

@@ -221,11 +221,13 @@ def kinds_of(sick: Postgres) -> tuple[Fault, ...]:
     return sick.crash, sick.terminate_at_commit, sick.lose_commit, sick.oppose, sick.forbid
 
 
+@pytest.mark.waits
 async def test_each_kind_of_fault(sick: Postgres, tmp_path: Path, valkey: Valkey) -> None:
     wrong, _ = await strike(sick, kinds_of(sick), 1, tmp_path, valkey)
     assert not wrong, f"seed {SEED}: {wrong}"
 
 
+@pytest.mark.waits
 @pytest.mark.privileged
 async def test_a_full_disk(crammed: Postgres, tmp_path: Path, valkey: Valkey) -> None:
     wrong, _ = await strike(crammed, [crammed.fill], 1, tmp_path, valkey)

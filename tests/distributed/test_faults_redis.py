@@ -181,12 +181,14 @@ async def strike(redis: Redis, folder: Path, ledger_url: str, each: int) -> tupl
     return wrong, figures
 
 
+@pytest.mark.waits
 async def test_each_kind_of_fault(redis: Redis, tmp_path: Path, ledger_url: str) -> None:
     wrong, _ = await strike(redis, tmp_path, ledger_url, 1)
     assert not wrong, f"seed {SEED}: {wrong}"
     assert redis.lost["messages"]
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize(
     "words",
     [

@@ -98,6 +98,7 @@ async def strike(apart: Apart, valkey: Valkey, ledger_url: str, folder: Path, ea
     return wrong, figures
 
 
+@pytest.mark.waits
 async def test_a_kill_in_each_phase(apart: Apart, valkey: Valkey, ledger_url: str, tmp_path: Path) -> None:
     wrong, _ = await strike(apart, valkey, ledger_url, tmp_path, 1)
     assert not wrong, f"seed {SEED}: {wrong}"

@@ -33,7 +33,7 @@ APART = {
 
 
 # The points that `make test` strikes, spread over the path of an exchange; `make faults` strikes all of them.
-FEW = 4
+FEW = 3
 
 
 async def sweep(
@@ -70,6 +70,7 @@ def machines(
     swept.close()
 
 
+@pytest.mark.waits
 async def test_a_few_points_of_one_machine(one_machine: Swept) -> None:
     points_struck, faults, wrong = await sweep(one_machine, few=FEW)
     wrong += await one_machine.unsettled_holds()

@@ -160,6 +160,7 @@ async def test_silence_within_an_error_body_ends_it(deployment: Deployment) -> N
     assert nusd(entry) == 0
 
 
+@pytest.mark.waits
 async def test_leaving_within_a_body_is_never_free(deployment: Deployment) -> None:
     body = told(LARGE_TOKENS)
     half = len(body) // 2

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import sqlite_url
 from tests.support.ledgers import engine, ledger_url, store
 from tests.support.postgres import Server
+from tests.support.sqlite import empty_ledger
 
 __all__ = ["engine", "ledger_url", "store"]
 
@@ -43,5 +43,4 @@ def fresh_ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A migrated database, once of each kind: for a test that changes more than rows."""
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres_ledger_url"))
-    migrate(url := sqlite_url(tmp_path / "ledger.db"))
-    return url
+    return empty_ledger(tmp_path / "ledger.db")

@@ -17,13 +17,13 @@ from sqlalchemy import Engine, Table, delete, func, insert, select
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
-from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
 from proxy.storage.database import open_engine, reading, sqlite_url, writing
 from tests.support.ledger_tables import Balance, DailyUsage, read_balances, read_daily
+from tests.support.sqlite import empty_ledger
 
 SPACE = UUID("00000000-0000-0000-0000-000000000001")
 
@@ -118,9 +118,8 @@ def content_hash(entry: LedgerEntry) -> str:
 
 def a_ledger(folder: Path, name: str = "ledger.db") -> Engine:
     """A new ledger, or the one that is there."""
-    url = sqlite_url(folder / name)
-    migrate(url)
-    return open_engine(url)
+    file = folder / name
+    return open_engine(sqlite_url(file) if file.exists() else empty_ledger(file))
 
 
 def arriving(*entries: LedgerEntry, node: str | None = None, seq: int = 0) -> list[Arrival]:

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from proxy.cli import main
 from proxy.reports.entry_reader import EntryFilter, EntryReader, entry_json
 from proxy.storage.database import open_engine, sqlite_url
 from tests.support.processes import Copied, Running
+from tests.support.sqlite import with_empty_ledger
 
 ROOT = Path(__file__).parents[2]
 # As a user starts it.
@@ -55,15 +57,18 @@ class Listening:
 
     def launch(self) -> Running:
         """Begin to run, and wait for nothing."""
-        if self.program is None:
-            self.child = Copied(self._arguments, self.folder, self.environment, self.log)
-            return self.child
-        with self.log.open("a") as log:
-            self.child = subprocess.Popen(
-                [sys.executable, *self.program, *self._arguments],
-                cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
+        self.child = self._began(self._arguments, self.log)
         return self.child
+
+    def _began(self, arguments: Sequence[str], log: Path) -> Running:
+        """One process of ours, its errors in a file."""
+        if self.program is None:
+            return Copied(arguments, self.folder, self.environment, log)
+        with log.open("a") as errors:
+            return subprocess.Popen(
+                [sys.executable, *self.program, *arguments],
+                cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
 
     def start(self) -> Self:
         """Run; returns when it listens."""
@@ -144,7 +149,9 @@ class Tokenweir(Listening):
             "models": models or {"*": {"provider": first, "price": PRICE, "cost": COST}},
             **settings,
         }
-        environment = {**os.environ, "TEST_PROVIDER_KEY": self.PROVIDER_KEY, "PYTHONPATH": str(ROOT)}
+        # To read the system's certificates takes longer than the rest of a start.
+        trusting_nobody = {"SSL_CERT_FILE": os.devnull}
+        environment = {**os.environ, **trusting_nobody, "TEST_PROVIDER_KEY": self.PROVIDER_KEY, "PYTHONPATH": str(ROOT)}
         if ledger_url is not None:
             config |= {"ledger": "${TEST_LEDGER}", "key_pepper": "${TEST_PEPPER}"}
             environment |= {"TEST_LEDGER": ledger_url, "TEST_PEPPER": self.PEPPER}
@@ -160,6 +167,17 @@ class Tokenweir(Listening):
         self._engine: Engine | None = None
         self._reader: EntryReader | None = None
         self._read: list[dict[str, Any]] = []
+
+    def launch(self) -> Running:
+        """Begin to run, and wait for nothing."""
+        self._with_ledger()
+        return super().launch()
+
+    def _with_ledger(self) -> None:
+        """What the first start would make of its ledger takes longer than the rest of it."""
+        data = self.folder / "data"
+        if self.ledger_url == sqlite_url(data / "ledger.db") and not data.exists():
+            with_empty_ledger(data)
 
     def alone(self) -> Tokenweir:
         """The same deployment, as one process from now on."""
@@ -188,16 +206,20 @@ class Tokenweir(Listening):
 
     def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `tokenweir …` beside it."""
-        done = subprocess.run(
-            [sys.executable, *COMMAND, *arguments, "--config", str(self.config)],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        told = [*arguments, "--config", str(self.config)]
+        with tempfile.NamedTemporaryFile(dir=self.folder) as errors:
+            child = self._began(told, Path(errors.name))
+            assert child.stdout is not None
+            with child.stdout as printed:
+                text = printed.read()
+            done = subprocess.CompletedProcess(told, child.wait(60), text, Path(errors.name).read_text())
         assert not check or done.returncode == 0, done.stderr
         return done
 
     def said(self, *arguments: str) -> str:
         """What `tokenweir …` prints, run in this process: to start one for each takes a second."""
         printed = io.StringIO()
+        self._with_ledger()
         with patch.dict(os.environ, self.environment), contextlib.redirect_stdout(printed):
             assert main([*arguments, "--config", str(self.config)]) == 0, printed.getvalue()
         return printed.getvalue()
