@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, configured
 from proxy.billing.record import BillableParts, Rates
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Usage, service_of
 from proxy.settings import (
     ProviderSettings,
     Secret,
@@ -256,6 +256,26 @@ WRONG: list[tuple[str, object, str]] = [
         {"flex": {"input": 1, "output": 1, "service_tiers": {}}},
         "models.electron.price.service_tiers.flex.service_tiers: unknown field",
     ),
+    (f"{M}/price/multipliers", {"fast": 6}, "models.electron.price.multipliers.fast: invalid name: must be `tier:`"),
+    (f"{M}/price/multipliers", {"tier:auto": 6}, "models.electron.price.multipliers.tier:auto: invalid name"),
+    *(
+        (
+            f"{M}/price/multipliers",
+            {"speed:fast": by},
+            "models.electron.price.multipliers.speed:fast: must be a number from 0 to 1000, or a fraction",
+        )
+        for by in (-1, True, "much", "1/0", "1e9", 1001, [6], float("nan"))
+    ),
+    (
+        f"{M}/price",
+        {
+            "input": 1,
+            "output": 1,
+            "service_tiers": {"flex": {"input": 1, "output": 1}},
+            "multipliers": {"tier:flex": 2},
+        },
+        "models.electron.price.multipliers.tier:flex: service_tiers.flex has its prices already",
+    ),
     (f"{M}/price/tiers", {"200000": {}}, "models.electron.price.tiers: must be a list"),
     (f"{M}/price/tiers", [{"input": 1, "output": 1}], "models.electron.price.tiers[0].above_prompt_tokens: is missing"),
     (
@@ -275,6 +295,14 @@ WRONG: list[tuple[str, object, str]] = [
     ),
     (f"{M}/cost", 0.5, "models.electron.cost: must be a mapping"),
 ]
+
+
+def test_multipliers_of_a_price_list_are_exact() -> None:
+    written = {"input": 1, "output": 2, "multipliers": {"speed:fast": 6, "geography:us": 1.1, "tier:flex": "5/3"}}
+    price = settings(changed(f"{M}/price", written)).models["electron"].price
+    assert price is not None
+    assert price.multipliers == {"speed:fast": "6", "geography:us": "1.1", "tier:flex": "5/3"}
+    assert price.version != settings(changed(f"{M}/price", {"input": 1, "output": 2})).models["electron"].price.version
 
 
 def test_a_price_list_in_every_unit_and_with_variants() -> None:
@@ -316,7 +344,7 @@ def test_a_price_list_with_tiers_for_long_prompts() -> None:
     assert price is not None
     long, longer = Usage(prompt_tokens=200_000), Usage(prompt_tokens=200_001)
     costs = {
-        (length, tier): usd_text(charge(price, usage, BillableParts.EVERYTHING, tier))
+        (length, tier): usd_text(charge(price, usage, BillableParts.EVERYTHING, service_of(tier)))
         for length, usage in (("short", Usage(prompt_tokens=128_000)), ("long", long), ("longer", longer))
         for tier in (None, "priority", "flex")
     }

@@ -19,7 +19,7 @@ from proxy.billing.money import NUSD_PER_USD, usd_text
 from proxy.billing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount, incurred
-from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, Usage
+from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, ServedAs, Usage, service_of
 
 MONEY = ("charge_usd", "cost_usd")
 
@@ -77,7 +77,7 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     cost_usd: int | None
     bills: BillableParts
     source: str
-    service_tier: str | None
+    served_as: ServedAs
     """of the last usage or restating entry"""
     price: Mapping[str, Any] | None
     """the price tier of the latest charge, in the form of `price_text`; None: unknown"""
@@ -106,7 +106,7 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         cost_usd=_sum(ordered, "cost_usd"),
         bills=BillableParts(latest.details.get("billed", BillableParts.EVERYTHING)),
         source=latest.usage_source,
-        service_tier=latest.details.get("service_tier"),
+        served_as=service_of(*(latest.details.get(name) for name in ServedAs.__struct_fields__)),
         price=_latest_detail([*statements, *corrections], "price"),
         cost=_latest_detail([*statements, *corrections], "cost"),
         by_hand=frozenset(
@@ -150,16 +150,16 @@ def rerated(now: ExchangeTotals, price: Price | None, cost: Price | None) -> Led
     charge_at_price = None if "charge_usd" in now.by_hand else _at(price, now, now.bills)
     if price is not None and charge_at_price is not None:
         charge_usd = charge_at_price
-        details["price"] = price_text(price, now.usage.prompt_tokens, now.service_tier)
+        details["price"] = price_text(price, now.usage.prompt_tokens, now.served_as)
     cost_at_price = None if "cost_usd" in now.by_hand else _at(cost, now, incurred(now.source, now.bills))
     if cost is not None and cost_at_price is not None:
         cost_usd = cost_at_price
-        details["cost"] = price_text(cost, now.usage.prompt_tokens, now.service_tier)
+        details["cost"] = price_text(cost, now.usage.prompt_tokens, now.served_as)
     return _adjustment(now, now.usage, charge_usd, cost_usd, details)
 
 
 def _at(price: Price | None, now: ExchangeTotals, bills: BillableParts) -> int | None:
-    return None if price is None else amount(price, now.usage, bills, now.service_tier)
+    return None if price is None else amount(price, now.usage, bills, now.served_as)
 
 
 def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:

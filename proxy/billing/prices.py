@@ -1,22 +1,24 @@
 """Price lists, and the price of usage.
 
 Invariants: A price is a whole number of nUSD per unit, or unknown (None, never 0). A charge is rounded once. The price
-tier follows from the length of the whole prompt, and applies to every token of the exchange. The service tier is the
-one that the response states, never the one that the request wants: providers charge the tier they served. A response
-that states none costs the list's own prices.
+tier follows from the length of the whole prompt, and applies to every token of the exchange. Service tier, speed and
+geography are those that the response states, never those that the request wants: providers charge what they served. A
+response that states none costs the list's own prices. What has no price of its own is charged as if it were not there,
+and is named.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cached_property, lru_cache
-from importlib.metadata import version
+from fractions import Fraction
+from functools import lru_cache
+from math import floor, prod
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from proxy.billing.money import (
     PARTS_PER_NUSD,
@@ -24,42 +26,65 @@ from proxy.billing.money import (
     PER_MILLION,
     PER_THOUSAND,
     nusd_from_usd,
-    nusd_from_usd_rounded_half_up,
     nusd_rounded_half_up,
     usd_text,
 )
-from proxy.billing.record import BillableParts, Price, Rates
-from proxy.metering.usage import NO_USAGE, Usage
-
-if TYPE_CHECKING:
-    from genai_prices.types import ModelPrice, Provider, TieredPrices
+from proxy.billing.record import BillableParts, Price, Rates, multiplier
+from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
 
 # The dearest model of the built-in price book costs 600; a higher price is probably per token, or in cents.
 USD_PER_MILLION_MAX = 10_000
 # Per image or request, and per hour of audio: about a hundred times the dearest known price.
 USD_EACH_MAX, USD_PER_HOUR_MAX = 100, 1_000
-# Cached look-ups, including misses: with the model "*", any client may send any name.
-PRICES_KEPT = 4096
-# No model has a longer name. Longer names are not looked up: a miss tries every pattern of the book.
-MODEL_CHARS_MAX = 200
-_MINUTE_S = 60
+# Applied price tiers as text.
+_TEXTS_KEPT = 4096
 
 
-def rates_for(price: Price, prompt_tokens: int | None, service_tier: str | None = None) -> Rates:
+def rates_for(price: Price, prompt_tokens: int | None, served_as: ServedAs = NOT_SAID) -> Rates:
     """The price tier for a prompt of this length (unknown: the first), in the list of this service tier if there is
-    one."""
+    one, times the multipliers of how it was served."""
     tiers = price.tiers
-    if service_tier is not None:
-        tiers = price.service_tiers.get(service_tier, tiers)
-    if len(tiers) == 1:
-        return tiers[0]
-    applicable = [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]
-    return applicable[-1] if applicable else tiers[0]
+    if served_as.service_tier is not None:
+        tiers = price.service_tiers.get(served_as.service_tier, tiers)
+    rates = tiers[0]
+    if len(tiers) > 1 and (above := [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]):
+        rates = above[-1]
+    return multiplied(rates, *applied(price, served_as).values()) if price.multipliers else rates
 
 
-def charge(price: Price, usage: Usage, bills: BillableParts, service_tier: str | None = None) -> int:
+def applied(price: Price, served_as: ServedAs) -> dict[str, str]:
+    """The multipliers of the list that apply, by their reasons."""
+    said = _words(served_as)
+    return {reason: by for reason, by in price.multipliers.items() if reason in said or not _of_answer(reason)}
+
+
+@lru_cache(maxsize=1_024)
+def _of_answer(reason: str) -> bool:
+    """Whether it depends on the answer."""
+    return reason.partition(":")[0] in _OF_ANSWERS
+
+
+@lru_cache(maxsize=1_024)
+def multiplied(rates: Rates, *by: str) -> Rates:
+    """The prices of tokens times the product of `by`, in whole nUSD, rounded half up; other prices stay."""
+    if not by:
+        return rates
+    product = prod(map(multiplier, by))
+    prices = ((name, getattr(rates, name)) for name in OF_TOKENS)
+    return replace(rates, **{name: floor(rate * product + _HALF) for name, rate in prices if rate is not None})
+
+
+_HALF = Fraction(1, 2)
+OF_TOKENS = (
+    "input", "cached_input", "output", "cache_write", "cache_write_1h", "audio_input", "audio_output", "reasoning",
+    "image_input", "image_output",
+)  # fmt: skip
+"""the prices of tokens in `Rates`"""
+
+
+def charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> int:
     """The price in nUSD of the parts of `usage` that `bills` selects. An unreported or unpriced count adds nothing."""
-    rates = rates_for(price, usage.prompt_tokens, service_tier)
+    rates = rates_for(price, usage.prompt_tokens, served_as)
     match bills:
         case BillableParts.EVERYTHING:
             parts = _prompt(rates, usage) + _output(rates, usage)
@@ -217,17 +242,30 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
 _INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
 
 
-# Service tiers at the list's own prices, in the words of OpenAI, Anthropic, Groq and Google.
-_STANDARD_TIERS = frozenset({"default", "standard", "on_demand"})
+# Field of `ServedAs` → its name before a word, and the words at the list's own prices: of OpenAI, Anthropic, Groq and
+# Google.
+_KINDS = {
+    "service_tier": ("tier", frozenset({"default", "standard", "on_demand"})),
+    "speed": ("speed", frozenset({"standard"})),
+    "geography": ("geography", frozenset({"global", "not_available"})),
+}
+_OF_ANSWERS = frozenset(kind for kind, _ in _KINDS.values())
 _FREE = Rates(0, 0, 0)
 
 
-def unpriced_tier(price: Price | None, service_tier: str | None) -> list[str]:
-    """`tier:priority`, if that tier served and the list has no prices for it: its own are charged, and it is said."""
-    if price is None or service_tier is None or service_tier in _STANDARD_TIERS:
+@lru_cache(maxsize=1_024)
+def _words(served_as: ServedAs) -> tuple[str, ...]:
+    """`tier:priority`, `speed:fast`: what may change a price."""
+    said = ((kind, getattr(served_as, name), standard) for name, (kind, standard) in _KINDS.items())
+    return tuple(f"{kind}:{word}" for kind, word, standard in said if word is not None and word not in standard)
+
+
+def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
+    """What the list has no prices for, as `tier:priority`: its own are charged, and it is said."""
+    if price is None or served_as is NOT_SAID or price.tiers == (_FREE,):
         return []
-    priced = service_tier in price.service_tiers or price.tiers == (_FREE,)
-    return [] if priced else [f"tier:{service_tier}"]
+    priced = {*price.multipliers, *(f"tier:{name}" for name in price.service_tiers)}
+    return [word for word in _words(served_as) if word not in priced]
 
 
 def unpriced(rates: Rates, usage: Usage) -> list[str]:
@@ -258,12 +296,17 @@ def rate_from_usd(usd: object, high: int = USD_PER_MILLION_MAX) -> int:
 OPTIONAL = Rates.__struct_fields__[4:]
 
 
-def configured(*tiers: Rates, service_tiers: Mapping[str, tuple[Rates, ...]] = MappingProxyType({})) -> Price:
+def configured(
+    *tiers: Rates,
+    service_tiers: Mapping[str, tuple[Rates, ...]] = MappingProxyType({}),
+    multipliers: Mapping[str, str] = MappingProxyType({}),
+) -> Price:
     """A price list from the configuration: at least one tier, in rising order. The version depends only on the numbers,
     so it is the same on every machine, always."""
     numbers = _list(tiers) + "".join(f";{name}:{_list(own)}" for name, own in sorted(service_tiers.items()))
+    numbers += "".join(f"*{reason}={by}" for reason, by in sorted(multipliers.items()))
     version = f"config-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}"
-    return Price(version, tiers, dict(service_tiers))
+    return Price(version, tiers, dict(service_tiers), dict(multipliers))
 
 
 def _list(tiers: Sequence[Rates]) -> str:
@@ -276,13 +319,17 @@ def _numbers(rates: Rates) -> str:
     return f"{rates.input}/{rates.cached_input}/{rates.output}/{rates.above_prompt_tokens}" + "".join(more)
 
 
-def price_text(price: Price, prompt_tokens: int | None, service_tier: str | None = None) -> dict[str, str | int]:
-    """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings."""
-    listed = service_tier if service_tier in price.service_tiers else None
-    return dict(_price_text(price.version, rates_for(price, prompt_tokens, listed), listed))
+def price_text(price: Price, prompt_tokens: int | None, served_as: ServedAs = NOT_SAID) -> dict[str, Any]:
+    """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings. They are
+    multiplied already; `multipliers` says by what."""
+    listed = served_as.service_tier if served_as.service_tier in price.service_tiers else None
+    text: dict[str, Any] = dict(_price_text(price.version, rates_for(price, prompt_tokens, served_as), listed))
+    if price.multipliers and (by := applied(price, served_as)):
+        text["multipliers"] = by
+    return text
 
 
-@lru_cache(maxsize=PRICES_KEPT)
+@lru_cache(maxsize=_TEXTS_KEPT)
 def _price_text(version: str, rates: Rates, service_tier: str | None) -> Mapping[str, str | int]:
     text: dict[str, str | int] = {
         "version": version,
@@ -296,7 +343,7 @@ def _price_text(version: str, rates: Rates, service_tier: str | None) -> Mapping
 
 
 def pinned(text: Mapping[str, Any]) -> Price:
-    """The price that `price_text` wrote into an entry: one tier, no service tiers. Raises ValueError."""
+    """The price that `price_text` wrote into an entry: one tier, multiplied already. Raises ValueError."""
     try:
         rates = Rates(
             nusd_from_usd(text["input"]),
@@ -308,100 +355,3 @@ def pinned(text: Mapping[str, Any]) -> Price:
         return Price(str(text["version"]), (rates,))
     except (KeyError, TypeError) as error:
         raise ValueError(f"pinned price of the entry is invalid: {type(error).__name__}") from None
-
-
-class PriceBook:
-    """The built-in list prices of known providers, from the installed `genai-prices` package.
-
-    The first look-up loads the book, which takes a good part of a second: a server calls `load` before it listens.
-    """
-
-    def __init__(self) -> None:
-        self.version = f"genai-prices-{version('genai-prices')}"
-        self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
-
-    def load(self) -> None:
-        """Load it now."""
-        _ = self._providers
-
-    @cached_property
-    def _providers(self) -> Sequence[Provider]:
-        from genai_prices.data import providers
-
-        return providers
-
-    def price(self, *, provider: str, base_url: str, model: str, at: float) -> Price | None:
-        """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it.
-
-        The provider is looked up by `base_url`, else by the name `provider`, else by the model's name. If the provider
-        found does not list the model, no other provider is tried.
-        """
-        if len(model) > MODEL_CHARS_MAX:
-            return None
-        return self._known(provider, base_url, model.lower(), int(at // _MINUTE_S))
-
-    def _look_up(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
-        listed_by = self._provider(provider, base_url, model)
-        listed = listed_by.find_model(model, all_providers=list(self._providers)) if listed_by else None
-        if listed is None:
-            return None
-        tiers = _tiers(listed.get_prices(datetime.fromtimestamp(minute * _MINUTE_S, UTC)))
-        return Price(self.version, tiers) if tiers else None
-
-    def _provider(self, name: str, base_url: str, model: str) -> Provider | None:
-        from genai_prices.data_snapshot import find_provider_by_id
-
-        for provider in self._providers:
-            if re.match(provider.api_pattern, base_url):
-                return provider
-        by_model = (p for p in self._providers if p.model_match is not None and p.model_match.is_match(model))
-        return find_provider_by_id(list(self._providers), name) or next(by_model, None)
-
-
-# Price in the book → name in `Rates`, and units of ours per unit of the book. For the same name, the later one wins.
-_LISTED: Sequence[tuple[str, str, int]] = (
-    ("cache_write_mtok", "cache_write", 1),
-    ("cache_write_1h_mtok", "cache_write_1h", 1),
-    ("input_audio_mtok", "audio_input", 1),
-    ("output_audio_mtok", "audio_output", 1),
-    ("output_reasoning_mtok", "reasoning", 1),
-    ("input_image_mtok", "image_input", 1),
-    ("output_image_mtok", "image_output", 1),
-    ("audio_hours", "audio_hour", 1),
-    ("input_audio_hours", "audio_hour", 1),
-    ("input_mchars", "characters", 1),
-    ("web_searches_kcount", "searches", 1),
-    ("storage_searches_kcount", "file_searches", 1),
-    ("requests_kcount", "request", 1_000),
-)
-
-
-def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
-    """The book's tiers as `Rates`; empty if it lacks a price of input or of output tokens (speech, embeddings)."""
-    if listed.input_mtok is None or listed.output_mtok is None:
-        return ()
-    # Cached tokens without a price in the book cost the same as other input; 0 is a price.
-    cached = listed.input_mtok if listed.cache_read_mtok is None else listed.cache_read_mtok
-    more = {
-        ours: (column, per) for theirs, ours, per in _LISTED if (column := getattr(listed, theirs, None)) is not None
-    }
-    columns = (listed.input_mtok, cached, listed.output_mtok, *(column for column, _ in more.values()))
-    starts = {0, *(tier.start for column in columns for tier in getattr(column, "tiers", ()))}
-    return tuple(
-        Rates(
-            input=_at(listed.input_mtok, start),
-            cached_input=_at(cached, start),
-            output=_at(listed.output_mtok, start),
-            above_prompt_tokens=start,
-            **{name: _at(column, start, per) for name, (column, per) in more.items()},
-        )
-        for start in sorted(starts)
-    )
-
-
-def _at(column: Decimal | TieredPrices, start: int, per: int = 1) -> int:
-    """The price in a column for prompts longer than `start`: nUSD for one `per`-th of the column's unit."""
-    if isinstance(column, Decimal):
-        return nusd_from_usd_rounded_half_up(column / per)
-    applicable = [tier.price for tier in column.tiers if tier.start <= start]
-    return nusd_from_usd_rounded_half_up((applicable[-1] if applicable else column.base) / per)

@@ -1,7 +1,8 @@
 """The amount to reserve for an exchange before it begins: an upper bound of its charge. Pure.
 
-Invariants: A quote is never less than the charge of an exchange that keeps its own limits. A quote has a maximum per
-request, so a request without a limit, or with an absurd one, does not reserve a whole budget.
+Invariants: A quote is never less than the charge of an exchange that keeps its own limits, and is served at no higher
+speed, tier or geography than it asks for. A quote has a maximum per request, so a request without a limit, or with an
+absurd one, does not reserve a whole budget.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.billing.money import nusd_rounded_half_up
-from proxy.billing.prices import parts_at_most
-from proxy.billing.record import Price, Rates
-from proxy.metering.usage import NO_USAGE, Usage
+from proxy.billing.prices import applied, multiplied, parts_at_most
+from proxy.billing.record import Price, Rates, multiplier
+from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
@@ -42,19 +43,30 @@ def completion_tokens_bound(*, requested: int | None, n: int, model_max: int | N
 
 
 def quote(
-    price: Price | None, *, prompt_tokens: int, completion_tokens: int, nusd_max: int, units: Usage = NO_USAGE
+    price: Price | None,
+    *,
+    prompt_tokens: int,
+    completion_tokens: int,
+    nusd_max: int,
+    units: Usage = NO_USAGE,
+    asked: ServedAs = NOT_SAID,
 ) -> Quote:
     """The amounts to reserve: at most `nusd_max`, and no money without a price.
 
     Every token is priced as the dearest kind that it may be (cache write, audio, reasoning), at the dearest service
     tier, because only the response states which one was used. `units`: upper bounds of the counts that are not tokens,
-    as far as the request states them; searches are known only at the end.
+    as far as the request states them; searches are known only at the end. `asked`: what the request asks for, as far as
+    the list multiplies prices for it.
     """
     tokens = prompt_tokens + completion_tokens
     if price is None:
         return Quote(0, tokens)
+    dearer = [by for by in applied(price, asked).values() if multiplier(by) > 1] if price.multipliers else []
     parts_max = max(
-        [parts_at_most(rates, prompt_tokens, completion_tokens, units) for rates in _applicable(price, prompt_tokens)]
+        [
+            parts_at_most(multiplied(rates, *dearer), prompt_tokens, completion_tokens, units)
+            for rates in _applicable(price, prompt_tokens)
+        ]
     )
     return Quote(min(nusd_rounded_half_up(parts_max), nusd_max), tokens)
 

@@ -7,8 +7,10 @@ A reader of an older version can read a newer record: fields are only added, wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -20,6 +22,8 @@ from proxy.metering.usage import TOKENS_MAX, Reading
 COUNT_MAX = 10 * TOKENS_MAX
 # Body bytes, nUSD held, and nUSD per unit (a million USD): far above all real ones, far below the ledger's 64 bits.
 AMOUNT_MAX = 10**15
+# Of prices; the highest known one is 6.
+MULTIPLIER_MAX = 1_000
 # Unix seconds: the year 2200.
 STARTED_MAX = 7_258_118_400.0
 
@@ -94,6 +98,9 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     tiers: tuple[Rates, ...]
     service_tiers: Mapping[str, tuple[Rates, ...]] = msgspec.field(default_factory=dict)
     """the provider's name of a service tier (`priority`, `flex`, `batch`) → the price tiers that apply instead"""
+    multipliers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """what multiplies the prices of all tokens, by its reason: a fact of the answer (`speed:fast`), or one that holds
+    for the whole list (`host:eu.api.openai.com`) → a decimal or a fraction, `1.1` or `5/3`"""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -188,6 +195,24 @@ def validate_record(record: UsageRecord) -> None:
         if price is not None:
             for rates in (*price.tiers, *(one for tiers in price.service_tiers.values() for one in tiers)):
                 _check_range("prices", msgspec.structs.astuple(rates), AMOUNT_MAX)
+            _check_range("multipliers", map(_multiplier, price.multipliers.values()), MULTIPLIER_MAX)
+
+
+def _multiplier(text: str) -> float:
+    try:
+        return float(multiplier(text))
+    except ValueError:
+        raise InvalidRecordError("one of its multipliers is no number") from None
+
+
+def multiplier(text: str) -> Fraction:
+    """A multiplier of prices, `1.1` or `5/3`; raises ValueError."""
+    if not _MULTIPLIER.fullmatch(text):  # not 1e999999999
+        raise ValueError("is no multiplier")
+    return Fraction(text)
+
+
+_MULTIPLIER = re.compile(r"\d{1,9}(\.\d{1,9}|/[1-9]\d{0,8})?", re.ASCII)
 
 
 def _check_range(of: str, numbers: Iterable[float | None], most: float) -> None:

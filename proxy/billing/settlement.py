@@ -14,13 +14,14 @@ from operator import attrgetter
 from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import asdict
 
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, price_text, rates_for, unpriced
 from proxy.billing.record import BillableParts, Outcome, Price, UsageRecord
-from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 
 _FIELDS_OF = attrgetter(*ENTRY_FIELDS)
 _UNITS_OF = attrgetter(*UNITS)
@@ -134,8 +135,8 @@ def entry(record: UsageRecord) -> LedgerEntry:
     """The ledger entry of an ended exchange. Never fails: every record has one."""
     opened, reading = record.opened, record.reading
     usage = reading.usage
-    charge_nusd = amount(opened.price, usage, record.bills, reading.service_tier)
-    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills), reading.service_tier)
+    charge_nusd = amount(opened.price, usage, record.bills, reading.served_as)
+    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills), reading.served_as)
     return LedgerEntry(
         entry_id=entry_id(f"{opened.exchange_id}/{record.kind}/{record.seq}"),
         exchange_id=opened.exchange_id,
@@ -170,13 +171,13 @@ def entry(record: UsageRecord) -> LedgerEntry:
     )
 
 
-def amount(price: Price | None, usage: Usage, billed: BillableParts, service_tier: str | None = None) -> int | None:
+def amount(price: Price | None, usage: Usage, billed: BillableParts, served_as: ServedAs = NOT_SAID) -> int | None:
     """nUSD; None: something is billed, but there is no price list, or it has no price for any of the used units."""
     if billed is BillableParts.NOTHING:
         return 0
-    if price is None or (usage.in_other_units and unpriced(rates_for(price, None, service_tier), usage)):
+    if price is None or (usage.in_other_units and unpriced(rates_for(price, None, served_as), usage)):
         return None
-    return charge(price, usage, billed, service_tier)
+    return charge(price, usage, billed, served_as)
 
 
 def incurred(source: str, billed: BillableParts) -> BillableParts:
@@ -187,14 +188,14 @@ def incurred(source: str, billed: BillableParts) -> BillableParts:
 def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None) -> dict[str, Any]:
     """The details of the entry: those of the record, and the prices behind its amounts."""
     opened, reading = record.opened, record.reading
-    usage, tier = reading.usage, reading.service_tier
+    usage, served_as = reading.usage, reading.served_as
     details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_reading_details(reading)}
     if opened.price is not None:
-        details["price"] = price_text(opened.price, usage.prompt_tokens, tier)
-        if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, tier), usage):
+        details["price"] = price_text(opened.price, usage.prompt_tokens, served_as)
+        if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, served_as), usage):
             details["unpriced_units"] = [*missing, *details.get("unpriced_units", ())]
     if opened.cost is not None:
-        details["cost"] = price_text(opened.cost, usage.prompt_tokens, tier)
+        details["cost"] = price_text(opened.cost, usage.prompt_tokens, served_as)
     if opened.attempts:
         details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
     if opened.held_usd is not None:
@@ -214,8 +215,7 @@ def _reading_details(reading: Reading) -> dict[str, Any]:
     details: dict[str, Any] = {}
     if any(counts := _UNITS_OF(reading.usage)):
         details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
-    if reading.service_tier is not None:
-        details["service_tier"] = reading.service_tier
+    details |= {name: word for name, word in asdict(reading.served_as).items() if word is not None}
     if reading.expected_error is not None:
         details["expected_error"] = float(reading.expected_error)
     if reading.capped:

@@ -131,7 +131,7 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
 
 
 def _prices_now(model: str, settings: Settings) -> Prices:
-    from proxy.billing.prices import PriceBook
+    from proxy.billing.price_book import PriceBook
     from proxy.runtime.machine.price_replay import CurrentPrices
 
     if route(settings.models, model) is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from proxy.billing.prices import PriceBook
+from proxy.billing.price_book import PriceBook
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.metering.estimator.completion import may_hide
 from proxy.runtime.proxy.model_table import price_lookup

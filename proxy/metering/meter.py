@@ -21,7 +21,7 @@ from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
-from proxy.metering.usage import Evidence, Usage, service_tier_of
+from proxy.metering.usage import NOT_SAID, Evidence, ServedAs, Usage
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import Framer
@@ -64,8 +64,8 @@ class Metered(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
     """anomalies, sorted"""
     timings: dict[str, float]
-    service_tier: str | None = None
-    """the reported service tier (`service_tier_of`); None: not reported"""
+    served_as: ServedAs = NOT_SAID
+    """how it was served"""
     completion_so_far: int | None = None
     """completion tokens by the provider's own count, where it is not final"""
     counter: TokenCounter | None = None
@@ -99,8 +99,8 @@ class BodyMeter(Protocol):
     @property
     def usage(self) -> Usage | None: ...
     @property
-    def service_tier(self) -> str | None:
-        """The reported service tier so far (`service_tier_of`)."""
+    def served_as(self) -> ServedAs:
+        """How it is served, as far as reported."""
 
     @property
     def matcher(self) -> TemplateMatcher | None: ...
@@ -130,7 +130,7 @@ def _metered(
         events=events,
         flags=tuple(sorted(flags | tally.flags)),
         timings={} if raw is None else timings(raw),
-        service_tier=service_tier_of(tally.service_tier),
+        served_as=tally.served_as,
         completion_so_far=tally.completion_so_far,
         counter=tally.counted(),
         usage_final=tally.usage_final and not cut,
@@ -247,9 +247,9 @@ class JsonMeter:
         return self._tally.usage
 
     @property
-    def service_tier(self) -> str | None:
-        """The reported service tier; None before `close`."""
-        return service_tier_of(self._tally.service_tier)
+    def served_as(self) -> ServedAs:
+        """How it was served; unknown before `close`."""
+        return self._tally.served_as
 
     def close(self) -> Metered:
         """The body has ended. Idempotent."""
@@ -308,7 +308,7 @@ class OpaqueMeter:
     done = False
     events = 0
     usage = None
-    service_tier = None
+    served_as = NOT_SAID
     flags: tuple[str, ...] = ("encoded",)
 
     def __init__(self) -> None:
@@ -444,9 +444,9 @@ class StreamMeter:
         return self.tally.usage
 
     @property
-    def service_tier(self) -> str | None:
-        """The last reported service tier."""
-        return service_tier_of(self.tally.service_tier)
+    def served_as(self) -> ServedAs:
+        """How it is served, as far as reported."""
+        return self.tally.served_as
 
     @property
     def flags(self) -> set[str]:

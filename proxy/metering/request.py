@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.usage import NO_USAGE, PromptEvidence, Usage
+from proxy.metering.usage import NO_USAGE, NOT_SAID, PromptEvidence, ServedAs, Usage, service_of
 
 # The longest names in use (routers, fine-tuned models, inference profiles) are under 150 characters.
 MODEL_CHARS_MAX = 256
@@ -40,6 +40,8 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     asked: Usage = NO_USAGE
     """usage that follows from the request (characters to speak, images to generate and their likely tokens): reserved,
     and used if the answer reports nothing"""
+    served_as: ServedAs = NOT_SAID
+    """how it asks to be served: reserved for, not billed by"""
 
 
 class Upload(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +66,22 @@ def model_of(document: Mapping[str, Any]) -> str:
     if not model.isprintable():  # it goes to the ledger and to terminals, which reject lone surrogates
         raise InvalidField("model", "must have printable characters only")
     return model
+
+
+def service_asked(document: Mapping[str, Any]) -> ServedAs:
+    """How a request of OpenAI, Anthropic or Google asks to be served."""
+    if document.keys().isdisjoint(_ASKED):
+        return NOT_SAID
+    tier, speed, geography = (document.get(name) for name in _ASKED[:3])
+    tier = document.get("serviceTier") if tier is None else tier
+    if isinstance(tier, str):
+        tier = _TIERS.get(tier.lower(), tier.lower().removeprefix("service_tier_"))
+    return service_of(tier, speed, geography)
+
+
+_ASKED = ("service_tier", "speed", "inference_geo", "serviceTier")
+# OpenAI calls priority processing "fast", too.
+_TIERS = {"fast": "priority", "standard_only": "standard"}
 
 
 def with_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from proxy.metering.counts import later, violations
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
 from proxy.metering.unread import PATHS_MAX, Members, members
-from proxy.metering.usage import NO_USAGE, Evidence, Usage
+from proxy.metering.usage import NO_USAGE, NOT_SAID, Evidence, ServedAs, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
 
@@ -43,8 +43,8 @@ class Tally(Protocol):
     response_id: str | None
     cost_beside: object
     """a cost that is stated beside the usage: see `stated_usd`"""
-    service_tier: str | None
-    """the last reported tier, as received; see `service_tier_of`"""
+    served_as: ServedAs
+    """the last reported ones"""
     failed: str | None
     """code of a failure that the provider reported: `error_event`, `error_body`, …"""
     flags: set[str]
@@ -94,8 +94,23 @@ class Counting:
     """none: every number is reported as unread"""
 
     __slots__ = (
-        "_called", "_calls", "_feed", "_reasonings", "_said_before", "_texts", "completion_so_far", "cost_beside",
-        "done", "evidence", "failed", "finish_reason", "flags", "response_id", "service_tier", "unread_items", "usage",
+        "_called",
+        "_calls",
+        "_feed",
+        "_reasonings",
+        "_said_before",
+        "_texts",
+        "completion_so_far",
+        "cost_beside",
+        "done",
+        "evidence",
+        "failed",
+        "finish_reason",
+        "flags",
+        "response_id",
+        "served_as",
+        "unread_items",
+        "usage",
         "usage_raw",
     )  # fmt: skip
 
@@ -107,7 +122,7 @@ class Counting:
         self.finish_reason: str | None = None
         self.response_id: str | None = None
         self.cost_beside: object = None
-        self.service_tier: str | None = None
+        self.served_as = NOT_SAID
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -19,7 +20,9 @@ TOKENS_MAX = 100_000_000
 # Likewise for generated images and searches of one request; each costs more than ten thousand tokens.
 UNITS_MAX = 10_000
 
-_SERVICE_TIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+OTHER_WORD = "other"
+"""in place of a reported fact that is no short word"""
 
 
 class UsageSource(StrEnum):
@@ -82,12 +85,40 @@ NO_USAGE = Usage()
 """nothing reported"""
 
 
-def service_tier_of(value: object) -> str | None:
-    """The reported service tier in lower case; None if it is not one short word, or "auto", which is the requested and
-    not the applied tier.
-    """
-    word = value.strip().lower() if isinstance(value, str) else ""
-    return word if _SERVICE_TIER.fullmatch(word) and word != "auto" else None
+class ServedAs(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How an answer was served, as far as its price depends on it. Words in lower case; None: not reported."""
+
+    service_tier: str | None = None
+    speed: str | None = None
+    geography: str | None = None
+    """where it was processed"""
+
+
+NOT_SAID = ServedAs()
+
+
+def service_of(service_tier: object, speed: object = None, geography: object = None) -> ServedAs:
+    """From the reported words."""
+    if service_tier is speed is geography is None:
+        return NOT_SAID
+    return ServedAs(_word(service_tier), _word(speed), _word(geography))
+
+
+@lru_cache(maxsize=64)
+def service_in_tier(service_tier: str | None) -> ServedAs:
+    """`service_of` an answer that says only its tier: many say it in each event."""
+    return service_of(service_tier)
+
+
+def _word(value: object) -> str | None:
+    """A reported word in lower case; None: nothing is said, or "auto", which is requested and not applied."""
+    word = value.strip().lower() if isinstance(value, str) else "" if value is None else OTHER_WORD
+    if word in _SAYS_NOTHING:
+        return None
+    return word if _WORD.fullmatch(word) else OTHER_WORD
+
+
+_SAYS_NOTHING = frozenset({"", "auto"})
 
 
 @dataclass(slots=True)
@@ -204,12 +235,21 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     expected_error: float | None = None
     """typical relative error of such an estimate, 0.1 = 10 %"""
     service_tier: str | None = None
-    """the reported service tier (`service_tier_of`); None: not reported"""
+    """as in `ServedAs`"""
     capped: bool = False
     """the estimate exceeded its upper bound"""
     hidden_tokens: int | None = None
     """estimated hidden reasoning within the estimated completion tokens (0: amount unknown yet); None: the model is not
     known to hide reasoning, or the count is reported"""
+    speed: str | None = None
+    """as in `ServedAs`"""
+    geography: str | None = None
+    """as in `ServedAs`"""
+
+    @property
+    def served_as(self) -> ServedAs:
+        """What its price depends on."""
+        return service_of(self.service_tier, self.speed, self.geography)
 
 
 NOTHING = Reading(NO_USAGE, UsageSource.NONE)

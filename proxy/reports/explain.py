@@ -41,9 +41,11 @@ def sum_text(entry: LedgerEntry) -> str:
     items = addends_of(entry)
     if not items or entry.charge_usd is None:
         return ""
-    tier = entry.details["price"].get("service_tier")
-    served = "" if tier is None else f", served as {tier}"
-    return f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)) + served
+    price = entry.details["price"]
+    tier, by = price.get("service_tier"), price.get("multipliers") or {}
+    why = [] if tier is None else [f"served as {tier}"]
+    why += [f"prices of tokens × {factor} for {reason}" for reason, factor in by.items()]
+    return ", ".join([f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)), *why])
 
 
 def stated_text(entry: LedgerEntry) -> str:

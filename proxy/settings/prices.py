@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from proxy.billing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, configured
-from proxy.billing.record import Price, Rates
+from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
 from proxy.metering.usage import TOKENS_MAX
-from proxy.settings.kinds import FieldPath, FieldType, about, rate, read_section, sections, several, whole
+from proxy.settings.kinds import FieldPath, FieldType, about, names, rate, read_section, sections, several, whole
 
-# Service tiers that an answer can report (`service_tier_of`); "auto" is only requested, never reported.
+# Service tiers that an answer can report (`served_as`); "auto" is only requested, never reported.
 _SERVICE_TIER = re.compile(r"(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
@@ -32,6 +32,29 @@ def _rising(kind: FieldType) -> FieldType:
         return tiers
 
     return replace(kind, read=read)
+
+
+_REASON = re.compile(r"(?:tier|speed|geography):(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+
+
+def _multipliers() -> FieldType:
+    """Reason → factor, exact, in the shortest text: `1.1`, `5/3`."""
+    shape = f"`tier:`, `speed:` or `geography:` and the provider's word → a number from 0 to {MULTIPLIER_MAX}, or `5/3`"
+
+    def read(raw: object, at: FieldPath) -> dict[str, str]:
+        named = names(raw, at, _REASON, "`tier:`, `speed:` or `geography:` and the provider's word")
+        return {reason: factor(value, at.under(reason)) for reason, value in named.items()}
+
+    def factor(value: object, at: FieldPath) -> str:
+        text = at.filled(value) if isinstance(value, str) else str(value)
+        try:
+            if multiplier(text) <= MULTIPLIER_MAX:
+                return text
+        except ValueError:
+            pass
+        raise at.wrong(f"must be a number from 0 to {MULTIPLIER_MAX}, or a fraction such as 5/3")
+
+    return FieldType(shape, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +169,23 @@ class PriceSettings(TieredSettings):
         ),
     )
 
+    multipliers: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=about(
+            _multipliers(),
+            "what the prices of all tokens are multiplied by in answers that report a service tier, a speed or a "
+            "geography: `tier:flex: 0.5`, `speed:fast: 6`, `geography:us: 1.1`",
+            default="none",
+        ),
+    )
+
     def price(self) -> Price:
         """The price list with its service tiers."""
         variants = {
             name: tuple(_variant(self.rates(), rates) for rates in tier.all_rates())
             for name, tier in self.service_tiers.items()
         }
-        return configured(*self.all_rates(), service_tiers=variants)
+        return configured(*self.all_rates(), service_tiers=variants, multipliers=self.multipliers)
 
 
 # Units other than tokens: a tier changes their price only if it names one.
@@ -166,6 +199,9 @@ def _variant(base: Rates, tier: Rates) -> Rates:
 
 def _price(raw: object, at: FieldPath) -> Price:
     read: PriceSettings = read_section(PriceSettings, raw, at)
+    for name in read.service_tiers:
+        if f"tier:{name}" in read.multipliers:
+            raise at.under("multipliers").under(f"tier:{name}").wrong(f"service_tiers.{name} has its prices already")
     return read.price()
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from proxy.billing.prices import OPTIONAL, configured
 from proxy.billing.record import BillableParts, Price, Rates
-from proxy.metering.usage import Usage
+from proxy.metering.usage import NOT_SAID, ServedAs, Usage, service_of
 
 COUNTS = st.none() | st.integers(0, 10**8) | st.integers(0, 20)
 RATE = st.integers(0, 10**13) | st.integers(0, 20)
@@ -18,6 +18,11 @@ OPTIONS = {name: st.none() | RATE for name in OPTIONAL}
 RATES = st.builds(Rates, input=RATE, cached_input=RATE, output=RATE, **OPTIONS)
 USAGES = st.builds(Usage, **dict.fromkeys(Usage.__struct_fields__, COUNTS))
 WORDS = st.sampled_from(["priority", "flex", "batch"])
+SERVICES = st.builds(service_of, st.none() | WORDS, st.sampled_from([None, "fast"]), st.sampled_from([None, "us"]))
+MULTIPLIERS = st.dictionaries(
+    st.sampled_from(["speed:fast", "geography:us", "tier:flex", "host:eu.example"]),
+    st.sampled_from(["0", "1", "1.1", "0.5", "6", "5/3", "20/11"]),
+)
 
 
 @st.composite
@@ -30,19 +35,39 @@ def tiers(draw: st.DrawFn) -> tuple[Rates, ...]:
 @st.composite
 def prices(draw: st.DrawFn) -> Price:
     """A configured list, with variants and tiers or without."""
-    return configured(*draw(tiers()), service_tiers=draw(st.dictionaries(WORDS, tiers(), max_size=2)))
+    variants = draw(st.dictionaries(WORDS, tiers(), max_size=2))
+    return configured(*draw(tiers()), service_tiers=variants, multipliers=draw(st.just({}) | MULTIPLIERS))
 
 
-def exact_nusd(price: Price, usage: Usage, bills: BillableParts, service_tier: str | None = None) -> Fraction:
+def exact_nusd(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> Fraction:
     """Not rounded. Takes the prompt apart token by token kind, from the kind that is believed first."""
-    tiers = price.service_tiers.get(service_tier or "", price.tiers)
+    tiers = price.service_tiers.get(served_as.service_tier or "", price.tiers)
     rates = [tier for tier in tiers if tier is tiers[0] or (usage.prompt_tokens or 0) > tier.above_prompt_tokens][-1]
+    said = {
+        f"tier:{served_as.service_tier}",
+        f"speed:{served_as.speed}",
+        f"geography:{served_as.geography}",
+        "host:eu.example",
+    }
+    by = math.prod([Fraction(factor) for reason, factor in price.multipliers.items() if reason in said])
+    rates = replace(rates, **{name: _times(getattr(rates, name), by) for name in _TOKENS})
     total = Fraction(0)
     if bills in (BillableParts.EVERYTHING, BillableParts.PROMPT):
         total += _prompt(rates, usage)
     if bills in (BillableParts.EVERYTHING, BillableParts.OUTPUT):
         total += _output(rates, usage)
     return total
+
+
+_TOKENS = [
+    name
+    for name in Rates.__struct_fields__
+    if not set(name.split("_")) & {"above", "hour", "characters", "searches", "request"} and name != "image"
+]
+
+
+def _times(rate: int | None, by: Fraction | int) -> int | None:
+    return None if rate is None else half_up(rate * Fraction(by))
 
 
 def half_up(exact: Fraction) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from proxy.billing.adjustment import restated
 from proxy.billing.correction import (
@@ -25,7 +25,7 @@ from proxy.billing.prices import charge, configured, pinned, price_text
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import content_hash, entry
 from proxy.metering.usage import Reading, Usage, UsageSource
-from tests.billing.pricing import WORDS, prices
+from tests.billing.pricing import SERVICES, prices
 from tests.billing.records import COST, ESTIMATED, OPENED, PRICE, RECORD, REPORTED
 
 TERMINAL = entry(RECORD)
@@ -264,15 +264,15 @@ COUNTS = st.integers(0, 10**8)
 PRICES = prices()
 USAGES = st.builds(Usage, *[st.none() | COUNTS] * len(Usage.__struct_fields__))
 RECORDS = st.builds(
-    lambda usage, source, tier, bills, price: replace(
+    lambda usage, source, served_as, bills, price: replace(
         RECORD,
-        reading=Reading(usage, source, service_tier=tier),
+        reading=Reading(usage, source, **asdict(served_as)),
         bills=bills,
         opened=replace(OPENED, price=price),
     ),
     USAGES,
     st.sampled_from(UsageSource),
-    st.none() | WORDS,
+    SERVICES,
     st.sampled_from(BillableParts),
     st.none() | PRICES,
 )

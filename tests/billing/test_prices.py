@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
-from proxy.billing.prices import PriceBook, _tiers, charge, configured, price_text, rate_from_usd, rates_for
+from proxy.billing.price_book import PriceBook, _tiers
+from proxy.billing.prices import charge, configured, price_text, rate_from_usd, rates_for
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage
 

@@ -13,23 +13,24 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from proxy.billing.money import nusd_rounded_half_up, usd_text
+from proxy.billing.price_book import _tiers
 from proxy.billing.prices import (
     OPTIONAL,
-    _tiers,
     addends,
     charge,
     configured,
+    multiplied,
     pinned,
     price_text,
     rates_for,
     unpriced,
-    unpriced_tier,
+    unpriced_service,
 )
 from proxy.billing.quote import quote
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
-from proxy.metering.usage import Usage
-from tests.billing.pricing import COUNTS, RATE, RATES, USAGES, WORDS, exact_nusd, half_up, prices
+from proxy.metering.usage import ServedAs, Usage, service_of
+from tests.billing.pricing import COUNTS, RATE, RATES, SERVICES, USAGES, WORDS, exact_nusd, half_up, prices
 
 USD = 10**9
 PLAIN = Rates(input=2 * USD, cached_input=USD // 5, output=8 * USD)
@@ -39,7 +40,7 @@ FULL = replace(
     request=USD // 200, image_input=4 * USD, image_output=30 * USD, file_searches=5 * USD // 2,
 )  # fmt: skip
 BILLS = st.sampled_from(BillableParts)
-TIERS = st.none() | WORDS | st.just("default")
+SERVED = SERVICES | st.just(service_of("default", "standard", "global"))
 # A count, and the price of one of it: what more of it adds.
 WHOLES = ("prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches", "file_searches")
 PARTS = {
@@ -88,11 +89,13 @@ def test_a_charge_by_hand(usage: Usage, usd: str) -> None:
     assert fee == USD // 200
 
 
-@given(prices(), USAGES, BILLS, TIERS)
-def test_it_is_the_exact_sum_rounded_once(price: Price, usage: Usage, bills: BillableParts, tier: str | None) -> None:
-    nusd = charge(price, usage, bills, tier)
-    assert nusd == half_up(exact_nusd(price, usage, bills, tier)) >= 0
-    shown = addends(rates_for(price, usage.prompt_tokens, tier), usage, bills)
+@given(prices(), USAGES, BILLS, SERVED)
+def test_it_is_the_exact_sum_rounded_once(
+    price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs
+) -> None:
+    nusd = charge(price, usage, bills, served_as)
+    assert nusd == half_up(exact_nusd(price, usage, bills, served_as)) >= 0
+    shown = addends(rates_for(price, usage.prompt_tokens, served_as), usage, bills)
     assert nusd == nusd_rounded_half_up(sum(one.parts for one in shown))
     assert all(one.units > 0 for one in shown)
     assert len({one.name for one in shown}) == len(shown)
@@ -134,16 +137,17 @@ def _rate(rates: Rates, name: str, otherwise: int | None = None) -> int:
     return found if found is not None else rates.input if otherwise is None else otherwise
 
 
-@given(prices(), USAGES, TIERS, st.data())
-def test_a_quote_is_an_upper_bound(price: Price, most: Usage, tier: str | None, draw: st.DataObject) -> None:
-    """Of whatever is not more than it, however its tokens are made up; searches nobody knows before."""
+@given(prices(), USAGES, SERVED, st.data())
+def test_a_quote_is_an_upper_bound(price: Price, most: Usage, served_as: ServedAs, draw: st.DataObject) -> None:
+    """Of whatever is not more than it, however its tokens are made up; searches nobody knows before. It is served as it
+    asks to be."""
     most = replace(most, searches=None, file_searches=None)
     tokens = {name: getattr(most, name) or 0 for name in ("prompt_tokens", "completion_tokens")}
     used = {name: draw.draw(st.integers(0, count)) for name, count in asdict(most).items() if count is not None}
     parts = {name: draw.draw(COUNTS) for name in PARTS}
     units = Usage(images=most.images, audio_ms=most.audio_ms, characters=most.characters)
-    held = quote(price, **tokens, nusd_max=1 << 90, units=units)
-    assert charge(price, Usage(**{**used, **parts}), BillableParts.EVERYTHING, tier) <= held.nusd
+    held = quote(price, **tokens, nusd_max=1 << 90, units=units, asked=served_as)
+    assert charge(price, Usage(**{**used, **parts}), BillableParts.EVERYTHING, served_as) <= held.nusd
     assert held.tokens == sum(tokens.values())
 
 
@@ -155,26 +159,27 @@ def test_a_quote_holds_what_the_dearest_part_would_cost(part: str) -> None:
     assert quote(price, **most, nusd_max=1 << 62).nusd == charge(price, usage, BillableParts.EVERYTHING)
 
 
-@given(prices(), USAGES, BILLS, TIERS)
+@given(prices(), USAGES, BILLS, SERVED)
 def test_what_an_entry_shows_of_a_price_makes_the_charge_again(
-    price: Price, usage: Usage, bills: BillableParts, tier: str | None
+    price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs
 ) -> None:
-    again = pinned(price_text(price, usage.prompt_tokens, tier))
+    again = pinned(price_text(price, usage.prompt_tokens, served_as))
     assert again.version == price.version
-    assert amount(again, usage, bills, tier) == amount(price, usage, bills, tier)
-    assert amount(again, usage, bills) == amount(again, usage, bills, tier), "the variant was chosen for good"
+    assert amount(again, usage, bills, served_as) == amount(price, usage, bills, served_as)
+    assert amount(again, usage, bills) == amount(again, usage, bills, served_as), "the variant was chosen for good"
 
 
 def test_a_variant_holds_by_the_word_of_the_answer_alone() -> None:
     price = configured(PLAIN, service_tiers={"priority": (FULL,), "flex": (Rates(USD, USD, 4 * USD),)})
     usage = Usage(prompt_tokens=1_000_000, completion_tokens=0)
     costs = {
-        word: usd_text(charge(price, usage, BillableParts.EVERYTHING, word)) for word in (None, "default", "flex", "x")
+        word: usd_text(charge(price, usage, BillableParts.EVERYTHING, service_of(word)))
+        for word in (None, "default", "flex", "x")
     }
     assert costs == {None: "2", "default": "2", "flex": "1", "x": "2"}
-    assert price_text(price, 1, "priority")["service_tier"] == "priority"
-    assert "service_tier" not in price_text(price, 1, "default")
-    assert price_text(price, 1, "priority")["searches"] == "10"
+    assert price_text(price, 1, service_of("priority"))["service_tier"] == "priority"
+    assert "service_tier" not in price_text(price, 1, service_of("default"))
+    assert price_text(price, 1, service_of("priority"))["searches"] == "10"
 
 
 def test_a_price_list_of_before_has_the_version_of_before() -> None:
@@ -190,8 +195,37 @@ def test_other_numbers_have_another_version(rates: Rates, name: str, rate: int, 
         configured(rates).version,
         configured(rates, service_tiers={word: (rates,)}).version,
         configured(rates, service_tiers={"x": (rates,)}).version,
+        configured(rates, multipliers={"speed:fast": "6"}).version,
+        configured(rates, multipliers={"speed:fast": "2"}).version,
     }
-    assert len(versions) == 3
+    assert len(versions) == 5
+
+
+def test_multipliers_multiply_the_prices_of_tokens_and_say_why() -> None:
+    by = {"speed:fast": "6", "geography:us": "1.1", "tier:flex": "5/3", "host:eu.example": "1.25"}
+    price = Price("v", (FULL,), multipliers=by)
+    usage = Usage(prompt_tokens=1_000_000, completion_tokens=0, images=1, searches=1000)
+    others = 10 + Decimal("0.04") + Decimal("0.005")
+
+    def cost(*said: str | None) -> Decimal:
+        return Decimal(usd_text(charge(price, usage, BillableParts.EVERYTHING, service_of(*said)))) - others
+
+    assert cost(None) == cost("default", "standard", "global") == cost("priority") == Decimal("2.5")
+    assert cost(None, "fast") == 15
+    assert cost(None, "fast", "us") == Decimal("16.5")
+    assert cost("flex", "fast", "us") == Decimal("27.5")
+    assert unpriced_service(price, service_of("priority", "fast", "eu")) == ["tier:priority", "geography:eu"]
+    text = price_text(price, 1, service_of(None, "fast", "global"))
+    assert text["multipliers"] == {"speed:fast": "6", "host:eu.example": "1.25"}
+    assert (text["input"], text["cache_write_1h"], text["searches"]) == ("15", "30", "10")
+    assert "multipliers" not in price_text(configured(FULL), 1, service_of("flex"))
+
+
+def test_a_multiplied_price_is_a_whole_number_of_nusd_half_up() -> None:
+    assert multiplied(Rates(3, 0, 1), "0.5").input == 2
+    assert multiplied(Rates(1, 0, 2), "5/3") == Rates(2, 0, 3)
+    assert multiplied(Rates(10**13, 0, 7), "0.1", "10") == Rates(10**13, 0, 7), "rounded once"
+    assert multiplied(FULL) is FULL
 
 
 @pytest.mark.parametrize(
@@ -203,8 +237,9 @@ def test_other_numbers_have_another_version(rates: Rates, name: str, rate: int, 
 )  # fmt: skip
 def test_a_service_tier_without_prices_is_said(tier: str | None, missing: list[str]) -> None:
     price = configured(PLAIN, service_tiers={"flex": (PLAIN,)})
-    assert unpriced_tier(price, tier) == missing
-    assert unpriced_tier(Price("free", (Rates(0, 0, 0),)), tier) == unpriced_tier(None, tier) == []
+    served_as = service_of(tier)
+    assert unpriced_service(price, served_as) == missing
+    assert unpriced_service(Price("free", (Rates(0, 0, 0),)), served_as) == unpriced_service(None, served_as) == []
 
 
 @pytest.mark.parametrize(

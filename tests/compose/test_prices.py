@@ -9,7 +9,8 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from proxy.billing.prices import PriceBook, configured
+from proxy.billing.price_book import PriceBook
+from proxy.billing.prices import configured
 from proxy.billing.record import Rates
 from proxy.gateway.upstream.client import Provider
 from proxy.runtime.machine.price_replay import CurrentPrices

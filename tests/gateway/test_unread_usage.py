@@ -110,3 +110,16 @@ async def test_an_operator_says_what_costs_nothing_and_what_a_tier_costs(
     assert entry["details"]["unread"] == ["tool_usage.image_gen.output_tokens"]
     assert "unpriced_units" not in entry["details"]
     assert entry["charge_usd"] == "0.0000048"
+
+
+async def test_what_multiplies_a_price_is_billed_and_explained(tokenweir: Make, provider: ScriptedProvider) -> None:
+    price = PRICE | {"multipliers": {"tier:priority": 2}}
+    running = tokenweir(models={"*": {"provider": "scripted", "price": price, "cost": PRICE}})
+    await asked(running, provider, running.key(), stream=True)
+    (entry,) = running.entries(1)
+    assert (entry["charge_usd"], entry["cost_usd"]) == ("0.0000048", "0.0000024")
+    assert entry["details"]["price"]["multipliers"] == {"tier:priority": "2"}
+    assert "unpriced_units" not in entry["details"]
+    assert entry["details"]["cost_unpriced_units"] == ["tier:priority"]
+    assert "prices of tokens × 2 for tier:priority" in running.said("ledger", "--explain")
+    assert running.unreconciled() == []

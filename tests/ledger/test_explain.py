@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from proxy.billing.money import nusd_rounded_half_up
 from proxy.billing.prices import configured
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import entry
-from proxy.metering.usage import Reading, Usage, UsageSource
+from proxy.metering.usage import Reading, ServedAs, Usage, UsageSource
 from proxy.reports.explain import addends_json, addends_of, sum_text
 from proxy.reports.table_text import why
-from tests.billing.pricing import USAGES, prices
+from tests.billing.pricing import SERVICES, USAGES, prices
 from tests.ledger.real import a_real_entry, a_real_record
 
 USD = 10**9
@@ -36,11 +36,20 @@ def test_a_charge_is_told_as_a_sum() -> None:
     fast = replace(a_real_record(price=configured(*PRICE.tiers, service_tiers={"flex": (Rates(USD, USD, USD),)})))
     fast = replace(fast, reading=replace(fast.reading, service_tier="flex"))
     assert sum_text(entry(fast)).endswith(", served as flex")
+    twice = {"speed:fast": "2", "geography:us": "1.1"}
+    fast = a_real_record(price=configured(Rates(USD, USD, USD), multipliers=twice), usage=Usage(10, 0, 5))
+    fast = replace(fast, reading=replace(fast.reading, speed="fast", geography="us"))
+    said = sum_text(entry(fast))
+    assert said == (
+        "0.000033 = 10 input × 2.2 per million + 5 output × 2.2 per million"
+        ", prices of tokens × 2 for speed:fast, prices of tokens × 1.1 for geography:us"
+    )
 
 
-@given(prices(), USAGES, st.sampled_from(BillableParts))
-def test_it_adds_up_to_the_charge(price: Price, usage: Usage, bills: BillableParts) -> None:
-    line = entry(replace(a_real_record(price=price, usage=usage), bills=bills))
+@given(prices(), USAGES, st.sampled_from(BillableParts), SERVICES)
+def test_it_adds_up_to_the_charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs) -> None:
+    record = a_real_record(price=price, usage=usage)
+    line = entry(replace(record, bills=bills, reading=replace(record.reading, **asdict(served_as))))
     if line.charge_usd is None:
         assert addends_json(line) == []
     else:

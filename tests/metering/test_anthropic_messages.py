@@ -161,7 +161,7 @@ def test_what_else_costs_is_counted() -> None:
     begun = start(input_tokens=5, service_tier="priority", **written)
     result = metered(begun, end(output_tokens=2, server_tool_use={"web_search_requests": 4}))
     assert result.usage == Usage(112, 100, 2, None, 114, cache_write_tokens=7, cache_write_1h_tokens=3, searches=4)
-    assert result.service_tier == "priority"
+    assert result.served_as.service_tier == "priority"
 
 
 def test_counts_only_grow_and_what_is_null_says_nothing() -> None:

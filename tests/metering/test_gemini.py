@@ -183,13 +183,14 @@ def test_the_rule_of_usage(used: Any, usage: Usage | None, flags: tuple[str, ...
         ({"trafficType": "ON_DEMAND_FLEX"}, "flex"),
         ({"trafficType": "PROVISIONED_THROUGHPUT"}, "provisioned_throughput"),
         ({"trafficType": 1}, None),
+        ({"serviceTier": 1}, "other"),
         ({}, None),
     ],
 )
 def test_the_service_tier_is_the_one_that_served(told: dict[str, Any], tier: str | None) -> None:
     event = text("x", used=counts(9, 5) | told, finish="STOP")
     for result in (metered(sse(event)), answered(event)):
-        assert (result.service_tier, result.unread.paths) == (tier, ())
+        assert (result.served_as.service_tier, result.unread.paths) == (tier, ())
 
 
 def test_images_are_counted_as_such() -> None:

@@ -305,7 +305,7 @@ def test_whole_answer() -> None:
 def test_how_an_answer_says_it_was_served() -> None:
     """What was asked comes first in some streams, what was done last."""
     said = [{**chunk({"content": "x"}), "service_tier": word} for word in ("auto", "priority", "Flex")]
-    assert metered(sse(*said)).service_tier == "flex"
-    assert metered(sse(said[0])).service_tier is None
-    assert metered(sse({**chunk({"content": "x"}), "service_tier": 7})).service_tier is None
-    assert answered(choices=[], service_tier="priority", usage=usage()).service_tier == "priority"
+    assert metered(sse(*said)).served_as.service_tier == "flex"
+    assert metered(sse(said[0])).served_as.service_tier is None
+    assert metered(sse({**chunk({"content": "x"}), "service_tier": 7})).served_as.service_tier is None
+    assert answered(choices=[], service_tier="priority", usage=usage()).served_as.service_tier == "priority"

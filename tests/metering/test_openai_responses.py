@@ -171,8 +171,8 @@ def test_what_else_costs_is_counted() -> None:
     assert usage is not None
     assert (usage.cached_tokens, usage.cache_write_tokens) == (1, 2)
     asked = event("response.created", response={"id": "resp_1", "status": "in_progress", "service_tier": "auto"})
-    assert metered(asked, last(service_tier="flex")).service_tier == "flex"
-    assert answered(response(output=[], service_tier="priority")).service_tier == "priority"
+    assert metered(asked, last(service_tier="flex")).served_as.service_tier == "flex"
+    assert answered(response(output=[], service_tier="priority")).served_as.service_tier == "priority"
 
 
 def test_gateways_that_end_with_done() -> None:

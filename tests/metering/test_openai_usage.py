@@ -11,7 +11,17 @@ from proxy.metering.counts import later, violations
 from proxy.metering.dialects.openai.usage import usage_of
 from proxy.metering.estimator.estimate import Estimator, reading
 from proxy.metering.meter import Metered
-from proxy.metering.usage import NOTHING, UNITS_MAX, Evidence, Reading, Usage, UsageSource, service_tier_of
+from proxy.metering.usage import (
+    NOTHING,
+    UNITS_MAX,
+    Evidence,
+    Reading,
+    ServedAs,
+    Usage,
+    UsageSource,
+    service_in_tier,
+    service_of,
+)
 
 PLAIN: dict[str, Any] = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
 COUNTS = Usage(100, None, 50, None, 150)
@@ -100,18 +110,20 @@ def test_of_two_usages_each_count_is_the_higher() -> None:
     ("said", "word"),
     [
         ("priority", "priority"), ("Flex", "flex"), (" batch ", "batch"), ("on_demand", "on_demand"), ("auto", None),
-        ("", None), (None, None), (7, None), (["priority"], None), ("two words", None), ("x" * 33, None), ("é", None),
+        ("", None), (None, None), (7, "other"), (["priority"], "other"), ("two words", "other"), ("x" * 33, "other"),
+        ("é", "other"),
     ],
 )  # fmt: skip
-def test_a_service_tier_is_one_short_word_that_says_what_was_done(said: object, word: str | None) -> None:
-    assert service_tier_of(said) == word
+def test_a_fact_is_one_short_word_that_says_what_was_done(said: object, word: str | None) -> None:
+    assert service_of(said) == ServedAs(service_tier=word)
+    assert service_of("flex", said, said) == ServedAs("flex", word, word)
 
 
 def read(usage: Usage | None) -> Reading:
     """What an exchange used whose answer came to an end and reported this."""
     metered = Metered(
         usage=usage, usage_raw=None, evidence=Evidence(), finish_reason=None, response_id=None, complete=True,
-        failed=None, events=1, flags=(), timings={}, service_tier="flex",
+        failed=None, events=1, flags=(), timings={}, served_as=service_in_tier("flex"),
     )  # fmt: skip
     return reading(
         metered, estimator=Estimator(), model_key="p/m", prompt_tokens_estimate=8, completion_tokens_max=None,

@@ -39,6 +39,7 @@ function priced({ charge, adjustments, charge_usd, details }) {
   const words = [BILLED[charge.billed] ?? ""];
   if (charge.price?.version) words.push(`Charge at price version ${charge.price.version} (in effect at the start): ${exact(nusd(charge.usd))}.`);
   else words.push(`Charge: ${exact(nusd(charge.usd))}.`);
+  for (const [reason, by] of Object.entries(charge.price?.multipliers ?? {})) words.push(`Prices of tokens × ${by} for ${reason}.`);
   if (details.unpriced_units) words.push(`No price for: ${details.unpriced_units.map(plain).join(", ")}.`);
   if (adjustments.length) words.push(`Charge after ${many(adjustments.length, "correction")}: ${charge_usd === null ? "unknown" : exact(nusd(charge_usd))}.`);
   return words.join(" ").trim();
@@ -103,7 +104,7 @@ function sums(one) {
   ] });
   if (charge.usd !== null) lines.append(el("tfoot", { role: "rowgroup" }, el("tr", { role: "row" },
     el("th", { scope: "row", role: "rowheader", colspan: 3 }, "Charge"), el("td", { role: "cell", class: "number" }, el("strong", { class: "figure" }, exact(nusd(charge.usd)))))));
-  const rates = charge.price && Object.entries(charge.price).filter(([name]) => name !== "version").map(([name, value]) => [plain(name), text(value)]);
+  const rates = charge.price && Object.entries(charge.price).filter(([name]) => !["version", "multipliers"].includes(name)).map(([name, value]) => [plain(name), text(value)]);
   return section("Charge", charge.addends.length ? lines : el("p", {}, "No items to add up: ", one.explanation, "."),
     pairs([["Price version", one.price_version], ["Reserved while it ran", one.held_usd && money(one.held_usd)],
       ["Provider cost", one.cost && money(one.cost.usd)], ["Price version of the cost", one.cost?.price?.version]]),

@@ -248,6 +248,7 @@ class ProxyHandler:
             completion_tokens=completion,
             nusd_max=nusd_max,
             units=facts.asked,
+            asked=facts.served_as,
         )
 
     def _open(

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up, usd_text
-from proxy.billing.prices import unpriced_tier
+from proxy.billing.prices import unpriced_service
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
 from proxy.billing.settlement import amount, bills, situation
 from proxy.gateway.exchange.lifecycle import End
@@ -196,20 +196,18 @@ class OpenExchange:
     def _unpriced(self, read: Reading) -> dict[str, list[str]]:
         """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
         that it gave then."""
-        if read.service_tier is None:
-            return {}
-        tiers = {
-            "unpriced_units": unpriced_tier(self.opened.price, read.service_tier),
-            "cost_unpriced_units": unpriced_tier(self.opened.cost, read.service_tier),
+        missing = {
+            "unpriced_units": unpriced_service(self.opened.price, read.served_as),
+            "cost_unpriced_units": unpriced_service(self.opened.cost, read.served_as),
         }
-        return {name: missing for name, missing in tiers.items() if missing}
+        return {name: words for name, words in missing.items() if words}
 
     def _finish(self, record: UsageRecord, _metered: Metered | None) -> None:
         self._ports.outbox.finish(record, self.slot)
 
     def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
         usage = record.reading.usage
-        charged = amount(self.opened.price, usage, record.bills, record.reading.service_tier)
+        charged = amount(self.opened.price, usage, record.bills, record.reading.served_as)
         self.reservation.close(charged or 0, _tokens(usage))
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:

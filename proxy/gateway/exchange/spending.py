@@ -26,7 +26,7 @@ class Spending:
         if self.limited:
             price = self._closing.opened.price
             assert price is not None
-            spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.service_tier)
+            spent = charge(price, self.usage(meter), BillableParts.EVERYTHING, meter.served_as)
             self._closing.reservation.grow(spent)
 
     def generated(self, meter: BodyMeter) -> int:

@@ -214,7 +214,7 @@ def reading(
     """
     usage = metered.usage or NO_USAGE
     if usage.in_other_units or (usage.prompt_tokens is not None and usage.completion_tokens is not None):
-        return Reading(usage, UsageSource.REPORTED, service_tier=metered.service_tier)
+        return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
     if usage.reported_nothing and metered.evidence.empty and not accepted:
         return NOTHING
     reported = usage.completion_tokens is not None
@@ -242,9 +242,9 @@ def reading(
         UsageSource.ESTIMATED,
         estimator=RUNNING_COUNT if so_far else TOKENIZED if counted else VERSION,
         expected_error=max(expected_error, _ASKED_ERROR) if from_request else expected_error,
-        service_tier=metered.service_tier,
         capped=estimate.capped and not reported,
         hidden_tokens=None if reported else estimate.hidden,
+        **structs.asdict(metered.served_as),
     )
 
 

@@ -7,7 +7,7 @@ provider at the time when the exchange began.
 from __future__ import annotations
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.prices import PriceBook
+from proxy.billing.price_book import PriceBook
 from proxy.billing.record import Price
 from proxy.settings import Settings, route
 

@@ -149,7 +149,7 @@ class AdmissionService:
             key = self._keyring.known(record.opened.key_id)
             scopes = () if key is None else self._keyring.scopes(key)
             counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
-            charge = amount(record.opened.price, record.reading.usage, record.bills, record.reading.service_tier)
+            charge = amount(record.opened.price, record.reading.usage, record.bills, record.reading.served_as)
             if charge and any(counter.nusd_max is not None for counter in counters):
                 yield Hold(record.opened.exchange_id, counters, charge, 0, record.opened.started_at)
 

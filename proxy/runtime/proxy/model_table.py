@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from proxy.billing.prices import PriceBook
+from proxy.billing.price_book import PriceBook
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
 from proxy.gateway.upstream.routing import Models, Route

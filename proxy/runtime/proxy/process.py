@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from proxy.billing.prices import PriceBook
+from proxy.billing.price_book import PriceBook
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.handler import ProxyHandler

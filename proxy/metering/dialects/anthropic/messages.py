@@ -21,7 +21,7 @@ from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import members
-from proxy.metering.usage import Usage
+from proxy.metering.usage import Usage, service_of
 from proxy.metering.wire.json_reader import document_of
 
 # Ends of the types of blocks that cost nothing beside their tokens. Code is run free of charge for the first hours of a
@@ -113,7 +113,7 @@ class MessagesTally(Counting):
         usage = usage_of(merged)
         if usage is not None:
             self._merged = self.usage_raw = merged
-            self.service_tier = merged.get("service_tier", self.service_tier)
+            self.served_as = service_of(merged.get("service_tier"), merged.get("speed"), merged.get("inference_geo"))
             if not final:
                 usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
         self._report(merged, usage, oddities(merged), running=not final)

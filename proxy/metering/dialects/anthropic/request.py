@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.request import RequestFacts, flag, integer, json_bytes, messages_of, model_of
+from proxy.metering.request import RequestFacts, flag, integer, json_bytes, messages_of, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
@@ -26,6 +26,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=integer(document, "max_tokens", at_least=0, at_most=TOKENS_MAX),
         n=1,
         prompt=_prompt(messages_of(document), document),
+        served_as=service_asked(document),
     )
 
 

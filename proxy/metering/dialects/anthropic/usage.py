@@ -35,7 +35,7 @@ _top = UsageReader(
 _NOT_BILLED = "cache_creation.ephemeral_5m_input_tokens server_tool_use.web_fetch_requests"
 # Steps are summed up above; those of other models are flagged there.
 _STEPS = "iterations.cache_creation iterations.type iterations.model " + each("iterations", _step.paths)
-_WORDS = "service_tier speed=standard inference_geo=global|not_available"
+_WORDS = "service_tier speed inference_geo"
 _KNOWN = "id type role model stop_reason stop_sequence content " + each(
     "usage", f"{_top.paths} {_NOT_BILLED} {_STEPS} {_WORDS}"
 )

@@ -20,11 +20,11 @@ from msgspec import structs
 
 from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
-from proxy.metering.dialects.gemini.usage import KNOWN, running, tier_of, usage_of
+from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.tally import Counting, identifier, says_error, word
-from proxy.metering.usage import NO_USAGE, UNITS_MAX, Usage
+from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
 from proxy.metering.wire.json_reader import compact
 
@@ -158,8 +158,8 @@ class GeminiTally(Counting):
     def _read_usage(self, raw: dict[str, Any] | None, *, final: bool) -> None:
         if not raw:
             return
-        if self.service_tier is None:
-            self.service_tier = tier_of(raw)
+        if self.served_as is NOT_SAID:
+            self.served_as = served_as_in(raw)
         usage = usage_of(raw)
         if usage is None or usage == NO_USAGE:
             self._report(raw, usage)

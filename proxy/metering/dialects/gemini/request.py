@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of
+from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
@@ -53,6 +53,7 @@ def _facts(document: dict[str, Any], named: str | None, *, streamed: bool) -> Re
         completion_tokens_max=None if limit is None else n * limit,
         n=n,
         prompt=_prompt(messages_of(document, "contents"), document, config),
+        served_as=service_asked(document),
     )
 
 

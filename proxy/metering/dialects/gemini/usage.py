@@ -14,7 +14,7 @@ from msgspec import structs
 
 from proxy.metering.counts import UsageReader, count
 from proxy.metering.unread import each, members
-from proxy.metering.usage import Usage
+from proxy.metering.usage import ServedAs, Usage, service_of
 
 _reported = UsageReader(
     prompt_tokens="promptTokenCount",
@@ -88,12 +88,12 @@ def running(usage: Usage) -> Usage:
 _TRAFFIC = {"on_demand": "standard", "on_demand_priority": "priority", "on_demand_flex": "flex"}
 
 
-def tier_of(raw: dict[str, Any]) -> str | None:
+def served_as_in(raw: dict[str, Any]) -> ServedAs:
     """The service tier that served: `serviceTier`, or Vertex AI's `trafficType`."""
     tier, traffic = raw.get("serviceTier"), raw.get("trafficType")
-    if isinstance(tier, str) or not isinstance(traffic, str):
-        return tier if isinstance(tier, str) else None
-    return _TRAFFIC.get(traffic.lower(), traffic)
+    if tier is None and isinstance(traffic, str):
+        tier = _TRAFFIC.get(traffic.lower(), traffic)
+    return service_of(tier)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

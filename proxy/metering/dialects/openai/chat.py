@@ -14,6 +14,7 @@ from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, c
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter
+from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
 
@@ -56,7 +57,7 @@ class ChatTally(Counting):
         if self.response_id is None:
             self.response_id = identifier(chunk.id)
         if chunk.service_tier is not None:
-            self.service_tier = chunk.service_tier
+            self.served_as = service_in_tier(chunk.service_tier)
         if failed or (chunk.error and says_error(chunk.error)):
             self.fail("error_event")
             return

@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, messages_of, model_of
+from proxy.metering.request import (
+    InvalidField,
+    RequestFacts,
+    flag,
+    integer,
+    json_bytes,
+    messages_of,
+    model_of,
+    service_asked,
+)
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
@@ -37,6 +46,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=n * limit or None,
         n=n,
         prompt=prompt_of(messages_of(document), document),
+        served_as=service_asked(document),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of
+from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
 
@@ -30,6 +30,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         completion_tokens_max=integer(document, "max_output_tokens", at_most=TOKENS_MAX),
         n=1,
         prompt=_prompt(document),
+        served_as=service_asked(document),
     )
 
 

@@ -17,7 +17,7 @@ from proxy.metering.dialects.openai_responses.wire import Event, Item, Response,
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import each, members
-from proxy.metering.usage import NO_USAGE
+from proxy.metering.usage import NO_USAGE, service_in_tier
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 # Deltas that are not generated text: audio and tool output.
@@ -102,7 +102,8 @@ class ResponsesTally(Counting):
 
     def _read_response(self, response: Response, *, last: bool) -> None:
         self.response_id = self.response_id or identifier(response.id)
-        self.service_tier = response.service_tier or self.service_tier
+        if response.service_tier is not None:
+            self.served_as = service_in_tier(response.service_tier)
         for index, item in enumerate(response.output or ()) if last else ():
             self._read_item(index, item, whole=True)
         self._read_usage(response.usage, response.tool_usage, last=last)

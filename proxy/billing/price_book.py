@@ -1,0 +1,185 @@
+"""The built-in list prices: of the package `genai-prices`, and what it lacks, from a table of our own.
+
+Invariant: a look-up that finds nothing is None, never a price of another provider's model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.record import Price, Rates
+
+if TYPE_CHECKING:
+    from genai_prices.types import ModelPrice, Provider, TieredPrices
+
+# Cached look-ups, including misses: with the model "*", any client may send any name.
+PRICES_KEPT = 4096
+# No model has a longer name. Longer names are not looked up: a miss tries every pattern of the book.
+MODEL_CHARS_MAX = 200
+_MINUTE_S = 60
+
+
+class _Multiplier(NamedTuple):
+    """What the package does not know: a multiplier of the prices of all tokens."""
+
+    provider: str
+    """its id in the package"""
+    model: str
+    """pattern of the whole name at the provider"""
+    reason: str
+    """a fact of the answer, as in `Price.multipliers`; or the pattern of a host, after `host:`"""
+    by: str
+
+
+# Read on 2026-11-23; the version of a list that has one of these says so.
+_READ = "20261123"
+_CLAUDE_SINCE_4_5 = r"(?:claude-(?:opus|sonnet|haiku)-4-(?:[5-9]|1\d)|claude-[a-z]+-[5-9])\b.*"
+_CLAUDE_SINCE_4_6 = r"(?:claude-(?:opus|sonnet|haiku)-4-(?:[6-9]|1\d)|claude-[a-z]+-[5-9])\b.*"
+_DATED = r"(?:-\d{4}-\d\d-\d\d)?"
+_OWN: Sequence[_Multiplier] = (
+    # https://platform.claude.com/docs/en/about-claude/pricing: fast mode, data residency
+    _Multiplier("anthropic", r"claude-opus-4-[67](?:-\d{8})?", "speed:fast", "6"),
+    _Multiplier("anthropic", r"claude-opus-(?:4-8|5)(?:-\d{8})?", "speed:fast", "2"),
+    _Multiplier("anthropic", _CLAUDE_SINCE_4_6, "geography:us", "1.1"),
+    # The same page: Google's regional and multi-region endpoints, by the side of the global one.
+    _Multiplier("google", _CLAUDE_SINCE_4_5, r"host:.+-aiplatform\.googleapis\.com", "1.1"),
+    _Multiplier("google", _CLAUDE_SINCE_4_5, r"host:aiplatform\.[a-z]+\.rep\.googleapis\.com", "1.1"),
+    # https://openai.com/api-priority-processing, and the standard prices of the same models
+    _Multiplier(
+        "openai", rf"gpt-(?:5|5\.1|5\.2|5\.4|5\.4-mini|5-codex|5\.1-codex|4\.1-nano){_DATED}", "tier:priority", "2"
+    ),
+    _Multiplier("openai", rf"gpt-5-mini{_DATED}", "tier:priority", "1.8"),
+    _Multiplier("openai", rf"(?:gpt-4\.1|gpt-4\.1-mini|o3){_DATED}|gpt-4o-2024-05-13", "tier:priority", "1.75"),
+    _Multiplier("openai", r"gpt-4o(?:-2024-08-06|-2024-11-20)?", "tier:priority", "1.7"),
+    _Multiplier("openai", rf"gpt-4o-mini{_DATED}", "tier:priority", "5/3"),
+    _Multiplier("openai", rf"o4-mini{_DATED}", "tier:priority", "20/11"),
+    # https://developers.openai.com/api/docs/guides/flex-processing: at the prices of the Batch API, which are half
+    _Multiplier("openai", r".*", "tier:flex", "1/2"),
+    # https://developers.openai.com/api/docs/guides/data-residency: models since 2026-03-05, which GPT-5.4 was the first
+    _Multiplier("openai", r"gpt-(?:5\.[4-9]|[6-9]).*", r"host:[a-z]{2}\.api\.openai\.com", "1.1"),
+    # https://docs.x.ai/developers/advanced-api-usage/regions
+    _Multiplier("x-ai", r"grok-.*", r"host:us\.api\.x\.ai", "1.1"),
+    # https://ai.google.dev/gemini-api/docs/optimization. Priority costs 75 to 100 % more, by model: it is not here.
+    _Multiplier("google", r"gemini-.*", "tier:flex", "1/2"),
+)
+
+
+class PriceBook:
+    """The built-in list prices of known providers, from the installed `genai-prices` package and `_OWN`.
+
+    The first look-up loads the book, which takes a good part of a second: a server calls `load` before it listens.
+    """
+
+    def __init__(self) -> None:
+        self.version = f"genai-prices-{version('genai-prices')}"
+        self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
+
+    def load(self) -> None:
+        """Load it now."""
+        _ = self._providers
+
+    @cached_property
+    def _providers(self) -> Sequence[Provider]:
+        from genai_prices.data import providers
+
+        return providers
+
+    def price(self, *, provider: str, base_url: str, model: str, at: float) -> Price | None:
+        """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it.
+
+        The provider is looked up by `base_url`, else by the name `provider`, else by the model's name. If the provider
+        found does not list the model, no other provider is tried.
+        """
+        if len(model) > MODEL_CHARS_MAX:
+            return None
+        return self._known(provider, base_url, model.lower(), int(at // _MINUTE_S))
+
+    def _look_up(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
+        listed_by = self._provider(provider, base_url, model)
+        if listed_by is None:
+            return None
+        listed = listed_by.find_model(model, all_providers=list(self._providers))
+        if listed is None:
+            return None
+        tiers = _tiers(listed.get_prices(datetime.fromtimestamp(minute * _MINUTE_S, UTC)))
+        if not tiers:
+            return None
+        own = dict(_own(listed_by.id, model, urlsplit(base_url).hostname or ""))
+        return Price(f"{self.version}+{_READ}" if own else self.version, tiers, {}, own)
+
+    def _provider(self, name: str, base_url: str, model: str) -> Provider | None:
+        from genai_prices.data_snapshot import find_provider_by_id
+
+        for provider in self._providers:
+            if re.match(provider.api_pattern, base_url):
+                return provider
+        by_model = (p for p in self._providers if p.model_match is not None and p.model_match.is_match(model))
+        return find_provider_by_id(list(self._providers), name) or next(by_model, None)
+
+
+def _own(provider: str, model: str, host: str) -> Iterator[tuple[str, str]]:
+    """The multipliers of our table, by their reasons."""
+    for one in _OWN:
+        if one.provider == provider and re.fullmatch(one.model, model):
+            kind, _, pattern = one.reason.partition(":")
+            if kind != "host":
+                yield one.reason, one.by
+            elif re.fullmatch(pattern, host):
+                yield f"host:{host}", one.by
+
+
+# Price in the book → name in `Rates`, and units of ours per unit of the book. For the same name, the later one wins.
+_LISTED: Sequence[tuple[str, str, int]] = (
+    ("cache_write_mtok", "cache_write", 1),
+    ("cache_write_1h_mtok", "cache_write_1h", 1),
+    ("input_audio_mtok", "audio_input", 1),
+    ("output_audio_mtok", "audio_output", 1),
+    ("output_reasoning_mtok", "reasoning", 1),
+    ("input_image_mtok", "image_input", 1),
+    ("output_image_mtok", "image_output", 1),
+    ("audio_hours", "audio_hour", 1),
+    ("input_audio_hours", "audio_hour", 1),
+    ("input_mchars", "characters", 1),
+    ("web_searches_kcount", "searches", 1),
+    ("storage_searches_kcount", "file_searches", 1),
+    ("requests_kcount", "request", 1_000),
+)
+
+
+def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
+    """The book's tiers as `Rates`; empty if it lacks a price of input or of output tokens (speech, embeddings)."""
+    if listed.input_mtok is None or listed.output_mtok is None:
+        return ()
+    # Cached tokens without a price in the book cost the same as other input; 0 is a price.
+    cached = listed.input_mtok if listed.cache_read_mtok is None else listed.cache_read_mtok
+    more = {
+        ours: (column, per) for theirs, ours, per in _LISTED if (column := getattr(listed, theirs, None)) is not None
+    }
+    columns = (listed.input_mtok, cached, listed.output_mtok, *(column for column, _ in more.values()))
+    starts = {0, *(tier.start for column in columns for tier in getattr(column, "tiers", ()))}
+    return tuple(
+        Rates(
+            input=_at(listed.input_mtok, start),
+            cached_input=_at(cached, start),
+            output=_at(listed.output_mtok, start),
+            above_prompt_tokens=start,
+            **{name: _at(column, start, per) for name, (column, per) in more.items()},
+        )
+        for start in sorted(starts)
+    )
+
+
+def _at(column: Decimal | TieredPrices, start: int, per: int = 1) -> int:
+    """The price in a column for prompts longer than `start`: nUSD for one `per`-th of the column's unit."""
+    if isinstance(column, Decimal):
+        return nusd_from_usd_rounded_half_up(column / per)
+    applicable = [tier.price for tier in column.tiers if tier.start <= start]
+    return nusd_from_usd_rounded_half_up((applicable[-1] if applicable else column.base) / per)
