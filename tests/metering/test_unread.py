@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.billing.price_book import PriceBook
+from proxy.billing.prices import applied
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
@@ -211,6 +213,9 @@ UNREAD = {
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
 def test_of_recorded_answers_only_what_may_cost_something_is_unread() -> None:
+    """And only two of them were served at another price than the usual one; the book has it."""
+    book = PriceBook()
+    multiplied: dict[str, dict[str, str]] = {}
     by_name = {dialect.name: dialect for dialect in DIALECTS}
     packed = (CORPUS / "open.jsonl").read_bytes(), gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes())
     found: Counter[tuple[str, str]] = Counter()
@@ -222,4 +227,12 @@ def test_of_recorded_answers_only_what_may_cost_something_is_unread() -> None:
         dialect = GEMINI_STREAM if record["streamed"] and dialect is GEMINI_GENERATE else dialect
         result = metered(dialect, record, [record["body"].encode()])
         found.update((dialect.name, path) for path in result.unread.paths)
+        model, base_url = str((record["request_json"] or {}).get("model")), f"https://{record['provider_host']}/"
+        model = record["path"].rpartition("/")[2].partition(":")[0] if dialect is GEMINI_STREAM else model
+        price = book.price(provider="recorded", base_url=base_url, model=model, at=1_790_000_000.0)
+        if price is not None and (by := applied(price, result.served_as)):
+            multiplied[model] = by
     assert dict(found) == UNREAD
+    assert multiplied == {
+        "gpt-5.4": {"tier:priority": "2"}, "gemini-3-flash-preview": {"tier:flex": "1/2"}
+    }  # fmt: skip
