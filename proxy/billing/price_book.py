@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -109,7 +109,8 @@ class PriceBook:
         listed = listed_by.find_model(model, all_providers=list(self._providers))
         if listed is None:
             return None
-        tiers = _tiers(listed.get_prices(datetime.fromtimestamp(minute * _MINUTE_S, UTC)))
+        at = datetime.fromtimestamp(minute * _MINUTE_S, UTC)
+        tiers = _tiers(listed.get_prices(_deepseek_time(at) if listed.id in _OF_PEAK_DAYS else at))
         if not tiers:
             return None
         own = dict(_own(listed_by.id, model, urlsplit(base_url).hostname or ""))
@@ -134,6 +135,23 @@ def _own(provider: str, model: str, host: str) -> Iterator[tuple[str, str]]:
                 yield one.reason, one.by
             elif re.fullmatch(pattern, host):
                 yield f"host:{host}", one.by
+
+
+# DeepSeek's peak hours, of which the package knows no days: Monday to Friday in Beijing without public holidays; on
+# every day from the first one up to the first week-end. https://api-docs.deepseek.com/quick_start/pricing
+_OF_PEAK_DAYS = frozenset({"deepseek-flash", "deepseek-v4-flash", "deepseek-v4-pro"})
+_PEAKS_FROM, _WEEKENDS_FROM = date(2026, 8, 17), date(2026, 8, 23)
+_BEIJING = timezone(timedelta(hours=8))
+# Those of 2026 since then; in later years a holiday is priced as the weekday that it is, which is too much.
+_HOLIDAYS = frozenset(date(2026, month, day) for month, days in ((9, (25, 26, 27)), (10, range(1, 8))) for day in days)
+_NOON = time(12, tzinfo=UTC)
+
+
+def _deepseek_time(at: datetime) -> datetime:
+    """The moment by which the package says what holds `at`: on a day without peak hours, one that is outside them."""
+    day = at.astimezone(_BEIJING).date()
+    day_off = day >= _WEEKENDS_FROM and (day.weekday() >= 5 or day in _HOLIDAYS)
+    return at if day >= _PEAKS_FROM and not day_off and at.date() == day else datetime.combine(day, _NOON)
 
 
 # Price in the book → name in `Rates`, and units of ours per unit of the book. For the same name, the later one wins.

@@ -225,3 +225,30 @@ def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -
 def test_importing_prices_does_not_load_the_book() -> None:
     code = "import sys, proxy.billing.prices; sys.exit('genai_prices' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "at", "output"),
+    [
+        ("deepseek-v4-pro", "2026-11-20T02:00Z", "3.96"),  # a Friday
+        ("deepseek-v4-pro", "2026-11-20T09:59Z", "3.96"),
+        ("deepseek-v4-pro", "2026-11-20T05:00Z", "1.98"),
+        ("deepseek-v4-pro", "2026-11-21T02:00Z", "1.98"),  # a Saturday
+        ("deepseek-v4-pro", "2026-11-22T07:00Z", "1.98"),
+        ("deepseek-v4-pro", "2026-11-22T20:00Z", "1.98"),  # Monday in Beijing, before the peak
+        ("deepseek-v4-pro", "2026-11-23T01:00Z", "3.96"),
+        ("deepseek-flash", "2026-10-01T02:00Z", "0.6"),  # a holiday
+        ("deepseek-flash", "2026-10-08T02:00Z", "1.2"),
+        ("deepseek-v4-pro", "2026-08-22T02:00Z", "3.96"),  # the last Saturday with a peak
+        ("deepseek-v4-pro", "2026-08-16T15:59Z", "0.87"),
+        ("deepseek-v4-pro", "2026-08-16T16:00Z", "1.98"),  # Monday the 17th in Beijing
+        ("deepseek-v4-pro", "2026-08-14T02:00Z", "0.87"),  # before there were peaks
+        ("deepseek-v4-flash", "2026-08-18T12:00Z", "0.66"),
+        ("deepseek-v4-flash", "2026-09-12T02:00Z", "0.6"),
+    ],
+)
+def test_deepseek_s_peak_is_of_hours_and_of_days_in_beijing(book: PriceBook, model: str, at: str, output: str) -> None:
+    moment = datetime.fromisoformat(at).timestamp()
+    price = book.price(provider="deepseek", base_url="https://api.deepseek.com", model=model, at=moment)
+    assert price is not None
+    assert usd_text(price.tiers[0].output) == output
