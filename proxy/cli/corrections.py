@@ -1,4 +1,7 @@
-"""`tokenweir adjust` and `rerate`: correct settled exchanges. Invariant: a command prints exactly what it wrote."""
+"""`tokenweir adjust` and `rerate` correct settled exchanges, `simulate` says what other prices would have come to.
+
+Invariant: a command that writes prints exactly what it wrote.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from proxy.settings.kinds import FieldPath
 from proxy.settings.prices import PRICE
 
 if TYPE_CHECKING:
+    from proxy.billing.correction import ExchangeTotals
     from proxy.billing.entries import LedgerEntry
-    from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult
+    from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult, SimulatedSum
 
 _COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
@@ -55,6 +59,17 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
     rerate.add_argument("--verbose", action="store_true", help="print the totals of each key, too")
     audited_as(rerate, "rerate", _rerate)
+
+    simulate = with_config(commands, "simulate", "what exchanges would have come to at other prices; writes nothing")
+    simulate.add_argument("--since", required=True, metavar="TIME", help="began at or after: 2026-11-01, 24h, 30d, …")
+    simulate.add_argument("--until", metavar="TIME", help="began before (default: now)")
+    simulate.add_argument("--model", metavar="MODEL", help="model name as clients request it (default: all)")
+    simulate.add_argument(
+        "--prices", type=Path, metavar="FILE", help="another configuration, whose prices apply (default: the one above)"
+    )
+    simulate.add_argument("--tier", metavar="WORD", help="as if the providers had served this service tier")
+    simulate.add_argument("--cache", choices=("5m", "1h"), help="as if what was written to caches had this lifetime")
+    simulate.set_defaults(run=_simulate)
 
 
 def _option(name: str) -> str:
@@ -95,6 +110,47 @@ def _rerate(options: argparse.Namespace) -> int:
     counts = {"exchanges": result.exchanges, "manually_corrected": result.by_hand, "unreadable": result.unreadable}
     print(json_line({**counts, **_change(result.total), **({"dry_run": True} if options.dry_run else {})}))
     return 0
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from proxy.billing.price_book import PriceBook
+    from proxy.foundation.times import since_from
+    from proxy.ledger.settling.corrections import Corrections
+    from proxy.runtime.machine.price_replay import CurrentPrices
+
+    now = time.time()
+    since = since_from(options.since, now)
+    until = now if options.until is None else since_from(options.until, now)
+    prices = CurrentPrices(load_settings(options.prices or options.config), PriceBook())
+    with store_of(options) as store:
+        result = Corrections(store.engine, store.ledger).simulate(
+            prices, since=since, until=until, model=options.model,
+            otherwise=partial(_otherwise, tier=options.tier, cache=options.cache),
+        )  # fmt: skip
+    for (key_id, alias, model), sums in sorted(result.by_key.items()):
+        print(json_line({"key_id": key_id, "key_alias": alias, "model": model, **_simulated(sums)}))
+    print(json_line({**_simulated(result.total), "unreadable": result.unreadable}))
+    return 0
+
+
+def _simulated(sums: SimulatedSum) -> dict[str, Any]:
+    money = ("charge_usd", "simulated_charge_usd", "cost_usd", "simulated_cost_usd")
+    amounts = {name: usd_text(getattr(sums, name)) for name in money}
+    return {"exchanges": sums.exchanges, **amounts, "without_price": sums.without_price}
+
+
+def _otherwise(now: ExchangeTotals, *, tier: str | None, cache: str | None) -> ExchangeTotals:
+    """The same exchange, served or cached in another way. None: as it was."""
+    from msgspec.structs import replace
+
+    from proxy.metering.usage import service_of
+
+    if tier is not None:
+        now = replace(now, served_as=replace(now.served_as, service_tier=service_of(tier).service_tier))
+    if cache is not None and now.usage.cache_write_tokens:
+        hour = now.usage.cache_write_tokens if cache == "1h" else 0
+        now = replace(now, usage=replace(now.usage, cache_write_1h_tokens=hour))
+    return now
 
 
 def _change(change: CorrectionResult) -> dict[str, Any]:

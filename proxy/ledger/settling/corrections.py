@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, select, tuple_
+from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
-from proxy.billing.correction import MONEY, CorrectionRequest, corrected, exchange_totals, rerated
+from proxy.billing.correction import MONEY, CorrectionRequest, ExchangeTotals, corrected, exchange_totals, rerated
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
+from proxy.billing.prices import unpriced_service
 from proxy.billing.record import Price
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import Arrival, LedgerStore
@@ -63,6 +64,40 @@ class RerateResult:
         self.by_key.setdefault((line.key_id, line.key_alias), CorrectionResult()).add(line)
 
 
+@dataclass(slots=True)
+class SimulatedSum:
+    """What exchanges have come to, and what they would have. Money: nUSD; what is unknown adds nothing."""
+
+    exchanges: int = 0
+    charge_usd: int = 0
+    simulated_charge_usd: int = 0
+    cost_usd: int = 0
+    simulated_cost_usd: int = 0
+    without_price: int = 0
+    """exchanges whose charge is not simulated, or at the prices of another tier: the list has none for theirs"""
+
+    def add(self, now: ExchangeTotals, line: LedgerEntry | None, *, without_price: bool) -> None:
+        """Count an exchange; `line`: the adjustment that would be needed."""
+        self.exchanges += 1
+        self.without_price += without_price
+        for name in MONEY:
+            amount = getattr(now, name) or 0
+            change = 0 if line is None else getattr(line, name) or 0
+            setattr(self, name, getattr(self, name) + amount)
+            setattr(self, f"simulated_{name}", getattr(self, f"simulated_{name}") + amount + change)
+
+
+@dataclass(slots=True)
+class Simulation:
+    """The result of a simulation."""
+
+    total: SimulatedSum = field(default_factory=SimulatedSum)
+    by_key: dict[tuple[str, str, str], SimulatedSum] = field(default_factory=dict)
+    """(key_id, alias, model) → its sum"""
+    unreadable: int = 0
+    """exchanges that cannot be priced because their entries are malformed; they are in no sum"""
+
+
 class Corrections:
     """Writes corrections. Every method raises LedgerUnavailable."""
 
@@ -109,11 +144,43 @@ class Corrections:
             progress(result)
         return result
 
-    def _page(self, model: str, after: tuple[float, str], until: float) -> Sequence[Row[Any, Any]]:
+    def simulate(
+        self,
+        prices: Prices,
+        *,
+        since: float,
+        until: float,
+        model: str | None = None,
+        otherwise: Callable[[ExchangeTotals], ExchangeTotals] = lambda now: now,
+    ) -> Simulation:
+        """What `rerate` would make of every exchange that began in [since, until), had it been used and served
+        `otherwise`. Writes nothing. `model`: None is all of them."""
+        result = Simulation()
+        after = (since, "")
+        while page := self._page(model, after, until):
+            after = (page[-1].started_at, page[-1].exchange_id)
+            with reading(self._engine) as connection:
+                entries = _entries(connection, [row.exchange_id for row in page])
+            for one in entries.values():
+                try:
+                    now = exchange_totals(one)
+                    then = otherwise(now)
+                    price, cost = prices(now.terminal)
+                    line = rerated(then, price, cost)
+                except ValueError:  # a malformed exchange must not stop the others
+                    result.unreadable += 1
+                    continue
+                whose = (now.terminal.key_id, now.terminal.key_alias, now.terminal.model)
+                lacking = price is None or unpriced_service(price, then.served_as) != []
+                for each in (result.total, result.by_key.setdefault(whose, SimulatedSum())):
+                    each.add(now, line, without_price=lacking)
+        return result
+
+    def _page(self, model: str | None, after: tuple[float, str], until: float) -> Sequence[Row[Any, Any]]:
         """The next exchanges by start time, as (started_at, exchange_id)."""
         cursor = (_COLUMNS.started_at, _COLUMNS.exchange_id)
         query = select(*cursor).where(
-            _COLUMNS.model == model,
+            true() if model is None else _COLUMNS.model == model,
             _COLUMNS.kind == EntryKind.USAGE,
             _COLUMNS.started_at < until,
             tuple_(*cursor) > after,
