@@ -6,6 +6,7 @@ import pickle
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
 from proxy.billing.prices import charge, configured
-from proxy.billing.record import BillableParts, Rates
+from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage, service_of
 from proxy.settings import (
     ProviderSettings,
@@ -34,6 +35,7 @@ from proxy.settings.environment import KNOWN
 from proxy.sinks.kinds import SINKS
 
 CANARY = "sk-canary-0123456789"
+PER_TOKEN: dict[str, Any] = {"input": 1, "output": 1}
 ENV = {
     "ELECTRON_API_KEY": CANARY,
     "EMPTY": "",
@@ -128,8 +130,10 @@ def test_every_field_of_the_file_arrives() -> None:
     (one,) = model.providers
     assert model.tokenizer == Path("/etc/tokenweir/words/host.example.json")
     assert (model.name, one.provider, one.upstream_model, one.weight) == ("electron", "electron", "electron-2", None)
-    assert model.price == configured(Rates(100_000_000, 50_000_000, 400_000_000))
-    assert one.cost == configured(Rates(80_000_000, 80_000_000, 320_000_000))
+    assert model.price is not None
+    assert model.price.at(0) == configured(Rates(100_000_000, 50_000_000, 400_000_000))
+    assert one.cost is not None
+    assert one.cost.at(0) == configured(Rates(80_000_000, 80_000_000, 320_000_000))
     assert read.models["*"].is_pattern
 
 
@@ -276,6 +280,19 @@ WRONG: list[tuple[str, object, str]] = [
         },
         "models.electron.price.multipliers.tier:flex: service_tiers.flex has its prices already",
     ),
+    (f"{M}/price/changes", [], "models.electron.price.changes: must be a mapping of dates to price lists"),
+    (f"{M}/price/changes", {"soon": PER_TOKEN}, "models.electron.price.changes.soon: invalid name: must be a date"),
+    (f"{M}/price/changes", {"2026-12-01": {"input": 1}}, "models.electron.price.changes.2026-12-01.output: is missing"),
+    (
+        f"{M}/price/changes",
+        {"2026-12-01": PER_TOKEN, "2026-12-01T00:00:00Z": PER_TOKEN},
+        "models.electron.price.changes.2026-12-01T00:00:00Z: is the same time as another one of them",
+    ),
+    (
+        f"{M}/price/changes",
+        {"2026-12-01": PER_TOKEN | {"changes": {}}},
+        "models.electron.price.changes.2026-12-01.changes: unknown field",
+    ),
     (f"{M}/price/tiers", {"200000": {}}, "models.electron.price.tiers: must be a list"),
     (f"{M}/price/tiers", [{"input": 1, "output": 1}], "models.electron.price.tiers[0].above_prompt_tokens: is missing"),
     (
@@ -297,12 +314,34 @@ WRONG: list[tuple[str, object, str]] = [
 ]
 
 
+def price_of(written: dict[str, Any], at: float = 0.0) -> Price:
+    lists = settings(changed(f"{M}/price", written)).models["electron"].price
+    assert lists is not None
+    return lists.at(at)
+
+
+def test_a_price_changes_when_it_was_announced_to() -> None:
+    changes = {
+        date(2027, 1, 1): {"input": 4, "output": 8},  # as YAML reads a plain date
+        "2026-12-01": {"input": 2, "output": 4, "multipliers": {"tier:flex": 0.5}},
+        "2027-01-01T12:00:00+02:00": {"input": 5, "output": 9, "service_tiers": {"flex": PER_TOKEN}},
+    }
+    written = {"input": 1, "output": 2, "changes": changes}
+    begins = [datetime(*day, tzinfo=UTC).timestamp() for day in ((2026, 12, 1), (2027, 1, 1), (2027, 1, 1, 10))]
+    found = [price_of(written, at).tiers[0].input // 10**9 for start in begins for at in (start - 0.001, start)]
+    assert found == [1, 2, 2, 4, 4, 5]
+    assert price_of(written, begins[0]) == price_of(changes["2026-12-01"]), (
+        "a whole list, and nothing of the one before"
+    )
+    assert price_of(written, begins[0] - 1) == price_of({"input": 1, "output": 2})
+
+
 def test_multipliers_of_a_price_list_are_exact() -> None:
     written = {"input": 1, "output": 2, "multipliers": {"speed:fast": 6, "geography:us": 1.1, "tier:flex": "5/3"}}
-    price = settings(changed(f"{M}/price", written)).models["electron"].price
+    price = price_of(written)
     assert price is not None
     assert price.multipliers == {"speed:fast": "6", "geography:us": "1.1", "tier:flex": "5/3"}
-    assert price.version != settings(changed(f"{M}/price", {"input": 1, "output": 2})).models["electron"].price.version
+    assert price.version != price_of({"input": 1, "output": 2}).version
 
 
 def test_a_price_list_in_every_unit_and_with_variants() -> None:
@@ -312,7 +351,7 @@ def test_a_price_list_in_every_unit_and_with_variants() -> None:
         "request": 0.005,
         "service_tiers": {"flex": {"input": 1, "output": 4}, "priority": {"input": 4, "output": 16, "searches": 0}},
     }  # fmt: skip
-    price = settings(changed(f"{M}/price", written)).models["electron"].price
+    price = price_of(written)
     usd = 10**9
     base = Rates(
         2 * usd, usd // 5, 8 * usd, 0, 5 * usd // 2, 4 * usd, 40 * usd, 80 * usd, 3 * usd, usd // 25, 36 * usd // 100,
@@ -324,7 +363,7 @@ def test_a_price_list_in_every_unit_and_with_variants() -> None:
     assert price == configured(base, service_tiers={"flex": (flex,), "priority": (priority,)})
     plain = settings(changed(f"{M}/price", {"input": 0.1, "cached_input": 0.05, "output": 0.4})).models["electron"]
     assert plain.price is not None
-    assert plain.price.version == "config-8abdc940"
+    assert plain.price.at(0).version == "config-8abdc940"
 
 
 def test_a_price_list_with_tiers_for_long_prompts() -> None:
@@ -340,7 +379,7 @@ def test_a_price_list_with_tiers_for_long_prompts() -> None:
             },
         },
     }  # fmt: skip
-    price = settings(changed(f"{M}/price", written)).models["electron"].price
+    price = price_of(written)
     assert price is not None
     long, longer = Usage(prompt_tokens=200_000), Usage(prompt_tokens=200_001)
     costs = {
@@ -358,7 +397,7 @@ def test_a_price_list_with_tiers_for_long_prompts() -> None:
     ]
     assert [usd_text(nusd) for nusd in searched] == ["0.014", "0.014", "0.035"], "what a tier leaves out is as below it"
     without = {name: value for name, value in written.items() if name != "tiers"}
-    other = settings(changed(f"{M}/price", without)).models["electron"].price
+    other = price_of(without)
     assert other is not None
     assert other.version != price.version
 
@@ -548,7 +587,8 @@ def test_a_model_has_providers_in_order_or_by_weight_and_other_names() -> None:
     first, second = models["many"].providers
     assert (first.provider, first.upstream_model, first.weight, first.cost) == ("electron", "many", None, None)
     assert (second.provider, second.upstream_model) == ("second", "other")
-    assert second.cost == configured(Rates(1_000_000_000, 1_000_000_000, 2_000_000_000))
+    assert second.cost is not None
+    assert second.cost.at(0) == configured(Rates(1_000_000_000, 1_000_000_000, 2_000_000_000))
     nick = models["nick"]
     assert (nick.name, nick.providers, nick.price) == ("nick", models["many"].providers, models["many"].price)
     weighted = settings(several(providers=[{**one, "weight": 3} for one in SEVERAL])).models["many"]

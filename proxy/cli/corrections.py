@@ -178,10 +178,10 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
         raise Failure("--price: cannot be combined with --input, --output or --cached-input")
     if options.price is None and not given:
         return _prices_now(options.model, settings)
-    price = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
+    lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
 
-    def prices(_: LedgerEntry) -> tuple[Any, None]:
-        return price, None
+    def prices(entry: LedgerEntry) -> tuple[Any, None]:
+        return lists.at(entry.started_at), None
 
     return prices
 

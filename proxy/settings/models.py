@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxy.billing.record import Price
 from proxy.settings.kinds import about, path_of, several, text, whole
-from proxy.settings.prices import PRICE
+from proxy.settings.prices import PRICE, PriceLists
 from proxy.settings.spending import COMPLETION_TOKENS_MAX
 
 _MODEL = r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}"
@@ -46,7 +45,7 @@ class TargetSettings:
             default="in order",
         ),
     )
-    cost: Price | None = field(
+    cost: PriceLists | None = field(
         default=None, metadata=about(PRICE, "what this provider charges you", default="the built-in price book")
     )
 
@@ -69,14 +68,14 @@ class ModelSettings:
             text(_UPSTREAM_MODEL, "a model name"), "the model's name at the provider", default="the same name"
         ),
     )
-    price: Price | None = field(
+    price: PriceLists | None = field(
         default=None,
         metadata=about(
             PRICE, "what the key's owner is billed, whichever provider serves the request",
             default="the built-in price book, for the first provider",
         ),
     )  # fmt: skip
-    cost: Price | None = field(
+    cost: PriceLists | None = field(
         default=None,
         metadata=about(PRICE, "what the provider charges you", default="the built-in price book"),
     )

@@ -5,9 +5,11 @@ Invariant: equal price lists have the same version on every machine.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from msgspec import structs
 
@@ -154,7 +156,7 @@ class ServiceTierSettings(TieredSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceSettings(TieredSettings):
+class ListSettings(TieredSettings):
     """A price list as the operator writes it."""
 
     service_tiers: Mapping[str, ServiceTierSettings] = field(
@@ -188,6 +190,57 @@ class PriceSettings(TieredSettings):
         return configured(*self.all_rates(), service_tiers=variants, multipliers=self.multipliers)
 
 
+@dataclass(frozen=True, slots=True)
+class PriceLists:
+    """The price lists of one model, each from its time on."""
+
+    steps: tuple[tuple[float, Price], ...]
+    """Unix seconds → list, in rising order; the first one has held for ever"""
+
+    def at(self, time: float) -> Price:
+        """The list in effect at this time (Unix seconds)."""
+        return next(price for start, price in reversed(self.steps) if start <= time)
+
+
+def _changes() -> FieldType:
+    """Start → price list, with rising starts."""
+
+    def read(raw: object, at: FieldPath) -> tuple[tuple[float, Price], ...]:
+        if not isinstance(raw, dict) or not raw:
+            raise at.wrong("must be a mapping of dates to price lists")
+        lists: dict[float, Price] = {}
+        for key, below in raw.items():
+            if (begins := start(key, at)) in lists:
+                raise at.under(str(key)).wrong("is the same time as another one of them")
+            lists[begins] = _list_of(below, at.under(str(key)))
+        return tuple(sorted(lists.items()))
+
+    def start(key: object, at: FieldPath) -> float:
+        here = at.under(str(key))
+        try:
+            moment = datetime.fromisoformat(str(key))  # YAML reads a plain date as one
+        except ValueError:
+            raise here.wrong("invalid name: must be a date or a time, 2026-12-01 or 2026-12-01T00:00:00Z") from None
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+
+    return FieldType("a date or a time (UTC) → a price list", read, ListSettings, suffix=".<date>")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSettings(ListSettings):
+    """A price list, and what it changes to."""
+
+    changes: tuple[tuple[float, Price], ...] = field(
+        default=(),
+        metadata=about(
+            _changes(),
+            "whole price lists that take effect at the beginning of a day (UTC) or at a time, without a restart; "
+            "exchanges that began before keep the earlier prices",
+            default="none",
+        ),
+    )
+
+
 # Units other than tokens: a tier changes their price only if it names one.
 _UNIT_RATES = ("image", "audio_hour", "characters", "searches", "file_searches", "request")
 
@@ -197,12 +250,21 @@ def _variant(base: Rates, tier: Rates) -> Rates:
     return structs.replace(tier, **inherited)
 
 
-def _price(raw: object, at: FieldPath) -> Price:
-    read: PriceSettings = read_section(PriceSettings, raw, at)
+def _list_of(raw: object, at: FieldPath) -> Price:
+    read: ListSettings = read_section(ListSettings, raw, at)
+    return _checked(read, at)
+
+
+def _checked(read: ListSettings, at: FieldPath) -> Price:
     for name in read.service_tiers:
         if f"tier:{name}" in read.multipliers:
             raise at.under("multipliers").under(f"tier:{name}").wrong(f"service_tiers.{name} has its prices already")
     return read.price()
 
 
-PRICE = FieldType("fields", _price, PriceSettings)
+def _lists(raw: object, at: FieldPath) -> PriceLists:
+    read: PriceSettings = read_section(PriceSettings, raw, at)
+    return PriceLists(((-math.inf, _checked(read, at)), *read.changes))
+
+
+PRICE = FieldType("fields", _lists, PriceSettings)

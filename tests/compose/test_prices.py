@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,18 @@ def test_what_is_rated_again_was_served_by_one_who_is_gone(book: PriceBook) -> N
     entry = an_entry(model="m", provider="openai", upstream_model=LISTED["openai"], started_at=AT)
     was = book.price(provider="openai", base_url=URLS["openai"], model=LISTED["openai"], at=AT)
     assert CurrentPrices(settings, book)(entry) == (was, was)
+
+
+def test_an_announced_price_holds_from_its_day_on_and_a_past_month_keeps_its_own(book: PriceBook) -> None:
+    """At admission, and when it is rated again."""
+    dated = {"input": 1, "output": 2, "changes": {"2026-12-01": {"input": 3, "output": 4}}}
+    settings = settings_with(providers=[TARGETS[2] | {"cost": dated}], price=dated)
+    providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
+    route = model_table(settings, book, providers, Tokenizers(())).route("m")
+    assert route is not None
+    new = configured(Rates(3_000_000_000, 3_000_000_000, 4_000_000_000))
+    december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    for at, price in ((december - 1, OWN), (december, new), (december + 1e8, new)):
+        assert route.prices(at) == (price, price)
+        past = replace(an_entry(1), model="m", provider="own", upstream_model="m", started_at=at)
+        assert CurrentPrices(settings, book)(past) == (price, price)

@@ -30,10 +30,11 @@ class CurrentPrices:
         exact = [target for target in same if (target.upstream_model or passed) == entry.upstream_model]
         cost = (exact or same)[0].cost if same else None
         first = model.providers[0]
-        price = model.price or (
-            self._listed(entry, first.provider, first.upstream_model or passed) if exact else listed
-        )
-        return price, cost or listed
+        if model.price is not None:
+            price: Price | None = model.price.at(entry.started_at)
+        else:
+            price = self._listed(entry, first.provider, first.upstream_model or passed) if exact else listed
+        return price, listed if cost is None else cost.at(entry.started_at)
 
     def _listed(self, entry: LedgerEntry, provider: str, upstream_model: str) -> Price | None:
         settings = self._settings.providers.get(provider)

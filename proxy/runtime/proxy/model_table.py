@@ -47,8 +47,9 @@ def model_table(
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
             def prices(at: float) -> tuple[Price | None, Price | None]:
                 # The price is the same whichever provider answers: the model's own, or the book's for the first one.
-                price = model.price or listed(first, first.upstream_model or passed, at)
-                return price, target.cost or listed(target, target.upstream_model or passed, at)
+                price = model.price.at(at) if model.price else listed(first, first.upstream_model or passed, at)
+                cost = target.cost.at(at) if target.cost else listed(target, target.upstream_model or passed, at)
+                return price, cost
 
             provider, name = providers[target.provider], target.upstream_model or passed
             return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
