@@ -24,6 +24,7 @@ from proxy.cli import (
     export,
     keys,
     ledger,
+    prices,
     reconcile,
     serve,
     sinks,
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     budgets.add_commands(commands)
     ledger.add_commands(commands)
     corrections.add_commands(commands)
+    prices.add_commands(commands)
     dead_letters.add_commands(commands)
     reconcile.add_commands(commands)
     doctor.add_commands(commands)

@@ -1,0 +1,108 @@
+"""`tokenweir prices why`: which price applies, and for what reasons. Reads the configuration and the built-in book."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from proxy.cli.common import Failure, json_line, load_settings, with_commands, with_config
+from proxy.settings import ModelSettings, Settings, TargetSettings, route
+
+if TYPE_CHECKING:
+    from proxy.billing.record import Price
+    from proxy.metering.usage import ServedAs
+    from proxy.settings.prices import PriceLists
+
+
+def add_commands(commands: Any) -> None:
+    prices = with_commands(commands, "prices", "prices of models")
+    why = with_config(prices, "why", "which price applies to a model's requests, and why")
+    why.add_argument("model", metavar="MODEL", help="model name as clients request it")
+    why.add_argument("--prompt-tokens", type=int, default=0, metavar="N", help="length of the prompt (default: short)")
+    why.add_argument("--tier", metavar="WORD", help="service tier that the answer reports")
+    why.add_argument("--speed", metavar="WORD", help="likewise, its speed")
+    why.add_argument("--geography", metavar="WORD", help="likewise, where it was processed")
+    why.add_argument(
+        "--at", metavar="TIME", help="when the request began: 2026-11-01, 2026-11-01T12:00Z, 24h (default: now)"
+    )
+    why.add_argument("--json", action="store_true", help="print one JSON object for each price")
+    why.set_defaults(run=_why)
+
+
+def _why(options: argparse.Namespace) -> int:
+    from proxy.foundation.times import iso_utc, since_from
+    from proxy.metering.usage import service_of
+
+    settings, now = load_settings(options.config), time.time()
+    at = now if options.at is None else since_from(options.at, now)
+    found = route(settings.models, options.model)
+    if found is None:
+        raise Failure(f"models: {options.model!r} is not configured")
+    served_as = service_of(options.tier, options.speed, options.geography)
+    for of, price in _listed(settings, *found, at):
+        told = {"model": options.model, "at": iso_utc(at), **of, **_told(price, options.prompt_tokens, served_as)}
+        for line in [json_line(told)] if options.json else _lines(told):
+            print(line)
+    return 0
+
+
+def _listed(
+    settings: Settings, model: ModelSettings, passed: str, at: float
+) -> Iterator[tuple[dict[str, str], Price | None]]:
+    """The list of the charge, then that of the cost at each provider; with what it is of."""
+    from proxy.billing.price_book import PriceBook
+
+    book, first = PriceBook(), model.providers[0]
+
+    def listed(kind: str, lists: PriceLists | None, target: TargetSettings) -> tuple[dict[str, str], Price | None]:
+        provider, name = settings.providers[target.provider], target.upstream_model or passed
+        of = {"price_of": kind, "provider": provider.name, "upstream_model": name}
+        if lists is not None:
+            return {**of, "source": "the configuration"}, lists.at(at)
+        price = book.price(provider=provider.name, base_url=provider.base_url, model=name, at=at)
+        return {**of, "source": "the built-in book"}, price
+
+    yield listed("charge", model.price, first)
+    for target in model.providers:
+        yield listed("cost", target.cost, target)
+
+
+def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:
+    from proxy.billing.prices import applied, price_text, unpriced_service
+
+    if price is None:
+        return {"price": None}
+    by = applied(price, served_as)
+    return {
+        "price": price_text(price, prompt_tokens, served_as),
+        "tiers_above_prompt_tokens": [rates.above_prompt_tokens for rates in price.tiers[1:]],
+        "not_applied": {reason: factor for reason, factor in price.multipliers.items() if reason not in by}
+        | {f"tier:{name}": "a list of its own" for name in price.service_tiers if name != served_as.service_tier},
+        "without_price": unpriced_service(price, served_as),
+    }
+
+
+def _lines(told: dict[str, Any]) -> Iterator[str]:
+    price = told["price"]
+    where = f"{told['upstream_model']} at {told['provider']}"
+    if price is None:
+        yield f"{told['price_of']}: unknown: {told['source']} has no price for {where}"
+        return
+    yield f"{told['price_of']}: by {told['source']} ({price['version']}), for {where}"
+    rates = {name: rate for name, rate in price.items() if name not in _NO_RATES}
+    yield "  " + ", ".join(f"{name} {rate}" for name, rate in rates.items())
+    if "service_tier" in price:
+        yield f"  the list of service tier {price['service_tier']}"
+    if above := price.get("above_prompt_tokens"):
+        yield f"  for prompts above {above} tokens"
+    for reason, factor in price.get("multipliers", {}).items():
+        yield f"  tokens × {factor} for {reason}, in the prices above"
+    for word in told["without_price"]:
+        yield f"  no price for {word}: as if it were not there"
+    if told["not_applied"]:
+        yield "  not applied: " + ", ".join(f"{reason} ({by})" for reason, by in told["not_applied"].items())
+
+
+_NO_RATES = frozenset({"version", "above_prompt_tokens", "service_tier", "multipliers"})
