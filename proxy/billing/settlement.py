@@ -134,9 +134,9 @@ def bills(case: Situation, overrides: Mapping[str, str]) -> BillableParts:
 def entry(record: UsageRecord) -> LedgerEntry:
     """The ledger entry of an ended exchange. Never fails: every record has one."""
     opened, reading = record.opened, record.reading
-    usage = reading.usage
-    charge_nusd = amount(opened.price, usage, record.bills, reading.served_as)
-    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills), reading.served_as)
+    usage, served_as = reading.usage, reading.served_as
+    charge_nusd = amount(opened.price, usage, record.bills, served_as)
+    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills), served_as)
     return LedgerEntry(
         entry_id=entry_id(f"{opened.exchange_id}/{record.kind}/{record.seq}"),
         exchange_id=opened.exchange_id,
@@ -215,7 +215,8 @@ def _reading_details(reading: Reading) -> dict[str, Any]:
     details: dict[str, Any] = {}
     if any(counts := _UNITS_OF(reading.usage)):
         details["units"] = {name: count for name, count in zip(UNITS, counts, strict=True) if count}
-    details |= {name: word for name, word in asdict(reading.served_as).items() if word is not None}
+    if (served_as := reading.served_as) is not NOT_SAID:
+        details |= {name: word for name, word in asdict(served_as).items() if word is not None}
     if reading.expected_error is not None:
         details["expected_error"] = float(reading.expected_error)
     if reading.capped:

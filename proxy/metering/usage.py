@@ -249,7 +249,9 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def served_as(self) -> ServedAs:
         """What its price depends on."""
-        return service_of(self.service_tier, self.speed, self.geography)
+        if self.service_tier is self.speed is self.geography is None:
+            return NOT_SAID
+        return ServedAs(self.service_tier, self.speed, self.geography)
 
 
 NOTHING = Reading(NO_USAGE, UsageSource.NONE)

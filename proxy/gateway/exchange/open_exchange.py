@@ -26,7 +26,7 @@ from proxy.http.errors import JSON_TYPE
 from proxy.metering.estimator.estimate import TOKENIZED, reading
 from proxy.metering.meter import Metered
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NOTHING, Evidence, Reading, Usage, UsageSource
+from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, Reading, Usage, UsageSource
 
 _log = logging.getLogger(__name__)
 
@@ -196,9 +196,12 @@ class OpenExchange:
     def _unpriced(self, read: Reading) -> dict[str, list[str]]:
         """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
         that it gave then."""
+        served_as = read.served_as
+        if served_as is NOT_SAID:
+            return {}
         missing = {
-            "unpriced_units": unpriced_service(self.opened.price, read.served_as),
-            "cost_unpriced_units": unpriced_service(self.opened.cost, read.served_as),
+            "unpriced_units": unpriced_service(self.opened.price, served_as),
+            "cost_unpriced_units": unpriced_service(self.opened.cost, served_as),
         }
         return {name: words for name, words in missing.items() if words}
 
