@@ -174,6 +174,8 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir ledger",
         "tokenweir adjust",
         "tokenweir rerate",
+        "tokenweir simulate",
+        "tokenweir prices why",
         "tokenweir dead-letters list",
         "tokenweir dead-letters retry",
         "tokenweir dead-letters drop",

@@ -72,6 +72,13 @@ def answered(dialect: Dialect, answer: dict[str, Any]) -> Metered:
     return meter.close()
 
 
+# https://platform.claude.com/docs/en/build-with-claude/refusals-and-fallback; not billed by the release notes.
+REFUSED = message() | {
+    "content": [],
+    "stop_reason": "refusal",
+    "stop_details": {"type": "refusal", "category": "cyber"},
+}
+REFUSED_LATER = REFUSED | {"content": [{"type": "text", "text": "First,"}]}
 ROWS: list[tuple[str, Dialect, str, str, dict[str, Any], str]] = [
     ("an image of Gemini", GEMINI_GENERATE, GOOGLE, "gemini-3-pro-image-preview", IMAGE, "0.13442"),
     ("searches in files", OPENAI_RESPONSES, OPENAI, "gpt-4.1", FILES, "0.0103"),
@@ -95,6 +102,8 @@ ROWS: list[tuple[str, Dialect, str, str, dict[str, Any], str]] = [
         "Claude, fast, in the US", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-opus-4-6",
         message(speed="fast", inference_geo="us"), "14.85",
     ),
+    ("Claude refuses", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", REFUSED, "0"),
+    ("Claude refuses half way", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", REFUSED_LATER, "4.5"),
     ("Claude 4.8, fast", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-opus-4-8", message(speed="fast"), "4.5"),
     ("Claude in one region of Google", ANTHROPIC_MESSAGES, VERTEX, "claude-opus-4-6", message(), "2.475"),
     ("Claude, of Bedrock in Europe", ANTHROPIC_MESSAGES, BEDROCK, f"eu.{CLAUDE_OF_BEDROCK}", message(), "2.475"),
@@ -144,3 +153,16 @@ def test_speed_and_geography_of_a_stream_stand_in_its_first_event() -> None:
         meter.feed(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
     served_as = meter.close().served_as
     assert (served_as.speed, served_as.geography, served_as.service_tier) == ("fast", "us", "standard")
+
+
+def test_a_refusal_of_a_stream_that_said_nothing_is_counted_and_not_billed() -> None:
+    start = {"type": "message_start", "message": message() | {"content": [], "stop_reason": None}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "refusal"}, "usage": {"output_tokens": 1}}
+    meter = ANTHROPIC_MESSAGES.stream_meter()
+    for event in (start, end, {"type": "message_stop"}):
+        meter.feed(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+    metered = meter.close()
+    assert metered == meter.close()
+    assert metered.usage is not None
+    assert (metered.usage.prompt_tokens, metered.usage.unbilled_prompt_tokens) == (200_000, 200_000)
+    assert metered.flags == ("refused_unbilled",)

@@ -120,6 +120,21 @@ class MessagesTally(Counting):
         if self.usage is not None:
             self.usage = with_total(self.usage)
 
+    def settle(self) -> None:
+        """A refusal without any output is not billed, though it reports tokens.
+        https://platform.claude.com/docs/en/release-notes/overview: others say that it depends on the category."""
+        super().settle()
+        if self.finish_reason == _REFUSAL and self.usage is not None and self.evidence.empty:
+            self.flags.add("refused_unbilled")
+            self.usage = structs.replace(
+                self.usage,
+                unbilled_prompt_tokens=self.usage.prompt_tokens,
+                unbilled_completion_tokens=self.usage.completion_tokens,
+            )
+
+
+_REFUSAL = "refusal"
+
 
 class CountTally(Counting):
     """An answer of count_tokens: its number is the result, not usage; nothing is used."""
