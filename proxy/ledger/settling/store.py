@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 from sqlalchemy import Engine, select, union_all
 
@@ -42,12 +41,7 @@ class LedgerStore:
         """`content_hash`: equal only for equal entries. `clock`: Unix seconds."""
         self._engine = engine
         self._clock = LedgerClock(engine.dialect, clock)
-        self._content_hash = content_hash
-
-    @cached_property
-    def _statements(self) -> Statements:
-        """Compiled when something is settled: a command that only reads does not wait for it."""
-        return Statements(self._engine.dialect, self._content_hash)
+        self._statements = Statements(engine.dialect, content_hash)
 
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
         """Store `arrivals` and `letters` durably, in one transaction. Idempotent.
