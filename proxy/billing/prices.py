@@ -242,29 +242,28 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
 _INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
 
 
-# Field of `ServedAs` → its name before a word, and the words at the list's own prices: of OpenAI, Anthropic, Groq and
-# Google.
-_KINDS = {
-    "service_tier": ("tier", frozenset({"default", "standard", "on_demand"})),
-    "speed": ("speed", frozenset({"standard"})),
-    "geography": ("geography", frozenset({"global", "not_available"})),
-}
-_OF_ANSWERS = frozenset(kind for kind, _ in _KINDS.values())
+# Field of `ServedAs` → its name before a word.
+_KINDS = {"service_tier": "tier", "speed": "speed", "geography": "geography"}
+_OF_ANSWERS = frozenset(_KINDS.values())
+# What costs the list's own prices, in the words of OpenAI, Anthropic, Groq and Google; a list may say otherwise.
+_STANDARD = frozenset({
+    "tier:default", "tier:standard", "tier:on_demand", "speed:standard", "geography:global", "geography:not_available",
+})  # fmt: skip
 _FREE = Rates(0, 0, 0)
 
 
 @lru_cache(maxsize=1_024)
 def _words(served_as: ServedAs) -> tuple[str, ...]:
     """`tier:priority`, `speed:fast`: what may change a price."""
-    said = ((kind, getattr(served_as, name), standard) for name, (kind, standard) in _KINDS.items())
-    return tuple(f"{kind}:{word}" for kind, word, standard in said if word is not None and word not in standard)
+    said = ((kind, getattr(served_as, name)) for name, kind in _KINDS.items())
+    return tuple(f"{kind}:{word}" for kind, word in said if word is not None)
 
 
 def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
     """What the list has no prices for, as `tier:priority`: its own are charged, and it is said."""
     if price is None or served_as is NOT_SAID or price.tiers == (_FREE,):
         return []
-    priced = {*price.multipliers, *(f"tier:{name}" for name in price.service_tiers)}
+    priced = {*_STANDARD, *price.multipliers, *(f"tier:{name}" for name in price.service_tiers)}
     return [word for word in _words(served_as) if word not in priced]
 
 

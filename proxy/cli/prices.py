@@ -53,20 +53,19 @@ def _listed(
 ) -> Iterator[tuple[dict[str, str], Price | None]]:
     """The list of the charge, then that of the cost at each provider; with what it is of."""
     from proxy.billing.price_book import PriceBook
+    from proxy.runtime.proxy.model_table import admission_prices
 
-    book, first = PriceBook(), model.providers[0]
+    prices = admission_prices(settings, PriceBook(), model, passed)
 
-    def listed(kind: str, lists: PriceLists | None, target: TargetSettings) -> tuple[dict[str, str], Price | None]:
-        provider, name = settings.providers[target.provider], target.upstream_model or passed
-        of = {"price_of": kind, "provider": provider.name, "upstream_model": name}
-        if lists is not None:
-            return {**of, "source": "the configuration"}, lists.at(at)
-        price = book.price(provider=provider.name, base_url=provider.base_url, model=name, at=at)
-        return {**of, "source": "the built-in book"}, price
+    def of(kind: str, lists: PriceLists | None, target: TargetSettings) -> dict[str, str]:
+        source = "the built-in book" if lists is None else "the configuration"
+        name = target.upstream_model or passed
+        return {"price_of": kind, "provider": target.provider, "upstream_model": name, "source": source}
 
-    yield listed("charge", model.price, first)
+    first = model.providers[0]
+    yield of("charge", model.price, first), prices(first, at)[0]
     for target in model.providers:
-        yield listed("cost", target.cost, target)
+        yield of("cost", target.cost, target), prices(target, at)[1]
 
 
 def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
 from proxy.metering.usage import TOKENS_MAX
 from proxy.settings.kinds import FieldPath, FieldType, about, names, rate, read_section, sections, several, whole
 
-# Service tiers that an answer can report (`served_as`); "auto" is only requested, never reported.
+# Service tiers that an answer can report (`service_of`); "auto" is only requested, never reported.
 _SERVICE_TIER = re.compile(r"(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 

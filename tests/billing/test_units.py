@@ -211,6 +211,8 @@ def test_multipliers_multiply_the_prices_of_tokens_and_say_why() -> None:
         return Decimal(usd_text(charge(price, usage, BillableParts.EVERYTHING, service_of(*said)))) - others
 
     assert cost(None) == cost("default", "standard", "global") == cost("priority") == Decimal("2.5")
+    usual = Price("v", (PLAIN,), multipliers={"tier:default": "2"})
+    assert charge(usual, usage, BillableParts.EVERYTHING, service_of("default")) == 4 * USD, "a list may say so"
     assert cost(None, "fast") == 15
     assert cost(None, "fast", "us") == Decimal("16.5")
     assert cost("flex", "fast", "us") == Decimal("27.5")

@@ -6,7 +6,7 @@ of two corrections sees the first; entries are only added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,10 +136,8 @@ class Corrections:
         Idempotent; after an interruption, run it again for the rest. `progress` is called after each batch.
         """
         result = RerateResult()
-        after = (since, "")
-        while page := self._page(model, after, until):
-            after = (page[-1].started_at, page[-1].exchange_id)
-            for line in self._batch([row.exchange_id for row in page], prices, result, dry_run=dry_run):
+        for ids in self._pages(model, since, until):
+            for line in self._batch(ids, prices, result, dry_run=dry_run):
                 result.add(line)
             progress(result)
         return result
@@ -156,11 +154,9 @@ class Corrections:
         """What `rerate` would make of every exchange that began in [since, until), had it been used and served
         `otherwise`. Writes nothing. `model`: None is all of them."""
         result = Simulation()
-        after = (since, "")
-        while page := self._page(model, after, until):
-            after = (page[-1].started_at, page[-1].exchange_id)
+        for ids in self._pages(model, since, until):
             with reading(self._engine) as connection:
-                entries = _entries(connection, [row.exchange_id for row in page])
+                entries = _entries(connection, ids)
             for one in entries.values():
                 try:
                     now = exchange_totals(one)
@@ -175,6 +171,13 @@ class Corrections:
                 for each in (result.total, result.by_key.setdefault(whose, SimulatedSum())):
                     each.add(now, line, without_price=lacking)
         return result
+
+    def _pages(self, model: str | None, since: float, until: float) -> Iterator[list[str]]:
+        """The ids of the exchanges that began in [since, until), by start time. `model`: None is all of them."""
+        after = (since, "")
+        while page := self._page(model, after, until):
+            after = (page[-1].started_at, page[-1].exchange_id)
+            yield [row.exchange_id for row in page]
 
     def _page(self, model: str | None, after: tuple[float, str], until: float) -> Sequence[Row[Any, Any]]:
         """The next exchanges by start time, as (started_at, exchange_id)."""

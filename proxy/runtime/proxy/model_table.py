@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from proxy.billing.price_book import PriceBook
 from proxy.billing.record import Price
@@ -31,27 +32,37 @@ def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | N
     return lookup
 
 
+def admission_prices(
+    settings: Settings, book: PriceBook, model: ModelSettings, passed: str
+) -> Callable[[TargetSettings, float], tuple[Price | None, Price | None]]:
+    """One of the model's providers, Unix time → price of the charge, price of the cost. `passed`: as in `route_of`."""
+    first = model.providers[0]
+
+    def listed(target: TargetSettings, at: float) -> Price | None:
+        provider, name = settings.providers[target.provider], target.upstream_model or passed
+        return book.price(provider=provider.name, base_url=provider.base_url, model=name, at=at)
+
+    def prices(target: TargetSettings, at: float) -> tuple[Price | None, Price | None]:
+        # The price is the same whichever provider answers: the model's own, or the book's for the first one.
+        price = model.price.at(at) if model.price else listed(first, at)
+        return price, target.cost.at(at) if target.cost else listed(target, at)
+
+    return prices
+
+
 def model_table(
     settings: Settings, book: PriceBook, providers: Mapping[str, Provider], tokenizers: Tokenizers
 ) -> Models:
     """`providers`: by their names in the settings."""
 
-    def listed(target: TargetSettings, upstream_model: str, at: float) -> Price | None:
-        provider = settings.providers[target.provider]
-        return book.price(provider=provider.name, base_url=provider.base_url, model=upstream_model, at=at)
-
     def route_of(model: ModelSettings, passed: str) -> Route:
         """The first provider of a model, then its others; `passed`: the name that a pattern passes on."""
         first, counter = model.providers[0], tokenizers.of(model.name)
+        lookup = admission_prices(settings, book, model, passed)
 
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
-            def prices(at: float) -> tuple[Price | None, Price | None]:
-                # The price is the same whichever provider answers: the model's own, or the book's for the first one.
-                price = model.price.at(at) if model.price else listed(first, first.upstream_model or passed, at)
-                cost = target.cost.at(at) if target.cost else listed(target, target.upstream_model or passed, at)
-                return price, cost
-
             provider, name = providers[target.provider], target.upstream_model or passed
+            prices = partial(lookup, target)
             return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
 
         return route_to(first, tuple(route_to(target, ()) for target in model.providers[1:]))
