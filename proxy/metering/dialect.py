@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from proxy.metering.meter import BodyMeter, JsonMeter, StreamMeter
+from proxy.metering.meter import JsonMeter, StreamMeter
+from proxy.metering.metered import BodyMeter
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, with_model
 from proxy.metering.tally import Tally

@@ -8,19 +8,14 @@ be read at all is counted so, too. Of a text that was cut off, the whole members
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 from msgspec import structs
 
-from proxy.metering.counts import plain, timings
-from proxy.metering.stated import stated_usd
+from proxy.metering.metered import Metered, result_of
 from proxy.metering.tally import Tally
-from proxy.metering.tokenizer_feed import TokenCounter
-from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
 from proxy.metering.usage import NOT_SAID, Evidence, ServedAs, Usage
 from proxy.metering.wire.cut import completed, has_usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
@@ -43,100 +38,6 @@ _DONE = b"[DONE]"
 _BLANK = b" \t\r\n\xef\xbb\xbf"
 # Prefixes of stream events; no JSON begins so.
 _EVENT = (b"data:", b"event:", b"id:", b"retry:", b":")
-
-
-class Metered(msgspec.Struct, frozen=True):
-    """The result of metering one answer."""
-
-    usage: Usage | None
-    """the last reported usage; None: not reported"""
-    usage_raw: dict[str, Any] | None
-    """the usage object as plain JSON values, without its array of times"""
-    evidence: Evidence
-    finish_reason: str | None
-    response_id: str | None
-    complete: bool
-    """the dialect's last event or a finish reason was received; or a whole JSON answer"""
-    failed: str | None
-    """the provider reported a failure: `error_event`, `error_body`, `err_msg`; else None"""
-    events: int
-    """whole events with data, including the last one; 0 for a JSON answer"""
-    flags: tuple[str, ...]
-    """anomalies, sorted"""
-    timings: dict[str, float]
-    served_as: ServedAs = NOT_SAID
-    """how it was served"""
-    completion_so_far: int | None = None
-    """completion tokens by the provider's own count, where it is not final"""
-    counter: TokenCounter | None = None
-    """the tokenizer's count of the generated text; None: there is none"""
-    usage_final: bool = False
-    """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
-    event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
-    unread: Unread = NOTHING_UNREAD
-    """what was reported and is not read"""
-    stated_usd: Decimal | None = None
-    """the cost that the provider states, in USD"""
-
-
-class BodyMeter(Protocol):
-    """The meter of a stream or of a plain answer. Its values are exact after `fold`."""
-
-    @property
-    def bytes_seen(self) -> int: ...
-    @property
-    def events(self) -> int: ...
-    @property
-    def done(self) -> bool:
-        """The dialect's last event was received."""
-
-    @property
-    def at_boundary(self) -> bool:
-        """The bytes so far end between two events."""
-
-    @property
-    def evidence(self) -> Evidence: ...
-    @property
-    def usage(self) -> Usage | None: ...
-    @property
-    def served_as(self) -> ServedAs:
-        """How it is served, as far as reported."""
-
-    @property
-    def matcher(self) -> TemplateMatcher | None: ...
-    def take(self, match: TemplateMatch) -> None: ...
-    def feed(self, payload: bytes) -> None: ...
-    def fold(self) -> None: ...
-    def close(self) -> Metered: ...
-
-
-def _metered(
-    tally: Tally, *, complete: bool, events: int, flags: set[str], reports: Sequence[bytes], cut: bool = False
-) -> Metered:
-    """`reports`: the texts with usage. `cut`: the last event, or the answer, is not whole."""
-    tally.settle()
-    raw = tally.usage_raw
-    kept = None if raw is None else plain(raw)
-    if raw is not None and kept is None:
-        flags = flags | {"usage_raw_dropped"}
-    return Metered(
-        usage=tally.usage,
-        usage_raw=kept,
-        evidence=tally.evidence,
-        finish_reason=tally.finish_reason,
-        response_id=tally.response_id,
-        complete=complete,
-        failed=tally.failed,
-        events=events,
-        flags=tuple(sorted(flags | tally.flags)),
-        timings={} if raw is None else timings(raw),
-        served_as=tally.served_as,
-        completion_so_far=tally.completion_so_far,
-        counter=tally.counted(),
-        usage_final=tally.usage_final and not cut,
-        unread=unread(reports, tally.known, tally.unread_items),
-        stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),
-    )
 
 
 def _read_cut(tally: Tally, text: bytes, read: Callable[[bytes], bool]) -> bool:
@@ -277,7 +178,7 @@ class JsonMeter:
         if complete:
             unread.settle(self._tally)
         reports = [body] if read and not long and not self._cut else []
-        return _metered(self._tally, complete=complete, events=0, flags=flags, reports=reports, cut=self._cut)
+        return result_of(self._tally, complete=complete, events=0, flags=flags, reports=reports, cut=self._cut)
 
     def _read_answer(self, body: bytes) -> bool:
         if self._tally.read_answer(body):
@@ -521,4 +422,4 @@ class StreamMeter:
             self._unread.settle(self.tally)
         first, last = self._first_report, self._last_report
         reports = [event for event in (first if first is not last else None, last) if event is not None]
-        return _metered(self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut)
+        return result_of(self.tally, complete=complete, events=self.events, flags=flags, reports=reports, cut=self._cut)

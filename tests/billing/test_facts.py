@@ -18,7 +18,7 @@ from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 
 AT = 1_790_000_000.0
 ANTHROPIC, GOOGLE = "https://api.anthropic.com", "https://generativelanguage.googleapis.com/v1beta"

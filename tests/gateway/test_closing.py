@@ -10,7 +10,7 @@ import pytest
 
 from proxy.gateway.exchange.open_exchange import OpenExchange, _details
 from proxy.metering.estimator.estimate import Estimator
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 
 SEEN = {"text_events": 3, "chars_latin": 12, "blanks": 2}

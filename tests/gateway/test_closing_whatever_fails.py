@@ -10,7 +10,7 @@ import pytest
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.metering.estimator.estimate import Estimator
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence, Usage, UsageSource
 
 

@@ -26,7 +26,7 @@ from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.meter import BodyMeter, Metered
+from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.usage import Evidence, Usage
 from proxy.metering.wire.framing import SSE, Framing
 from tests.gateway.streams import inside_utf8, told

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"

@@ -12,7 +12,7 @@ from proxy.http import errors
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_ERRORS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import usage_of
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from tests.metering.fixtures import cuts

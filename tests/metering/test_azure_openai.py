@@ -10,7 +10,7 @@ import pytest
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.azure.deployments import AZURE
 from proxy.metering.dialects.openai.strip import UsageStripper
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from tests.metering.fixtures import DONE, USAGE_EVENT, chunk, cuts, say, sse
 

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.strip import UsageStripper, is_usage_event
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire.sse import EventFramer, quiet_events
 from tests.metering.corpus import CORPUS, FIELDS, cuts

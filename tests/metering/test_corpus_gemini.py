@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from tests.metering.corpus import CORPUS, FIELDS, cuts
 from tests.metering.corpus_gemini import UNFINISHED

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from proxy.metering.estimator import estimate as estimate_module
 from proxy.metering.estimator.estimate import RUNNING_COUNT, VERSION, Estimate, Estimator, reading
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import NOTHING, TOKENS_MAX, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 TEXT = Evidence(text_events=100, chars_latin=420)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.dialects.gemini.generate import GEMINI_ERRORS, GEMINI_GENERATE, GEMINI_STREAM
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE

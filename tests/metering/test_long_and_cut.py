@@ -22,7 +22,7 @@ from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Usage
 from proxy.metering.wire import ndjson, outline
 from proxy.metering.wire.cut import completed

@@ -9,7 +9,7 @@ import pytest
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 from tests.metering.fixtures import DONE, chunk, cuts, say, sse, usage

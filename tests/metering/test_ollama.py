@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from proxy.http import errors
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import NDJSON

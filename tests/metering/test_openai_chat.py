@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import TOKENS_MAX, Usage
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, cuts, say, sse, usage
 

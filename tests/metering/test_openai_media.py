@@ -12,7 +12,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.estimator.estimate import Estimator, reading
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, Upload
 from proxy.metering.usage import PromptEvidence, Usage, UsageSource
 from proxy.metering.wire.framing import Framing

@@ -12,7 +12,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
 from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from proxy.http import errors
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import PromptEvidence, Usage
 from tests.metering.fixtures import cuts

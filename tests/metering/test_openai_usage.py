@@ -10,7 +10,7 @@ import pytest
 from proxy.metering.counts import later, violations
 from proxy.metering.dialects.openai.usage import usage_of
 from proxy.metering.estimator.estimate import Estimator, reading
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import (
     NOTHING,
     UNITS_MAX,

@@ -21,7 +21,7 @@ from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from tests.metering.fixtures import CHAT_USAGE, COHERE_USAGE, GEMINI_USAGE, INPUT_USAGE
 
 # (dialect, the last event of a stream, the paths of what the counts need)

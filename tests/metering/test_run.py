@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.http.framing import EACH_A_CHUNK
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.meter import Metered, StreamMeter
+from proxy.metering.meter import StreamMeter
+from proxy.metering.metered import Metered
 from proxy.metering.wire.event_template import BARE, EventTemplate, TemplateMatch, TemplateMatcher, Wrap, template_of
 from proxy.metering.wire.sse import EVENT_BYTES_MAX
 from tests.metering.fixtures import DONE, USAGE_EVENT, call, chunk, say, usage

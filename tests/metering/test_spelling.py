@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.tokenizer_feed import PIECE_CHARS, TextKind, TokenizerFeed
 from tests.gateway.languages import MESSAGES, RESPONSES, Language
 from tests.metering.fixtures import call, chunk, say, sse

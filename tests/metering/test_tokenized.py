@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.metering.estimator.estimate import RUNNING_COUNT, TOKENIZED, VERSION, Estimator, reading
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 
 TEXT = Evidence(text_events=100, chars_latin=420)

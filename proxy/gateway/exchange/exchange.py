@@ -39,7 +39,8 @@ from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
 from proxy.metering.dialect import Dialect
-from proxy.metering.meter import BodyMeter, Metered, OpaqueMeter
+from proxy.metering.meter import OpaqueMeter
+from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import SSE, Framing
 

@@ -24,7 +24,7 @@ from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.estimator.estimate import TOKENIZED, reading
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts
 from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, Reading, Usage, UsageSource
 

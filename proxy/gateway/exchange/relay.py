@@ -16,7 +16,7 @@ from typing import Protocol
 from proxy.gateway.ports import Slot
 from proxy.http.framing import EACH_A_CHUNK
 from proxy.metering.dialect import Stripper
-from proxy.metering.meter import BodyMeter
+from proxy.metering.metered import BodyMeter
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
 from proxy.telemetry.metrics import Gaps

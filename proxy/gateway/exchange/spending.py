@@ -8,7 +8,7 @@ from proxy.billing.prices import charge
 from proxy.billing.record import BillableParts
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.metering.estimator.estimate import Estimator
-from proxy.metering.meter import BodyMeter
+from proxy.metering.metered import BodyMeter
 from proxy.metering.usage import NO_USAGE, Usage
 
 

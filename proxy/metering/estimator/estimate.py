@@ -18,7 +18,7 @@ from msgspec import structs
 from proxy.metering.estimator.completion import Completions, Hidden, counters, hidden_of, hidden_tokens, may_hide
 from proxy.metering.estimator.prompts import Prompts
 from proxy.metering.estimator.tokenized import TokenizedEstimate
-from proxy.metering.meter import Metered
+from proxy.metering.metered import Metered
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 VERSION = "ridge-2"

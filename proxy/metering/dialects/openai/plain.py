@@ -9,7 +9,8 @@ import msgspec
 from msgspec import structs
 
 from proxy.metering.counts import UsageReader
-from proxy.metering.meter import BodyMeter, JsonMeter
+from proxy.metering.meter import JsonMeter
+from proxy.metering.metered import BodyMeter
 from proxy.metering.tally import Counting, Tally, identifier, says_error
 from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage
