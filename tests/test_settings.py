@@ -6,7 +6,7 @@ import pickle
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
+from proxy.billing.price_rules import Hours, PriceSide
 from proxy.billing.prices import charge, configured
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage, service_of
@@ -280,8 +281,29 @@ WRONG: list[tuple[str, object, str]] = [
         },
         "models.electron.price.multipliers.tier:flex: service_tiers.flex has its prices already",
     ),
+    ("price_rules", {"Acme": {"multiply": 1}}, "price_rules.Acme: invalid name"),
+    ("price_rules", {"r": {}}, "price_rules.r: must have exactly one of multiply, stated, price"),
+    ("price_rules", {"r": {"multiply": 1, "stated": 1}}, "price_rules.r: must have exactly one of"),
+    ("price_rules", {"r": {"multiply": -1}}, "price_rules.r.multiply: must be a number from 0 to 1000"),
+    ("price_rules", {"r": {"price": {"input": 1}}}, "price_rules.r.price.output: is missing"),
+    ("price_rules", {"r": {"stated": 1, "served_as": "tier:flex"}}, "price_rules.r.served_as: needs `multiply`"),
+    ("price_rules", {"r": {"multiply": 1, "served_as": "flex"}}, "price_rules.r.served_as: must be `tier:`"),
+    ("price_rules", {"r": {"multiply": 1, "keys": "anna"}}, "price_rules.r.keys: must be a list"),
+    ("price_rules", {"r": {"multiply": 1, "begins": "soon"}}, "price_rules.r.begins: must be a date or a time"),
+    (
+        "price_rules",
+        {"r": {"multiply": 1, "begins": "2026-12-01", "ends": "2026-12-01"}},
+        "price_rules.r.ends: must be later than `begins`",
+    ),
+    ("price_rules", {"r": {"multiply": 1, "hours": "8-9"}}, "price_rules.r.hours: must be times of day"),
+    ("price_rules", {"r": {"multiply": 1, "hours": "08:00-08:00"}}, "price_rules.r.hours: must not end when it begins"),
+    ("price_rules", {"r": {"multiply": 1, "weekdays": ["monday"]}}, "price_rules.r.weekdays: must be a list of"),
+    ("price_rules", {"r": {"multiply": 1, "time_zone": "Mars/Base"}}, "price_rules.r.time_zone: must be a time zone"),
+    ("price_rules", {"r": {"multiply": 1, "time_zone": "../etc"}}, "price_rules.r.time_zone: must be a time zone"),
+    ("price_rules", {"r": {"multiply": 1, "changes": "both"}}, "price_rules.r.changes: must be `charge` or `cost`"),
+    ("price_rules", {"r": {"multiply": 1, "provider": "x"}}, "price_rules.r.provider: unknown field"),
     (f"{M}/price/changes", [], "models.electron.price.changes: must be a mapping of dates to price lists"),
-    (f"{M}/price/changes", {"soon": PER_TOKEN}, "models.electron.price.changes.soon: invalid name: must be a date"),
+    (f"{M}/price/changes", {"soon": PER_TOKEN}, "models.electron.price.changes.soon: must be a date"),
     (f"{M}/price/changes", {"2026-12-01": {"input": 1}}, "models.electron.price.changes.2026-12-01.output: is missing"),
     (
         f"{M}/price/changes",
@@ -334,6 +356,22 @@ def test_a_price_changes_when_it_was_announced_to() -> None:
         "a whole list, and nothing of the one before"
     )
     assert price_of(written, begins[0] - 1) == price_of({"input": 1, "output": 2})
+
+
+def test_rules_of_prices_are_read_in_their_order() -> None:
+    written = {
+        "acme": {"organizations": ["acme"], "models": ["claude-*"], "multiply": 0.9, "begins": "2026-12-01"},
+        "night": {"multiply": "1/2", "weekdays": ["fri"], "hours": "22:00-24:00", "time_zone": "Europe/Berlin"},
+        "list": {"changes": "cost", "price": {"input": 1, "output": 2}},
+    }
+    text = yaml.safe_dump({**yaml.safe_load(FULL), "price_rules": written}, sort_keys=False)
+    settings = parse(text, env=ENV, folder=Path(), sinks=SINKS)
+    acme, night, own = settings.price_rules.values()
+    assert (acme.name, acme.multiply, acme.models) == ("acme", "0.9", {"claude-*"})
+    assert acme.begins == datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    assert night.hours == Hours(time(22), time(0))
+    assert (night.weekdays, str(night.zone), night.multiply) == ({"fri"}, "Europe/Berlin", "1/2")
+    assert (own.side, own.price) == (PriceSide.COST, configured(Rates(10**9, 10**9, 2 * 10**9)))
 
 
 def test_multipliers_of_a_price_list_are_exact() -> None:

@@ -7,7 +7,8 @@ is overwritten. Rerating does not change amounts that an operator set.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 from uuid import uuid5
 
 import msgspec
@@ -15,10 +16,10 @@ from msgspec import structs
 
 from proxy.billing.adjustment import is_statement
 from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
-from proxy.billing.money import NUSD_PER_USD, usd_text
+from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
 from proxy.billing.prices import pinned, price_text
-from proxy.billing.record import BillableParts, Price
-from proxy.billing.settlement import amount, incurred
+from proxy.billing.record import BillableParts, Price, PricedUsage
+from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models, other_models_detail
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, ServedAs, Usage, service_of
 
 MONEY = ("charge_usd", "cost_usd")
@@ -82,6 +83,10 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     price: Mapping[str, Any] | None
     """the price tier of the latest charge, in the form of `price_text`; None: unknown"""
     cost: Mapping[str, Any] | None
+    stated_usd: int | None
+    """nUSD that the provider states"""
+    other_models: Sequence[PricedUsage]
+    """of the latest statement, at its pinned prices"""
     by_hand: frozenset[str]
     """names of the fields that an operator set"""
     next_seq: int
@@ -109,6 +114,8 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         served_as=service_of(*(latest.details.get(name) for name in ServedAs.__struct_fields__)),
         price=_latest_detail([*statements, *corrections], "price"),
         cost=_latest_detail([*statements, *corrections], "cost"),
+        stated_usd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
+        other_models=other_models(_latest_list([*statements, *corrections], OTHER_MODELS_DETAIL)),
         by_hand=frozenset(
             name for one in corrections if one.details.get("by") == BY_OPERATOR for name in one.details.get("sets", ())
         ),
@@ -127,9 +134,9 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
     charge_usd, cost_usd = now.charge_usd, now.cost_usd
     counted = any(name in COUNTS for name in request.changes)
     if counted and request.charge_usd is None:
-        charge_usd = _priced(now.price, usage, now.bills, charge_usd)
+        charge_usd = _priced(now.price, usage, now, now.bills, charge_usd, "price")
     if counted and request.cost_usd is None:
-        cost_usd = _priced(now.cost, usage, incurred(now.source, now.bills), cost_usd)
+        cost_usd = _priced(now.cost, usage, now, incurred(now.source, now.bills), cost_usd, "cost")
     sets = {name: usd_text(value) if name in MONEY else value for name, value in request.changes.items()}
     return _adjustment(
         now,
@@ -140,26 +147,47 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
     )
 
 
-def rerated(now: ExchangeTotals, price: Price | None, cost: Price | None) -> LedgerEntry | None:
+def rerated(
+    now: ExchangeTotals,
+    price: Price | None,
+    cost: Price | None,
+    of_others: Mapping[str, tuple[Price | None, Price | None]] = MappingProxyType({}),
+) -> LedgerEntry | None:
     """The adjustment to the charge at `price` and the cost at `cost`; None if neither amount differs.
 
     An amount stays unchanged if its price list is None or lacks a price for the used units, or if an operator set it.
+    `of_others`: the lists of other models that were used, by name; without one, the pinned list applies.
     """
     charge_usd, cost_usd = now.charge_usd, now.cost_usd
     details: dict[str, Any] = {"why": "rerated", "by": BY_RERATE}
-    charge_at_price = None if "charge_usd" in now.by_hand else _at(price, now, now.bills)
+    others = [_relisted(one, *of_others.get(one.model, (None, None))) for one in now.other_models]
+    if others:
+        details[OTHER_MODELS_DETAIL] = other_models_detail(others)
+    charge_at_price = None
+    if "charge_usd" not in now.by_hand:
+        charge_at_price = _at(price, now, now.bills, [(one.price, one.usage) for one in others])
     if price is not None and charge_at_price is not None:
         charge_usd = charge_at_price
         details["price"] = price_text(price, now.usage.prompt_tokens, now.served_as)
-    cost_at_price = None if "cost_usd" in now.by_hand else _at(cost, now, incurred(now.source, now.bills))
+    cost_at_price = None
+    if "cost_usd" not in now.by_hand:
+        cost_at_price = _at(cost, now, incurred(now.source, now.bills), [(one.cost, one.usage) for one in others])
     if cost is not None and cost_at_price is not None:
         cost_usd = cost_at_price
         details["cost"] = price_text(cost, now.usage.prompt_tokens, now.served_as)
     return _adjustment(now, now.usage, charge_usd, cost_usd, details)
 
 
-def _at(price: Price | None, now: ExchangeTotals, bills: BillableParts) -> int | None:
-    return None if price is None else amount(price, now.usage, bills, now.served_as)
+def _relisted(one: PricedUsage, price: Price | None, cost: Price | None) -> PricedUsage:
+    return structs.replace(one, price=price or one.price, cost=cost or one.cost)
+
+
+def _at(
+    price: Price | None, now: ExchangeTotals, bills: BillableParts, others: Sequence[tuple[Price | None, Usage]]
+) -> int | None:
+    if price is None:
+        return None
+    return amount(price, now.usage, bills, now.served_as, stated_nusd=now.stated_usd, others=others)
 
 
 def unexplained(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -178,7 +206,8 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
             after = exchange_totals([*before, one])
             return all(_total_text(after, name) == value for name, value in one.details["sets"].items())
         price, cost = (pinned(one.details[name]) if name in one.details else None for name in ("price", "cost"))
-        again = rerated(now, price, cost)
+        others = {one.model: (one.price, one.cost) for one in other_models(one.details.get(OTHER_MODELS_DETAIL))}
+        again = rerated(now, price, cost, others)
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return again is not None and (again.charge_usd, again.cost_usd) == (one.charge_usd, one.cost_usd)
@@ -246,20 +275,33 @@ def _latest_detail(ordered: Sequence[LedgerEntry], name: str) -> Mapping[str, An
     return next((detail for one in reversed(ordered) if isinstance(detail := one.details.get(name), Mapping)), None)
 
 
+def _latest_list(ordered: Sequence[LedgerEntry], name: str) -> object | None:
+    """Likewise, of a detail of any shape."""
+    return next((detail for one in reversed(ordered) if (detail := one.details.get(name)) is not None), None)
+
+
 def _difference(old: int | None, new: int | None) -> int | None:
     return None if old is None and new is None else (new or 0) - (old or 0)
 
 
-def _priced(text: Mapping[str, Any] | None, usage: Usage, bills: BillableParts, otherwise: int | None) -> int | None:
+def _priced(
+    text: Mapping[str, Any] | None,
+    usage: Usage,
+    now: ExchangeTotals,
+    bills: BillableParts,
+    otherwise: int | None,
+    of: Literal["price", "cost"],
+) -> int | None:
     """nUSD at the pinned price `text`; `otherwise` if there is none. Raises CorrectionError if the price does not apply
     to the new prompt length, or lacks a price for the used units."""
     if text is None:
         return otherwise
     price = pinned(text)
-    above = price.tiers[0].above_prompt_tokens
+    above = price.tiers[0].above_prompt_tokens if price.tiers else 0
     if above and (usage.prompt_tokens or 0) <= above:
         raise CorrectionError(f"the pinned price applies above {above} prompt tokens: set charge_usd and cost_usd too")
-    money = amount(price, usage, bills)
+    others = [(getattr(one, of), one.usage) for one in now.other_models]
+    money = amount(price, usage, bills, stated_nusd=now.stated_usd, others=others)
     if money is None:
         raise CorrectionError("the pinned price list has no price for these counts: set charge_usd and cost_usd too")
     return money

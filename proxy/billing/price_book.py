@@ -14,7 +14,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.price_rules import NO_LIST
 from proxy.billing.record import Price, Rates
 
 if TYPE_CHECKING:
@@ -72,6 +75,13 @@ _OWN: Sequence[_Multiplier] = (
 )
 
 
+# Hosts whose answers state what they are charged for, in their documentation: the sources of `metering/stated`.
+_STATING = re.compile(
+    r"(?:api\.)?openrouter\.ai|api\.perplexity\.ai|(?:[a-z0-9-]+\.)?api\.x\.ai|ai-gateway\.vercel\.sh|api\.venice\.ai"
+    r"|api\.avian\.io"
+)
+
+
 class PriceBook:
     """The built-in list prices of known providers, from the installed `genai-prices` package and `_OWN`.
 
@@ -93,7 +103,8 @@ class PriceBook:
         return providers
 
     def price(self, *, provider: str, base_url: str, model: str, at: float) -> Price | None:
-        """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it.
+        """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it. At hosts
+        that state what they charge, that is the price, with the list for answers that state nothing.
 
         The provider is looked up by `base_url`, else by the name `provider`, else by the model's name. If the provider
         found does not list the model, no other provider is tried.
@@ -103,6 +114,12 @@ class PriceBook:
         return self._known(provider, base_url, model.lower(), int(at // _MINUTE_S))
 
     def _look_up(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
+        price = self._listed(provider, base_url, model, minute)
+        if _STATING.fullmatch(urlsplit(base_url).hostname or ""):
+            return replace(price or NO_LIST, stated=("1",))
+        return price
+
+    def _listed(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
         listed_by = self._provider(provider, base_url, model)
         if listed_by is None:
             return None

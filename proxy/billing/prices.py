@@ -10,7 +10,7 @@ and is named.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -42,14 +42,15 @@ _TEXTS_KEPT = 4096
 
 def rates_for(price: Price, prompt_tokens: int | None, served_as: ServedAs = NOT_SAID) -> Rates:
     """The price tier for a prompt of this length (unknown: the first), in the list of this service tier if there is
-    one, times the multipliers of how it was served."""
+    one, times the multipliers of how it was served. Of a usage in several steps, the longest prompt decides."""
     tiers = price.tiers
     if served_as.service_tier is not None:
         tiers = price.service_tiers.get(served_as.service_tier, tiers)
     rates = tiers[0]
-    if len(tiers) > 1 and (above := [tier for tier in tiers if (prompt_tokens or 0) > tier.above_prompt_tokens]):
+    longest = prompt_tokens or 0 if served_as.longest_prompt_tokens is None else served_as.longest_prompt_tokens
+    if len(tiers) > 1 and (above := [tier for tier in tiers if longest > tier.above_prompt_tokens]):
         rates = above[-1]
-    return multiplied(rates, *applied(price, served_as).values()) if price.multipliers else rates
+    return multiplied(rates, *applied(price, served_as).items()) if price.multipliers else rates
 
 
 def applied(price: Price, served_as: ServedAs) -> dict[str, str]:
@@ -65,16 +66,29 @@ def _of_answer(reason: str) -> bool:
 
 
 @lru_cache(maxsize=1_024)
-def multiplied(rates: Rates, *by: str) -> Rates:
-    """The prices of tokens times the product of `by`, in whole nUSD, rounded half up; other prices stay."""
+def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
+    """The prices times the product of the multipliers `by`, in whole nUSD, rounded half up. Rules multiply every price,
+    other reasons those of tokens."""
     if not by:
         return rates
-    product = prod(map(multiplier, by))
-    prices = ((name, getattr(rates, name)) for name in OF_TOKENS)
-    return replace(rates, **{name: floor(rate * product + _HALF) for name, rate in prices if rate is not None})
+    of_all = prod(multiplier(factor) for reason, factor in by if reason.startswith(_RULE))
+    of_tokens = prod(multiplier(factor) for _, factor in by)
+    prices = ((name, getattr(rates, name), of_tokens if name in OF_TOKENS else of_all) for name in _PRICES)
+    return replace(rates, **{name: floor(rate * product + _HALF) for name, rate, product in prices if rate is not None})
+
+
+def stated_charge(price: Price, nusd: int) -> int:
+    """What is charged for an answer whose provider states this cost: rounded half up."""
+    return floor(nusd * prod(map(multiplier, _of_stated(price))) + _HALF)
+
+
+def _of_stated(price: Price) -> list[str]:
+    return [*price.stated, *(factor for reason, factor in price.multipliers.items() if reason.startswith(_RULE))]
 
 
 _HALF = Fraction(1, 2)
+_RULE = "rule:"
+_PRICES = tuple(name for name in Rates.__struct_fields__ if name != "above_prompt_tokens")
 OF_TOKENS = (
     "input", "cached_input", "output", "cache_write", "cache_write_1h", "audio_input", "audio_output", "reasoning",
     "image_input", "image_output",
@@ -82,19 +96,32 @@ OF_TOKENS = (
 """the prices of tokens in `Rates`"""
 
 
-def charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> int:
-    """The price in nUSD of the parts of `usage` that `bills` selects. An unreported or unpriced count adds nothing."""
-    rates = rates_for(price, usage.prompt_tokens, served_as)
+def charge(
+    price: Price,
+    usage: Usage,
+    bills: BillableParts,
+    served_as: ServedAs = NOT_SAID,
+    others: Iterable[tuple[Price | None, Usage]] = (),
+) -> int:
+    """The price in nUSD of the parts of `usage` that `bills` selects, and of those of other models. An unreported or
+    unpriced count adds nothing."""
+    parts = _charged(rates_for(price, usage.prompt_tokens, served_as), usage, bills)
+    for list_, used in others:
+        if list_ is not None and list_.tiers:
+            parts += _charged(rates_for(list_, used.prompt_tokens), used, bills)
+    return nusd_rounded_half_up(parts)
+
+
+def _charged(rates: Rates, usage: Usage, bills: BillableParts) -> int:
     match bills:
         case BillableParts.EVERYTHING:
-            parts = _prompt(rates, usage) + _output(rates, usage)
+            return _prompt(rates, usage) + _output(rates, usage)
         case BillableParts.PROMPT:
-            parts = _prompt(rates, usage)
+            return _prompt(rates, usage)
         case BillableParts.OUTPUT:
-            parts = _output(rates, usage)
+            return _output(rates, usage)
         case BillableParts.NOTHING:
-            parts = 0
-    return nusd_rounded_half_up(parts)
+            return 0
 
 
 def _prompt(rates: Rates, usage: Usage) -> int:
@@ -174,6 +201,8 @@ class Addend(NamedTuple):
     rate: int
     scale: int
     """value of one unit at a rate of 1, in PARTS_PER_NUSD"""
+    model: str = ""
+    """the other model that used it; empty: the exchange's own"""
 
     @property
     def parts(self) -> int:
@@ -261,7 +290,7 @@ def _words(served_as: ServedAs) -> tuple[str, ...]:
 
 def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
     """What the list has no prices for, as `tier:priority`: its own are charged, and it is said."""
-    if price is None or served_as is NOT_SAID or price.tiers == (_FREE,):
+    if price is None or served_as is NOT_SAID or price.tiers in ((), (_FREE,)):
         return []
     priced = {*_STANDARD, *price.multipliers, *(f"tier:{name}" for name in price.service_tiers)}
     return [word for word in _words(served_as) if word not in priced]
@@ -299,13 +328,15 @@ def configured(
     *tiers: Rates,
     service_tiers: Mapping[str, tuple[Rates, ...]] = MappingProxyType({}),
     multipliers: Mapping[str, str] = MappingProxyType({}),
+    stated: tuple[str, ...] = (),
 ) -> Price:
     """A price list from the configuration: at least one tier, in rising order. The version depends only on the numbers,
     so it is the same on every machine, always."""
     numbers = _list(tiers) + "".join(f";{name}:{_list(own)}" for name, own in sorted(service_tiers.items()))
     numbers += "".join(f"*{reason}={by}" for reason, by in sorted(multipliers.items()))
+    numbers += "".join(f"~{by}" for by in stated)
     version = f"config-{hashlib.sha256(numbers.encode()).hexdigest()[:8]}"
-    return Price(version, tiers, dict(service_tiers), dict(multipliers))
+    return Price(version, tiers, dict(service_tiers), dict(multipliers), stated)
 
 
 def _list(tiers: Sequence[Rates]) -> str:
@@ -322,9 +353,13 @@ def price_text(price: Price, prompt_tokens: int | None, served_as: ServedAs = NO
     """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings. They are
     multiplied already; `multipliers` says by what."""
     listed = served_as.service_tier if served_as.service_tier in price.service_tiers else None
-    text: dict[str, Any] = dict(_price_text(price.version, rates_for(price, prompt_tokens, served_as), listed))
+    text: dict[str, Any] = {"version": price.version}
+    if price.tiers:
+        text |= _price_text(price.version, rates_for(price, prompt_tokens, served_as), listed)
     if price.multipliers and (by := applied(price, served_as)):
         text["multipliers"] = by
+    if price.stated:
+        text["stated"] = _of_stated(price)
     return text
 
 
@@ -344,6 +379,9 @@ def _price_text(version: str, rates: Rates, service_tier: str | None) -> Mapping
 def pinned(text: Mapping[str, Any]) -> Price:
     """The price that `price_text` wrote into an entry: one tier, multiplied already. Raises ValueError."""
     try:
+        stated = tuple(map(str, text.get("stated", ())))
+        if stated and "input" not in text:
+            return Price(str(text["version"]), (), stated=stated)
         rates = Rates(
             nusd_from_usd(text["input"]),
             nusd_from_usd(text["cached_input"]),
@@ -351,6 +389,6 @@ def pinned(text: Mapping[str, Any]) -> Price:
             int(text.get("above_prompt_tokens", 0)),
             **{name: nusd_from_usd(text[name]) for name in OPTIONAL if name in text},
         )
-        return Price(str(text["version"]), (rates,))
-    except (KeyError, TypeError) as error:
+        return Price(str(text["version"]), (rates,), stated=stated)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"pinned price of the entry is invalid: {type(error).__name__}") from None

@@ -59,9 +59,9 @@ def quote(
     the list multiplies prices for it.
     """
     tokens = prompt_tokens + completion_tokens
-    if price is None:
+    if price is None or not price.tiers:
         return Quote(0, tokens)
-    dearer = [by for by in applied(price, asked).values() if multiplier(by) > 1] if price.multipliers else []
+    dearer = [by for by in applied(price, asked).items() if multiplier(by[1]) > 1] if price.multipliers else []
     parts_max = max(
         [
             parts_at_most(multiplied(rates, *dearer), prompt_tokens, completion_tokens, units)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from proxy.billing.entries import EntryKind
-from proxy.metering.usage import TOKENS_MAX, Reading
+from proxy.metering.usage import TOKENS_MAX, Reading, Usage
 
 # Ten times the highest count that a meter accepts: estimates and sums of several answers can pass that one.
 COUNT_MAX = 10 * TOKENS_MAX
@@ -92,7 +92,8 @@ class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A versioned price list of one model. Tiers are in rising order of `above_prompt_tokens`."""
+    """A versioned price list of one model. Tiers are in rising order of `above_prompt_tokens`; none: only what answers
+    state is priced."""
 
     version: str
     tiers: tuple[Rates, ...]
@@ -101,6 +102,19 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     multipliers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """what multiplies the prices of all tokens, by its reason: a fact of the answer (`speed:fast`), or one that holds
     for the whole list (`host:eu.api.openai.com`) → a decimal or a fraction, `1.1` or `5/3`"""
+    stated: tuple[str, ...] = ()
+    """multipliers of the cost that an answer states, which is then its price, and the list is for the others; empty:
+    the list is for all"""
+
+
+class PricedUsage(msgspec.Struct, frozen=True):
+    """What another model used for the same answer, and its price lists."""
+
+    model: str
+    usage: Usage
+    price: Price | None
+    """as in `Opened`, and so is the next one"""
+    cost: Price | None
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -171,6 +185,20 @@ class UsageRecord(msgspec.Struct, frozen=True):
     kind: str = EntryKind.USAGE
     seq: int = 0
     version: int = 1
+    other_models: tuple[PricedUsage, ...] | msgspec.UnsetType = msgspec.UNSET
+    """what other models used, which `reading` does not have; not written if there are none"""
+    stated_usd: int | msgspec.UnsetType = msgspec.UNSET
+    """nUSD that the provider says that it charges; not written if it states nothing"""
+
+    @property
+    def others(self) -> tuple[PricedUsage, ...]:
+        """What other models used."""
+        return () if self.other_models is msgspec.UNSET else self.other_models
+
+    @property
+    def stated_nusd(self) -> int | None:
+        """The cost that the provider states."""
+        return None if self.stated_usd is msgspec.UNSET else self.stated_usd
 
 
 def validate_record(record: UsageRecord) -> None:
@@ -185,13 +213,18 @@ def validate_record(record: UsageRecord) -> None:
         "counts",
         (
             *msgspec.structs.astuple(reading.usage), reading.hidden_tokens, opened.prompt_tokens_estimate,
-            record.events, record.seq, record.duration_ms, record.first_token_ms,
+            record.events, record.seq, record.duration_ms, record.first_token_ms, reading.longest_prompt_tokens,
+            *(count for one in record.others for count in msgspec.structs.astuple(one.usage)),
         ),
         COUNT_MAX,
     )  # fmt: skip
-    _check_range("sizes", (record.bytes, opened.held_usd), AMOUNT_MAX)
+    _check_range("sizes", (record.bytes, opened.held_usd, record.stated_nusd), AMOUNT_MAX)
     _check_range("times", (opened.started_at,), STARTED_MAX)
-    for price in (opened.price, opened.cost):
+    for price in (
+        opened.price,
+        opened.cost,
+        *(list_ for one in record.others for list_ in (one.price, one.cost)),
+    ):
         if price is not None:
             for rates in (*price.tiers, *(one for tiers in price.service_tiers.values() for one in tiers)):
                 _check_range("prices", msgspec.structs.astuple(rates), AMOUNT_MAX)

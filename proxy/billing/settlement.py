@@ -7,11 +7,11 @@ provider's configuration overrides single lines. Counts stay as measured, whatev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import msgspec
 from msgspec.structs import asdict
@@ -19,8 +19,8 @@ from msgspec.structs import asdict
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
-from proxy.billing.prices import charge, price_text, rates_for, unpriced
-from proxy.billing.record import BillableParts, Outcome, Price, UsageRecord
+from proxy.billing.prices import charge, pinned, price_text, rates_for, stated_charge, unpriced
+from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, UsageRecord
 from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 
 _FIELDS_OF = attrgetter(*ENTRY_FIELDS)
@@ -134,9 +134,8 @@ def bills(case: Situation, overrides: Mapping[str, str]) -> BillableParts:
 def entry(record: UsageRecord) -> LedgerEntry:
     """The ledger entry of an ended exchange. Never fails: every record has one."""
     opened, reading = record.opened, record.reading
-    usage, served_as = reading.usage, reading.served_as
-    charge_nusd = amount(opened.price, usage, record.bills, served_as)
-    cost_nusd = amount(opened.cost, usage, incurred(reading.source, record.bills), served_as)
+    usage = reading.usage
+    charge_nusd, cost_nusd = amounts(record)
     return LedgerEntry(
         entry_id=entry_id(f"{opened.exchange_id}/{record.kind}/{record.seq}"),
         exchange_id=opened.exchange_id,
@@ -171,13 +170,49 @@ def entry(record: UsageRecord) -> LedgerEntry:
     )
 
 
-def amount(price: Price | None, usage: Usage, billed: BillableParts, served_as: ServedAs = NOT_SAID) -> int | None:
-    """nUSD; None: something is billed, but there is no price list, or it has no price for any of the used units."""
+class Amounts(NamedTuple):
+    """In nUSD; None: unknown, as of `amount`."""
+
+    charge: int | None
+    cost: int | None
+
+
+def amounts(record: UsageRecord) -> Amounts:
+    """What the record comes to."""
+    opened, reading = record.opened, record.reading
+    usage, served_as, stated, others = reading.usage, reading.served_as, record.stated_nusd, record.others
+    priced = [(one.price, one.usage) for one in others]
+    cost = [(one.cost, one.usage) for one in others]
+    incurs = incurred(reading.source, record.bills)
+    return Amounts(
+        amount(opened.price, usage, record.bills, served_as, stated_nusd=stated, others=priced),
+        amount(opened.cost, usage, incurs, served_as, stated_nusd=stated, others=cost),
+    )
+
+
+def amount(
+    price: Price | None,
+    usage: Usage,
+    billed: BillableParts,
+    served_as: ServedAs = NOT_SAID,
+    *,
+    stated_nusd: int | None = None,
+    others: Iterable[tuple[Price | None, Usage]] = (),
+) -> int | None:
+    """nUSD; None: something is billed, but there is no price list, or it has no price for any of the used units.
+
+    `stated_nusd`: by the provider, of everything. `others`: what other models used, with their prices; what has none
+    adds nothing.
+    """
     if billed is BillableParts.NOTHING:
         return 0
-    if price is None or (usage.in_other_units and unpriced(rates_for(price, None, served_as), usage)):
+    if price is None:
         return None
-    return charge(price, usage, billed, served_as)
+    if price.stated and stated_nusd is not None and billed is BillableParts.EVERYTHING:
+        return stated_charge(price, stated_nusd)
+    if not price.tiers or (usage.in_other_units and unpriced(rates_for(price, None, served_as), usage)):
+        return None
+    return charge(price, usage, billed, served_as, others)
 
 
 def incurred(source: str, billed: BillableParts) -> BillableParts:
@@ -192,10 +227,18 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_reading_details(reading)}
     if opened.price is not None:
         details["price"] = price_text(opened.price, usage.prompt_tokens, served_as)
-        if missing := unpriced(rates_for(opened.price, usage.prompt_tokens, served_as), usage):
+        stated = opened.price.stated and record.stated_nusd is not None
+        if (
+            opened.price.tiers
+            and not stated
+            and (missing := unpriced(rates_for(opened.price, usage.prompt_tokens, served_as), usage))
+        ):
             details["unpriced_units"] = [*missing, *details.get("unpriced_units", ())]
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, usage.prompt_tokens, served_as)
+    _add_other_models(details, record)
+    if record.stated_nusd is not None:
+        details["stated_usd"] = usd_text(record.stated_nusd)
     if opened.attempts:
         details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
     if opened.held_usd is not None:
@@ -209,6 +252,58 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     if record.bills is BillableParts.OUTPUT and reading.source is not UsageSource.REPORTED and _broke(record.outcome):
         details["delivered_only"] = True
     return details
+
+
+def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
+    """What they used, and which of them have no price."""
+    others = record.others
+    if others:
+        details[OTHER_MODELS_DETAIL] = other_models_detail(others)
+    for name, lists in (("unpriced_units", "price"), ("cost_unpriced_units", "cost")):
+        if missing := [f"model:{one.model}" for one in others if getattr(one, lists) is None]:
+            details[name] = [*details.get(name, ()), *missing]
+
+
+SERVED_INSTEAD_DETAIL = "served_instead_of"
+"""the detail of a terminal entry with the provider's name of the model that was to serve, if another one did"""
+OTHER_MODELS_DETAIL = "other_models"
+"""the detail of a terminal entry that lists what other models used"""
+
+
+def other_models_detail(others: Iterable[PricedUsage]) -> list[dict[str, Any]]:
+    """The value of that detail."""
+    return [_other_model(one) for one in others]
+
+
+def _other_model(one: PricedUsage) -> dict[str, Any]:
+    lists = {name: list_ for name, list_ in (("price", one.price), ("cost", one.cost)) if list_ is not None}
+    prices = {name: price_text(list_, one.usage.prompt_tokens) for name, list_ in lists.items()}
+    return {"model": one.model, "usage": _counted(one.usage), **prices}
+
+
+def _counted(usage: Usage) -> dict[str, int]:
+    return {name: count for name, count in asdict(usage).items() if count is not None}
+
+
+def other_models(detail: object) -> list[PricedUsage]:
+    """What that detail lists, at its pinned prices; None: nothing. Raises ValueError."""
+    listed = [] if detail is None else msgspec.convert(detail, list[_OtherModel])
+    return [
+        PricedUsage(
+            one.model,
+            one.usage,
+            None if one.price is None else pinned(one.price),
+            None if one.cost is None else pinned(one.cost),
+        )
+        for one in listed
+    ]
+
+
+class _OtherModel(msgspec.Struct):
+    model: str
+    usage: Usage
+    price: dict[str, Any] | None = None
+    cost: dict[str, Any] | None = None
 
 
 def _reading_details(reading: Reading) -> dict[str, Any]:

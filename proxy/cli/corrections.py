@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from proxy.billing.correction import ExchangeTotals
     from proxy.billing.entries import LedgerEntry
     from proxy.ledger.settling.corrections import CorrectionResult, Prices, RerateResult, SimulatedSum
+    from proxy.runtime.machine.ledger_stores import LedgerStores
 
 _COUNTS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cache_write_tokens",
@@ -101,6 +102,7 @@ def _rerate(options: argparse.Namespace) -> int:
     until = now if options.until is None else since_from(options.until, now)
     prices = _prices(options, load_settings(options.config))
     with store_of(options) as store:
+        prices = prices or _prices_now(options, store)
         result = Corrections(store.engine, store.ledger).rerate(
             options.model, prices, since=since, until=until, dry_run=options.dry_run, progress=_Progress()
         )
@@ -115,14 +117,16 @@ def _rerate(options: argparse.Namespace) -> int:
 def _simulate(options: argparse.Namespace) -> int:
     from proxy.billing.price_book import PriceBook
     from proxy.foundation.times import since_from
+    from proxy.ledger.accounts.owners import payer_of
     from proxy.ledger.settling.corrections import Corrections
-    from proxy.runtime.machine.price_replay import CurrentPrices
+    from proxy.runtime.machine.price_lookup import PriceLookup
 
     now = time.time()
     since = since_from(options.since, now)
     until = now if options.until is None else since_from(options.until, now)
-    prices = CurrentPrices(load_settings(options.prices or options.config), PriceBook())
+    settings = load_settings(options.prices or options.config)
     with store_of(options) as store:
+        prices = PriceLookup(settings, PriceBook(), payer_of(store.engine))
         result = Corrections(store.engine, store.ledger).simulate(
             prices, since=since, until=until, model=options.model,
             otherwise=partial(_otherwise, tier=options.tier, cache=options.cache),
@@ -170,26 +174,29 @@ class _Progress:
             print(f"tokenweir: {so_far.exchanges} exchanges, {so_far.total.adjusted} adjusted", file=sys.stderr)
 
 
-def _prices(options: argparse.Namespace, settings: Settings) -> Prices:
-    """The price of the options, which applies to the charge only; without one, the configured prices."""
+def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
+    """The price of the options, which applies to the charge only; None: the configured prices."""
     by_name = {"input": options.input, "output": options.output, "cached_input": options.cached_input}
     given = {name: value for name, value in by_name.items() if value is not None}
     if options.price is not None and given:
         raise Failure("--price: cannot be combined with --input, --output or --cached-input")
     if options.price is None and not given:
-        return _prices_now(options.model, settings)
+        if route(settings.models, options.model) is None:
+            raise Failure(
+                f"models: {options.model!r} is not configured any more; set the price with --input and --output"
+            )
+        return None
     lists = PRICE.read(given if options.price is None else options.price, FieldPath({}, Path(), path="price"))
 
-    def prices(entry: LedgerEntry) -> tuple[Any, None]:
-        return lists.at(entry.started_at), None
+    def prices(entry: LedgerEntry, model: str | None, /) -> tuple[Any, None]:
+        return lists.at(entry.started_at) if model is None else None, None
 
     return prices
 
 
-def _prices_now(model: str, settings: Settings) -> Prices:
+def _prices_now(options: argparse.Namespace, store: LedgerStores) -> Prices:
     from proxy.billing.price_book import PriceBook
-    from proxy.runtime.machine.price_replay import CurrentPrices
+    from proxy.ledger.accounts.owners import payer_of
+    from proxy.runtime.machine.price_lookup import PriceLookup
 
-    if route(settings.models, model) is None:
-        raise Failure(f"models: {model!r} is not configured any more; set the price with --input and --output")
-    return CurrentPrices(settings, PriceBook())
+    return PriceLookup(load_settings(options.config), PriceBook(), payer_of(store.engine))

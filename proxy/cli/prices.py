@@ -11,6 +11,7 @@ from proxy.cli.common import Failure, json_line, load_settings, with_commands, w
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 
 if TYPE_CHECKING:
+    from proxy.billing.price_rules import Payer
     from proxy.billing.record import Price
     from proxy.metering.usage import ServedAs
     from proxy.settings.prices import PriceLists
@@ -24,6 +25,8 @@ def add_commands(commands: Any) -> None:
     why.add_argument("--tier", metavar="WORD", help="service tier that the answer reports")
     why.add_argument("--speed", metavar="WORD", help="likewise, its speed")
     why.add_argument("--geography", metavar="WORD", help="likewise, where it was processed")
+    for payer in ("key", "project", "organization"):
+        why.add_argument(f"--{payer}", default="", metavar="ID|NAME", help=f"{payer} that pays, for price_rules")
     why.add_argument(
         "--at", metavar="TIME", help="when the request began: 2026-11-01, 2026-11-01T12:00Z, 24h (default: now)"
     )
@@ -32,6 +35,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _why(options: argparse.Namespace) -> int:
+    from proxy.billing.price_rules import Payer
     from proxy.foundation.times import iso_utc, since_from
     from proxy.metering.usage import service_of
 
@@ -41,7 +45,9 @@ def _why(options: argparse.Namespace) -> int:
     if found is None:
         raise Failure(f"models: {options.model!r} is not configured")
     served_as = service_of(options.tier, options.speed, options.geography)
-    for of, price in _listed(settings, *found, at):
+    named = (options.key, options.project, options.organization)
+    payer = Payer(*(name for name in named for name in (name, name)))
+    for of, price in _listed(settings, *found, at, payer, options.model):
         told = {"model": options.model, "at": iso_utc(at), **of, **_told(price, options.prompt_tokens, served_as)}
         for line in [json_line(told)] if options.json else _lines(told):
             print(line)
@@ -49,13 +55,13 @@ def _why(options: argparse.Namespace) -> int:
 
 
 def _listed(
-    settings: Settings, model: ModelSettings, passed: str, at: float
+    settings: Settings, model: ModelSettings, passed: str, at: float, payer: Payer, requested: str
 ) -> Iterator[tuple[dict[str, str], Price | None]]:
     """The list of the charge, then that of the cost at each provider; with what it is of."""
     from proxy.billing.price_book import PriceBook
-    from proxy.runtime.proxy.model_table import admission_prices
+    from proxy.runtime.machine.price_lookup import PriceLookup
 
-    prices = admission_prices(settings, PriceBook(), model, passed)
+    lookup = PriceLookup(settings, PriceBook())
 
     def of(kind: str, lists: PriceLists | None, target: TargetSettings) -> dict[str, str]:
         source = "the built-in book" if lists is None else "the configuration"
@@ -63,9 +69,9 @@ def _listed(
         return {"price_of": kind, "provider": target.provider, "upstream_model": name, "source": source}
 
     first = model.providers[0]
-    yield of("charge", model.price, first), prices(first, at)[0]
+    yield of("charge", model.price, first), lookup.admitted(model, passed, first, at, payer, requested).price
     for target in model.providers:
-        yield of("cost", target.cost, target), prices(target, at)[1]
+        yield of("cost", target.cost, target), lookup.admitted(model, passed, target, at, payer, requested).cost
 
 
 def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:
@@ -91,17 +97,22 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         return
     yield f"{told['price_of']}: by {told['source']} ({price['version']}), for {where}"
     rates = {name: rate for name, rate in price.items() if name not in _NO_RATES}
-    yield "  " + ", ".join(f"{name} {rate}" for name, rate in rates.items())
+    if rates:
+        yield "  " + ", ".join(f"{name} {rate}" for name, rate in rates.items())
     if "service_tier" in price:
         yield f"  the list of service tier {price['service_tier']}"
     if above := price.get("above_prompt_tokens"):
         yield f"  for prompts above {above} tokens"
     for reason, factor in price.get("multipliers", {}).items():
-        yield f"  tokens × {factor} for {reason}, in the prices above"
+        kind, _, name = reason.partition(":")
+        what = f"all prices × {factor} by the rule {name}" if kind == "rule" else f"tokens × {factor} for {reason}"
+        yield f"  {what}, in the prices above"
+    if "stated" in price:
+        yield f"  answers that state their cost: that × {' × '.join(price['stated'])}, instead of these prices"
     for word in told["without_price"]:
         yield f"  no price for {word}: as if it were not there"
     if told["not_applied"]:
         yield "  not applied: " + ", ".join(f"{reason} ({by})" for reason, by in told["not_applied"].items())
 
 
-_NO_RATES = frozenset({"version", "above_prompt_tokens", "service_tier", "multipliers"})
+_NO_RATES = frozenset({"version", "above_prompt_tokens", "service_tier", "multipliers", "stated"})

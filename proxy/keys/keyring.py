@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import Scope
+from proxy.billing.price_rules import Payer
 from proxy.foundation.outage import Listener, Outage
 from proxy.keys.guesses import Guesses
 from proxy.keys.secrets import digest, parse
@@ -59,6 +60,7 @@ class _KeyState(NamedTuple):
     blocked: bool
     scopes: tuple[Scope, ...]
     spends: bool
+    payer: Payer
 
 
 class Keyring:
@@ -143,6 +145,10 @@ class Keyring:
         """The levels with limits: key, project, organization. The same object until a key or an account changes."""
         return self._state(key).scopes
 
+    def payer(self, key: ApiKey) -> Payer:
+        """The key and its accounts, for rules of prices."""
+        return self._state(key).payer
+
     def spends(self, key: ApiKey) -> bool:
         """True if money is limited at any level."""
         return self._state(key).spends
@@ -223,12 +229,15 @@ class Keyring:
         project = self._accounts.get(key.project_id)
         organization = None if project is None or project.parent_id is None else self._accounts.get(project.parent_id)
         if project is None or organization is None:  # only after a partial restore of the database
-            state = _KeyState(blocked=True, scopes=(), spends=True)
+            state = _KeyState(blocked=True, scopes=(), spends=True, payer=Payer(key.key_id, key.alias, key.project_id))
         else:
             levels = (key, project, organization)
             scopes = tuple(level.scope for level in levels if level.limits.any)
             blocked = any(level.blocked_at is not None for level in levels)
-            state = _KeyState(blocked, scopes, any(scope.limits.spends for scope in scopes))
+            payer = Payer(
+                key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name
+            )
+            state = _KeyState(blocked, scopes, any(scope.limits.spends for scope in scopes), payer)
         self._states[key.key_id] = state
         return state
 

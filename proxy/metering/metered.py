@@ -13,7 +13,7 @@ from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
 from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
-from proxy.metering.usage import NOT_SAID, Evidence, ServedAs, Usage
+from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 
 
@@ -49,6 +49,10 @@ class Metered(msgspec.Struct, frozen=True):
     """what was reported and is not read"""
     stated_usd: Decimal | None = None
     """the cost that the provider states, in USD"""
+    served_model: str | None = None
+    """the model whose usage it is, if it is not the requested one"""
+    other_models: tuple[ModelUsage, ...] = ()
+    """what other models used, which `usage` does not have"""
 
 
 class BodyMeter(Protocol):
@@ -109,4 +113,6 @@ def result_of(
         usage_final=tally.usage_final and not cut,
         unread=unread(reports, tally.known, tally.unread_items),
         stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),
+        served_model=tally.served_model,
+        other_models=tally.other_models,
     )

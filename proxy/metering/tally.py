@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 from proxy.metering.counts import later, violations
 from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
 from proxy.metering.unread import PATHS_MAX, Members, members
-from proxy.metering.usage import NO_USAGE, NOT_SAID, Evidence, ServedAs, Usage
+from proxy.metering.usage import NO_USAGE, NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
 from proxy.metering.wire.text import Chars, chars_of
 
@@ -45,6 +45,9 @@ class Tally(Protocol):
     """a cost that is stated beside the usage: see `stated_usd`"""
     served_as: ServedAs
     """the last reported ones"""
+    served_model: str | None
+    """as in `Metered`, and so is the next one"""
+    other_models: tuple[ModelUsage, ...]
     failed: str | None
     """code of a failure that the provider reported: `error_event`, `error_body`, …"""
     flags: set[str]
@@ -107,8 +110,10 @@ class Counting:
         "failed",
         "finish_reason",
         "flags",
+        "other_models",
         "response_id",
         "served_as",
+        "served_model",
         "unread_items",
         "usage",
         "usage_raw",
@@ -123,6 +128,8 @@ class Counting:
         self.response_id: str | None = None
         self.cost_beside: object = None
         self.served_as = NOT_SAID
+        self.served_model: str | None = None
+        self.other_models: tuple[ModelUsage, ...] = ()
         self.failed: str | None = None
         self.flags: set[str] = set()
         self.done = False

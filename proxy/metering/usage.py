@@ -85,6 +85,14 @@ NO_USAGE = Usage()
 """nothing reported"""
 
 
+class ModelUsage(msgspec.Struct, frozen=True):
+    """What another model used for the same answer, at its own prices: a tool's, an advisor, one that declined."""
+
+    model: str
+    """its name at the provider"""
+    usage: Usage
+
+
 class ServedAs(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """How an answer was served, as far as its price depends on it. Words in lower case; None: not reported."""
 
@@ -92,16 +100,20 @@ class ServedAs(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     speed: str | None = None
     geography: str | None = None
     """where it was processed"""
+    longest_prompt_tokens: int | None = None
+    """of its longest step, where the usage is a sum of several: a step is priced by its own length"""
 
 
 NOT_SAID = ServedAs()
 
 
-def service_of(service_tier: object, speed: object = None, geography: object = None) -> ServedAs:
+def service_of(
+    service_tier: object, speed: object = None, geography: object = None, longest_prompt_tokens: int | None = None
+) -> ServedAs:
     """From the reported words."""
-    if service_tier is speed is geography is None:
+    if service_tier is speed is geography is None and longest_prompt_tokens is None:
         return NOT_SAID
-    return ServedAs(_word(service_tier), _word(speed), _word(geography))
+    return ServedAs(_word(service_tier), _word(speed), _word(geography), longest_prompt_tokens)
 
 
 @lru_cache(maxsize=64)
@@ -244,14 +256,15 @@ class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     speed: str | None = None
     """as in `ServedAs`"""
     geography: str | None = None
-    """as in `ServedAs`"""
+    """as in `ServedAs`, and so is the next one"""
+    longest_prompt_tokens: int | None = None
 
     @property
     def served_as(self) -> ServedAs:
         """What its price depends on."""
-        if self.service_tier is self.speed is self.geography is None:
+        if self.service_tier is self.speed is self.geography is None and self.longest_prompt_tokens is None:
             return NOT_SAID
-        return ServedAs(self.service_tier, self.speed, self.geography)
+        return ServedAs(self.service_tier, self.speed, self.geography, self.longest_prompt_tokens)
 
 
 NOTHING = Reading(NO_USAGE, UsageSource.NONE)

@@ -18,9 +18,10 @@ from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_entries
 from proxy.billing.correction import MONEY, unexplained
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, LedgerEntry, units_from, usage_of
+from proxy.billing.money import nusd_from_usd
 from proxy.billing.prices import pinned
 from proxy.billing.record import BillableParts, Price
-from proxy.billing.settlement import amount, incurred
+from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models
 from proxy.ledger.amounts import nusd, rows_of
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.counts import violations
@@ -177,17 +178,28 @@ def prices(connection: Connection, scope: CheckScope) -> CheckResult:
         details["units"].as_string(),
         cast(details["price"], Text),
         cast(details["cost"], Text),
+        cast(details[OTHER_MODELS_DETAIL], Text),
+        details["stated_usd"].as_string(),
         details["billed"].as_string(),
         _COLUMNS.usage_source,
     ).where(_COLUMNS.kind == EntryKind.USAGE)
     result = CheckResult()
-    for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, billed, source in rows_of(
+    for exchange_id, charge_usd, cost_usd, *counts, units, price, cost, others, stated_usd, billed, source in rows_of(
         connection, settled(query, scope)
     ):
         try:
             terms = _terms(price, cost, billed, source)
             usage = Usage(*counts) if units is None else Usage(*counts, **units_from(msgspec.json.decode(units)))
-            recomputed = amount(terms.price, usage, terms.bills), amount(terms.cost, usage, terms.incurs)
+            stated = None if stated_usd is None else nusd_from_usd(stated_usd)
+            more = () if others is None else other_models(msgspec.json.decode(others))
+            recomputed = (
+                amount(
+                    terms.price, usage, terms.bills, stated_nusd=stated, others=[(one.price, one.usage) for one in more]
+                ),
+                amount(
+                    terms.cost, usage, terms.incurs, stated_nusd=stated, others=[(one.cost, one.usage) for one in more]
+                ),
+            )
         except (ValueError, TypeError) as wrong:
             result.differs(exchange_id=exchange_id, wrong=f"cannot be recomputed: {type(wrong).__name__}")
             continue

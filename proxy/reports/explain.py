@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
-from proxy.billing.money import usd_text
+from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.prices import Addend, addends, pinned
 from proxy.billing.record import BillableParts
+from proxy.billing.settlement import OTHER_MODELS_DETAIL, other_models
 
 # Price → the unit it is quoted in, if not per million.
 _PER = {
@@ -22,6 +23,7 @@ _PER = {
 }
 # Price → the counted unit, if it differs from the name of the price.
 _UNITS = {"audio_hour": " ms of audio"}
+_STATED = "stated"
 
 
 def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
@@ -30,10 +32,16 @@ def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
     if entry.kind != EntryKind.USAGE or not isinstance(price, Mapping) or entry.charge_usd is None:
         return ()
     try:
-        bills = BillableParts(entry.details.get("billed", ""))
-        return addends(pinned(price).tiers[0], usage_of(entry), bills)
+        bills, list_ = BillableParts(entry.details.get("billed", "")), pinned(price)
+        if list_.stated and "stated_usd" in entry.details and bills is BillableParts.EVERYTHING:
+            return (Addend(_STATED, 1, entry.charge_usd, PARTS_PER_NUSD),)
+        items = addends(list_.tiers[0], usage_of(entry), bills) if list_.tiers else []
+        for one in other_models(entry.details.get(OTHER_MODELS_DETAIL)):
+            if one.price is not None and one.price.tiers:
+                items += [item._replace(model=one.model) for item in addends(one.price.tiers[0], one.usage, bills)]
     except (ValueError, TypeError):
         return ()
+    return items
 
 
 def sum_text(entry: LedgerEntry) -> str:
@@ -43,9 +51,18 @@ def sum_text(entry: LedgerEntry) -> str:
         return ""
     price = entry.details["price"]
     tier, by = price.get("service_tier"), price.get("multipliers") or {}
+    if items[0].name == _STATED:
+        return " × ".join([f"{usd_text(entry.charge_usd)} = {entry.details['stated_usd']} stated", *price["stated"]])
     why = [] if tier is None else [f"served as {tier}"]
-    why += [f"prices of tokens × {factor} for {reason}" for reason, factor in by.items()]
+    why += [_multiplied(reason, factor) for reason, factor in by.items()]
     return ", ".join([f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)), *why])
+
+
+def _multiplied(reason: str, factor: str) -> str:
+    kind, _, name = reason.partition(":")
+    return (
+        f"all prices × {factor} by the rule {name}" if kind == "rule" else f"prices of tokens × {factor} for {reason}"
+    )
 
 
 def stated_text(entry: LedgerEntry) -> str:
@@ -58,11 +75,18 @@ def stated_text(entry: LedgerEntry) -> str:
 
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:
     """The items for `--json`: name of the price, units, price in USD per its unit quantity."""
-    return [{"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate)} for one in addends_of(entry)]
+    return [item_json(one) for one in addends_of(entry)]
+
+
+def item_json(one: Addend) -> dict[str, str | int]:
+    """One of them; with the model, if it is another one."""
+    of: dict[str, str | int] = {"model": one.model} if one.model else {}
+    return {"price": one.name, "units": one.units, "rate_usd": usd_text(one.rate), **of}
 
 
 def _text(one: Addend) -> str:
     price = f"{usd_text(one.rate)}{_PER.get(one.name, ' per million')}"
-    return (
-        f"{price} request" if one.name == "request" else f"{one.units}{_UNITS.get(one.name, f' {one.name}')} × {price}"
-    )
+    if one.name == "request":
+        return f"{price} request"
+    of = f" of {one.model}" if one.model else ""
+    return f"{one.units}{_UNITS.get(one.name, f' {one.name}')}{of} × {price}"

@@ -36,7 +36,7 @@ def _rising(kind: FieldType) -> FieldType:
     return replace(kind, read=read)
 
 
-_REASON = re.compile(r"(?:tier|speed|geography):(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
+REASON = re.compile(r"(?:tier|speed|geography):(?!auto$)[a-z0-9][a-z0-9_-]{0,31}", re.ASCII)
 
 
 def _multipliers() -> FieldType:
@@ -44,19 +44,34 @@ def _multipliers() -> FieldType:
     shape = f"`tier:`, `speed:` or `geography:` and the provider's word → a number from 0 to {MULTIPLIER_MAX}, or `5/3`"
 
     def read(raw: object, at: FieldPath) -> dict[str, str]:
-        named = names(raw, at, _REASON, "`tier:`, `speed:` or `geography:` and the provider's word")
-        return {reason: factor(value, at.under(reason)) for reason, value in named.items()}
-
-    def factor(value: object, at: FieldPath) -> str:
-        text = at.filled(value) if isinstance(value, str) else str(value)
-        try:
-            if multiplier(text) <= MULTIPLIER_MAX:
-                return text
-        except ValueError:
-            pass
-        raise at.wrong(f"must be a number from 0 to {MULTIPLIER_MAX}, or a fraction such as 5/3")
+        named = names(raw, at, REASON, "`tier:`, `speed:` or `geography:` and the provider's word")
+        return {reason: _factor(value, at.under(reason)) for reason, value in named.items()}
 
     return FieldType(shape, read)
+
+
+def factor() -> FieldType:
+    """A multiplier, as text."""
+    return FieldType(f"a number from 0 to {MULTIPLIER_MAX}, or `5/3`", _factor)
+
+
+def _factor(value: object, at: FieldPath) -> str:
+    text = at.filled(value) if isinstance(value, str) else str(value)
+    try:
+        if multiplier(text) <= MULTIPLIER_MAX:
+            return text
+    except ValueError:
+        pass
+    raise at.wrong(f"must be a number from 0 to {MULTIPLIER_MAX}, or a fraction such as 5/3")
+
+
+def moment(value: object, at: FieldPath) -> float:
+    """A date or a time → Unix seconds."""
+    try:
+        read = datetime.fromisoformat(str(value))  # YAML reads a plain date as one
+    except ValueError:
+        raise at.wrong("must be a date or a time, 2026-12-01 or 2026-12-01T00:00:00Z") from None
+    return read.replace(tzinfo=read.tzinfo or UTC).timestamp()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,18 +225,10 @@ def _changes() -> FieldType:
             raise at.wrong("must be a mapping of dates to price lists")
         lists: dict[float, Price] = {}
         for key, below in raw.items():
-            if (begins := start(key, at)) in lists:
+            if (begins := moment(key, at.under(str(key)))) in lists:
                 raise at.under(str(key)).wrong("is the same time as another one of them")
             lists[begins] = _list_of(below, at.under(str(key)))
         return tuple(sorted(lists.items()))
-
-    def start(key: object, at: FieldPath) -> float:
-        here = at.under(str(key))
-        try:
-            moment = datetime.fromisoformat(str(key))  # YAML reads a plain date as one
-        except ValueError:
-            raise here.wrong("invalid name: must be a date or a time, 2026-12-01 or 2026-12-01T00:00:00Z") from None
-        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
 
     return FieldType("a date or a time (UTC) → a price list", read, ListSettings, suffix=".<date>")
 
@@ -268,3 +275,4 @@ def _lists(raw: object, at: FieldPath) -> PriceLists:
 
 
 PRICE = FieldType("fields", _lists, PriceSettings)
+LIST = FieldType("fields", _list_of, ListSettings)

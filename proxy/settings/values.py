@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from proxy.billing.price_rules import PriceRule
 from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES
@@ -37,6 +38,7 @@ from proxy.settings.kinds import (
     whole,
 )
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
+from proxy.settings.price_rules import PRICE_RULES
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.sinks import sinks as read_sinks
 from proxy.settings.spending import (
@@ -354,4 +356,12 @@ class Settings:
             sections(ModelSettings, MODEL_NAME, "1 to 200 of A-Z a-z 0-9 _ . : / @ + -, or *, or prefix/*"),
             "the models that clients may request; `*` passes any name upstream, `prefix/*` the part after the slash",
         )
+    )
+    price_rules: Mapping[str, PriceRule] = field(
+        default_factory=dict,
+        metadata=about(
+            PRICE_RULES,
+            "changes of price lists for some requests: by who pays, model, provider, date and hour",
+            default="none",
+        ),
     )

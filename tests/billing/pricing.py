@@ -18,9 +18,15 @@ OPTIONS = {name: st.none() | RATE for name in OPTIONAL}
 RATES = st.builds(Rates, input=RATE, cached_input=RATE, output=RATE, **OPTIONS)
 USAGES = st.builds(Usage, **dict.fromkeys(Usage.__struct_fields__, COUNTS))
 WORDS = st.sampled_from(["priority", "flex", "batch"])
-SERVICES = st.builds(service_of, st.none() | WORDS, st.sampled_from([None, "fast"]), st.sampled_from([None, "us"]))
+SERVICES = st.builds(
+    service_of,
+    st.none() | WORDS,
+    st.sampled_from([None, "fast"]),
+    st.sampled_from([None, "us"]),
+    st.none() | st.integers(0, 60),
+)
 MULTIPLIERS = st.dictionaries(
-    st.sampled_from(["speed:fast", "geography:us", "tier:flex", "host:eu.example"]),
+    st.sampled_from(["speed:fast", "geography:us", "tier:flex", "host:eu.example", "rule:acme"]),
     st.sampled_from(["0", "1", "1.1", "0.5", "6", "5/3", "20/11"]),
 )
 
@@ -42,15 +48,20 @@ def prices(draw: st.DrawFn) -> Price:
 def exact_nusd(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> Fraction:
     """Not rounded. Takes the prompt apart token by token kind, from the kind that is believed first."""
     tiers = price.service_tiers.get(served_as.service_tier or "", price.tiers)
-    rates = [tier for tier in tiers if tier is tiers[0] or (usage.prompt_tokens or 0) > tier.above_prompt_tokens][-1]
+    longest = served_as.longest_prompt_tokens
+    length = (usage.prompt_tokens or 0) if longest is None else longest
+    rates = [tier for tier in tiers if tier is tiers[0] or length > tier.above_prompt_tokens][-1]
     said = {
         f"tier:{served_as.service_tier}",
         f"speed:{served_as.speed}",
         f"geography:{served_as.geography}",
         "host:eu.example",
+        "rule:acme",
     }
     by = math.prod([Fraction(factor) for reason, factor in price.multipliers.items() if reason in said])
-    rates = replace(rates, **{name: _times(getattr(rates, name), by) for name in _TOKENS})
+    of_all = Fraction(price.multipliers.get("rule:acme", 1))
+    names = [name for name in Rates.__struct_fields__ if name != "above_prompt_tokens"]
+    rates = replace(rates, **{name: _times(getattr(rates, name), by if name in _TOKENS else of_all) for name in names})
     total = Fraction(0)
     if bills in (BillableParts.EVERYTHING, BillableParts.PROMPT):
         total += _prompt(rates, usage)

@@ -8,17 +8,21 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.billing.money import nusd_from_usd
 from proxy.billing.price_book import PriceBook
-from proxy.billing.prices import charge, unpriced_service
-from proxy.billing.record import BillableParts
+from proxy.billing.price_rules import NO_LIST
+from proxy.billing.prices import charge, unpriced, unpriced_service
+from proxy.billing.record import BillableParts, Price
+from proxy.billing.settlement import amount
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
+from proxy.metering.usage import Usage
 
 AT = 1_790_000_000.0
 ANTHROPIC, GOOGLE = "https://api.anthropic.com", "https://generativelanguage.googleapis.com/v1beta"
@@ -79,10 +83,74 @@ REFUSED = message() | {
     "stop_details": {"type": "refusal", "category": "cyber"},
 }
 REFUSED_LATER = REFUSED | {"content": [{"type": "text", "text": "First,"}]}
+
+
+# https://platform.claude.com/docs/en/agents-and-tools/tool-use/advisor-tool: the example of usage and billing there.
+ADVISED = message() | {"model": "claude-sonnet-4-6", "usage": {
+    "input_tokens": 412, "output_tokens": 531,
+    "iterations": [
+        {"type": "message", "input_tokens": 412, "output_tokens": 89},
+        {"type": "advisor_message", "model": "claude-opus-4-7", "input_tokens": 823, "output_tokens": 1612},
+        {"type": "message", "input_tokens": 1348, "cache_read_input_tokens": 412, "output_tokens": 442},
+    ],
+}}  # fmt: skip
+# Recorded, as told in https://github.com/ccusage/ccusage/issues/1552: the top level is that of the model that served.
+FELL_BACK = message() | {"model": "claude-opus-4-8", "usage": {
+    "input_tokens": 2, "output_tokens": 13_658, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 79_214,
+    "iterations": [
+        {
+            "type": "message", "model": "claude-fable-5", "input_tokens": 2, "output_tokens": 578,
+            "cache_creation_input_tokens": 10_421, "cache_read_input_tokens": 72_769,
+        },
+        {
+            "type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 2, "output_tokens": 13_658,
+            "cache_creation_input_tokens": 0, "cache_read_input_tokens": 79_214,
+        },
+    ],
+}}  # fmt: skip
+# The same page as of REFUSED: a model that declines before it generated anything is not billed.
+DECLINED_AT_ONCE = message() | {"model": "claude-opus-4-8", "usage": {
+    "input_tokens": 412, "output_tokens": 264,
+    "iterations": [
+        {"type": "message", "model": "claude-fable-5", "input_tokens": 535, "output_tokens": 0},
+        {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 412, "output_tokens": 264},
+    ],
+}}  # fmt: skip
+
+
+def drawn(model: str) -> dict[str, Any]:
+    """100 tokens in, 10 out, and an image. https://developers.openai.com/api/docs/guides/tools-image-generation"""
+    images = {
+        "input_tokens": 31, "input_tokens_details": {"image_tokens": 0, "text_tokens": 31},
+        "output_tokens": 6_993, "output_tokens_details": {"image_tokens": 6_993, "text_tokens": 0},
+        "total_tokens": 7_024,
+    }  # fmt: skip
+    return {
+        "id": "r", "status": "completed", "output": [{"type": "image_generation_call", "id": "ig_1"}],
+        "tools": [{"type": "function", "name": "f"}, {"type": "image_generation", "model": model, "size": "auto"}],
+        "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110},
+        "tool_usage": {"image_gen": images, "web_search": {"num_requests": 0}},
+    }  # fmt: skip
+
+
+# Twelve steps of 20,000 tokens: none is longer than the 200,000 above which the model's prompts cost twice as much.
+SHORT_STEPS = message() | {"usage": {
+    "input_tokens": 240_000, "output_tokens": 1_200,
+    "iterations": [{"type": "message", "input_tokens": 20_000, "output_tokens": 100}] * 12,
+}}  # fmt: skip
 ROWS: list[tuple[str, Dialect, str, str, dict[str, Any], str]] = [
     ("an image of Gemini", GEMINI_GENERATE, GOOGLE, "gemini-3-pro-image-preview", IMAGE, "0.13442"),
     ("searches in files", OPENAI_RESPONSES, OPENAI, "gpt-4.1", FILES, "0.0103"),
     # https://openai.com/api-priority-processing; flex: half
+    # 31 tokens at 5 USD per million and 6,993 at 30 for gpt-image-2, at 40 for gpt-image-1; beside them gpt-4.1's
+    ("an image of a tool", OPENAI_RESPONSES, OPENAI, "gpt-4.1", drawn("gpt-image-2"), "0.210225"),
+    ("an image of the first tool", OPENAI_RESPONSES, OPENAI, "gpt-4.1", drawn("gpt-image-1"), "0.280155"),
+    # Sonnet 4.6: 1,760 tokens at 3, 412 of the cache at 0.3, 531 at 15; Opus 4.7: 823 at 5, 1,612 at 25
+    ("Claude, advised", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-sonnet-4-6", ADVISED, "0.0577836"),
+    # Opus 4.8: 5, 0.5, 25; what Fable 5 had generated before it declined: 10, 1, 12.5 for the cache, 50
+    ("Claude falls back", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", FELL_BACK, "0.6130185"),
+    ("Claude falls back at once", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", DECLINED_AT_ONCE, "0.00866"),
+    ("Claude in short steps", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-sonnet-4-5", SHORT_STEPS, "0.738"),
     ("standard", OPENAI_CHAT, OPENAI, "gpt-5.1", chat("default"), "0.225"),
     ("priority", OPENAI_CHAT, OPENAI, "gpt-5.1", chat("priority"), "0.45"),
     ("flex", OPENAI_CHAT, OPENAI, "gpt-5.1", chat("flex"), "0.1125"),
@@ -117,13 +185,18 @@ ROWS: list[tuple[str, Dialect, str, str, dict[str, Any], str]] = [
 def test_an_answer_costs_what_its_provider_charges(
     dialect: Dialect, base_url: str, model: str, answer: dict[str, Any], usd: str
 ) -> None:
-    metered = answered(dialect, answer)
-    price = PriceBook().price(provider="p", base_url=base_url, model=model, at=AT)
-    assert price is not None
+    def price_of(name: str) -> Price:
+        price = book.price(provider="p", base_url=base_url, model=name, at=AT)
+        assert price is not None
+        return price
+
+    book, metered = PriceBook(), answered(dialect, answer)
+    price = price_of(metered.served_model or model)
     assert metered.usage is not None
     assert metered.unread.paths == ()
     assert unpriced_service(price, metered.served_as) == []
-    charged = charge(price, metered.usage, BillableParts.EVERYTHING, metered.served_as)
+    others = [(price_of(one.model), one.usage) for one in metered.other_models]
+    charged = charge(price, metered.usage, BillableParts.EVERYTHING, metered.served_as, others)
     assert charged == nusd_from_usd(Decimal(usd))
 
 
@@ -143,6 +216,51 @@ def test_what_the_book_cannot_price_is_named(
 ) -> None:
     price = PriceBook().price(provider="p", base_url=base_url, model=model, at=AT)
     assert unpriced_service(price, answered(dialect, answer).served_as) == missing
+
+
+# Recorded of gpt-4o-search-preview: the usage of an answer that searched does not say so, its annotations do.
+FOUND = {"type": "url_citation", "url_citation": {"url": "https://weir.test", "title": "Weir", "start_index": 0}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_searches_is_known_by_what_it_cites(stream: bool) -> None:
+    answer = chat(None)
+    answer["choices"][0]["message"]["annotations"] = [FOUND]
+    metered = answered(OPENAI_CHAT, answer)
+    if stream:
+        part = {"index": 0, "delta": {"content": "Rain", "annotations": [FOUND]}, "finish_reason": "stop"}
+        meter = OPENAI_CHAT.stream_meter()
+        for event in ({"choices": [part]}, {"choices": [], "usage": answer["usage"]}):
+            meter.feed(f"data: {json.dumps(event)}\n\n".encode())
+        metered = meter.close()
+    assert metered.usage is not None
+    assert metered.usage.searches == 1
+    book = PriceBook()
+    listed, unlisted = (
+        book.price(provider="p", base_url=OPENAI, model=model, at=AT)
+        for model in ("gpt-4o-mini-search-preview", "gpt-4o-search-preview")
+    )
+    assert listed is not None
+    assert unlisted is not None
+    assert charge(listed, metered.usage, BillableParts.EVERYTHING) == nusd_from_usd(
+        "0.031"
+    )  # 0.01 of it for the search
+    assert unpriced(unlisted.tiers[0], metered.usage) == ["searches"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "states"),
+    [
+        ("https://openrouter.ai/api/v1", True), ("https://api.perplexity.ai", True), ("https://api.x.ai/v1", True),
+        ("https://us.api.x.ai/v1", True), ("https://ai-gateway.vercel.sh/v1", True), ("https://api.venice.ai/v1", True),
+        ("https://api.avian.io/v1", True), (OPENAI, False), ("https://openrouter.ai.evil.test/v1", False),
+    ],
+)  # fmt: skip
+def test_what_a_provider_says_that_it_charges_is_its_cost(base_url: str, states: bool) -> None:
+    price = PriceBook().price(provider="p", base_url=base_url, model="nobody/knows", at=AT)
+    assert price == (replace(NO_LIST, stated=("1",)) if states else None)
+    assert amount(price, Usage(10, None, 5), BillableParts.EVERYTHING, stated_nusd=77) == (77 if states else None)
+    assert amount(price, Usage(10, None, 5), BillableParts.EVERYTHING) is None
 
 
 def test_speed_and_geography_of_a_stream_stand_in_its_first_event() -> None:

@@ -224,9 +224,11 @@ def test_multipliers_multiply_the_prices_of_tokens_and_say_why() -> None:
 
 
 def test_a_multiplied_price_is_a_whole_number_of_nusd_half_up() -> None:
-    assert multiplied(Rates(3, 0, 1), "0.5").input == 2
-    assert multiplied(Rates(1, 0, 2), "5/3") == Rates(2, 0, 3)
-    assert multiplied(Rates(10**13, 0, 7), "0.1", "10") == Rates(10**13, 0, 7), "rounded once"
+    assert multiplied(Rates(3, 0, 1), ("tier:flex", "0.5")).input == 2
+    assert multiplied(Rates(1, 0, 2), ("tier:flex", "5/3")) == Rates(2, 0, 3)
+    assert multiplied(Rates(10**13, 0, 7), ("a:b", "0.1"), ("c:d", "10")) == Rates(10**13, 0, 7), "rounded once"
+    whole = Rates(10, 20, 30, 7, image=5, request=1)
+    assert multiplied(whole, ("rule:half", "0.5"), ("tier:priority", "2")) == Rates(10, 20, 30, 7, image=3, request=1)
     assert multiplied(FULL) is FULL
 
 

@@ -11,10 +11,11 @@ import yaml
 from msgspec.structs import replace
 
 from proxy.billing.price_book import PriceBook
+from proxy.billing.price_rules import NOBODY
 from proxy.billing.prices import configured
 from proxy.billing.record import Rates
 from proxy.gateway.upstream.client import Provider
-from proxy.runtime.machine.price_replay import CurrentPrices
+from proxy.runtime.machine.price_lookup import PriceLookup
 from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, parse
@@ -59,9 +60,9 @@ def test_the_price_is_the_models_and_the_cost_is_of_who_answered(book: PriceBook
     assert None not in listed
     assert listed[0] != listed[1]
     for way, cost in zip((first, *first.others), [*listed, OWN], strict=True):
-        assert way.prices(AT) == (OWN if price else listed[0], cost)
+        assert way.prices(AT, NOBODY) == (OWN if price else listed[0], cost)
         entry = an_entry(model=name, provider=way.provider.settings.name, upstream_model=way.upstream_model)
-        assert CurrentPrices(settings, book)(replace(entry, started_at=AT)) == way.prices(AT)
+        assert PriceLookup(settings, book)(replace(entry, started_at=AT)) == way.prices(AT, NOBODY)
 
 
 def test_what_is_rated_again_was_served_by_one_who_is_gone(book: PriceBook) -> None:
@@ -69,7 +70,7 @@ def test_what_is_rated_again_was_served_by_one_who_is_gone(book: PriceBook) -> N
     settings = settings_with(providers=TARGETS[1:])
     entry = an_entry(model="m", provider="openai", upstream_model=LISTED["openai"], started_at=AT)
     was = book.price(provider="openai", base_url=URLS["openai"], model=LISTED["openai"], at=AT)
-    assert CurrentPrices(settings, book)(entry) == (was, was)
+    assert PriceLookup(settings, book)(entry) == (was, was)
 
 
 def test_an_announced_price_holds_from_its_day_on_and_a_past_month_keeps_its_own(book: PriceBook) -> None:
@@ -82,6 +83,6 @@ def test_an_announced_price_holds_from_its_day_on_and_a_past_month_keeps_its_own
     new = configured(Rates(3_000_000_000, 3_000_000_000, 4_000_000_000))
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     for at, price in ((december - 1, OWN), (december, new), (december + 1e8, new)):
-        assert route.prices(at) == (price, price)
+        assert route.prices(at, NOBODY) == (price, price)
         past = replace(an_entry(1), model="m", provider="own", upstream_model="m", started_at=at)
-        assert CurrentPrices(settings, book)(past) == (price, price)
+        assert PriceLookup(settings, book)(past) == (price, price)

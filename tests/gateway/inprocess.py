@@ -14,6 +14,7 @@ from typing import Any
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
+from proxy.billing.price_rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, LimitLevel
 from proxy.gateway.exchange.handler import ProxyHandler
@@ -40,6 +41,9 @@ class Everybody:
 
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
         return ()
+
+    def payer(self, key: ApiKey) -> Payer:
+        return NOBODY
 
 
 class Held:
@@ -125,7 +129,7 @@ async def gateway(folder: Path, base_url: str, **settings: Any) -> AsyncIterator
     table = ProgressTable.open(folder / "progress.table", slots=16, unix_time=time.time)
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
     provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
-    route = Route(provider, "electron", lambda _at: (None, None))
+    route = Route(provider, "electron", lambda *_: (None, None))
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
     ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed())
     handler = ProxyHandler(

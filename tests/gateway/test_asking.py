@@ -72,7 +72,7 @@ def routes(count: int, sick: set[int]) -> Route:
     made = []
     for at in range(count):
         settings = ProviderSettings(name=f"p{at}", base_url="http://provider.test/v1")
-        one = Route(Provider.of(settings, write_stall_s=60), f"at-p{at}", lambda _at: (None, None))
+        one = Route(Provider.of(settings, write_stall_s=60), f"at-p{at}", lambda *_: (None, None))
         for _ in range(FAILURES_MAX if at in sick else 0):
             one.provider.health.failed(1e12)
         made.append(one)

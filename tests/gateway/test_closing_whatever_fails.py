@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from proxy.billing.price_rules import NOBODY
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.routing import Route
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence, Usage, UsageSource
+from proxy.settings import ProviderSettings
 
 
 class Bug(Exception):
@@ -66,9 +70,11 @@ def exchange(everything: Everything, estimator: Estimator) -> OpenExchange:
     )  # fmt: skip
     facts = SimpleNamespace(prompt=None, asked=None)
     slot: Any = None
+    settings = ProviderSettings(name="p", base_url="http://provider.test/v1")
+    route = Route(Provider.of(settings, write_stall_s=60), "m", lambda *_: (None, None))
     return OpenExchange(
         opened, slot, ports, facts=facts, started_at=0.0, reservation=everything,  # type: ignore[arg-type]
-        durable=None, not_billed=frozenset(),
+        durable=None, route=route, payer=NOBODY,
     )  # fmt: skip
 
 

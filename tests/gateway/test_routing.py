@@ -118,7 +118,7 @@ def _refusal(method: str, raw_path: str) -> ApiError | None:
 def route_to(upstream_model: str, provider: str = "electron") -> Route:
     """A route with a provider of that name."""
     settings = ProviderSettings(name=provider, base_url="http://provider.test/v1")
-    return Route(Provider.of(settings, write_stall_s=60), upstream_model, lambda _at: (None, None))
+    return Route(Provider.of(settings, write_stall_s=60), upstream_model, lambda *_: (None, None))
 
 
 def key(*models: str) -> ApiKey:
@@ -255,5 +255,5 @@ def test_only_those_that_speak_the_language_are_asked() -> None:
     assert supporting(first.others[0], OPENAI_CHAT) is None
 
 
-def _free(_at: float) -> tuple[None, None]:
+def _free(_at: float, _payer: object, _other: str | None = None) -> tuple[None, None]:
     return None, None

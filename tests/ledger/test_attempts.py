@@ -121,7 +121,7 @@ def test_what_a_person_sets_right_and_what_prices_do_leaves_attempts_alone(engin
     adjusted = at_work.adjust(an_entry(0).exchange_id, CorrectionRequest(completion_tokens=7), "miscounted")
     assert adjusted is not None
     assert adjusted.seq == 1
-    rerated = at_work.rerate("tera-large", lambda _: (DEARER, DEARER), since=0.0, until=2e9)
+    rerated = at_work.rerate("tera-large", lambda *_: (DEARER, DEARER), since=0.0, until=2e9)
     assert (rerated.exchanges, rerated.total.adjusted, rerated.unreadable) == (2, 2, 0)
     assert attempts_of(engine) == before
     assert_sums(engine)

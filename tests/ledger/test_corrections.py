@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Barrier, Thread
 from typing import Any
 
@@ -15,7 +14,7 @@ from proxy.billing.prices import charge
 from proxy.billing.record import BillableParts, Price
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling import corrections
-from proxy.ledger.settling.corrections import CorrectionResult, Corrections, RerateResult
+from proxy.ledger.settling.corrections import CorrectionResult, Corrections, Prices, RerateResult
 from proxy.metering.usage import Usage
 from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import open_engine, writing
@@ -31,9 +30,9 @@ def at_work(engine: Engine) -> Corrections:
     return Corrections(engine, a_real_store(engine))
 
 
-def at(price: Price | None, cost: Price | None = None) -> Callable[[LedgerEntry], tuple[Price | None, Price | None]]:
+def at(price: Price | None, cost: Price | None = None) -> Prices:
     """The same for every exchange."""
-    return lambda _: (price, cost)
+    return lambda *_: (price, cost)
 
 
 def of(engine: Engine, number: int) -> list[LedgerEntry]:

@@ -16,8 +16,9 @@ from sqlalchemy import Engine, Table, delete, event, insert, select, update
 
 from proxy.billing.correction import CorrectionRequest
 from proxy.billing.prices import charge, configured
-from proxy.billing.record import BillableParts
-from proxy.billing.settlement import entry
+from proxy.billing.record import BillableParts, PricedUsage
+from proxy.billing.settlement import amount, entry
+from proxy.ledger.amounts import nusd
 from proxy.ledger.schema.tables import balances, dead_letters, ledger_clock, ledger_entries, usage_daily
 from proxy.ledger.settling.corrections import Corrections
 from proxy.ledger.settling.store import Arrival, DeadLetter
@@ -27,7 +28,7 @@ from proxy.reconciliation.integrity import EXAMPLES_MAX, RecordsInFlight
 from proxy.reconciliation.reconcile import Finding, reconcile
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.making import a_ledger, emptied
-from tests.ledger.real import DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_record, a_real_store, settle
+from tests.ledger.real import COST, DEARER, FIRST, NODE, PRICE, a_real_entry, a_real_record, a_real_store, settle
 from tests.support.examples import examples
 
 LONG_AGO = time.time() - 3_000
@@ -108,7 +109,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[Table, list[dict[str,
     )
     at_work = Corrections(engine, a_real_store(engine))
     at_work.adjust(a_real_entry(0).exchange_id, CorrectionRequest(completion_tokens=7), "miscounted")
-    at_work.rerate("small", lambda _: (DEARER, None), since=0.0, until=2e9)
+    at_work.rerate("small", lambda *_: (DEARER, None), since=0.0, until=2e9)
     by_hand(engine, update(ledger_entries).values(settled_at=LONG_AGO))
     with reading(engine) as connection:
         every = {table: [row._asdict() for row in connection.execute(select(table))] for table in TABLES}
@@ -146,12 +147,58 @@ def test_units_and_ways_of_serving_are_priced_again_from_what_is_stored(engine: 
     assert line is not None
     assert line.charge_usd == 10**7
     dearer = configured(replace(list_price, searches=2 * 10**10), service_tiers={"priority": PRICE.tiers})
-    done = at_work.rerate("tera-large", lambda _: (dearer, None), since=0.0, until=2e9)
+    done = at_work.rerate("tera-large", lambda *_: (dearer, None), since=0.0, until=2e9)
     assert done.total.charge_usd == 3 * 10**7 + charge(PRICE, usage, BillableParts.EVERYTHING) - entry(fast).charge_usd
     assert wrong(engine) == {}
     forged = {**entry(record).details, "units": {"cache_write_tokens": 600, "searches": 3}}
     by_hand(engine, change(1, details=forged))
     assert wrong(engine) == {"adjustments": 2, "prices": 1}  # both build upon what it counts
+
+
+def test_what_other_models_used_and_what_is_stated_is_priced_again_from_what_is_stored(engine: Engine) -> None:
+    image = PricedUsage("gpt-image-2", Usage(31, None, 6_993, None, 7_024), DEARER, PRICE)
+    unknown = PricedUsage("gpt-image-9", Usage(5, None, 5), None, None)
+    drawn = replace(a_real_record(1), other_models=(image, unknown))
+    as_stated = replace(PRICE, stated=("1.05",))
+    stated = replace(a_real_record(2, price=as_stated), stated_usd=20_001)
+    records = (drawn, stated, a_real_record(3, price=as_stated))
+    settle(engine, *map(entry, records))
+    first, second, third = map(entry, records)
+    own = (amount(price, drawn.reading.usage, BillableParts.EVERYTHING) for price in (PRICE, COST))
+    more = (amount(price, image.usage, BillableParts.EVERYTHING) for price in (DEARER, PRICE))
+    assert None not in (expected := [a + b for a, b in zip(own, more, strict=True) if a and b])
+    assert [abs(a - b) <= 1 for a, b in zip((first.charge_usd, first.cost_usd), expected, strict=True)] == [True, True]
+    assert first.details["unpriced_units"] == first.details["cost_unpriced_units"] == ["model:gpt-image-9"]
+    assert (second.charge_usd, third.charge_usd) == (21_001, entry(a_real_record(3)).charge_usd)  # 21,001.05
+    assert wrong(engine) == {}
+    at_work = Corrections(engine, a_real_store(engine))
+    line = at_work.adjust(first.exchange_id, CorrectionRequest(completion_tokens=0, reasoning_tokens=0), "none came")
+    assert line is not None
+    assert line.charge_usd is not None
+    assert abs(line.charge_usd + (drawn.reading.usage.completion_tokens or 0) * 410) <= 1
+    assert (
+        at_work.adjust(second.exchange_id, CorrectionRequest(completion_tokens=1, reasoning_tokens=0), "less came")
+        is not None
+    )
+    assert exchange_of(engine, second.exchange_id) == 21_001, "what is stated does not depend on our counts"
+    lists = {None: (DEARER, None), "gpt-image-2": (PRICE, None), "gpt-image-9": (PRICE, None)}
+    at_work.rerate("tera-large", lambda _, model: lists[model], since=0.0, until=2e9)
+    assert wrong(engine) == {}
+    at_work.rerate(
+        "tera-large", lambda _, model: (PRICE, None) if model is None else (None, None), since=0.0, until=2e9
+    )
+    assert wrong(engine) == {}
+    forged = {**first.details, "other_models": []}
+    by_hand(engine, change(1, details=forged))
+    assert wrong(engine).keys() == {"adjustments", "prices"}
+
+
+def exchange_of(engine: Engine, exchange_id: str) -> int:
+    with reading(engine) as connection:
+        charges = connection.scalars(
+            select(nusd("charge_usd", connection.dialect)).where(ENTRY.exchange_id == exchange_id)
+        )
+        return sum(int(charge) for charge in charges)
 
 
 def test_nothing_is_wrong_with_an_empty_ledger(engine: Engine) -> None:
@@ -457,7 +504,7 @@ def test_a_ledger_that_is_being_written_shows_no_difference(engine: Engine, ledg
         at_work = Corrections(own, a_real_store(own))
         prices = [(DEARER, None), (None, DEARER)]
         for turn in range(6):
-            at_work.rerate("tera-large", lambda _, turn=turn: prices[turn % 2], since=0.0, until=2e9)  # type: ignore[misc]
+            at_work.rerate("tera-large", lambda *_, turn=turn: prices[turn % 2], since=0.0, until=2e9)  # type: ignore[misc]
         own.dispose()
 
     looks = 0
@@ -524,5 +571,5 @@ def test_whatever_is_done_in_whatever_order_all_adds_up(engine: Engine, steps: l
         elif what == "adjust" and number in settled:
             at_work.adjust(a_real_entry(number).exchange_id, CorrectionRequest(charge_usd=value), "because")
         elif what == "rerate":
-            at_work.rerate("tera-large", lambda _: (DEARER, None), since=0.0, until=2e9)
+            at_work.rerate("tera-large", lambda *_: (DEARER, None), since=0.0, until=2e9)
     assert wrong(engine) == {}

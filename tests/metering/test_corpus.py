@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import re
 from typing import Any
 
 import pytest
@@ -42,12 +43,13 @@ def check(record: dict[str, Any], result: Metered) -> None:
     if "reasoning_added" in result.flags:  # the truth leaves it out, as the wire does
         counts["completion_tokens"] += counts["reasoning_tokens"]
     assert result.usage == (counts and Usage(**counts, **units)), record["id"]
-    assert truth is None or units == {**dict.fromkeys(units), **told(truth["usage_raw"])}, record["id"]
+    assert truth is None or units == {**dict.fromkeys(units), **told(truth["usage_raw"], record["body"])}, record["id"]
     assert (truth and truth["usage_raw"]) == result.usage_raw, record["id"]
 
 
-def told(raw: dict[str, Any]) -> dict[str, int | None]:
-    """What the recorded providers say of cache writes, audio and searches, where each of them says it."""
+def told(raw: dict[str, Any], body: str) -> dict[str, int | None]:
+    """What the recorded providers say of cache writes, audio and searches, where each of them says it; a search also by
+    citing what was found."""
     prompt, completion, tools, written = (
         raw.get(name) or {}
         for name in (
@@ -61,8 +63,11 @@ def told(raw: dict[str, Any]) -> dict[str, int | None]:
         "image_prompt_tokens": prompt.get("image_tokens"),
         "image_completion_tokens": completion.get("image_tokens"),
         "audio_completion_tokens": completion.get("audio_tokens"),
-        "searches": tools.get("web_search_requests", raw.get("num_sources_used")),
+        "searches": tools.get("web_search_requests", raw.get("num_sources_used", 1 if _CITED.search(body) else None)),
     }
+
+
+_CITED = re.compile(r'"type": ?"url_citation"')
 
 
 @pytest.mark.parametrize("name", ["open.jsonl", "more_streams.jsonl.gz"])

@@ -13,7 +13,7 @@ from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
-from proxy.metering.usage import PromptEvidence, Usage
+from proxy.metering.usage import ModelUsage, PromptEvidence, Usage
 from tests.metering.fixtures import cuts
 
 USAGE = {
@@ -150,19 +150,18 @@ def test_the_number_of_searches_that_is_charged_for_is_the_one_that_is_told(
 
 
 def test_what_tools_cost_beside_the_tokens_is_said() -> None:
-    image = {"image_gen": {"input_tokens": 31, "output_tokens": 6993, "total_tokens": 7024}}
+    image = {"image_gen": {"input_tokens": 31, "output_tokens": 6993, "total_tokens": 7024, "previews": 2}}
     items = [
         {"type": kind, "id": kind} for kind in ("file_search_call", "shell_call", "shell_call", "message", "mcp_call")
     ]
     told = {"output": items, "tool_usage": image}
-    paths = {"output.shell_call": 2} | {
-        f"tool_usage.image_gen.{name}": count for name, count in image["image_gen"].items()
-    }
+    paths = {"output.shell_call": 2, "tool_usage.image_gen.previews": 2}
     done = [event("response.output_item.done", output_index=at, item=item) for at, item in enumerate(items)]
     for result in (metered(BEGUN, last(**told)), metered(BEGUN, *done, last(**told)), answered(response(**told))):
         assert result.unread.paths == tuple(sorted(paths))
         assert result.unread.values == paths
         assert result.usage == structs.replace(COUNTED, file_searches=1)
+        assert result.other_models == (ModelUsage("gpt-image-1", Usage(31, None, 6993, None, 7024)),)
 
 
 def test_what_else_costs_is_counted() -> None:

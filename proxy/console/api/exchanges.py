@@ -35,7 +35,7 @@ from proxy.console.api.schemas.exchanges import (
 from proxy.foundation.times import iso_utc
 from proxy.http.errors import ApiError
 from proxy.reports.exchanges import ExchangeFilter, SettledExchange
-from proxy.reports.explain import addends_of, sum_text
+from proxy.reports.explain import addends_of, item_json, sum_text
 from proxy.reports.table_text import why
 
 # An ended exchange is normally in the ledger after this time; the value of `Retry-After`.
@@ -255,10 +255,7 @@ def _charge(one: LedgerEntry) -> MoneyShown:
         usd=None if one.charge_usd is None else usd_text(one.charge_usd),
         price=one.details.get("price"),
         billed=one.details.get("billed"),
-        addends=[
-            {"price": part.name, "units": part.units, "rate_usd": usd_text(part.rate), "amount_usd": _exact(part)}
-            for part in addends_of(one)
-        ],
+        addends=[{**item_json(part), "amount_usd": _exact(part)} for part in addends_of(one)],
         formula=sum_text(one),
     )
 

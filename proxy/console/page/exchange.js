@@ -13,7 +13,7 @@ const BILLED = {
   output: "Only the output is billed.",
   nothing: "Nothing is billed.",
 };
-const PER = { audio_hour: "per hour", searches: "per thousand", file_searches: "per thousand", image: "each", request: "each" };
+const PER = { audio_hour: "per hour", searches: "per thousand", file_searches: "per thousand", image: "each", request: "each", stated: "stated" };
 
 const plain = (name) => name.replaceAll("_", " ");
 const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : typeof value === "number" ? count(value) : String(value));
@@ -97,14 +97,14 @@ const per = (part) => `${exact(nusd(part.rate_usd))} ${PER[part.price] ?? "per m
 function sums(one) {
   const { charge } = one;
   const lines = table({ caption: "Calculation of the charge", rows: charge.addends, columns: [
-    { label: "Item", cell: (part) => plain(part.price) },
+    { label: "Item", cell: (part) => plain(part.price) + (part.model ? ` (${part.model})` : "") },
     { label: "Units", number: true, cell: (part) => count(part.units) },
     { label: "Price (USD)", number: true, cell: per },
     { label: "Amount", number: true, cell: (part) => el("span", { class: "figure" }, `$${part.amount_usd}`) },
   ] });
   if (charge.usd !== null) lines.append(el("tfoot", { role: "rowgroup" }, el("tr", { role: "row" },
     el("th", { scope: "row", role: "rowheader", colspan: 3 }, "Charge"), el("td", { role: "cell", class: "number" }, el("strong", { class: "figure" }, exact(nusd(charge.usd)))))));
-  const rates = charge.price && Object.entries(charge.price).filter(([name]) => !["version", "multipliers"].includes(name)).map(([name, value]) => [plain(name), text(value)]);
+  const rates = charge.price && Object.entries(charge.price).filter(([name]) => !["version", "multipliers", "stated"].includes(name)).map(([name, value]) => [plain(name), text(value)]);
   return section("Charge", charge.addends.length ? lines : el("p", {}, "No items to add up: ", one.explanation, "."),
     pairs([["Price version", one.price_version], ["Reserved while it ran", one.held_usd && money(one.held_usd)],
       ["Provider cost", one.cost && money(one.cost.usd)], ["Price version of the cost", one.cost?.price?.version]]),

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, limit_counters
+from proxy.billing.price_rules import Payer
 from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.record import Opened, Outcome, Price
 from proxy.billing.reservation import Denied
@@ -51,6 +52,9 @@ class Authenticator(Protocol):
     def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
         """The levels that limit it."""
 
+    def payer(self, key: ApiKey) -> Payer:
+        """The key and its accounts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -61,6 +65,7 @@ class Terms:
     price: Price | None
     cost: Price | None
     prompt_tokens: int
+    payer: Payer
 
 
 class ProxyHandler:
@@ -194,22 +199,23 @@ class ProxyHandler:
             raise errors.no_provider(model, retry_after_s=ceil(found))
         return found
 
-    def _terms(self, dialect: Dialect, facts: RequestFacts, route: Route) -> Terms:
+    def _terms(self, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route) -> Terms:
         """What it may come to, at today's prices."""
         now = self._ports.unix_time()
+        payer = self._keys.payer(key)
         if dialect.free:
-            return Terms(now, FREE, FREE, 0)
-        price, cost = route.prices(now)
+            return Terms(now, FREE, FREE, 0, payer)
+        price, cost = route.prices(now, payer)
         if dialect.free_unpriced:
             price, cost = price or FREE, cost or FREE
         model = model_key(route.provider.settings.name, route.upstream_model)
-        return Terms(now, price, cost, self._ports.estimator.prompt_tokens(model, facts.prompt))
+        return Terms(now, price, cost, self._ports.estimator.prompt_tokens(model, facts.prompt), payer)
 
     async def _admitted(
         self, made: str, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route, received_at: float
     ) -> OpenExchange:
         """Held at every level, and open. Raises ApiError: a limit is reached, or there is no room."""
-        terms = self._terms(dialect, facts, route)
+        terms = self._terms(dialect, key, facts, route)
         reservation = await self._reserved(made, key, facts, route, terms)
         try:
             opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
@@ -219,13 +225,13 @@ class ProxyHandler:
         return OpenExchange(
             opened, slot, self._ports,
             facts=facts, started_at=received_at, reservation=reservation, durable=durable,
-            not_billed=route.provider.settings.not_billed,
+            route=route, payer=terms.payer,
         )  # fmt: skip
 
     async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:
         """Raises ApiError: a limit is reached."""
         scopes = self._keys.scopes(key)
-        if terms.price is None and any(scope.limits.spends for scope in scopes):
+        if (terms.price is None or not terms.price.tiers) and any(scope.limits.spends for scope in scopes):
             raise errors.model_unpriced(facts.model)
         held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
-from proxy.billing.money import nusd_from_usd_rounded_half_up, usd_text
+from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.price_rules import Payer
 from proxy.billing.prices import unpriced_service
-from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, Rates, UsageRecord
-from proxy.billing.settlement import amount, bills, situation
+from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
+from proxy.billing.settlement import SERVED_INSTEAD_DETAIL, amounts, bills, situation
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
 from proxy.gateway.upstream.client import Answer
@@ -26,7 +27,7 @@ from proxy.http.errors import JSON_TYPE
 from proxy.metering.estimator.estimate import TOKENIZED, reading
 from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, Reading, Usage, UsageSource
+from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, ModelUsage, Reading, Usage, UsageSource
 
 _log = logging.getLogger(__name__)
 
@@ -76,9 +77,10 @@ class OpenExchange:
         started_at: float,
         reservation: Reservation,
         durable: asyncio.Future[None] | None,
-        not_billed: frozenset[str],
+        route: Route,
+        payer: Payer,
     ) -> None:
-        """`durable`: done when `opened` is durable. `not_billed`: as in the provider's settings."""
+        """`durable`: done when `opened` is durable."""
         self.opened = opened
         self.durable = durable
         self.reservation = reservation
@@ -95,7 +97,8 @@ class OpenExchange:
         self.accepted = False  # the provider answered 2xx: it works, and is to be paid
         self._ports = ports
         self._facts = facts
-        self._not_billed = not_billed
+        self._route = route
+        self._payer = payer
         self._started_at = started_at  # by time.monotonic
         self.model_key = model_key(opened.provider, opened.upstream_model)
         """the estimator's key of the current provider and model"""
@@ -110,7 +113,7 @@ class OpenExchange:
         except OutboxFullError:
             return False
         self.opened, self.model_key = opened, model_key(opened.provider, opened.upstream_model)
-        self._not_billed = route.provider.settings.not_billed
+        self._route = route
         self._ports.meters.attempted(attempt)
         return True
 
@@ -121,7 +124,7 @@ class OpenExchange:
             self.opened,
             provider=name,
             upstream_model=route.upstream_model,
-            cost=FREE if free else route.prices(self.opened.started_at)[1],
+            cost=FREE if free else route.prices(self.opened.started_at, self._payer)[1],
             prompt_tokens_estimate=0 if free else self._ports.estimator.prompt_tokens(key, self._facts.prompt),
             bill=route.provider.settings.bill,
             attempts=(*self.opened.attempts, attempt),
@@ -176,8 +179,9 @@ class OpenExchange:
             accepted=self.accepted,
             delivered=size > 0 and metered is not None and not metered.evidence.empty,
         )
+        opened = self._as_served(metered)
         return UsageRecord(
-            opened=self.opened,
+            opened=opened,
             outcome=outcome,
             reading=read,
             bills=bills(facts, self.opened.bill),
@@ -187,31 +191,51 @@ class OpenExchange:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=_details(metered, read, self._not_billed)
-            | self._unpriced(read)
+            details=_details(metered, read, self._route.provider.settings.not_billed)
+            | self._unpriced(opened, read)
             | details
             | {"situation": facts.value},
+            other_models=UNSET if metered is None else tuple(map(self._priced, metered.other_models)) or UNSET,
+            stated_usd=UNSET if metered is None else _stated(metered),
         )
 
-    def _unpriced(self, read: Reading) -> dict[str, list[str]]:
+    def _as_served(self, metered: Metered | None) -> Opened:
+        """With the model that served, if it is another one, and its price lists, if it has any."""
+        if metered is None or metered.served_model in (None, self.opened.upstream_model) or self.opened.price is FREE:
+            return self.opened
+        served = metered.served_model
+        assert served is not None
+        price, cost = self._prices(served)
+        opened = self.opened
+        return structs.replace(opened, upstream_model=served, price=price or opened.price, cost=cost or opened.cost)
+
+    def _priced(self, other: ModelUsage) -> PricedUsage:
+        return PricedUsage(other.model, other.usage, *self._prices(other.model))
+
+    def _prices(self, other: str) -> tuple[Price | None, Price | None]:
+        return self._route.prices(self.opened.started_at, self._payer, other)
+
+    def _unpriced(self, opened: Opened, read: Reading) -> dict[str, Any]:
         """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
         that it gave then."""
-        served_as = read.served_as
-        if served_as is NOT_SAID:
-            return {}
-        missing = {
-            "unpriced_units": unpriced_service(self.opened.price, served_as),
-            "cost_unpriced_units": unpriced_service(self.opened.cost, served_as),
-        }
-        return {name: words for name, words in missing.items() if words}
+        details: dict[str, Any] = {}
+        unpriced: dict[str, list[str]] = {"unpriced_units": [], "cost_unpriced_units": []}
+        lists = ((opened.price, self.opened.price), (opened.cost, self.opened.cost))
+        if opened is not self.opened:
+            details[SERVED_INSTEAD_DETAIL] = self.opened.upstream_model
+            for words, (price, before) in zip(unpriced.values(), lists, strict=True):
+                if price is before:
+                    words.append(f"model:{opened.upstream_model}")
+        if (served_as := read.served_as) is not NOT_SAID:
+            for words, (price, _) in zip(unpriced.values(), lists, strict=True):
+                words += unpriced_service(price, served_as)
+        return details | {name: words for name, words in unpriced.items() if words}
 
     def _finish(self, record: UsageRecord, _metered: Metered | None) -> None:
         self._ports.outbox.finish(record, self.slot)
 
     def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
-        usage = record.reading.usage
-        charged = amount(self.opened.price, usage, record.bills, record.reading.served_as)
-        self.reservation.close(charged or 0, _tokens(usage))
+        self.reservation.close(amounts(record).charge or 0, _tokens(record.reading.usage))
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
         self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))
@@ -292,13 +316,15 @@ def _details(metered: Metered | None, read: Reading, not_billed: frozenset[str])
         details["unread"] = unread
     if metered.unread.values:
         details["beside_usage"] = metered.unread.values
-    if metered.stated_usd is not None:
-        details["stated_usd"] = usd_text(nusd_from_usd_rounded_half_up(metered.stated_usd))
     if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = _seen(metered.evidence)
     if metered.counter is not None and read.estimator == TOKENIZED:
         details["evidence"]["tokens_counted"] = metered.counter.total()
     return details
+
+
+def _stated(metered: Metered) -> int | UnsetType:
+    return UNSET if metered.stated_usd is None else nusd_from_usd_rounded_half_up(metered.stated_usd)
 
 
 def _seen(evidence: Evidence) -> dict[str, int]:

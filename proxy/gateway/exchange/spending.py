@@ -18,7 +18,8 @@ class Spending:
     def __init__(self, closing: OpenExchange, estimator: Estimator) -> None:
         self._closing = closing
         self._estimator = estimator
-        self.limited = closing.opened.held_usd is not None and closing.opened.price is not None
+        price = closing.opened.price
+        self.limited = closing.opened.held_usd is not None and price is not None and price.tiers != ()
         """a budget limits it"""
 
     def folded(self, meter: BodyMeter) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from proxy.billing.keys import ApiKey
+from proxy.billing.price_rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
 from proxy.metering.dialect import Dialect
@@ -18,14 +20,21 @@ from proxy.metering.tokenizer_feed import TokenCounter
 PASSED_NAMES_MAX = 4096
 
 
+class RoutePrices(Protocol):
+    """The price lists of a route."""
+
+    def __call__(self, at: float, payer: Payer, other: str | None = None, /) -> tuple[Price | None, Price | None]:
+        """Unix time → (price of the charge to the key's owner, price of the cost at the provider); None: unknown.
+        `other`: of another model that an answer of this provider used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A provider of a model, with its price and its alternatives."""
 
     provider: Provider
     upstream_model: str
-    prices: Callable[[float], tuple[Price | None, Price | None]]
-    """Unix time → (price of the charge to the key's owner, price of the cost at the provider); None: unknown"""
+    prices: RoutePrices
     completion_tokens_max: int | None = None
     """per answer; None: unknown"""
     weight: int | None = None

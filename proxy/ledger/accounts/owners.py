@@ -6,12 +6,14 @@ another project.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 
 import msgspec
 from sqlalchemy import BindParameter, Connection, Engine, bindparam, select
 
 from proxy.billing.keys import AccountKind
+from proxy.billing.price_rules import Payer
 from proxy.ledger.schema.tables import accounts, api_keys
 from proxy.ledger.settling.spend import IDS_MAX, batches
 from proxy.storage.database import reading
@@ -30,6 +32,20 @@ class Owner(msgspec.Struct, frozen=True):
     organization_id: str | None
     organization: str | None
     tags: tuple[str, ...] = ()
+
+
+def payer_of(engine: Engine) -> Callable[[str], Payer]:
+    """Key id → who pays, by the present names; each key is read once. It raises LedgerUnavailable."""
+
+    @cache
+    def payer(key_id: str) -> Payer:
+        owner = owners_of(engine, [key_id]).get(key_id)
+        if owner is None:
+            return Payer(key_id)
+        accounts = (owner.project_id, owner.project, owner.organization_id, owner.organization)
+        return Payer(key_id, owner.name, *(text or "" for text in accounts))
+
+    return payer
 
 
 def owners_of(engine: Engine, scope_ids: Collection[str]) -> dict[str, Owner]:

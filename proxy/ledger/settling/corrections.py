@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
@@ -25,8 +25,13 @@ BATCH_EXCHANGES = 500
 
 _COLUMNS = ledger_entries.c
 
-Prices = Callable[[LedgerEntry], tuple[Price | None, Price | None]]
-"""a terminal entry → the price that the owner is charged and the price of the provider; None: unchanged"""
+
+class Prices(Protocol):
+    """The price lists of past exchanges."""
+
+    def __call__(self, entry: LedgerEntry, model: str | None, /) -> tuple[Price | None, Price | None]:
+        """A terminal entry → the price that the owner is charged and the price of the provider; None: unchanged.
+        `model`: of another model that the exchange used."""
 
 
 @dataclass(slots=True)
@@ -161,8 +166,8 @@ class Corrections:
                 try:
                     now = exchange_totals(one)
                     then = otherwise(now)
-                    price, cost = prices(now.terminal)
-                    line = rerated(then, price, cost)
+                    price, cost = prices(now.terminal, None)
+                    line = rerated(then, price, cost, _of_others(now, prices))
                 except ValueError:  # a malformed exchange must not stop the others
                     result.unreadable += 1
                     continue
@@ -212,13 +217,18 @@ def _repriced(entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, resu
     for one in entries.values():
         try:
             totals = exchange_totals(one)
-            line = rerated(totals, *prices(totals.terminal))
+            line = rerated(totals, *prices(totals.terminal, None), _of_others(totals, prices))
         except ValueError:  # a malformed exchange must not stop the others
             result.unreadable += 1
             continue
         result.by_hand += not totals.by_hand.isdisjoint(MONEY)
         lines += [line] if line is not None else []
     return lines
+
+
+def _of_others(now: ExchangeTotals, prices: Prices) -> dict[str, tuple[Price | None, Price | None]]:
+    """The lists of the other models that it used."""
+    return {one.model: prices(now.terminal, one.model) for one in now.other_models}
 
 
 def _entries(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from proxy.billing.price_book import PriceBook
+from proxy.billing.price_rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
 from proxy.gateway.upstream.routing import Models, Route
+from proxy.runtime.machine.price_lookup import Lists, PriceLookup
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import ModelSettings, ProviderSettings, Settings, TargetSettings
 from proxy.settings import route as find_model
@@ -32,44 +33,31 @@ def price_lookup(book: PriceBook) -> Callable[[ProviderSettings, str], Price | N
     return lookup
 
 
-def admission_prices(
-    settings: Settings, book: PriceBook, model: ModelSettings, passed: str
-) -> Callable[[TargetSettings, float], tuple[Price | None, Price | None]]:
-    """One of the model's providers, Unix time → price of the charge, price of the cost. `passed`: as in `route_of`."""
-    first = model.providers[0]
-
-    def listed(target: TargetSettings, at: float) -> Price | None:
-        provider, name = settings.providers[target.provider], target.upstream_model or passed
-        return book.price(provider=provider.name, base_url=provider.base_url, model=name, at=at)
-
-    def prices(target: TargetSettings, at: float) -> tuple[Price | None, Price | None]:
-        # The price is the same whichever provider answers: the model's own, or the book's for the first one.
-        price = model.price.at(at) if model.price else listed(first, at)
-        return price, target.cost.at(at) if target.cost else listed(target, at)
-
-    return prices
-
-
 def model_table(
     settings: Settings, book: PriceBook, providers: Mapping[str, Provider], tokenizers: Tokenizers
 ) -> Models:
     """`providers`: by their names in the settings."""
+    lookup = PriceLookup(settings, book)
 
-    def route_of(model: ModelSettings, passed: str) -> Route:
+    def route_of(requested: str, model: ModelSettings, passed: str) -> Route:
         """The first provider of a model, then its others; `passed`: the name that a pattern passes on."""
         first, counter = model.providers[0], tokenizers.of(model.name)
-        lookup = admission_prices(settings, book, model, passed)
 
         def route_to(target: TargetSettings, others: tuple[Route, ...]) -> Route:
             provider, name = providers[target.provider], target.upstream_model or passed
-            prices = partial(lookup, target)
+
+            def prices(at: float, payer: Payer, other: str | None = None) -> Lists:
+                if other is not None:
+                    return lookup.other(other, target.provider, at, payer)
+                return lookup.admitted(model, passed, target, at, payer, requested)
+
             return Route(provider, name, prices, model.completion_tokens_max, target.weight, others, counter)
 
         return route_to(first, tuple(route_to(target, ()) for target in model.providers[1:]))
 
     def by_pattern(name: str) -> Route | None:
         found = find_model(settings.models, name)
-        return None if found is None else route_of(*found)
+        return None if found is None else route_of(name, *found)
 
-    named = {name: route_of(model, "") for name, model in settings.models.items() if not model.is_pattern}
+    named = {name: route_of(name, model, "") for name, model in settings.models.items() if not model.is_pattern}
     return Models(named, by_pattern)

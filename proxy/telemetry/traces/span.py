@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from proxy.billing.money import NUSD_PER_USD
 from proxy.billing.record import Attempt, Outcome, UsageRecord
-from proxy.billing.settlement import amount, incurred
+from proxy.billing.settlement import amounts
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.usage import Usage
 
@@ -112,9 +112,9 @@ def _attributes(record: UsageRecord) -> Iterator[tuple[str, Value | None]]:
     yield "tokenweir.upstream_model", _text(opened.upstream_model)
     yield "tokenweir.outcome", record.outcome.value
     yield "tokenweir.usage_source", reading.source.value
-    yield "tokenweir.charge_usd", _usd(amount(opened.price, reading.usage, record.bills, reading.served_as))
-    incurs = incurred(reading.source, record.bills)
-    yield "tokenweir.cost_usd", _usd(amount(opened.cost, reading.usage, incurs, reading.served_as))
+    charge_nusd, cost_nusd = amounts(record)
+    yield "tokenweir.charge_usd", _usd(charge_nusd)
+    yield "tokenweir.cost_usd", _usd(cost_nusd)
     yield "tokenweir.price_version", opened.price.version if opened.price else None
     if record.first_token_ms is not None and opened.streamed:
         yield "tokenweir.time_to_first_token_s", record.first_token_ms / 1000

@@ -15,7 +15,7 @@ from msgspec import structs
 from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
-from proxy.metering.dialects.anthropic.usage import KNOWN, oddities, usage_of
+from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
 from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
 from proxy.metering.request import json_bytes
@@ -110,13 +110,17 @@ class MessagesTally(Counting):
         if not raw:
             return
         merged = self._merged | {name: value for name, value in raw.items() if value is not None}
-        usage = usage_of(merged)
-        if usage is not None:
+        told = usage_of(merged)
+        usage = None
+        if told is not None:
             self._merged = self.usage_raw = merged
-            self.served_as = service_of(merged.get("service_tier"), merged.get("speed"), merged.get("inference_geo"))
+            usage, self.served_model, self.other_models, longest = told
+            self.served_as = service_of(
+                merged.get("service_tier"), merged.get("speed"), merged.get("inference_geo"), longest
+            )
             if not final:
                 usage = structs.replace(usage, completion_tokens=None, reasoning_tokens=None, total_tokens=None)
-        self._report(merged, usage, oddities(merged), running=not final)
+        self._report(merged, usage, running=not final)
         if self.usage is not None:
             self.usage = with_total(self.usage)
 

@@ -1,20 +1,25 @@
 """The usage object of Anthropic's messages → `Usage`.
 
-Invariants: `input_tokens` excludes cached tokens; prompt is the sum of all three inputs. `iterations` are steps that
-the top level already sums up, except compactions, which are billed like the rest and added here. A step of another
-model (an advisor, a fallback) is billed at its own prices, and flagged.
+Invariants: `input_tokens` excludes cached tokens; prompt is the sum of all three inputs. A step of `iterations` is
+billed at the prices of its own model. Steps of the model that served are one usage: the top level and its compactions,
+or the sum of the steps where that is more; other steps are other models' usage.
+
+Sources: the SDK's `BetaUsage`, by which the top level has no compactions; the page of the advisor tool, by which it
+has no advisor, and no input of later steps (recorded answers have their sum); the pages of refusals and fallback, by
+which a model that declines is billed for what it generated, and not if that was nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.tally import identifier
 from proxy.metering.unread import each, members
-from proxy.metering.usage import Usage
+from proxy.metering.usage import OTHER_WORD, ModelUsage, Usage
 
 _COUNTED = {
     "prompt_tokens": "input_tokens",
@@ -22,9 +27,9 @@ _COUNTED = {
     "cache_write_tokens": "cache_creation_input_tokens",
     "completion_tokens": "output_tokens",
 }
-_LEFT_OUT = "compaction"
+_LEFT_OUT, _ADVISOR, _FALLBACK = "compaction", "advisor_message", "fallback_message"
 
-_step = UsageReader(**_COUNTED)
+_step = UsageReader(**_COUNTED, cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens")
 _top = UsageReader(
     **_COUNTED,
     reasoning_tokens="output_tokens_details.thinking_tokens",
@@ -33,52 +38,87 @@ _top = UsageReader(
 )
 # Parts of counts that are read; fetches of web pages are free. https://platform.claude.com/docs/en/about-claude/pricing
 _NOT_BILLED = "cache_creation.ephemeral_5m_input_tokens server_tool_use.web_fetch_requests"
-# Steps are summed up above; those of other models are flagged there.
-_STEPS = "iterations.cache_creation iterations.type iterations.model " + each("iterations", _step.paths)
+_STEPS = "iterations.cache_creation.ephemeral_5m_input_tokens iterations.model " + each("iterations", _step.paths)
+_STEP_TYPES = f"iterations.type=message|{_LEFT_OUT}|{_ADVISOR}|{_FALLBACK}"
 _WORDS = "service_tier speed inference_geo"
 _KNOWN = "id type role model stop_reason stop_sequence content " + each(
-    "usage", f"{_top.paths} {_NOT_BILLED} {_STEPS} {_WORDS}"
+    "usage", f"{_top.paths} {_NOT_BILLED} {_STEPS} {_STEP_TYPES} {_WORDS}"
 )
 
 KNOWN = members("index context_management error", _KNOWN, each("message", _KNOWN))
 """the members of an event or an answer that are read, or cost nothing"""
 
 
-def usage_of(raw: dict[str, Any]) -> Usage | None:
+class MessageUsage(NamedTuple):
+    """What a usage object says."""
+
+    usage: Usage
+    """of the model that served"""
+    served_model: str | None = None
+    """its name, if another one was requested"""
+    other_models: tuple[ModelUsage, ...] = ()
+    longest_prompt_tokens: int | None = None
+    """of one step; None: there is one step, or none is told"""
+
+
+def usage_of(raw: dict[str, Any]) -> MessageUsage | None:
     """The counts in `raw`; None if one of them is invalid."""
-    usage = _top(raw)
-    for step in map(_step, _left_out(raw)):
-        if usage is None or step is None:
-            return None
-        usage = structs.replace(
-            usage,
-            **{
-                name: whole + (getattr(step, name) or 0)
-                for name in _COUNTED
-                if (whole := getattr(usage, name)) is not None
-            },
-        )
-    if usage is None or usage.prompt_tokens is None:
+    top = _top(raw)
+    if top is None:
+        return None
+    steps = _steps(raw)
+    if not steps:
+        return MessageUsage(_whole(top))
+    read = [_step(step) for step in steps]
+    if None in read:
+        return None
+    served = next((_model(step) for step in steps if step.get("type") == _FALLBACK), None)
+    own: list[Usage] = []
+    left_out = [top]
+    others: dict[str, list[Usage]] = {}
+    for step, usage in zip(steps, read, strict=True):
+        assert usage is not None
+        model = _model(step)
+        if step.get("type") == _ADVISOR:
+            others.setdefault(model or OTHER_WORD, []).append(usage)
+        elif served is not None and model is not None and model != served:
+            if usage.completion_tokens:  # a model that declines at once is not billed
+                others.setdefault(model, []).append(usage)
+        else:
+            own.append(usage)
+            if step.get("type") == _LEFT_OUT:
+                left_out.append(usage)
+    prompts = [_whole(usage).prompt_tokens or 0 for usage in own]
+    return MessageUsage(
+        _whole(_joined([_joined(left_out, sum), *([_joined(own, sum)] if own else [])], max)),
+        served,
+        tuple(ModelUsage(model, _whole(_joined(usages, sum))) for model, usages in others.items()),
+        max(prompts) if len(own) > 1 and all(prompts) else None,
+    )
+
+
+def _whole(usage: Usage) -> Usage:
+    """With the prompt as the sum of all three inputs, and a total."""
+    if usage.prompt_tokens is None:
         return usage
     prompt = usage.prompt_tokens + (usage.cached_tokens or 0) + (usage.cache_write_tokens or 0)
     return with_total(structs.replace(usage, prompt_tokens=prompt))
 
 
-def oddities(raw: Mapping[str, Any]) -> Iterator[str]:
-    """Flags counts of steps that exceed the top level and its compactions."""
-    steps = _steps(raw)
-    if steps and any(_sum(steps, name) > _sum([raw, *_left_out(raw)], name) for name in _COUNTED.values()):
-        yield "iterations_exceed_usage"
+def _joined(usages: Sequence[Usage], by: Callable[[list[int]], int]) -> Usage:
+    """The first one, with its counts and those of the others joined."""
+    counts: dict[str, int] = {}
+    for name in (*_COUNTED, "cache_write_1h_tokens"):
+        if known := [count for one in usages if (count := getattr(one, name)) is not None]:
+            counts[name] = by(known)
+    return structs.replace(usages[0], **counts)
 
 
-def _left_out(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [step for step in _steps(raw) if step.get("type") == _LEFT_OUT]
+def _model(step: Mapping[str, Any]) -> str | None:
+    name = step.get("model")
+    return identifier(name) if isinstance(name, str) else None
 
 
 def _steps(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
     iterations = raw.get("iterations")
     return [step for step in iterations if isinstance(step, dict)] if isinstance(iterations, list) else []
-
-
-def _sum(objects: Sequence[Mapping[str, Any]], name: str) -> int:
-    return sum(value for one in objects if type(value := one.get(name)) is int)

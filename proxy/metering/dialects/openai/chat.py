@@ -6,6 +6,8 @@ with one, never a sum.
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.dialects.openai.strip import UsageStripper
@@ -33,7 +35,7 @@ class ChatTally(Counting):
     `cumulative`: whether each text repeats all before it; None: detected from the texts.
     """
 
-    __slots__ = ("_cumulative", "_growing", "_plain", "_plain_reasoning")
+    __slots__ = ("_cites", "_cumulative", "_growing", "_plain", "_plain_reasoning")
 
     known = KNOWN
 
@@ -43,6 +45,7 @@ class ChatTally(Counting):
         self._growing: dict[tuple[int, bool], GrowingText] = {}
         self._plain: set[int] = set()  # choices whose texts are known to be fragments
         self._plain_reasoning: set[int] = set()
+        self._cites = False  # pages found in the web
 
     def read(self, event: bytes, name: bytes) -> Chunk | None:
         """Read one event of a stream."""
@@ -85,7 +88,14 @@ class ChatTally(Counting):
             return None
         if part is None or choice.finish_reason or choice.err_msg or choice.message or choice.text:
             return None
-        if part.refusal or part.audio or part.tool_calls or part.function_call or part.reasoning_details:
+        if (
+            part.refusal
+            or part.audio
+            or part.tool_calls
+            or part.function_call
+            or part.reasoning_details
+            or part.annotations
+        ):
             return None
         texts = [(name, text) for name in _TEXT_NAMES if (text := getattr(part, name))]
         if len(texts) != 1:
@@ -114,6 +124,10 @@ class ChatTally(Counting):
     def settle(self) -> None:
         """The answer has ended: resolve what was undecided. Idempotent."""
         self.flush()
+        # OpenAI's models that search do so for every request, and their usage does not have it.
+        # https://developers.openai.com/api/docs/guides/tools-web-search
+        if self._cites and self.usage is not None and self.usage.searches is None:
+            self.usage = structs.replace(self.usage, searches=1)
         for (_, reasoning), growing in self._growing.items():
             owed = growing.settle()
             self._count(owed, reasoning=reasoning)
@@ -148,6 +162,8 @@ class ChatTally(Counting):
             return 0
         if part is None:
             return 0
+        if part.annotations:
+            self._cites = self._cites or any(map(_is_citation, part.annotations))
         index = choice.index or 0
         kinds = 0
         if part.content:
@@ -252,6 +268,10 @@ class ChatTally(Counting):
         if call.custom is not None:
             written += (call.custom.name or "") + (call.custom.input or "")
         return written
+
+
+def _is_citation(annotation: object) -> bool:
+    return isinstance(annotation, dict) and annotation.get("type") == "url_citation"
 
 
 OPENAI_CHAT = Dialect(

@@ -57,6 +57,8 @@ class Part(msgspec.Struct, gc=False):
     tool_calls: list[ToolCall] | None = None
     function_call: Function | None = None
     audio: Audio | None = None
+    annotations: list[Any] | None = None
+    """among them citations of what was found in the web"""
 
 
 class Choice(msgspec.Struct, gc=False):

@@ -6,6 +6,7 @@ are not counted. The last event has the usage, and its type is the outcome; it r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import structs
@@ -13,11 +14,11 @@ from msgspec import structs
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_responses.request import facts
-from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, event_of, response_of
+from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, Tool, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import each, members
-from proxy.metering.usage import NO_USAGE, service_in_tier
+from proxy.metering.usage import NO_USAGE, OTHER_WORD, ModelUsage, service_in_tier
 
 _LAST = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 # Deltas that are not generated text: audio and tool output.
@@ -40,6 +41,17 @@ usage_of = UsageReader(
 )
 # Read from `tool_usage`: the number that OpenAI charges for.
 tools_of = UsageReader(searches="web_search.num_requests")
+# In `tool_usage.image_gen`: tokens of an image model. https://developers.openai.com/api/docs/guides/tools-image-generation
+images_of = UsageReader(
+    prompt_tokens="input_tokens",
+    image_prompt_tokens="input_tokens_details.image_tokens",
+    completion_tokens="output_tokens",
+    image_completion_tokens="output_tokens_details.image_tokens",
+    total_tokens="total_tokens",
+)
+_IMAGES_MODEL = "gpt-image-1"
+"""the tool's model if none is named; same source"""
+_IMAGES = "image_gen"
 # Items that cost nothing beside their tokens, or are read. https://developers.openai.com/api/docs/pricing
 _ITEMS = frozenset((
     "message", "reasoning", "function_call", "custom_tool_call", "web_search_call", "computer_call", "local_shell_call",
@@ -55,7 +67,11 @@ output created_at completed_at temperature top_p top_logprobs max_output_tokens 
 frequency_penalty tools metadata text reasoning instructions content_filters moderation error status copilot_usage
 tool_usage.web_search
 """
-_KNOWN = f"{_ANSWER} {each('usage', f'{usage_of.paths} {_NOT_BILLED}')}"
+_TOOL_TEXT = "input_tokens_details.text_tokens output_tokens_details.text_tokens"
+_KNOWN = " ".join((
+    _ANSWER, each("usage", f"{usage_of.paths} {_NOT_BILLED}"),
+    each(f"tool_usage.{_IMAGES}", f"{images_of.paths} {_TOOL_TEXT}"),
+))  # fmt: skip
 
 
 class ResponsesTally(Counting):
@@ -107,6 +123,8 @@ class ResponsesTally(Counting):
         for index, item in enumerate(response.output or ()) if last else ():
             self._read_item(index, item, whole=True)
         self._read_usage(response.usage, response.tool_usage, last=last)
+        if response.tool_usage is not None:
+            self._read_images(response.tool_usage.get(_IMAGES), response.tools or ())
         if not last:
             return
         self.done = True
@@ -173,6 +191,15 @@ class ResponsesTally(Counting):
         if usage is not None and usage != NO_USAGE and usage.file_searches is None and self._file_searches:
             usage = structs.replace(usage, file_searches=len(self._file_searches))
         self._report(raw, usage, running=not last)
+
+    def _read_images(self, raw: Any, tools: Iterable[Tool]) -> None:
+        """The tokens of the tool that makes images."""
+        usage = images_of(raw) if isinstance(raw, dict) else NO_USAGE
+        if usage is None:
+            self.flags.add("usage_invalid")
+        elif usage.prompt_tokens or usage.completion_tokens:
+            named = next((tool.model for tool in tools if tool.type == "image_generation" and tool.model), None)
+            self.other_models = (ModelUsage(identifier(named or _IMAGES_MODEL) or OTHER_WORD, usage),)
 
 
 def _searched(action: Any) -> bool:

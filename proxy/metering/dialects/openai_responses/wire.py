@@ -32,6 +32,14 @@ class Item(msgspec.Struct, gc=False):
     """what a search call did: search, or open a page"""
 
 
+class Tool(msgspec.Struct, gc=False):
+    """A tool that the request offered, as the answer repeats it."""
+
+    type: str | None = None
+    model: str | None = None
+    """of its own"""
+
+
 class Incomplete(msgspec.Struct, gc=False):
     """The reason for an incomplete answer."""
 
@@ -49,6 +57,7 @@ class Response(msgspec.Struct, gc=False):
     service_tier: str | None = None
     tool_usage: dict[str, Any] | None = None
     """what OpenAI's own tools used, beside `usage`"""
+    tools: list[Tool] | None = None
     error: Any = None
 
 

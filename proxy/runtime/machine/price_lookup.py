@@ -1,0 +1,97 @@
+"""The price lists of an exchange by the configuration: at admission, and of a past one.
+
+Invariants: a past exchange has the lists that it would have had at admission by this configuration: the model's own,
+or else the built-in book's at the time when the exchange began; then the rules. Another model that the same answer used
+has the lists of a request for that model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from proxy.billing.entries import LedgerEntry
+from proxy.billing.price_book import PriceBook
+from proxy.billing.price_rules import NOBODY, Payer, PricedRequest, PriceSide, RuledLists
+from proxy.billing.record import Price
+from proxy.billing.settlement import SERVED_INSTEAD_DETAIL
+from proxy.settings import ModelSettings, Settings, TargetSettings, route
+
+
+class Lists(NamedTuple):
+    """None: unknown."""
+
+    price: Price | None
+    """of the charge to the key's owner"""
+    cost: Price | None
+    """of the provider"""
+
+
+class PriceLookup:
+    """By these settings."""
+
+    def __init__(
+        self, settings: Settings, book: PriceBook, payer_of: Callable[[str], Payer] = lambda _key_id: NOBODY
+    ) -> None:
+        """`payer_of`: key id → who paid, for past exchanges; needed only if the settings have rules."""
+        self._settings = settings
+        self._book = book
+        self._payer_of = payer_of
+        self._ruled = RuledLists(tuple(settings.price_rules.values()))
+
+    def admitted(
+        self, model: ModelSettings, passed: str, target: TargetSettings, at: float, payer: Payer, requested: str
+    ) -> Lists:
+        """Of a request for a model, at one of its providers. `passed`: the name that a pattern passes upstream."""
+        # The price is the same whichever provider answers: the model's own, or the book's for the first one.
+        first = model.providers[0]
+        price = model.price.at(at) if model.price else self._listed(first.provider, first.upstream_model or passed, at)
+        upstream_model = target.upstream_model or passed
+        cost = target.cost.at(at) if target.cost else self._listed(target.provider, upstream_model, at)
+        return self._after_rules(Lists(price, cost), PricedRequest(payer, requested, target.provider, at))
+
+    def named(self, requested: str, provider: str, upstream_model: str, at: float, payer: Payer) -> Lists:
+        """Of a request by the name `requested` that this provider served as `upstream_model`; also of a provider that
+        does not serve it any more."""
+        listed = self._listed(provider, upstream_model, at)
+        found = route(self._settings.models, requested)
+        if found is None:
+            return self._after_rules(Lists(listed, listed), PricedRequest(payer, requested, provider, at))
+        model, passed = found
+        # Only the provider that served the exchange: the cost of another is unrelated.
+        same = [target for target in model.providers if target.provider == provider]
+        exact = [target for target in same if (target.upstream_model or passed) == upstream_model]
+        cost = (exact or same)[0].cost if same else None
+        first = model.providers[0]
+        if model.price is not None:
+            price: Price | None = model.price.at(at)
+        else:
+            price = self._listed(first.provider, first.upstream_model or passed, at) if exact else listed
+        lists = Lists(price, listed if cost is None else cost.at(at))
+        return self._after_rules(lists, PricedRequest(payer, requested, provider, at))
+
+    def other(self, model: str, provider: str, at: float, payer: Payer) -> Lists:
+        """Of another model that an answer used."""
+        return self.named(model, provider, model, at, payer)
+
+    def __call__(self, entry: LedgerEntry, model: str | None = None) -> Lists:
+        """Of a past exchange, by its terminal entry; or of another `model` that it used."""
+        payer = self._payer_of(entry.key_id) if self._ruled.rules else NOBODY
+        if model is None and SERVED_INSTEAD_DETAIL in entry.details:
+            model = entry.upstream_model
+        if model is not None:
+            return self.other(model, entry.provider, entry.started_at, payer)
+        return self.named(entry.model, entry.provider, entry.upstream_model, entry.started_at, payer)
+
+    def _after_rules(self, lists: Lists, request: PricedRequest) -> Lists:
+        if not self._ruled.rules:
+            return lists
+        return Lists(
+            self._ruled.after(lists.price, request, PriceSide.CHARGE),
+            self._ruled.after(lists.cost, request, PriceSide.COST),
+        )
+
+    def _listed(self, provider: str, upstream_model: str, at: float) -> Price | None:
+        settings = self._settings.providers.get(provider)
+        base_url = "" if settings is None else settings.base_url
+        return self._book.price(provider=provider, base_url=base_url, model=upstream_model, at=at)

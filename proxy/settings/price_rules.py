@@ -1,0 +1,168 @@
+"""The settings of rules that change price lists.
+
+Invariant: a rule has exactly one effect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import time
+from zoneinfo import ZoneInfo
+
+from proxy.billing.price_rules import UTC, WEEKDAYS, Hours, PriceRule, PriceSide
+from proxy.billing.record import Price
+from proxy.settings.kinds import FieldPath, FieldType, about, choice, choices, names, read_section, text, texts
+from proxy.settings.prices import LIST, REASON, factor, moment
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
+_NAME_SHAPE = "1 to 64 of a-z 0-9 _ . -"
+_WHO = re.compile(r"[^\x00-\x1f]{1,200}")
+_MODELS = re.compile(r"[A-Za-z0-9@*_.:/+-]{1,200}", re.ASCII)
+_HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|(24:00))", re.ASCII)
+
+
+def _zone() -> FieldType:
+    shape = "a time zone, `Asia/Shanghai`"
+
+    def read(raw: object, at: FieldPath) -> ZoneInfo:
+        try:
+            return ZoneInfo(at.filled(raw) if isinstance(raw, str) else "")
+        except (ValueError, OSError, KeyError):
+            raise at.wrong(f"must be {shape}; or this machine has no time zones: install tzdata") from None
+
+    return FieldType(shape, read)
+
+
+def _hours() -> FieldType:
+    shape = "times of day, `16:30-00:30`"
+
+    def read(raw: object, at: FieldPath) -> Hours:
+        match = _HOURS.fullmatch(raw) if isinstance(raw, str) else None
+        if match is None:
+            raise at.wrong(f"must be {shape}")
+        begin = time(int(match[1]), int(match[2]))
+        end = time(0) if match[5] else time(int(match[3]), int(match[4]))
+        if begin == end:
+            raise at.wrong("must not end when it begins; leave it out for the whole day")
+        return Hours(begin, end)
+
+    return FieldType(shape, read)
+
+
+def _moment() -> FieldType:
+    return FieldType("a date or a time (UTC)", moment)
+
+
+def _who(of: str) -> FieldType:
+    return texts(_WHO, f"the id or the {of}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRuleSettings:
+    """A rule as the operator writes it: conditions, all of which must hold, and one effect."""
+
+    name: str
+    changes: PriceSide = field(
+        default=PriceSide.CHARGE,
+        metadata=about(choice(PriceSide), "what the key's owner is billed, or what the provider charges you"),
+    )
+    keys: frozenset[str] = field(default=frozenset(), metadata=about(_who("alias"), "keys", default="all"))
+    projects: frozenset[str] = field(
+        default=frozenset(), metadata=about(_who("name"), "projects of the keys", default="all")
+    )
+    organizations: frozenset[str] = field(
+        default=frozenset(), metadata=about(_who("name"), "organizations of the keys", default="all")
+    )
+    models: frozenset[str] = field(
+        default=frozenset(),
+        metadata=about(
+            texts(_MODELS, "a model name, with `*` for any text"),
+            "models as clients request them; of another model that an answer used, its own name",
+            default="all",
+        ),
+    )
+    providers: frozenset[str] = field(
+        default=frozenset(), metadata=about(texts(_NAME, "the name of a provider"), "providers", default="all")
+    )
+    begins: float | None = field(default=None, metadata=about(_moment(), "requests from then on", default="all"))
+    ends: float | None = field(default=None, metadata=about(_moment(), "requests before then", default="all"))
+    weekdays: tuple[str, ...] = field(
+        default=(), metadata=about(choices(WEEKDAYS), "days on which the hours begin", default="all")
+    )
+    hours: Hours | None = field(default=None, metadata=about(_hours(), "requests in these hours", default="all"))
+    time_zone: ZoneInfo = field(default=UTC, metadata=about(_zone(), "of the days and hours", default="`UTC`"))
+    served_as: str | None = field(
+        default=None,
+        metadata=about(
+            text(REASON, "`tier:`, `speed:` or `geography:` and the provider's word"),
+            "only answers that report this, and only the prices of their tokens; with `multiply`",
+            default="all",
+        ),
+    )  # fmt: skip
+    multiply: str | None = field(
+        default=None,
+        metadata=about(
+            factor(), "every price is multiplied by this, beside other rules: `0.9` is a discount of 10 %",
+            default="none",
+        ),
+    )  # fmt: skip
+    stated: str | None = field(
+        default=None,
+        metadata=about(
+            factor(),
+            "answers that state their cost are priced at that, times this number and the rules that multiply; other "
+            "answers by the list",
+            default="none",
+        ),
+    )  # fmt: skip
+    price: Price | None = field(
+        default=None,
+        metadata=about(
+            LIST, "the price list instead of the model's; of several rules, the first one's", default="none"
+        ),
+    )
+
+    def rule(self) -> PriceRule:
+        """As billing has it."""
+        return PriceRule(
+            name=self.name,
+            side=self.changes,
+            keys=self.keys,
+            projects=self.projects,
+            organizations=self.organizations,
+            models=self.models,
+            providers=self.providers,
+            begins=self.begins,
+            ends=self.ends,
+            weekdays=frozenset(self.weekdays),
+            hours=self.hours,
+            zone=self.time_zone,
+            served_as=self.served_as,
+            price=self.price,
+            stated=self.stated,
+            multiply=self.multiply,
+        )
+
+
+_EFFECTS = ("multiply", "stated", "price")
+
+
+def _rules(raw: object, at: FieldPath) -> Mapping[str, PriceRule]:
+    rules: dict[str, PriceRule] = {}
+    for name, below in names(raw, at, _NAME, _NAME_SHAPE).items():
+        here = at.under(name)
+        read: PriceRuleSettings = read_section(PriceRuleSettings, below, here, name=name)
+        effects = [effect for effect in _EFFECTS if getattr(read, effect) is not None]
+        if len(effects) != 1:
+            raise here.wrong(f"must have exactly one of {', '.join(_EFFECTS)}")
+        if read.served_as is not None and read.multiply is None:
+            raise here.under("served_as").wrong("needs `multiply`: lists and stated costs do not depend on it")
+        if read.begins is not None and read.ends is not None and read.ends <= read.begins:
+            raise here.under("ends").wrong("must be later than `begins`")
+        rules[name] = read.rule()
+    return rules
+
+
+PRICE_RULES = FieldType(_NAME_SHAPE, _rules, PriceRuleSettings, suffix=".<name>")

@@ -1,0 +1,174 @@
+"""From outside: what else a price depends on than the tokens of one model: other models, what the provider states, who
+pays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from proxy.demo.script import Script, Send
+from tests.support.net import ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+from tests.support.tokenweir import PRICE, Tokenweir
+
+pytestmark = pytest.mark.process
+
+Make = Callable[..., Tokenweir]
+SOON_S = 20.0
+IMAGES = {"input_tokens": 31, "output_tokens": 6_993, "output_tokens_details": {"image_tokens": 6_993}}
+DRAWN = {
+    "id": "resp_1", "object": "response", "status": "completed",
+    "tools": [{"type": "function", "name": "f"}, {"type": "image_generation", "model": "img"}],
+    "output": [{"type": "image_generation_call", "id": "ig_1", "status": "completed"}],
+    "usage": {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}, "tool_usage": {"image_gen": IMAGES},
+}  # fmt: skip
+MILLION = 10**6
+
+
+def one_answer(document: dict[str, Any]) -> Script:
+    body = json.dumps(document).encode()
+    return Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
+
+
+def answer_of(usage: dict[str, Any]) -> Script:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Rain."}, "finish_reason": "stop"}
+    return one_answer({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
+
+
+async def asked(running: Tokenweir, body: dict[str, Any], key: str, path: str = "/v1/chat/completions") -> None:
+    async with await connect(running.url) as client:
+        await client.send(chat_request(body, key=key, path=path))
+        assert (await client.read(SOON_S)).status == 200
+
+
+def rerated(running: Tokenweir, model: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(running.said("rerate", "--model", model, "--since", "1h", "--dry-run"))
+    return told
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+async def test_the_images_of_a_tool_are_billed_at_the_prices_of_their_model(
+    tokenweir: Make, provider: ScriptedProvider, stream: bool
+) -> None:
+    script = one_answer(DRAWN)
+    if stream:
+        begun = {"type": "response.created", "response": DRAWN | {"status": "in_progress", "usage": None}}
+        events = (begun, {"type": "response.completed", "response": DRAWN})
+        script = Script(steps=(Send(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in events)),))
+    name = provider.script("draws", script)
+    price, image = {"input": 2, "output": 8}, {"input": 5, "output": 30, "image_output": 40}
+    listed = {name: {"provider": "scripted", "price": price, "cost": price}}
+    listed["img"] = {"provider": "scripted", "price": image, "cost": {"input": 4, "output": 20}}
+    running = tokenweir(models=listed)
+    body = {"model": name, "input": "A weir.", "stream": stream}
+    await asked(running, body, running.key(), "/v1/responses")
+    (entry,) = running.entries(1)
+    own = 100 * 2 + 10 * 8
+    assert Decimal(entry["charge_usd"]) == Decimal(own + 31 * 5 + 6_993 * 40) / MILLION
+    assert Decimal(entry["cost_usd"]) == Decimal(own + 31 * 4 + 6_993 * 20) / MILLION
+    assert (entry["model"], entry["completion_tokens"]) == (name, 10)
+    assert entry["details"]["other_models"][0]["model"] == "img"
+    assert "unread" not in entry["details"]
+    assert "6993 image_output of img × 40 per million" in running.said("ledger", "--explain")
+    assert running.unreconciled() == []
+    assert rerated(running, name)["adjusted"] == 0
+
+
+async def test_an_image_model_without_a_price_is_named(tokenweir: Make, provider: ScriptedProvider) -> None:
+    name = provider.script("draws-unpriced", one_answer(DRAWN))
+    running = tokenweir(models={name: {"provider": "scripted", "price": PRICE, "cost": PRICE}})
+    await asked(running, {"model": name, "input": "A weir."}, running.key(), "/v1/responses")
+    (entry,) = running.entries(1)
+    assert entry["details"]["unpriced_units"] == entry["details"]["cost_unpriced_units"] == ["model:img"]
+    assert "scripted: model:img has no price" in running.command("doctor", check=False).stdout
+
+
+async def test_the_model_that_served_instead_is_billed_at_its_own_prices(
+    tokenweir: Make, provider: ScriptedProvider
+) -> None:
+    steps = [
+        {"type": "message", "model": "fable", "input_tokens": 200, "output_tokens": 7},
+        {"type": "fallback_message", "model": "opus", "input_tokens": 300, "output_tokens": 40},
+    ]
+    message = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "opus", "stop_reason": "end_turn",
+        "content": [{"type": "text", "text": "Rain."}],
+        "usage": {"input_tokens": 300, "output_tokens": 40, "iterations": steps},
+    }  # fmt: skip
+    name = provider.script("fable", one_answer(message))
+    message["usage"]["iterations"][0]["model"] = name  # type: ignore[index]
+    name = provider.script("fable", one_answer(message))
+    priced = {name: (10, 50), "opus": (5, 25)}
+    running = tokenweir(
+        models={
+            model: {"provider": "scripted", "price": {"input": i, "output": o}, "cost": {"input": i, "output": o}}
+            for model, (i, o) in priced.items()
+        },
+        provider_settings={"dialects": ["anthropic.messages"]},
+    )
+    body = {"model": name, "max_tokens": 50, "messages": [{"role": "user", "content": "Hm?"}]}
+    await asked(running, body, running.key(), "/v1/messages")
+    (entry,) = running.entries(1)
+    assert Decimal(entry["charge_usd"]) == Decimal(300 * 5 + 40 * 25 + 200 * 10 + 7 * 50) / MILLION
+    assert entry["cost_usd"] == entry["charge_usd"]
+    assert (entry["model"], entry["upstream_model"], entry["details"]["served_instead_of"]) == (name, "opus", name)
+    assert (entry["prompt_tokens"], entry["completion_tokens"]) == (300, 40)
+    assert running.unreconciled() == []
+    assert rerated(running, name)["adjusted"] == 0
+
+
+async def test_an_organization_s_discount_is_charged_shown_and_rated_again(
+    tokenweir: Make, provider: ScriptedProvider
+) -> None:
+    rules = {
+        "acme": {"organizations": ["acme"], "multiply": 0.9},
+        "old-contract": {"organizations": ["acme"], "multiply": 0.1, "ends": "2026-01-01"},
+        "supplier": {"changes": "cost", "providers": ["scripted"], "multiply": "1/2"},
+    }
+    running = tokenweir(price_rules=rules)
+    running.said("accounts", "create-organization", "acme")
+    running.said("accounts", "create-project", "search", "--organization", "acme")
+    name = provider.script("ruled", answer_of({"prompt_tokens": 1_000, "completion_tokens": 100}))
+    keys = [running.key("anna", "--project", "search"), running.key("bob")]
+    for key in keys:
+        await asked(running, ask(name, stream=False), key)
+    anna, bob = sorted(running.entries(2), key=lambda one: str(one["key_alias"]))
+    list_price = Decimal(1_000) * Decimal(str(PRICE["input"])) + Decimal(100) * Decimal(str(PRICE["output"]))
+    assert Decimal(bob["charge_usd"]) == list_price / MILLION
+    assert Decimal(anna["charge_usd"]) == list_price * Decimal("0.9") / MILLION
+    assert anna["cost_usd"] == bob["cost_usd"]
+    assert anna["price_version"] == f"{bob['price_version']}+acme"
+    assert anna["details"]["price"]["multipliers"] == {"rule:acme": "0.9"}
+    assert anna["details"]["cost"]["multipliers"] == {"rule:supplier": "1/2"}
+    assert "all prices × 0.9 by the rule acme" in running.said("ledger", "--explain")
+    assert running.unreconciled() == []
+    assert rerated(running, name)["adjusted"] == 0
+    why = running.said("prices", "why", name, "--organization", "acme")
+    assert "all prices × 0.9 by the rule acme, in the prices above" in why
+    assert "all prices × 1/2 by the rule supplier, in the prices above" in why
+
+
+async def test_what_the_provider_states_is_the_price_with_a_markup(tokenweir: Make, provider: ScriptedProvider) -> None:
+    rules = {
+        "as-stated": {"providers": ["scripted"], "stated": 1},
+        "fee": {"providers": ["scripted"], "multiply": 1.05},
+        "paid": {"changes": "cost", "stated": 1},
+    }
+    running = tokenweir(price_rules=rules)
+    counts = {"prompt_tokens": 1_000, "completion_tokens": 100, "total_tokens": 1_100}
+    stating = provider.script("states", answer_of(counts | {"cost": 0.00021}))
+    silent = provider.script("silent", answer_of(counts))
+    key = running.key()
+    for name in (stating, silent):
+        await asked(running, ask(name, stream=False), key)
+    stated, other = sorted(running.entries(2), key=lambda one: str(one["model"]), reverse=True)
+    assert (stated["model"], stated["cost_usd"], stated["charge_usd"]) == (stating, "0.00021", "0.0002205")
+    list_price = Decimal(1_000) * Decimal(str(PRICE["input"])) + Decimal(100) * Decimal(str(PRICE["output"]))
+    assert Decimal(other["charge_usd"]) == list_price * Decimal("1.05") / MILLION
+    assert "0.0002205 = 0.00021 stated × 1 × 1.05" in running.said("ledger", "--explain")
+    assert running.unreconciled() == []
+    assert [rerated(running, name)["adjusted"] for name in (stating, silent)] == [0, 0]
