@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.reconciliation.provider_bill.bill import BillKind
+from proxy.reconciliation.provider_bill.bill import PARTS, BillKind
 from proxy.reconciliation.provider_bill.check import (
     ALL_MODELS,
     NO_MODEL,
@@ -39,8 +39,15 @@ def ours(
     unknown: int = 0, error: float = 0.0, amounts: dict[BillKind, int] = FULL,
 ) -> LedgerTotals:  # fmt: skip
     """What the ledger has of a model."""
+    amounts = {**dict.fromkeys(BillKind, 0), **amounts}
     return LedgerTotals(
-        model, began, ended, estimated, amounts, dict.fromkeys(BillKind, unknown), dict.fromkeys(BillKind, error)
+        model,
+        began,
+        ended,
+        estimated,
+        amounts,
+        {**dict.fromkeys(BillKind, unknown), **dict.fromkeys(PARTS, 0)},
+        dict.fromkeys(BillKind, error),
     )
 
 
@@ -229,8 +236,9 @@ def test_a_provider_that_counts_no_requests_is_not_asked_for_them() -> None:
     anthropic = page(
         {"starting_at": "2026-11-01T00:00:00Z", "ending_at": "2026-11-02T00:00:00Z", "results": [messages(NAME)]}
     )
-    done = against(anthropic, ours())
-    assert [row.kind for row in done.rows] == [BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION]
+    done = against(anthropic, ours(amounts={**FULL, BillKind.CACHE_WRITE: 200}))
+    counted = [BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.CACHE_WRITE]
+    assert [row.kind for row in done.rows] == counted
     assert done.explained
 
 

@@ -34,11 +34,31 @@ def money(bill: Bill) -> dict[tuple[int, str | None], Decimal]:
 def test_openai_usage() -> None:
     bill = read(page(openai(completions(), completions("o3")), openai(completions(), day=1)))
     rows = [(1, "gpt-4o-2024-08-06"), (1, "o3"), (2, "gpt-4o-2024-08-06")]
-    assert usage(bill) == {row: {BillKind.REQUESTS: 5, **TOKENS} for row in rows}
+    spoken = {BillKind.AUDIO_PROMPT: 0, BillKind.AUDIO_COMPLETION: 0}
+    assert usage(bill) == {row: {BillKind.REQUESTS: 5, **TOKENS, **spoken} for row in rows}
     assert bill.subjects == (BillSubject.USAGE,)
-    assert bill.kinds(BillSubject.USAGE) == (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
+    counted = (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
+    assert bill.kinds(BillSubject.USAGE) == (*counted, *spoken)
     assert bill.spans(BillSubject.USAGE) == [(MIDNIGHT, MIDNIGHT + 2 * DAY_S)]
     assert not bill.goes_on
+
+
+def test_openai_says_what_parts_the_tokens_have() -> None:
+    """As in the SDK's `usage_completions_response`; what an older export lacks is not compared."""
+    parts = {
+        "input_cache_write_tokens": 40, "input_uncached_tokens": 660, "input_text_tokens": 600,
+        "input_audio_tokens": 50, "input_cached_audio_tokens": 10, "input_image_tokens": 30,
+        "input_cached_image_tokens": 7, "output_image_tokens": 20, "output_text_tokens": 45, "output_audio_tokens": 5,
+    }  # fmt: skip
+    tiers = [completions(service_tier=tier, **parts) for tier in ("default", "priority")]
+    bill = read(page(openai(*tiers)))
+    assert usage(bill)[1, "gpt-4o-2024-08-06"] == {
+        BillKind.REQUESTS: 10, **{kind: 2 * count for kind, count in TOKENS.items()},
+        BillKind.CACHE_WRITE: 80, BillKind.AUDIO_PROMPT: 120, BillKind.AUDIO_COMPLETION: 10,
+        BillKind.IMAGE_PROMPT: 74, BillKind.IMAGE_COMPLETION: 40,
+    }  # fmt: skip
+    with pytest.raises(BillError, match="input_uncached_tokens"):
+        read(page(openai(completions(input_uncached_tokens="many"))))
 
 
 def test_results_of_one_model_and_day_are_added_up() -> None:
@@ -94,8 +114,8 @@ def test_anthropic_usage_and_costs() -> None:
         ),
     ])  # fmt: skip
     assert usage(bill) == {
-        (1, "claude-sonnet-4-20250514"): TOKENS,
-        (1, "claude-3"): {**TOKENS, BillKind.PROMPT: 800},
+        (1, "claude-sonnet-4-20250514"): {**TOKENS, BillKind.CACHE_WRITE: 200},
+        (1, "claude-3"): {**TOKENS, BillKind.PROMPT: 800, BillKind.CACHE_WRITE: 0},
     }
     assert money(bill) == {
         (2, "claude-sonnet-4-20250514"): Decimal("1.2379012"),

@@ -44,11 +44,13 @@ def _result(place: JsonPath) -> Result:
 def _usage(place: JsonPath) -> Result:
     read = place.field("cache_read_input_tokens").count()
     prompt = place.field("uncached_input_tokens").count() + read
+    written = 0
     if place.has("cache_creation"):
-        written = place.field("cache_creation")
-        prompt += sum(map(written.count_or_zero, ("ephemeral_1h_input_tokens", "ephemeral_5m_input_tokens")))
+        creation = place.field("cache_creation")
+        written = sum(map(creation.count_or_zero, ("ephemeral_1h_input_tokens", "ephemeral_5m_input_tokens")))
     amounts: dict[BillKind, Decimal | int] = {
-        BillKind.PROMPT: prompt,
+        BillKind.CACHE_WRITE: written,
+        BillKind.PROMPT: prompt + written,
         BillKind.CACHED: read,
         BillKind.COMPLETION: place.field("output_tokens").count(),
     }

@@ -39,6 +39,11 @@ class BillKind(StrEnum):
     PROMPT = "prompt_tokens"
     CACHED = "cached_tokens"
     COMPLETION = "completion_tokens"
+    CACHE_WRITE = "cache_write_tokens"
+    AUDIO_PROMPT = "audio_prompt_tokens"
+    AUDIO_COMPLETION = "audio_completion_tokens"
+    IMAGE_PROMPT = "image_prompt_tokens"
+    IMAGE_COMPLETION = "image_completion_tokens"
     COST = "cost_usd"
 
 
@@ -49,8 +54,14 @@ class BillSubject(StrEnum):
     COST = "cost"
 
 
+PARTS = (
+    BillKind.CACHE_WRITE, BillKind.AUDIO_PROMPT, BillKind.AUDIO_COMPLETION, BillKind.IMAGE_PROMPT,
+    BillKind.IMAGE_COMPLETION,
+)  # fmt: skip
+"""parts of the tokens that only some exports have"""
+
 KINDS: Mapping[BillSubject, tuple[BillKind, ...]] = {
-    BillSubject.USAGE: (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION),
+    BillSubject.USAGE: (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, *PARTS),
     BillSubject.COST: (BillKind.COST,),
 }
 

@@ -25,7 +25,7 @@ from enum import StrEnum
 from math import ceil
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up
-from proxy.reconciliation.provider_bill.bill import Bill, BillKind, BillSubject
+from proxy.reconciliation.provider_bill.bill import PARTS, Bill, BillKind, BillSubject
 
 ERRORS_MAX = 3
 """multiple of an estimate's expected error, which is a mean: few errors are larger"""
@@ -246,7 +246,8 @@ class _Table:
                         total.ended_later + row.ended_later,
                         total.began_earlier + row.began_earlier,
                     )
-            done.totals.append(total)
+            if kind not in PARTS or _is_not_empty(total):
+                done.totals.append(total)
         done.rows += filter(_is_not_empty, days)
         done.models += filter(_is_not_empty, models)
 

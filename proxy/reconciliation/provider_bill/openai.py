@@ -1,7 +1,8 @@
 """OpenAI's exports: `GET /v1/organization/usage/completions` (and the similar `…/embeddings`, `…/moderations`) and
 `GET /v1/organization/costs`, as in the API reference (Administration, Usage and Costs).
 
-Invariants: `input_tokens` includes the cached tokens, as our prompt tokens do; both include audio and image tokens.
+Invariants: `input_tokens` includes the cached tokens, as our prompt tokens do; both include audio and image tokens, and
+what was written to a cache. A part is compared if the export has it. `service_tier` and other groups are added up.
 Usage has a model if it was exported with `group_by=model`, money a line item with `group_by=line_item`. In a line item
 such as "gpt-4o-2024-08-06, cached input" the model precedes the last comma; one without a comma ("web search tool
 calls") is used as a name. Money is in dollars, a number or a decimal text.
@@ -9,6 +10,7 @@ calls") is used as a name. Money is in dollars, a number or a decimal text.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 
 from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, JsonPath, Result
@@ -17,8 +19,16 @@ _COST = "organization.costs.result"
 _COMPLETIONS = "organization.usage.completions.result"
 _INPUT_ONLY = ("organization.usage.embeddings.result", "organization.usage.moderations.result")
 
-# Parts of the counted tokens: not added, but checked, because a malformed one means an unknown format.
-_PARTS = ("input_audio_tokens", "output_audio_tokens")
+# Parts of the counted tokens; audio and image tokens of the input are counted with and without the cached ones.
+_PARTS: Mapping[BillKind, tuple[str, ...]] = {
+    BillKind.CACHE_WRITE: ("input_cache_write_tokens",),
+    BillKind.AUDIO_PROMPT: ("input_audio_tokens", "input_cached_audio_tokens"),
+    BillKind.AUDIO_COMPLETION: ("output_audio_tokens",),
+    BillKind.IMAGE_PROMPT: ("input_image_tokens", "input_cached_image_tokens"),
+    BillKind.IMAGE_COMPLETION: ("output_image_tokens",),
+}
+# Not compared, but checked, because a malformed one means an unknown format.
+_CHECKED = ("input_uncached_tokens", "input_text_tokens", "input_cached_text_tokens", "output_text_tokens")
 
 
 def is_bucket(place: JsonPath) -> bool:
@@ -46,7 +56,7 @@ def _result(place: JsonPath) -> Result:
 
 
 def _usage(place: JsonPath, *, has_output: bool) -> Result:
-    for name in _PARTS:
+    for name in _CHECKED:
         place.count_or_zero(name)
     amounts: dict[BillKind, Decimal | int] = {
         BillKind.REQUESTS: place.field("num_model_requests").count(),
@@ -55,6 +65,9 @@ def _usage(place: JsonPath, *, has_output: bool) -> Result:
     if has_output:
         amounts[BillKind.CACHED] = place.count_or_zero("input_cached_tokens")
         amounts[BillKind.COMPLETION] = place.field("output_tokens").count()
+    for kind, names in _PARTS.items():
+        if any(map(place.has, names)):
+            amounts[kind] = sum(map(place.count_or_zero, names))
     return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 

@@ -36,13 +36,13 @@ from proxy.billing.record import Outcome
 from proxy.ledger.amounts import nusd_sum
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.metering.usage import UsageSource
-from proxy.reconciliation.provider_bill.bill import DAY_S, BillKind
+from proxy.reconciliation.provider_bill.bill import DAY_S, PARTS, BillKind
 from proxy.reconciliation.provider_bill.check import LedgerTotals
 from proxy.reconciliation.reconcile import snapshot
 
 _COLUMNS = ledger_entries.c
 _TOKENS = (BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION)
-_COUNTED = (*_TOKENS, BillKind.COST)
+_COUNTED = (*_TOKENS, *PARTS, BillKind.COST)
 
 # The longest duration of an exchange (`timeouts.total_s`), and the largest difference between machines' clocks.
 _EXCHANGE_S_MAX = 86_400
@@ -134,6 +134,7 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
             func.sum(case((_COLUMNS.kind == EntryKind.ADJUSTMENT, 0), else_=1)).label("requests"),
             func.max(case((_COLUMNS.outcome == Outcome.REFUSED_UPSTREAM.value, 1), else_=0)).label("refused"),
             *(func.sum(_COLUMNS[kind]).label(kind) for kind in _TOKENS),
+            *(_part(kind).label(kind) for kind in PARTS),
             nusd_sum(BillKind.COST, dialect).label(BillKind.COST),
         )
         .where(
@@ -145,6 +146,13 @@ def _exchanges(dialect: Dialect, provider: str, begin: int, end: int) -> Select[
         )
         .group_by(_COLUMNS.exchange_id, _COLUMNS.upstream_model, _COLUMNS.started_at)
     )
+
+
+def _part(kind: BillKind) -> ColumnElement[Any]:
+    """A count in the detail `units`, which has none that are 0: unknown only if the whole is."""
+    whole = BillKind.COMPLETION if kind in (BillKind.AUDIO_COMPLETION, BillKind.IMAGE_COMPLETION) else BillKind.PROMPT
+    units = func.sum(_COLUMNS.details["units"][kind.value].as_integer())
+    return case((func.sum(_COLUMNS[whole]).is_(None), None), else_=func.coalesce(units, 0))
 
 
 def _day(seconds: str, dialect: Dialect) -> ColumnElement[int]:
