@@ -176,6 +176,8 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir rerate",
         "tokenweir simulate",
         "tokenweir prices why",
+        "tokenweir prices diff",
+        "tokenweir prices update",
         "tokenweir dead-letters list",
         "tokenweir dead-letters retry",
         "tokenweir dead-letters drop",

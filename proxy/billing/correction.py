@@ -19,8 +19,9 @@ from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, Led
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
 from proxy.billing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
+from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models, other_models_detail
-from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, ServedAs, Usage, service_of
+from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, ModelUsage, ServedAs, Usage, service_of
 
 MONEY = ("charge_usd", "cost_usd")
 
@@ -30,6 +31,8 @@ AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
 # A sentence or two.
 REASON_CHARS_MAX = 500
 
+REREAD = "read_again"
+"""the detail of an adjustment that read a usage again: how it was served, by what is said there"""
 BY_OPERATOR, BY_RERATE = "operator", "rerate"
 CORRECTED = "corrected"
 """the usage_source of token counts that an operator set"""
@@ -85,7 +88,7 @@ class ExchangeTotals(msgspec.Struct, frozen=True):
     cost: Mapping[str, Any] | None
     stated_usd: int | None
     """nUSD that the provider states"""
-    other_models: Sequence[PricedUsage]
+    other_models: tuple[PricedUsage, ...]
     """of the latest statement, at its pinned prices"""
     by_hand: frozenset[str]
     """names of the fields that an operator set"""
@@ -104,6 +107,7 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one)]
     latest = statements[-1]
+    words = {**latest.details, **_as_object(_latest_detail(corrections, REREAD))}
     return ExchangeTotals(
         terminal=ordered[0],
         usage=_usage_sum(ordered),
@@ -111,11 +115,11 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         cost_usd=_sum(ordered, "cost_usd"),
         bills=BillableParts(latest.details.get("billed", BillableParts.EVERYTHING)),
         source=latest.usage_source,
-        served_as=service_of(*(latest.details.get(name) for name in ServedAs.__struct_fields__)),
+        served_as=service_of(*(words.get(name) for name in ServedAs.__struct_fields__)),
         price=_latest_detail([*statements, *corrections], "price"),
         cost=_latest_detail([*statements, *corrections], "cost"),
         stated_usd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
-        other_models=other_models(_latest_list([*statements, *corrections], OTHER_MODELS_DETAIL)),
+        other_models=tuple(other_models(_latest_list([*statements, *corrections], OTHER_MODELS_DETAIL))),
         by_hand=frozenset(
             name for one in corrections if one.details.get("by") == BY_OPERATOR for name in one.details.get("sets", ())
         ),
@@ -152,14 +156,20 @@ def rerated(
     price: Price | None,
     cost: Price | None,
     of_others: Mapping[str, tuple[Price | None, Price | None]] = MappingProxyType({}),
+    read: ReadAgain | None = None,
 ) -> LedgerEntry | None:
-    """The adjustment to the charge at `price` and the cost at `cost`; None if neither amount differs.
+    """The adjustment to the charge at `price` and the cost at `cost`; None if neither amount differs, nor a count.
 
     An amount stays unchanged if its price list is None or lacks a price for the used units, or if an operator set it.
-    `of_others`: the lists of other models that were used, by name; without one, the pinned list applies.
+    `of_others`: the lists of other models that were used, by name; without one, the pinned list applies. `read`: the
+    reported usage, read again; it does not apply if an operator set a count.
     """
     charge_usd, cost_usd = now.charge_usd, now.cost_usd
     details: dict[str, Any] = {"why": "rerated", "by": BY_RERATE}
+    before = now.usage
+    if read is not None and now.by_hand.isdisjoint(COUNTS) and (then := _read_again(now, read)) != now:
+        details |= {"why": "read again", REREAD: structs.asdict(read.served_as)}
+        now = then
     others = [_relisted(one, *of_others.get(one.model, (None, None))) for one in now.other_models]
     if others:
         details[OTHER_MODELS_DETAIL] = other_models_detail(others)
@@ -175,7 +185,21 @@ def rerated(
     if cost is not None and cost_at_price is not None:
         cost_usd = cost_at_price
         details["cost"] = price_text(cost, now.usage.prompt_tokens, now.served_as)
-    return _adjustment(now, now.usage, charge_usd, cost_usd, details)
+    return _adjustment(structs.replace(now, usage=before), now.usage, charge_usd, cost_usd, details)
+
+
+def _read_again(now: ExchangeTotals, read: ReadAgain) -> ExchangeTotals:
+    """The totals with what the usage says. Other models that were found before stay, with their pinned lists."""
+    others = {one.model: one for one in now.other_models}
+    for used in read.other_models:
+        found = others.get(used.model, PricedUsage(used.model, used.usage, None, None))
+        others[used.model] = structs.replace(found, usage=used.usage)
+    return structs.replace(
+        now,
+        usage=read.usage_after(now.usage),
+        served_as=read.served_as_after(now.served_as),
+        other_models=tuple(others.values()),
+    )
 
 
 def _relisted(one: PricedUsage, price: Price | None, cost: Price | None) -> PricedUsage:
@@ -207,10 +231,24 @@ def _explained(before: Sequence[LedgerEntry], one: LedgerEntry) -> bool:
             return all(_total_text(after, name) == value for name, value in one.details["sets"].items())
         price, cost = (pinned(one.details[name]) if name in one.details else None for name in ("price", "cost"))
         others = {one.model: (one.price, one.cost) for one in other_models(one.details.get(OTHER_MODELS_DETAIL))}
-        again = rerated(now, price, cost, others)
+        again = rerated(now, price, cost, others, _read_in(one, now) if REREAD in one.details else None)
     except (ValueError, TypeError, KeyError, AttributeError):
         return False
     return again is not None and (again.charge_usd, again.cost_usd) == (one.charge_usd, one.cost_usd)
+
+
+def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
+    """What an adjustment read, from its differences."""
+    before, change = structs.astuple(now.usage), structs.astuple(usage_of(one))
+    after = [old if new is None else (old or 0) + new for old, new in zip(before, change, strict=True)]
+    words = _as_object(one.details.get(REREAD))
+    used = (ModelUsage(other.model, other.usage) for other in other_models(one.details.get(OTHER_MODELS_DETAIL)))
+    return ReadAgain(Usage(*after), service_of(*(words.get(name) for name in ServedAs.__struct_fields__)), tuple(used))
+
+
+def _as_object(detail: object) -> Mapping[str, Any]:
+    """The members that say something."""
+    return {name: said for name, said in detail.items() if said is not None} if isinstance(detail, Mapping) else {}
 
 
 def _total_text(totals: ExchangeTotals, name: str) -> int | str | None:
@@ -229,7 +267,8 @@ def _adjustment(
         return None
     terminal, seq = now.terminal, now.next_seq
     counts = {name: _difference(getattr(now.usage, name), getattr(usage, name)) for name in TOKENS}
-    set_by_hand = {"usage_source": CORRECTED, "estimator": None} if usage != now.usage else {}
+    by_hand = usage != now.usage and REREAD not in details
+    set_by_hand = {"usage_source": CORRECTED, "estimator": None} if by_hand else {}
     priced = {"price_version": details["price"]["version"]} if "price" in details else {}
     if units := _unit_differences(now.usage, usage):
         details = {**details, "units": units}

@@ -88,8 +88,11 @@ class PriceBook:
     The first look-up loads the book, which takes a good part of a second: a server calls `load` before it listens.
     """
 
-    def __init__(self) -> None:
-        self.version = f"genai-prices-{version('genai-prices')}"
+    def __init__(self, providers: Sequence[Provider] | None = None, name: str = "") -> None:
+        """`providers`: other lists than the package's, with the `name` of their version."""
+        self.version = name if providers is not None else f"genai-prices-{version('genai-prices')}"
+        if providers is not None:
+            self.__dict__["_providers"] = providers
         self._known = lru_cache(maxsize=PRICES_KEPT)(self._look_up)
 
     def load(self) -> None:
@@ -112,6 +115,16 @@ class PriceBook:
         if len(model) > MODEL_CHARS_MAX:
             return None
         return self._known(provider, base_url, model.lower(), int(at // _MINUTE_S))
+
+    def listed(self, at: float) -> dict[tuple[str, str], tuple[Rates, ...]]:
+        """(provider, model) → the price tiers at this time (Unix seconds), without those of our own table."""
+        moment = datetime.fromtimestamp(at, UTC)
+        lists = (
+            ((provider.id, model.id), _tiers(model.get_prices(moment)))
+            for provider in self._providers
+            for model in provider.models
+        )
+        return {name: tiers for name, tiers in lists if tiers}
 
     def _look_up(self, provider: str, base_url: str, model: str, minute: int) -> Price | None:
         price = self._listed(provider, base_url, model, minute)

@@ -57,6 +57,11 @@ def add_commands(commands: Any) -> None:
     rerate.add_argument("--input", metavar="USD", help="per million prompt tokens, instead of --price")
     rerate.add_argument("--output", metavar="USD", help="per million completion tokens")
     rerate.add_argument("--cached-input", metavar="USD", help="per million cached tokens (default: as --input)")
+    rerate.add_argument(
+        "--reread",
+        action="store_true",
+        help="also read the reported usages again, with what this version knows",
+    )
     rerate.add_argument("--dry-run", action="store_true", help="print the totals without writing anything")
     rerate.add_argument("--verbose", action="store_true", help="print the totals of each key, too")
     audited_as(rerate, "rerate", _rerate)
@@ -104,7 +109,13 @@ def _rerate(options: argparse.Namespace) -> int:
     with store_of(options) as store:
         prices = prices or _prices_now(options, store)
         result = Corrections(store.engine, store.ledger).rerate(
-            options.model, prices, since=since, until=until, dry_run=options.dry_run, progress=_Progress()
+            options.model,
+            prices,
+            since=since,
+            until=until,
+            reread=options.reread,
+            dry_run=options.dry_run,
+            progress=_Progress(),
         )
     if options.verbose:
         for (key_id, alias), change in sorted(result.by_key.items()):
@@ -115,10 +126,10 @@ def _rerate(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from proxy.billing.price_book import PriceBook
     from proxy.foundation.times import since_from
     from proxy.ledger.accounts.owners import payer_of
     from proxy.ledger.settling.corrections import Corrections
+    from proxy.runtime.machine.price_file import price_book
     from proxy.runtime.machine.price_lookup import PriceLookup
 
     now = time.time()
@@ -126,7 +137,7 @@ def _simulate(options: argparse.Namespace) -> int:
     until = now if options.until is None else since_from(options.until, now)
     settings = load_settings(options.prices or options.config)
     with store_of(options) as store:
-        prices = PriceLookup(settings, PriceBook(), payer_of(store.engine))
+        prices = PriceLookup(settings, price_book(settings.data_dir), payer_of(store.engine))
         result = Corrections(store.engine, store.ledger).simulate(
             prices, since=since, until=until, model=options.model,
             otherwise=partial(_otherwise, tier=options.tier, cache=options.cache),
@@ -195,8 +206,9 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
 
 
 def _prices_now(options: argparse.Namespace, store: LedgerStores) -> Prices:
-    from proxy.billing.price_book import PriceBook
     from proxy.ledger.accounts.owners import payer_of
+    from proxy.runtime.machine.price_file import price_book
     from proxy.runtime.machine.price_lookup import PriceLookup
 
-    return PriceLookup(load_settings(options.config), PriceBook(), payer_of(store.engine))
+    settings = load_settings(options.config)
+    return PriceLookup(settings, price_book(settings.data_dir), payer_of(store.engine))

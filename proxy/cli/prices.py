@@ -1,4 +1,4 @@
-"""`tokenweir prices why`: which price applies, and for what reasons. Reads the configuration and the built-in book."""
+"""`tokenweir prices`: which price applies and why, and what another price book would change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from proxy.cli.common import Failure, json_line, load_settings, with_commands, with_config
+from proxy.billing.money import usd_text
+from proxy.cli.common import (
+    Failure,
+    audited_as,
+    json_line,
+    load_settings,
+    store_of,
+    whole_file,
+    with_commands,
+    with_config,
+)
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 
 if TYPE_CHECKING:
     from proxy.billing.price_rules import Payer
     from proxy.billing.record import Price
     from proxy.metering.usage import ServedAs
+    from proxy.runtime.machine.price_file import PriceChange
     from proxy.settings.prices import PriceLists
 
 
@@ -32,6 +43,74 @@ def add_commands(commands: Any) -> None:
     )
     why.add_argument("--json", action="store_true", help="print one JSON object for each price")
     why.set_defaults(run=_why)
+
+    source = "a file or a URL in the format of the data of genai-prices"
+    diff = with_config(prices, "diff", "which prices another price book has")
+    diff.add_argument("source", metavar="FILE|URL", help=source)
+    diff.add_argument("--json", action="store_true", help="print one JSON object for each price")
+    diff.set_defaults(run=_diff)
+    update = with_config(prices, "update", "use another price book from the next start on")
+    update.add_argument("source", metavar="FILE|URL|package", help=f"{source}; `package`: the installed one again")
+    update.add_argument(
+        "--confirm", action="store_true", help="also if prices vanish or move by more than a factor of 3"
+    )
+    audited_as(update, "update prices", _update)
+
+
+def _update(options: argparse.Namespace) -> int:
+    """What is suspicious is listed, and needs `--confirm`."""
+    from proxy.runtime.machine.price_file import book_from, fetched, path_in
+
+    file = path_in(load_settings(options.config).data_dir)
+    with store_of(options):
+        if options.source == _PACKAGE:
+            file.unlink(missing_ok=True)
+            print("tokenweir: the price book is the installed package's; restart the proxies")
+            return 0
+        content = fetched(options.source)
+        found = _changes(options, content)
+        doubtful = [change for change in found if change.suspicious]
+        if doubtful and not options.confirm:
+            for change in doubtful:
+                print(_change_line(change))
+            raise Failure(
+                f"{len(doubtful)} of {len(found)} changes remove a price or move it by more than a factor of 3; "
+                f"if that is right, repeat with --confirm"
+            )
+        with whole_file(file) as written:
+            written.write(content)
+    print(f"tokenweir: {len(found)} prices changed ({book_from(content, options.source).version}); restart the proxies")
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from proxy.runtime.machine.price_file import fetched
+
+    for change in _changes(options, fetched(options.source)):
+        line = {**change._asdict(), "old": _usd(change.old), "new": _usd(change.new), "suspicious": change.suspicious}
+        print(json_line(line) if options.json else _change_line(change))
+    return 0
+
+
+def _changes(options: argparse.Namespace, content: bytes) -> list[PriceChange]:
+    """From the book that applies to the one in `content`."""
+    from proxy.runtime.machine.price_file import book_from, changes, price_book
+
+    applies = price_book(load_settings(options.config).data_dir)
+    return list(changes(applies, book_from(content, options.source), time.time()))
+
+
+def _change_line(change: PriceChange) -> str:
+    above = f" above {change.above_prompt_tokens} tokens" if change.above_prompt_tokens else ""
+    old, new = (_usd(nusd) or "no price" for nusd in (change.old, change.new))
+    return f"{change.provider} {change.model} {change.price}{above}: {old} → {new}"
+
+
+def _usd(nusd: int | None) -> str | None:
+    return None if nusd is None else usd_text(nusd)
+
+
+_PACKAGE = "package"
 
 
 def _why(options: argparse.Namespace) -> int:
@@ -58,10 +137,10 @@ def _listed(
     settings: Settings, model: ModelSettings, passed: str, at: float, payer: Payer, requested: str
 ) -> Iterator[tuple[dict[str, str], Price | None]]:
     """The list of the charge, then that of the cost at each provider; with what it is of."""
-    from proxy.billing.price_book import PriceBook
+    from proxy.runtime.machine.price_file import price_book
     from proxy.runtime.machine.price_lookup import PriceLookup
 
-    lookup = PriceLookup(settings, PriceBook())
+    lookup = PriceLookup(settings, price_book(settings.data_dir))
 
     def of(kind: str, lists: PriceLists | None, target: TargetSettings) -> dict[str, str]:
         source = "the built-in book" if lists is None else "the configuration"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from proxy.billing.price_book import PriceBook
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.metering.estimator.completion import may_hide
+from proxy.runtime.machine.price_file import PriceFileError, price_book
 from proxy.runtime.proxy.model_table import price_lookup
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import (
@@ -91,7 +91,9 @@ def _is_loopback(host: str) -> bool:
 def prices(case: Case) -> list[Finding]:
     """Whether every served model has a price."""
     try:
-        require_prices(case.settings, price_lookup(PriceBook()))
+        require_prices(case.settings, price_lookup(price_book(case.settings.data_dir)))
+    except PriceFileError as wrong:
+        return [error("prices", str(wrong), "write it again: `tokenweir prices update`; or remove it")]
     except SettingsError as refusal:
         return [error("prices", str(refusal), "set the price: `tokenweir serve` does not start without it")]
     open_ended = [model.name for model in case.settings.models.values() if model.is_pattern and model.price is None]

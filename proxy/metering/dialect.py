@@ -112,6 +112,9 @@ class Dialect:
     free_unpriced: bool = False
     """likewise if no price is known"""
 
+    usage_member: str = "usage"
+    """the member of an answer with its usage; empty: the answer itself"""
+
     @property
     def endpoint(self) -> str:
         """Its name in an entry, which does not depend on the model."""

@@ -222,6 +222,13 @@ def test_what_the_book_cannot_price_is_named(
 FOUND = {"type": "url_citation", "url_citation": {"url": "https://weir.test", "title": "Weir", "start_index": 0}}
 
 
+def test_whether_a_credit_moves_the_price_is_said_because_nobody_says_by_how_much() -> None:
+    """`BetaFallbackCreditUsage` of the SDK: no source says whether the reported counts are those before it or after."""
+    answer = message()
+    answer["usage"]["fallback_credit"] = {"status": {"type": "redeemed"}}
+    assert answered(ANTHROPIC_MESSAGES, answer).unread.paths == ("usage.fallback_credit.status.type=redeemed",)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_searches_is_known_by_what_it_cites(stream: bool) -> None:
     answer = chat(None)

@@ -16,6 +16,7 @@ from proxy.billing.correction import MONEY, CorrectionRequest, ExchangeTotals, c
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.prices import unpriced_service
 from proxy.billing.record import Price
+from proxy.billing.reread import read_again
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.storage.database import reading
@@ -133,16 +134,18 @@ class Corrections:
         *,
         since: float,
         until: float,
+        reread: bool = False,
         dry_run: bool = False,
         progress: Callable[[RerateResult], None] = lambda _: None,
     ) -> RerateResult:
-        """Adjust every exchange of `model` that began in [since, until) (Unix seconds) to these prices.
+        """Adjust every exchange of `model` that began in [since, until) (Unix seconds) to these prices; with `reread`,
+        also to what the reported usages say by this version.
 
         Idempotent; after an interruption, run it again for the rest. `progress` is called after each batch.
         """
         result = RerateResult()
         for ids in self._pages(model, since, until):
-            for line in self._batch(ids, prices, result, dry_run=dry_run):
+            for line in self._batch(ids, prices, result, reread=reread, dry_run=dry_run):
                 result.add(line)
             progress(result)
         return result
@@ -167,7 +170,8 @@ class Corrections:
                     now = exchange_totals(one)
                     then = otherwise(now)
                     price, cost = prices(now.terminal, None)
-                    line = rerated(then, price, cost, _of_others(now, prices))
+                    others = {one.model: prices(now.terminal, one.model) for one in now.other_models}
+                    line = rerated(then, price, cost, others)
                 except ValueError:  # a malformed exchange must not stop the others
                     result.unreadable += 1
                     continue
@@ -196,39 +200,41 @@ class Corrections:
         with reading(self._engine) as connection:
             return connection.execute(query.order_by(*cursor).limit(BATCH_EXCHANGES)).all()
 
-    def _batch(self, ids: Sequence[str], prices: Prices, result: RerateResult, *, dry_run: bool) -> list[LedgerEntry]:
+    def _batch(
+        self, ids: Sequence[str], prices: Prices, result: RerateResult, *, reread: bool, dry_run: bool
+    ) -> list[LedgerEntry]:
         """A read without the settling lock comes first: mostly there is nothing to adjust."""
         result.exchanges += len(ids)
         with reading(self._engine) as connection:
-            lines = _repriced(_entries(connection, ids), prices, result)
+            lines = _repriced(_entries(connection, ids), prices, result, reread=reread)
         if dry_run or not lines:
             return lines
         with self._store.settling() as settling:
             entries = _entries(settling.connection, [line.exchange_id for line in lines])
-            lines = _repriced(entries, prices, RerateResult())
+            lines = _repriced(entries, prices, RerateResult(), reread=reread)
             if lines:
                 settling.insert([Arrival(line) for line in lines])
         return lines
 
 
-def _repriced(entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, result: RerateResult) -> list[LedgerEntry]:
+def _repriced(
+    entries: Mapping[str, Iterable[LedgerEntry]], prices: Prices, result: RerateResult, *, reread: bool
+) -> list[LedgerEntry]:
     """The adjustments that are needed."""
     lines: list[LedgerEntry] = []
     for one in entries.values():
         try:
             totals = exchange_totals(one)
-            line = rerated(totals, *prices(totals.terminal, None), _of_others(totals, prices))
+            read = read_again(totals.terminal) if reread else None
+            used = totals.other_models if read is None else read.other_models
+            others = {one.model: prices(totals.terminal, one.model) for one in used}
+            line = rerated(totals, *prices(totals.terminal, None), others, read)
         except ValueError:  # a malformed exchange must not stop the others
             result.unreadable += 1
             continue
         result.by_hand += not totals.by_hand.isdisjoint(MONEY)
         lines += [line] if line is not None else []
     return lines
-
-
-def _of_others(now: ExchangeTotals, prices: Prices) -> dict[str, tuple[Price | None, Price | None]]:
-    """The lists of the other models that it used."""
-    return {one.model: prices(now.terminal, one.model) for one in now.other_models}
 
 
 def _entries(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:

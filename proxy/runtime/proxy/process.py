@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from proxy.billing.price_book import PriceBook
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.handler import ProxyHandler
@@ -27,6 +26,7 @@ from proxy.metering.dialects import DIALECTS
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import open_ledger
+from proxy.runtime.machine.price_file import price_book
 from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.admission import AdmissionService
@@ -59,7 +59,7 @@ class Proxy:
         self._is_first = peers is None or peers.number == 0
         self._hurried = False
         self._folder = DataFolder(settings.data_dir, None if peers is None else peers.number)
-        self._book = PriceBook()
+        self._book = price_book(settings.data_dir)
         self._refusing: str | None = "The proxy is starting."
         self._started = AsyncExitStack()
 

@@ -203,6 +203,7 @@ GEMINI_GENERATE = Dialect(
     name="gemini.generate",
     paths=(f"/v1beta/models/{NAME}:generateContent", f"/v1/models/{NAME}:generateContent"),
     upstream_path=f"/models/{NAME}:generateContent",
+    usage_member="usageMetadata",
     operation="generate_content",
     facts=plain_facts,
     upstream_document=upstream_document,

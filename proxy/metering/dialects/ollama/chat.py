@@ -133,6 +133,7 @@ OLLAMA_CHAT = Dialect(
     facts=chat_facts,
     tally=OllamaTally,
     errors=ErrorShape("/api/", _refused, _refused),
+    usage_member="",
     # ollama.com labels its streams as plain JSON.
     ends=(b'"done":true', b'"done_reason"', b'"error"'),
     framings=(NDJSON, replace(NDJSON, content_type="application/json")),

@@ -1,0 +1,73 @@
+"""Reads again what a provider reported, as it is kept with an entry, with what this version knows of it.
+
+Invariants: only what the entry has is read: the usage object, and the numbers and words beside it that were not known.
+What cannot be read again, such as a search that was an item of the output, keeps its count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from proxy.billing.entries import LedgerEntry
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects import DIALECTS
+from proxy.metering.usage import ModelUsage, ServedAs, Usage, UsageSource
+
+
+class ReadAgain(msgspec.Struct, frozen=True):
+    """What a usage says by this version. A count that is None, or a word, is as it was."""
+
+    usage: Usage
+    served_as: ServedAs
+    other_models: tuple[ModelUsage, ...]
+
+    def usage_after(self, before: Usage) -> Usage:
+        """The counts with these."""
+        known = {name: count for name, count in structs.asdict(self.usage).items() if count is not None}
+        return structs.replace(before, **known)
+
+    def served_as_after(self, before: ServedAs) -> ServedAs:
+        """How it was served, with these words."""
+        known = {name: word for name, word in structs.asdict(self.served_as).items() if word is not None}
+        return structs.replace(before, **known)
+
+
+def read_again(entry: LedgerEntry) -> ReadAgain | None:
+    """What the usage of a terminal entry says; None: it has none, or is not of a dialect that is known."""
+    usage, dialect = entry.details.get("usage"), _dialects().get(entry.endpoint)
+    if entry.usage_source != UsageSource.REPORTED or not isinstance(usage, Mapping) or dialect is None:
+        return None
+    answer = _nested(entry.details.get("beside_usage"))
+    answer |= {dialect.usage_member: usage} if dialect.usage_member else usage
+    meter = dialect.plain_meter()
+    meter.feed(msgspec.json.encode(answer))
+    metered = meter.close()
+    if metered.usage is None:
+        return None
+    return ReadAgain(metered.usage, metered.served_as, metered.other_models)
+
+
+@cache
+def _dialects() -> Mapping[str, Dialect]:
+    """By their endpoints."""
+    return {dialect.endpoint: dialect for dialect in DIALECTS}
+
+
+def _nested(beside: object) -> dict[str, Any]:
+    """`{"a.b": 1}` → `{"a": {"b": 1}}`. A word stands after the name: `a.b=word`."""
+    top: dict[str, Any] = {}
+    for path, value in beside.items() if isinstance(beside, Mapping) else ():
+        *holders, name = str(path).split("=")[0].split(".")
+        place = top
+        for holder in holders:
+            place = place.setdefault(holder, {})
+            if not isinstance(place, dict):
+                break
+        else:
+            place.setdefault(name, value)
+    return top
