@@ -94,6 +94,15 @@ ADVISED = message() | {"model": "claude-sonnet-4-6", "usage": {
         {"type": "message", "input_tokens": 1348, "cache_read_input_tokens": 412, "output_tokens": 442},
     ],
 }}  # fmt: skip
+# Recorded in 2026 (the corpus: test_anthropic_advisor_tool_stream): the top level has the input of every step.
+ADVISED_OF_LATE = message() | {"model": "claude-sonnet-5", "usage": {
+    "input_tokens": 2411, "output_tokens": 145,
+    "iterations": [
+        {"type": "message", "input_tokens": 1128, "output_tokens": 135},
+        {"type": "advisor_message", "model": "claude-opus-4-8", "input_tokens": 2543, "output_tokens": 18},
+        {"type": "message", "input_tokens": 1283, "output_tokens": 10},
+    ],
+}}  # fmt: skip
 # Recorded, as told in https://github.com/ccusage/ccusage/issues/1552: the top level is that of the model that served.
 FELL_BACK = message() | {"model": "claude-opus-4-8", "usage": {
     "input_tokens": 2, "output_tokens": 13_658, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 79_214,
@@ -147,6 +156,8 @@ ROWS: list[tuple[str, Dialect, str, str, dict[str, Any], str]] = [
     ("an image of the first tool", OPENAI_RESPONSES, OPENAI, "gpt-4.1", drawn("gpt-image-1"), "0.280155"),
     # Sonnet 4.6: 1,760 tokens at 3, 412 of the cache at 0.3, 531 at 15; Opus 4.7: 823 at 5, 1,612 at 25
     ("Claude, advised", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-sonnet-4-6", ADVISED, "0.0577836"),
+    # Sonnet 5: 2,411 at 2, 145 at 10; Opus 4.8: 2,543 at 5, 18 at 25
+    ("Claude, advised of late", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-sonnet-5", ADVISED_OF_LATE, "0.019437"),
     # Opus 4.8: 5, 0.5, 25; what Fable 5 had generated before it declined: 10, 1, 12.5 for the cache, 50
     ("Claude falls back", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", FELL_BACK, "0.6130185"),
     ("Claude falls back at once", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", DECLINED_AT_ONCE, "0.00866"),
