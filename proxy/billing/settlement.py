@@ -7,13 +7,14 @@ provider's configuration overrides single lines. Counts stay as measured, whatev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import Any, NamedTuple, assert_never
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
@@ -179,15 +180,26 @@ class Amounts(NamedTuple):
 
 def amounts(record: UsageRecord) -> Amounts:
     """What the record comes to."""
-    opened, reading = record.opened, record.reading
-    usage, served_as, stated, others = reading.usage, reading.served_as, record.stated_nusd, record.others
-    priced = [(one.price, one.usage) for one in others]
-    cost = [(one.cost, one.usage) for one in others]
-    incurs = incurred(reading.source, record.bills)
-    return Amounts(
-        amount(opened.price, usage, record.bills, served_as, stated_nusd=stated, others=priced),
-        amount(opened.cost, usage, incurs, served_as, stated_nusd=stated, others=cost),
-    )
+    return Amounts(charged(record), _cost(record))
+
+
+def charged(record: UsageRecord) -> int | None:
+    """What the key's owner is charged."""
+    reading = record.reading
+    price, usage, served_as = record.opened.price, reading.usage, reading.served_as
+    if record.stated_usd is UNSET is record.other_models:  # nearly every record
+        return amount(price, usage, record.bills, served_as)
+    others = [(one.price, one.usage) for one in record.others]
+    return amount(price, usage, record.bills, served_as, stated_nusd=record.stated_nusd, others=others)
+
+
+def _cost(record: UsageRecord) -> int | None:
+    reading, bills = record.reading, incurred(record.reading.source, record.bills)
+    cost, usage, served_as = record.opened.cost, reading.usage, reading.served_as
+    if record.stated_usd is UNSET is record.other_models:
+        return amount(cost, usage, bills, served_as)
+    others = [(one.cost, one.usage) for one in record.others]
+    return amount(cost, usage, bills, served_as, stated_nusd=record.stated_nusd, others=others)
 
 
 def amount(
@@ -227,7 +239,7 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_reading_details(reading)}
     if opened.price is not None:
         details["price"] = price_text(opened.price, usage.prompt_tokens, served_as)
-        stated = opened.price.stated and record.stated_nusd is not None
+        stated = opened.price.stated and record.stated_usd is not UNSET
         if (
             opened.price.tiers
             and not stated
@@ -236,9 +248,10 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
             details["unpriced_units"] = [*missing, *details.get("unpriced_units", ())]
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, usage.prompt_tokens, served_as)
-    _add_other_models(details, record)
-    if record.stated_nusd is not None:
-        details["stated_usd"] = usd_text(record.stated_nusd)
+    if record.other_models is not UNSET:
+        _add_other_models(details, record.other_models)
+    if record.stated_usd is not UNSET:
+        details["stated_usd"] = usd_text(record.stated_usd)
     if opened.attempts:
         details[ATTEMPTS_DETAIL] = attempt_details(opened.attempts)
     if opened.held_usd is not None:
@@ -254,11 +267,9 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     return details
 
 
-def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
+def _add_other_models(details: dict[str, Any], others: Sequence[PricedUsage]) -> None:
     """What they used, and which of them have no price."""
-    others = record.others
-    if others:
-        details[OTHER_MODELS_DETAIL] = other_models_detail(others)
+    details[OTHER_MODELS_DETAIL] = other_models_detail(others)
     for name, lists in (("unpriced_units", "price"), ("cost_unpriced_units", "cost")):
         if missing := [f"model:{one.model}" for one in others if getattr(one, lists) is None]:
             details[name] = [*details.get(name, ()), *missing]

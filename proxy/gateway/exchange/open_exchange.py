@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET, UnsetType, structs
+from msgspec import UNSET, structs
 
-from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
 from proxy.billing.price_rules import Payer
 from proxy.billing.prices import unpriced_service
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
-from proxy.billing.settlement import SERVED_INSTEAD_DETAIL, amounts, bills, situation
+from proxy.billing.settlement import SERVED_INSTEAD_DETAIL, bills, charged, situation
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
 from proxy.gateway.upstream.client import Answer
@@ -179,7 +179,8 @@ class OpenExchange:
             accepted=self.accepted,
             delivered=size > 0 and metered is not None and not metered.evidence.empty,
         )
-        opened = self._as_served(metered)
+        served = None if metered is None else metered.served_model
+        opened = self.opened if served is None else self._as_served(served)
         return UsageRecord(
             opened=opened,
             outcome=outcome,
@@ -195,18 +196,16 @@ class OpenExchange:
             | self._unpriced(opened, read)
             | details
             | {"situation": facts.value},
-            other_models=UNSET if metered is None else tuple(map(self._priced, metered.other_models)) or UNSET,
-            stated_usd=UNSET if metered is None else _stated(metered),
+            other_models=tuple(map(self._priced, others)) if metered and (others := metered.other_models) else UNSET,
+            stated_usd=UNSET if metered is None or metered.stated_usd is None else _nusd(metered.stated_usd),
         )
 
-    def _as_served(self, metered: Metered | None) -> Opened:
+    def _as_served(self, served: str) -> Opened:
         """With the model that served, if it is another one, and its price lists, if it has any."""
-        if metered is None or metered.served_model in (None, self.opened.upstream_model) or self.opened.price is FREE:
-            return self.opened
-        served = metered.served_model
-        assert served is not None
-        price, cost = self._prices(served)
         opened = self.opened
+        if served == opened.upstream_model or opened.price is FREE:
+            return opened
+        price, cost = self._prices(served)
         return structs.replace(opened, upstream_model=served, price=price or opened.price, cost=cost or opened.cost)
 
     def _priced(self, other: ModelUsage) -> PricedUsage:
@@ -218,6 +217,8 @@ class OpenExchange:
     def _unpriced(self, opened: Opened, read: Reading) -> dict[str, Any]:
         """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
         that it gave then."""
+        if opened is self.opened and read.served_as is NOT_SAID:
+            return {}
         details: dict[str, Any] = {}
         unpriced: dict[str, list[str]] = {"unpriced_units": [], "cost_unpriced_units": []}
         lists = ((opened.price, self.opened.price), (opened.cost, self.opened.cost))
@@ -235,7 +236,7 @@ class OpenExchange:
         self._ports.outbox.finish(record, self.slot)
 
     def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
-        self.reservation.close(amounts(record).charge or 0, _tokens(record.reading.usage))
+        self.reservation.close(charged(record) or 0, _tokens(record.reading.usage))
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
         self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))
@@ -321,10 +322,6 @@ def _details(metered: Metered | None, read: Reading, not_billed: frozenset[str])
     if metered.counter is not None and read.estimator == TOKENIZED:
         details["evidence"]["tokens_counted"] = metered.counter.total()
     return details
-
-
-def _stated(metered: Metered) -> int | UnsetType:
-    return UNSET if metered.stated_usd is None else nusd_from_usd_rounded_half_up(metered.stated_usd)
 
 
 def _seen(evidence: Evidence) -> dict[str, int]:

@@ -48,6 +48,8 @@ class PriceLookup:
         price = model.price.at(at) if model.price else self._listed(first.provider, first.upstream_model or passed, at)
         upstream_model = target.upstream_model or passed
         cost = target.cost.at(at) if target.cost else self._listed(target.provider, upstream_model, at)
+        if not self._ruled.rules:
+            return Lists(price, cost)
         return self._after_rules(Lists(price, cost), PricedRequest(payer, requested, target.provider, at))
 
     def named(self, requested: str, provider: str, upstream_model: str, at: float, payer: Payer) -> Lists:

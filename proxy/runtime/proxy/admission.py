@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from proxy.billing.limits import limit_counters
 from proxy.billing.record import UsageRecord
 from proxy.billing.reservation import Hold
-from proxy.billing.settlement import amounts
+from proxy.billing.settlement import charged
 from proxy.budgets.admission import Admission
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
@@ -149,7 +149,7 @@ class AdmissionService:
             key = self._keyring.known(record.opened.key_id)
             scopes = () if key is None else self._keyring.scopes(key)
             counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
-            charge = amounts(record).charge
+            charge = charged(record)
             if charge and any(counter.nusd_max is not None for counter in counters):
                 yield Hold(record.opened.exchange_id, counters, charge, 0, record.opened.started_at)
 
