@@ -155,6 +155,16 @@ def test_steps_are_never_added_twice(steps: Any, flags: tuple[str, ...]) -> None
     assert result.flags == flags
 
 
+def test_steps_of_many_models_are_bounded() -> None:
+    steps = [
+        {"type": "advisor_message", "model": f"m-{number}", "input_tokens": 2, "output_tokens": 1}
+        for number in range(5_000)
+    ]
+    result = metered(start(), end(output_tokens=41, iterations=steps), STOP)
+    assert len(result.other_models) == 9
+    assert sum(one.usage.prompt_tokens or 0 for one in result.other_models) == 10_000
+
+
 def test_what_else_costs_is_counted() -> None:
     written = {"cache_creation_input_tokens": 7, "cache_creation": {"ephemeral_1h_input_tokens": 3}}
     begun = start(input_tokens=5, service_tier="priority", **written)

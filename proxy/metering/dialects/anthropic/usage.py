@@ -29,6 +29,9 @@ _COUNTED = {
 }
 _LEFT_OUT, _ADVISOR, _FALLBACK = "compaction", "advisor_message", "fallback_message"
 
+# More than a request can name: an advisor, three fallbacks. Further ones are one of no name.
+_MODELS_MAX = 8
+
 _step = UsageReader(**_COUNTED, cache_write_1h_tokens="cache_creation.ephemeral_1h_input_tokens")
 _top = UsageReader(
     **_COUNTED,
@@ -79,6 +82,8 @@ def usage_of(raw: dict[str, Any]) -> MessageUsage | None:
     for step, usage in zip(steps, read, strict=True):
         assert usage is not None
         model = _model(step)
+        if model not in others and len(others) >= _MODELS_MAX:
+            model = None if model is None else OTHER_WORD
         if step.get("type") == _ADVISOR:
             others.setdefault(model or OTHER_WORD, []).append(usage)
         elif served is not None and model is not None and model != served:
