@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
-from proxy.billing.price_rules import Hours, PriceSide
-from proxy.billing.prices import charge, configured
+from proxy.billing.pricing.prices import charge, configured
+from proxy.billing.pricing.rules import Hours, PriceSide
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage, service_of
 from proxy.settings import (

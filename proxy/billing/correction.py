@@ -17,7 +17,7 @@ from msgspec import structs
 from proxy.billing.adjustment import is_statement
 from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
-from proxy.billing.prices import pinned, price_text
+from proxy.billing.pricing.prices import pinned, price_text
 from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models, other_models_detail

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
-from proxy.billing.prices import charge, pinned, price_text, rates_for, stated_charge, unpriced
+from proxy.billing.pricing.prices import charge, pinned, price_text, rates_for, stated_charge, unpriced
 from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, UsageRecord
 from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 

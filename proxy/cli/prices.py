@@ -21,7 +21,7 @@ from proxy.cli.common import (
 from proxy.settings import ModelSettings, Settings, TargetSettings, route
 
 if TYPE_CHECKING:
-    from proxy.billing.price_rules import Payer
+    from proxy.billing.pricing.rules import Payer
     from proxy.billing.record import Price
     from proxy.metering.usage import ServedAs
     from proxy.runtime.machine.price_file import PriceChange
@@ -114,7 +114,7 @@ _PACKAGE = "package"
 
 
 def _why(options: argparse.Namespace) -> int:
-    from proxy.billing.price_rules import Payer
+    from proxy.billing.pricing.rules import Payer
     from proxy.foundation.times import iso_utc, since_from
     from proxy.metering.usage import service_of
 
@@ -154,7 +154,7 @@ def _listed(
 
 
 def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[str, Any]:
-    from proxy.billing.prices import applied, price_text, unpriced_service
+    from proxy.billing.pricing.prices import applied, price_text, unpriced_service
 
     if price is None:
         return {"price": None}

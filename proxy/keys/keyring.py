@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from proxy.billing.keys import Account, ApiKey
 from proxy.billing.limits import Scope
-from proxy.billing.price_rules import Payer
+from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Listener, Outage
 from proxy.keys.guesses import Guesses
 from proxy.keys.secrets import digest, parse

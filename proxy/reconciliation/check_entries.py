@@ -19,7 +19,7 @@ from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_entries
 from proxy.billing.correction import MONEY, unexplained
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, LedgerEntry, units_from, usage_of
 from proxy.billing.money import nusd_from_usd
-from proxy.billing.prices import pinned
+from proxy.billing.pricing.prices import pinned
 from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models
 from proxy.ledger.amounts import nusd, rows_of

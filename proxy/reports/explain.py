@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
-from proxy.billing.prices import Addend, addends, pinned
+from proxy.billing.pricing.prices import Addend, addends, pinned
 from proxy.billing.record import BillableParts
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, other_models
 

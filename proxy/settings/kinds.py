@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd
-from proxy.billing.prices import USD_PER_MILLION_MAX, rate_from_usd
+from proxy.billing.pricing.prices import USD_PER_MILLION_MAX, rate_from_usd
 from proxy.billing.record import BillableParts
 from proxy.billing.settlement import Situation
 from proxy.foundation.durations import seconds_from

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import time
 from zoneinfo import ZoneInfo
 
-from proxy.billing.price_rules import UTC, WEEKDAYS, Hours, PriceRule, PriceSide
+from proxy.billing.pricing.rules import UTC, WEEKDAYS, Hours, PriceRule, PriceSide
 from proxy.billing.record import Price
 from proxy.settings.kinds import FieldPath, FieldType, about, choice, choices, names, read_section, text, texts
 from proxy.settings.prices import LIST, REASON, factor, moment

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from msgspec import structs
 
-from proxy.billing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, configured
+from proxy.billing.pricing.prices import OPTIONAL, USD_EACH_MAX, USD_PER_HOUR_MAX, configured
 from proxy.billing.record import MULTIPLIER_MAX, Price, Rates, multiplier
 from proxy.metering.usage import TOKENS_MAX
 from proxy.settings.kinds import FieldPath, FieldType, about, names, rate, read_section, sections, several, whole

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from proxy.billing.price_rules import PriceRule
+from proxy.billing.pricing.rules import PriceRule
 from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES

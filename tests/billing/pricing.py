@@ -8,7 +8,7 @@ from fractions import Fraction
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.billing.prices import OPTIONAL, configured
+from proxy.billing.pricing.prices import OPTIONAL, configured
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import NOT_SAID, ServedAs, Usage, service_of
 

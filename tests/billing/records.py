@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import BillableParts, Opened, Outcome, Rates, UsageRecord
 from proxy.metering.usage import Reading, Usage, UsageSource
 

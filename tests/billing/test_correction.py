@@ -21,7 +21,7 @@ from proxy.billing.correction import (
     unexplained,
 )
 from proxy.billing.entries import TOKENS, LedgerEntry
-from proxy.billing.prices import charge, configured, pinned, price_text
+from proxy.billing.pricing.prices import charge, configured, pinned, price_text
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import content_hash, entry
 from proxy.metering.usage import Reading, Usage, UsageSource

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.billing.money import nusd_from_usd
-from proxy.billing.price_book import PriceBook
-from proxy.billing.price_rules import NO_LIST
-from proxy.billing.prices import charge, unpriced, unpriced_service
+from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.prices import charge, unpriced, unpriced_service
+from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import BillableParts, Price
 from proxy.billing.settlement import amount
 from proxy.metering.dialect import Dialect

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.price_rules import NOBODY, Hours, Payer, PricedRequest, PriceRule, PriceSide, RuledLists
-from proxy.billing.prices import configured, pinned, price_text, rates_for
+from proxy.billing.pricing.prices import configured, pinned, price_text, rates_for
+from proxy.billing.pricing.rules import NOBODY, Hours, Payer, PricedRequest, PriceRule, PriceSide, RuledLists
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
 from proxy.metering.usage import ServedAs, Usage

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
-from proxy.billing.price_book import PriceBook, _tiers
-from proxy.billing.prices import charge, configured, price_text, rate_from_usd, rates_for
+from proxy.billing.pricing.book import PriceBook, _tiers
+from proxy.billing.pricing.prices import charge, configured, price_text, rate_from_usd, rates_for
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage
 
@@ -223,7 +223,7 @@ def test_our_charge_is_the_books_own_for_every_model_it_lists(book: PriceBook) -
 
 @pytest.mark.process
 def test_importing_prices_does_not_load_the_book() -> None:
-    code = "import sys, proxy.billing.prices; sys.exit('genai_prices' in sys.modules)"
+    code = "import sys, proxy.billing.pricing.prices; sys.exit('genai_prices' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.prices import charge
-from proxy.billing.quote import completion_tokens, completion_tokens_bound, quote
+from proxy.billing.pricing.prices import charge
+from proxy.billing.pricing.quote import completion_tokens, completion_tokens_bound, quote
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.metering.usage import Usage
 

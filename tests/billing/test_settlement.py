@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from proxy.billing.entries import ENTRIES, LedgerEntry
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import BillableParts, Outcome, UsageRecord
 from proxy.billing.settlement import POLICY, Situation, bills, content_hash, entry, situation
 from proxy.metering.usage import NOTHING, Reading, Usage, UsageSource

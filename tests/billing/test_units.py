@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from proxy.billing.money import nusd_rounded_half_up, usd_text
-from proxy.billing.price_book import _tiers
-from proxy.billing.prices import (
+from proxy.billing.pricing.book import _tiers
+from proxy.billing.pricing.prices import (
     OPTIONAL,
     addends,
     charge,
@@ -26,7 +26,7 @@ from proxy.billing.prices import (
     unpriced,
     unpriced_service,
 )
-from proxy.billing.quote import quote
+from proxy.billing.pricing.quote import quote
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
 from proxy.metering.usage import ServedAs, Usage, service_of

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.billing.limits import LimitCounter
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.billing.settlement import entry
 from proxy.journal.frames import record_payload

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from sqlalchemy import select, update
 
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.cli import main
 from proxy.journal.frames import record_payload

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from msgspec.structs import asdict, replace
 
-from proxy.billing.prices import charge, configured
+from proxy.billing.pricing.prices import charge, configured
 from proxy.billing.record import BillableParts, Rates
 from proxy.billing.settlement import entry
 from proxy.ledger.settling.store import Arrival

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from proxy.billing.price_book import PriceBook
-from proxy.billing.price_rules import NOBODY
-from proxy.billing.prices import configured
+from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.prices import configured
+from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Rates
 from proxy.gateway.upstream.client import Provider
 from proxy.runtime.machine.price_lookup import PriceLookup

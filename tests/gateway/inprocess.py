@@ -14,7 +14,7 @@ from typing import Any
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
-from proxy.billing.price_rules import NOBODY, Payer
+from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, LimitLevel
 from proxy.gateway.exchange.handler import ProxyHandler

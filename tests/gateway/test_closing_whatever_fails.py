@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.billing.price_rules import NOBODY
+from proxy.billing.pricing.rules import NOBODY
 from proxy.billing.record import Opened, Outcome, UsageRecord
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.gateway.upstream.client import Provider

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.gateway.exchange.spending import Spending
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT

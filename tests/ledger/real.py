@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sqlalchemy import Engine
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Price, Rates, UsageRecord
 from proxy.billing.settlement import content_hash, entry
 from proxy.ledger.settling.store import Arrival, LedgerStore

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, update
 
 from proxy.billing.correction import CorrectionError, CorrectionRequest, exchange_totals, rerated
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.prices import charge
+from proxy.billing.pricing.prices import charge
 from proxy.billing.record import BillableParts, Price
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling import corrections

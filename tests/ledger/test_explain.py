@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict, replace
 
 from proxy.billing.money import nusd_rounded_half_up
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import entry
 from proxy.metering.usage import Reading, ServedAs, Usage, UsageSource

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sqlalchemy import Engine, Table, delete, event, insert, select, update
 
 from proxy.billing.correction import CorrectionRequest
-from proxy.billing.prices import charge, configured
+from proxy.billing.pricing.prices import charge, configured
 from proxy.billing.record import BillableParts, PricedUsage
 from proxy.billing.settlement import amount, entry
 from proxy.ledger.amounts import nusd

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from proxy.billing.correction import CorrectionRequest
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.prices import configured
+from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Price, Rates
 from proxy.billing.reread import read_again
 from proxy.billing.settlement import entry

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.billing.prices import configured
-from proxy.billing.quote import quote
+from proxy.billing.pricing.prices import configured
+from proxy.billing.pricing.quote import quote
 from proxy.billing.record import Rates
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES

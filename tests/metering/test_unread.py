@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.price_book import PriceBook
-from proxy.billing.prices import applied
+from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.prices import applied
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_MESSAGES

@@ -18,7 +18,7 @@ from msgspec import UNSET
 from proxy.billing.correction import exchange_totals
 from proxy.billing.entries import COUNTS, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
-from proxy.billing.prices import Addend
+from proxy.billing.pricing.prices import Addend
 from proxy.console.api.endpoints import Call, Endpoint, Reply
 from proxy.console.api.reading import invalid
 from proxy.console.api.schemas.exchanges import (

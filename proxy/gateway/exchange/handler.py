@@ -18,8 +18,8 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, limit_counters
-from proxy.billing.price_rules import Payer
-from proxy.billing.quote import Quote, completion_tokens, completion_tokens_bound, quote
+from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
+from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Outcome, Price
 from proxy.billing.reservation import Denied
 from proxy.foundation.ids import exchange_id

@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import UNSET, structs
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
-from proxy.billing.price_rules import Payer
-from proxy.billing.prices import unpriced_service
+from proxy.billing.pricing.prices import unpriced_service
+from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
 from proxy.billing.settlement import SERVED_INSTEAD_DETAIL, bills, charged, situation
 from proxy.gateway.exchange.lifecycle import End

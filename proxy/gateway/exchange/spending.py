@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from proxy.billing.prices import charge
+from proxy.billing.pricing.prices import charge
 from proxy.billing.record import BillableParts
 from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.metering.estimator.estimate import Estimator

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.price_rules import Payer
+from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
 from proxy.metering.dialect import Dialect

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
 from proxy.billing.correction import MONEY, CorrectionRequest, ExchangeTotals, corrected, exchange_totals, rerated
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
-from proxy.billing.prices import unpriced_service
+from proxy.billing.pricing.prices import unpriced_service
 from proxy.billing.record import Price
 from proxy.billing.reread import read_again
 from proxy.ledger.schema.tables import ledger_entries

@@ -15,7 +15,7 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from proxy.billing.price_book import PriceBook
+from proxy.billing.pricing.book import PriceBook
 from proxy.billing.record import Rates
 
 # The package's own data have 2 MB.

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.price_book import PriceBook
-from proxy.billing.price_rules import NOBODY, Payer, PricedRequest, PriceSide, RuledLists
+from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.rules import NOBODY, Payer, PricedRequest, PriceSide, RuledLists
 from proxy.billing.record import Price
 from proxy.billing.settlement import SERVED_INSTEAD_DETAIL
 from proxy.settings import ModelSettings, Settings, TargetSettings, route

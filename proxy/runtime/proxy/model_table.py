@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from proxy.billing.price_book import PriceBook
-from proxy.billing.price_rules import Payer
+from proxy.billing.pricing.book import PriceBook
+from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
 from proxy.gateway.upstream.routing import Models, Route

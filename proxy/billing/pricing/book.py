@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up
-from proxy.billing.price_rules import NO_LIST
+from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import Price, Rates
 
 if TYPE_CHECKING:

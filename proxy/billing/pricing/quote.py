@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.billing.money import nusd_rounded_half_up
-from proxy.billing.prices import applied, multiplied, parts_at_most
+from proxy.billing.pricing.prices import applied, multiplied, parts_at_most
 from proxy.billing.record import Price, Rates, multiplier
 from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
 
