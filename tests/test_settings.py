@@ -370,8 +370,8 @@ def test_rules_of_prices_are_read_in_their_order() -> None:
     assert (acme.name, acme.multiply, acme.models) == ("acme", "0.9", {"claude-*"})
     assert acme.begins == datetime(2026, 12, 1, tzinfo=UTC).timestamp()
     assert night.hours == Hours(time(22), time(0))
-    assert (night.weekdays, str(night.zone), night.multiply) == ({"fri"}, "Europe/Berlin", "1/2")
-    assert (own.side, own.price) == (PriceSide.COST, configured(Rates(10**9, 10**9, 2 * 10**9)))
+    assert (night.weekdays, str(night.time_zone), night.multiply) == (("fri",), "Europe/Berlin", "1/2")
+    assert (own.changes, own.price) == (PriceSide.COST, configured(Rates(10**9, 10**9, 2 * 10**9)))
 
 
 def test_multipliers_of_a_price_list_are_exact() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, TypeVar
 from uuid import uuid5
 
 import msgspec
@@ -30,6 +30,8 @@ AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
 
 # A sentence or two.
 REASON_CHARS_MAX = 500
+
+_T = TypeVar("_T")
 
 REREAD = "read_again"
 """the detail of an adjustment that read a usage again: how it was served, by what is said there"""
@@ -107,7 +109,8 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
     statements = [one for one in ordered if is_statement(one)]
     corrections = [one for one in ordered if not is_statement(one)]
     latest = statements[-1]
-    words = {**latest.details, **_as_object(_latest_detail(corrections, REREAD))}
+    words = {**latest.details, **_said(_latest_detail(corrections, REREAD, dict))}
+    each = [*statements, *corrections]
     return ExchangeTotals(
         terminal=ordered[0],
         usage=_usage_sum(ordered),
@@ -116,10 +119,10 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         bills=BillableParts(latest.details.get("billed", BillableParts.EVERYTHING)),
         source=latest.usage_source,
         served_as=service_of(*(words.get(name) for name in ServedAs.__struct_fields__)),
-        price=_latest_detail([*statements, *corrections], "price"),
-        cost=_latest_detail([*statements, *corrections], "cost"),
+        price=_latest_detail(each, "price", dict),
+        cost=_latest_detail(each, "cost", dict),
         stated_usd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
-        other_models=tuple(other_models(_latest_list([*statements, *corrections], OTHER_MODELS_DETAIL))),
+        other_models=tuple(other_models(_latest_detail(each, OTHER_MODELS_DETAIL, list))),
         by_hand=frozenset(
             name for one in corrections if one.details.get("by") == BY_OPERATOR for name in one.details.get("sets", ())
         ),
@@ -138,9 +141,12 @@ def corrected(now: ExchangeTotals, request: CorrectionRequest, why: str) -> Ledg
     charge_usd, cost_usd = now.charge_usd, now.cost_usd
     counted = any(name in COUNTS for name in request.changes)
     if counted and request.charge_usd is None:
-        charge_usd = _priced(now.price, usage, now, now.bills, charge_usd, "price")
+        others = [(one.price, one.usage) for one in now.other_models]
+        charge_usd = _priced(now.price, structs.replace(now, usage=usage), now.bills, charge_usd, others)
     if counted and request.cost_usd is None:
-        cost_usd = _priced(now.cost, usage, now, incurred(now.source, now.bills), cost_usd, "cost")
+        others = [(one.cost, one.usage) for one in now.other_models]
+        incurs = incurred(now.source, now.bills)
+        cost_usd = _priced(now.cost, structs.replace(now, usage=usage), incurs, cost_usd, others)
     sets = {name: usd_text(value) if name in MONEY else value for name, value in request.changes.items()}
     return _adjustment(
         now,
@@ -241,13 +247,13 @@ def _read_in(one: LedgerEntry, now: ExchangeTotals) -> ReadAgain:
     """What an adjustment read, from its differences."""
     before, change = structs.astuple(now.usage), structs.astuple(usage_of(one))
     after = [old if new is None else (old or 0) + new for old, new in zip(before, change, strict=True)]
-    words = _as_object(one.details.get(REREAD))
+    words = _said(one.details.get(REREAD))
     used = (ModelUsage(other.model, other.usage) for other in other_models(one.details.get(OTHER_MODELS_DETAIL)))
     return ReadAgain(Usage(*after), service_of(*(words.get(name) for name in ServedAs.__struct_fields__)), tuple(used))
 
 
-def _as_object(detail: object) -> Mapping[str, Any]:
-    """The members that say something."""
+def _said(detail: object) -> Mapping[str, Any]:
+    """The members of an object that are not null."""
     return {name: said for name, said in detail.items() if said is not None} if isinstance(detail, Mapping) else {}
 
 
@@ -309,14 +315,9 @@ def _sum(entries: Sequence[LedgerEntry], name: str) -> int | None:
     return sum(known) if known else None
 
 
-def _latest_detail(ordered: Sequence[LedgerEntry], name: str) -> Mapping[str, Any] | None:
-    """The detail `name` of the last entry that has it."""
-    return next((detail for one in reversed(ordered) if isinstance(detail := one.details.get(name), Mapping)), None)
-
-
-def _latest_list(ordered: Sequence[LedgerEntry], name: str) -> object | None:
-    """Likewise, of a detail of any shape."""
-    return next((detail for one in reversed(ordered) if (detail := one.details.get(name)) is not None), None)
+def _latest_detail(ordered: Sequence[LedgerEntry], name: str, kind: type[_T]) -> _T | None:
+    """The detail `name` of the last entry that has one of this type."""
+    return next((detail for one in reversed(ordered) if isinstance(detail := one.details.get(name), kind)), None)
 
 
 def _difference(old: int | None, new: int | None) -> int | None:
@@ -325,22 +326,20 @@ def _difference(old: int | None, new: int | None) -> int | None:
 
 def _priced(
     text: Mapping[str, Any] | None,
-    usage: Usage,
-    now: ExchangeTotals,
+    after: ExchangeTotals,
     bills: BillableParts,
     otherwise: int | None,
-    of: Literal["price", "cost"],
+    others: Sequence[tuple[Price | None, Usage]],
 ) -> int | None:
-    """nUSD at the pinned price `text`; `otherwise` if there is none. Raises CorrectionError if the price does not apply
-    to the new prompt length, or lacks a price for the used units."""
+    """nUSD of the totals `after` a correction, at the pinned price `text`; `otherwise` if there is none. Raises
+    CorrectionError if the price does not apply to the new prompt length, or lacks a price for the used units."""
     if text is None:
         return otherwise
     price = pinned(text)
     above = price.tiers[0].above_prompt_tokens if price.tiers else 0
-    if above and (usage.prompt_tokens or 0) <= above:
+    if above and (after.usage.prompt_tokens or 0) <= above:
         raise CorrectionError(f"the pinned price applies above {above} prompt tokens: set charge_usd and cost_usd too")
-    others = [(getattr(one, of), one.usage) for one in now.other_models]
-    money = amount(price, usage, bills, stated_nusd=now.stated_usd, others=others)
+    money = _at(price, after, bills, others)
     if money is None:
         raise CorrectionError("the pinned price list has no price for these counts: set charge_usd and cost_usd too")
     return money

@@ -7,7 +7,7 @@ provider's configuration overrides single lines. Counts stay as measured, whatev
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
-from proxy.billing.pricing.prices import charge, pinned, price_text, rates_for, stated_charge, unpriced
+from proxy.billing.pricing.prices import as_stated, charge, pinned, price_text, rates_for, stated_charge, unpriced
 from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, UsageRecord
 from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 
@@ -185,21 +185,25 @@ def amounts(record: UsageRecord) -> Amounts:
 
 def charged(record: UsageRecord) -> int | None:
     """What the key's owner is charged."""
-    reading = record.reading
-    price, usage, served_as = record.opened.price, reading.usage, reading.served_as
-    if record.stated_usd is UNSET is record.other_models:  # nearly every record
-        return amount(price, usage, record.bills, served_as)
-    others = [(one.price, one.usage) for one in record.others]
-    return amount(price, usage, record.bills, served_as, stated_nusd=record.stated_nusd, others=others)
+    return _comes_to(record, record.opened.price, record.bills, _PRICE_OF)
 
 
 def _cost(record: UsageRecord) -> int | None:
-    reading, bills = record.reading, incurred(record.reading.source, record.bills)
-    cost, usage, served_as = record.opened.cost, reading.usage, reading.served_as
-    if record.stated_usd is UNSET is record.other_models:
-        return amount(cost, usage, bills, served_as)
-    others = [(one.cost, one.usage) for one in record.others]
-    return amount(cost, usage, bills, served_as, stated_nusd=record.stated_nusd, others=others)
+    return _comes_to(record, record.opened.cost, incurred(record.reading.source, record.bills), _COST_OF)
+
+
+_PRICE_OF, _COST_OF = attrgetter("price"), attrgetter("cost")
+
+
+def _comes_to(
+    record: UsageRecord, list_: Price | None, bills: BillableParts, list_of: Callable[[PricedUsage], Price | None]
+) -> int | None:
+    reading = record.reading
+    if record.stated_usd is UNSET is record.other_models:  # nearly every record
+        return amount(list_, reading.usage, bills, reading.served_as)
+    others = [(list_of(one), one.usage) for one in record.others]
+    stated = record.stated_nusd
+    return amount(list_, reading.usage, bills, reading.served_as, stated_nusd=stated, others=others)
 
 
 def amount(
@@ -220,7 +224,7 @@ def amount(
         return 0
     if price is None:
         return None
-    if price.stated and stated_nusd is not None and billed is BillableParts.EVERYTHING:
+    if stated_nusd is not None and as_stated(price, stated_nusd) and billed is BillableParts.EVERYTHING:
         return stated_charge(price, stated_nusd)
     if not price.tiers or (usage.in_other_units and unpriced(rates_for(price, None, served_as), usage)):
         return None
@@ -239,17 +243,12 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     details: dict[str, Any] = {**record.details, "billed": record.bills.value, **_reading_details(reading)}
     if opened.price is not None:
         details["price"] = price_text(opened.price, usage.prompt_tokens, served_as)
-        stated = opened.price.stated and record.stated_usd is not UNSET
-        if (
-            opened.price.tiers
-            and not stated
-            and (missing := unpriced(rates_for(opened.price, usage.prompt_tokens, served_as), usage))
-        ):
+        if missing := _unpriced_counts(opened.price, record):
             details["unpriced_units"] = [*missing, *details.get("unpriced_units", ())]
     if opened.cost is not None:
         details["cost"] = price_text(opened.cost, usage.prompt_tokens, served_as)
     if record.other_models is not UNSET:
-        _add_other_models(details, record.other_models)
+        _add_other_models(details, record)
     if record.stated_usd is not UNSET:
         details["stated_usd"] = usd_text(record.stated_usd)
     if opened.attempts:
@@ -267,11 +266,21 @@ def _details(record: UsageRecord, charge_nusd: int | None, cost_nusd: int | None
     return details
 
 
-def _add_other_models(details: dict[str, Any], others: Sequence[PricedUsage]) -> None:
+def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:
+    if not price.tiers or as_stated(price, record.stated_nusd):
+        return []
+    usage = record.reading.usage
+    return unpriced(rates_for(price, usage.prompt_tokens, record.reading.served_as), usage)
+
+
+def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
     """What they used, and which of them have no price."""
-    details[OTHER_MODELS_DETAIL] = other_models_detail(others)
-    for name, lists in (("unpriced_units", "price"), ("cost_unpriced_units", "cost")):
-        if missing := [f"model:{one.model}" for one in others if getattr(one, lists) is None]:
+    details[OTHER_MODELS_DETAIL] = other_models_detail(record.others)
+    opened = record.opened
+    lists = (("unpriced_units", opened.price, _PRICE_OF), ("cost_unpriced_units", opened.cost, _COST_OF))
+    for name, list_, list_of in lists:
+        missing = [f"model:{one.model}" for one in record.others if list_of(one) is None]
+        if missing and not as_stated(list_, record.stated_nusd):
             details[name] = [*details.get(name, ()), *missing]
 
 

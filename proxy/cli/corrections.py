@@ -105,9 +105,10 @@ def _rerate(options: argparse.Namespace) -> int:
     now = time.time()
     since = since_from(options.since, now)
     until = now if options.until is None else since_from(options.until, now)
-    prices = _prices(options, load_settings(options.config))
+    settings = load_settings(options.config)
+    given = _prices(options, settings)
     with store_of(options) as store:
-        prices = prices or _prices_now(options, store)
+        prices = given or _configured(settings, store)
         result = Corrections(store.engine, store.ledger).rerate(
             options.model,
             prices,
@@ -127,17 +128,14 @@ def _rerate(options: argparse.Namespace) -> int:
 
 def _simulate(options: argparse.Namespace) -> int:
     from proxy.foundation.times import since_from
-    from proxy.ledger.accounts.owners import payer_of
     from proxy.ledger.settling.corrections import Corrections
-    from proxy.runtime.machine.price_file import price_book
-    from proxy.runtime.machine.price_lookup import PriceLookup
 
     now = time.time()
     since = since_from(options.since, now)
     until = now if options.until is None else since_from(options.until, now)
     settings = load_settings(options.prices or options.config)
     with store_of(options) as store:
-        prices = PriceLookup(settings, price_book(settings.data_dir), payer_of(store.engine))
+        prices = _configured(settings, store)
         result = Corrections(store.engine, store.ledger).simulate(
             prices, since=since, until=until, model=options.model,
             otherwise=partial(_otherwise, tier=options.tier, cache=options.cache),
@@ -205,10 +203,9 @@ def _prices(options: argparse.Namespace, settings: Settings) -> Prices | None:
     return prices
 
 
-def _prices_now(options: argparse.Namespace, store: LedgerStores) -> Prices:
+def _configured(settings: Settings, store: LedgerStores) -> Prices:
     from proxy.ledger.accounts.owners import payer_of
     from proxy.runtime.machine.price_file import price_book
     from proxy.runtime.machine.price_lookup import PriceLookup
 
-    settings = load_settings(options.config)
     return PriceLookup(settings, price_book(settings.data_dir), payer_of(store.engine))

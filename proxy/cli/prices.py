@@ -169,6 +169,8 @@ def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[
 
 
 def _lines(told: dict[str, Any]) -> Iterator[str]:
+    from proxy.reports.explain import multiplier_text
+
     price = told["price"]
     where = f"{told['upstream_model']} at {told['provider']}"
     if price is None:
@@ -183,9 +185,7 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
     if above := price.get("above_prompt_tokens"):
         yield f"  for prompts above {above} tokens"
     for reason, factor in price.get("multipliers", {}).items():
-        kind, _, name = reason.partition(":")
-        what = f"all prices × {factor} by the rule {name}" if kind == "rule" else f"tokens × {factor} for {reason}"
-        yield f"  {what}, in the prices above"
+        yield f"  {multiplier_text(reason, factor)}, in the prices above"
     if "stated" in price:
         yield f"  answers that state their cost: that × {' × '.join(price['stated'])}, instead of these prices"
     for word in told["without_price"]:

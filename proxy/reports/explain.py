@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
-from proxy.billing.pricing.prices import Addend, addends, pinned
+from proxy.billing.pricing.prices import Addend, addends, as_stated, pinned
 from proxy.billing.record import BillableParts
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, other_models
 
@@ -33,7 +33,7 @@ def addends_of(entry: LedgerEntry) -> Sequence[Addend]:
         return ()
     try:
         bills, list_ = BillableParts(entry.details.get("billed", "")), pinned(price)
-        if list_.stated and "stated_usd" in entry.details and bills is BillableParts.EVERYTHING:
+        if as_stated(list_, entry.details.get("stated_usd")) and bills is BillableParts.EVERYTHING:
             return (Addend(_STATED, 1, entry.charge_usd, PARTS_PER_NUSD),)
         items = addends(list_.tiers[0], usage_of(entry), bills) if list_.tiers else []
         for one in other_models(entry.details.get(OTHER_MODELS_DETAIL)):
@@ -54,11 +54,12 @@ def sum_text(entry: LedgerEntry) -> str:
     if items[0].name == _STATED:
         return " × ".join([f"{usd_text(entry.charge_usd)} = {entry.details['stated_usd']} stated", *price["stated"]])
     why = [] if tier is None else [f"served as {tier}"]
-    why += [_multiplied(reason, factor) for reason, factor in by.items()]
+    why += [multiplier_text(reason, factor) for reason, factor in by.items()]
     return ", ".join([f"{usd_text(entry.charge_usd)} = " + " + ".join(map(_text, items)), *why])
 
 
-def _multiplied(reason: str, factor: str) -> str:
+def multiplier_text(reason: str, factor: str) -> str:
+    """What a multiplier of a price list did, and why."""
     kind, _, name = reason.partition(":")
     return (
         f"all prices × {factor} by the rule {name}" if kind == "rule" else f"prices of tokens × {factor} for {reason}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import time
 from zoneinfo import ZoneInfo
 
@@ -124,27 +124,6 @@ class PriceRuleSettings:
         ),
     )
 
-    def rule(self) -> PriceRule:
-        """As billing has it."""
-        return PriceRule(
-            name=self.name,
-            side=self.changes,
-            keys=self.keys,
-            projects=self.projects,
-            organizations=self.organizations,
-            models=self.models,
-            providers=self.providers,
-            begins=self.begins,
-            ends=self.ends,
-            weekdays=frozenset(self.weekdays),
-            hours=self.hours,
-            zone=self.time_zone,
-            served_as=self.served_as,
-            price=self.price,
-            stated=self.stated,
-            multiply=self.multiply,
-        )
-
 
 _EFFECTS = ("multiply", "stated", "price")
 
@@ -161,7 +140,7 @@ def _rules(raw: object, at: FieldPath) -> Mapping[str, PriceRule]:
             raise here.under("served_as").wrong("needs `multiply`: lists and stated costs do not depend on it")
         if read.begins is not None and read.ends is not None and read.ends <= read.begins:
             raise here.under("ends").wrong("must be later than `begins`")
-        rules[name] = read.rule()
+        rules[name] = PriceRule(**{one.name: getattr(read, one.name) for one in fields(PriceRule)})
     return rules
 
 

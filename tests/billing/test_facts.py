@@ -127,6 +127,16 @@ DECLINED_AT_ONCE = message() | {"model": "claude-opus-4-8", "usage": {
 }}  # fmt: skip
 
 
+# The same: one declines half way, the next one at once; only the first one is billed.
+BOTH_DECLINED = message() | {"stop_reason": "refusal", "usage": {
+    "input_tokens": 9_100, "output_tokens": 0,
+    "iterations": [
+        {"type": "message", "model": "claude-fable-5", "input_tokens": 9_000, "output_tokens": 400},
+        {"type": "fallback_message", "model": "claude-opus-4-8", "input_tokens": 9_100, "output_tokens": 0},
+    ],
+}}  # fmt: skip
+
+
 def drawn(model: str) -> dict[str, Any]:
     """100 tokens in, 10 out, and an image. https://developers.openai.com/api/docs/guides/tools-image-generation"""
     images = {
@@ -161,6 +171,7 @@ ROWS: list[tuple[str, Dialect, str, str, dict[str, Any], str]] = [
     # Opus 4.8: 5, 0.5, 25; what Fable 5 had generated before it declined: 10, 1, 12.5 for the cache, 50
     ("Claude falls back", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", FELL_BACK, "0.6130185"),
     ("Claude falls back at once", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", DECLINED_AT_ONCE, "0.00866"),
+    ("both Claudes decline", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-fable-5", BOTH_DECLINED, "0.11"),
     ("Claude in short steps", ANTHROPIC_MESSAGES, ANTHROPIC, "claude-sonnet-4-5", SHORT_STEPS, "0.738"),
     ("standard", OPENAI_CHAT, OPENAI, "gpt-5.1", chat("default"), "0.225"),
     ("priority", OPENAI_CHAT, OPENAI, "gpt-5.1", chat("priority"), "0.45"),

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.pricing.prices import configured, pinned, price_text, rates_for
+from proxy.billing.pricing.prices import configured, pinned, price_text, rates_for, unpriced_service
+from proxy.billing.pricing.quote import quote
 from proxy.billing.pricing.rules import NOBODY, Hours, Payer, PricedRequest, PriceRule, PriceSide, RuledLists
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import amount
@@ -73,9 +74,11 @@ def test_a_rule_holds_from_one_date_to_another(at: str, matches: bool) -> None:
     ],
 )  # fmt: skip
 def test_hours_and_weekdays_are_those_of_the_zone(at: str, matches: bool) -> None:
-    weekdays = frozenset({"mon", "tue", "wed", "thu", "fri"})
+    weekdays = ("mon", "tue", "wed", "thu", "fri")
     hours = Hours(time(0, 30), time(8, 30))
-    rule = PriceRule(name="off-peak", weekdays=weekdays, hours=hours, zone=ZoneInfo("Asia/Shanghai"), multiply="0.5")
+    rule = PriceRule(
+        name="off-peak", weekdays=weekdays, hours=hours, time_zone=ZoneInfo("Asia/Shanghai"), multiply="0.5"
+    )
     assert rule.matches(request(at=at)) is matches
 
 
@@ -87,7 +90,7 @@ def test_hours_and_weekdays_are_those_of_the_zone(at: str, matches: bool) -> Non
     ],
 )  # fmt: skip
 def test_a_night_belongs_to_the_day_on_which_it_begins(at: str, matches: bool) -> None:
-    night = PriceRule(name="r", weekdays=frozenset({"fri"}), hours=Hours(time(22), time(6)), multiply="2")
+    night = PriceRule(name="r", weekdays=("fri",), hours=Hours(time(22), time(6)), multiply="2")
     assert night.matches(request(at=at)) is matches
 
 
@@ -100,6 +103,15 @@ def test_a_discount_is_of_every_price_and_named() -> None:
     lists = RuledLists([DISCOUNT])
     assert lists.after(LIST, request(), PriceSide.CHARGE) is lists.after(LIST, request(), PriceSide.CHARGE)
     assert lists.after(LIST, request(), PriceSide.COST) is LIST
+
+
+def test_a_quote_has_the_discount_that_is_sure_and_not_the_one_that_an_answer_may_say() -> None:
+    made = after(DISCOUNT, PriceRule(name="slow", served_as="tier:flex", multiply="0.5"))
+    assert quote(made, prompt_tokens=1_000, completion_tokens=100, nusd_max=10**9, asked=ServedAs("flex")) == (
+        quote(after(DISCOUNT), prompt_tokens=1_000, completion_tokens=100, nusd_max=10**9)
+    )
+    assert quote(made, prompt_tokens=1_000, completion_tokens=100, nusd_max=10**9).nusd == 12_605
+    assert quote(LIST, prompt_tokens=1_000, completion_tokens=100, nusd_max=10**9).nusd == 14_005
 
 
 def test_the_first_list_applies_and_all_multipliers() -> None:
@@ -115,6 +127,17 @@ def test_the_first_list_applies_and_all_multipliers() -> None:
     assert made.version == f"{OTHER.version}+acme+own+fee+fast"
     assert rates_for(made, 5).input == round(7 * MILLION * 0.9 * 1.1)
     assert rates_for(made, 5, ServedAs(speed="fast")).input == round(7 * MILLION * 0.9 * 1.1 * 6)
+
+
+def test_rules_about_an_answer_multiply_what_the_list_says_of_it() -> None:
+    listed = configured(*LIST.tiers, multipliers={"tier:priority": "2"})
+    rules = [PriceRule(name=name, served_as="tier:priority", multiply=by) for name, by in (("a", "1.5"), ("b", "3"))]
+    made = after(*rules, of=listed)
+    assert made is not None
+    assert rates_for(made, 5, ServedAs("priority")).input == 10 * MILLION * 9
+    assert rates_for(made, 5).input == 10 * MILLION
+    assert unpriced_service(after(rules[0]), ServedAs("priority")) == []
+    assert unpriced_service(after(rules[0]), ServedAs("flex")) == ["tier:flex"]
 
 
 def test_what_a_provider_states_is_the_price_times_the_rules() -> None:

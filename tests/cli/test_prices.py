@@ -59,7 +59,7 @@ def test_the_book_s_price_says_its_multiplier(run: Commands) -> None:
     assert first.endswith("for gpt-5.1 at openai")
     assert rates.startswith("  input 2.5, cached_input 0.25, output 20")
     assert more[:3] == [
-        "  tokens × 2 for tier:priority, in the prices above",
+        "  prices of tokens × 2 for tier:priority, in the prices above",
         "  no price for speed:fast: as if it were not there",
         "  not applied: tier:flex (1/2)",
     ]
@@ -70,7 +70,7 @@ def test_the_book_s_price_says_its_multiplier(run: Commands) -> None:
     [
         ([], "input 1, cached_input 1, output 2, searches 10", [BOTH]),
         (["--speed", "fast", "--prompt-tokens", "200001"], "input 12, cached_input 12, output 24, searches 10",
-         ["for prompts above 200000 tokens", "tokens × 6 for speed:fast, in the prices above",
+         ["for prompts above 200000 tokens", "prices of tokens × 6 for speed:fast, in the prices above",
           "not applied: tier:flex (a list of its own)"]),
         (["--tier", "flex"], "input 0.5, cached_input 0.5, output 1, searches 10",
          ["the list of service tier flex", "not applied: speed:fast (6)"]),

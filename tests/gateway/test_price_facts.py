@@ -34,9 +34,9 @@ def one_answer(document: dict[str, Any]) -> Script:
     return Script(steps=(Send(body),), headers=(("Content-Type", "application/json"),), framing="length")
 
 
-def answer_of(usage: dict[str, Any]) -> Script:
+def answer_of(usage: dict[str, Any], **more: str) -> Script:
     choice = {"index": 0, "message": {"role": "assistant", "content": "Rain."}, "finish_reason": "stop"}
-    return one_answer({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage})
+    return one_answer({"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage, **more})
 
 
 async def asked(running: Tokenweir, body: dict[str, Any], key: str, path: str = "/v1/chat/completions") -> None:
@@ -160,12 +160,13 @@ async def test_what_the_provider_states_is_the_price_with_a_markup(tokenweir: Ma
     }
     running = tokenweir(price_rules=rules)
     counts = {"prompt_tokens": 1_000, "completion_tokens": 100, "total_tokens": 1_100}
-    stating = provider.script("states", answer_of(counts | {"cost": 0.00021}))
+    stating = provider.script("states", answer_of(counts | {"cost": 0.00021}, service_tier="priority"))
     silent = provider.script("silent", answer_of(counts))
     key = running.key()
     for name in (stating, silent):
         await asked(running, ask(name, stream=False), key)
     stated, other = sorted(running.entries(2), key=lambda one: str(one["model"]), reverse=True)
+    assert not stated["details"].keys() & {"unpriced_units", "cost_unpriced_units"}, "the tier is in what it states"
     assert (stated["model"], stated["cost_usd"], stated["charge_usd"]) == (stating, "0.00021", "0.0002205")
     list_price = Decimal(1_000) * Decimal(str(PRICE["input"])) + Decimal(100) * Decimal(str(PRICE["output"]))
     assert Decimal(other["charge_usd"]) == list_price * Decimal("1.05") / MILLION

@@ -56,12 +56,17 @@ def rates_for(price: Price, prompt_tokens: int | None, served_as: ServedAs = NOT
 def applied(price: Price, served_as: ServedAs) -> dict[str, str]:
     """The multipliers of the list that apply, by their reasons."""
     said = _words(served_as)
-    return {reason: by for reason, by in price.multipliers.items() if reason in said or not _of_answer(reason)}
+    return {reason: by for reason, by in price.multipliers.items() if _fact(reason) in said or not of_answer(reason)}
+
+
+def _fact(reason: str) -> str:
+    """What an answer must say: `tier:priority`, also if a rule adds its name, `tier:priority#acme`."""
+    return reason.partition("#")[0]
 
 
 @lru_cache(maxsize=1_024)
-def _of_answer(reason: str) -> bool:
-    """Whether it depends on the answer."""
+def of_answer(reason: str) -> bool:
+    """Whether a reason depends on the answer; others hold for the whole list."""
     return reason.partition(":")[0] in _OF_ANSWERS
 
 
@@ -75,6 +80,11 @@ def multiplied(rates: Rates, *by: tuple[str, str]) -> Rates:
     of_tokens = prod(multiplier(factor) for _, factor in by)
     prices = ((name, getattr(rates, name), of_tokens if name in OF_TOKENS else of_all) for name in _PRICES)
     return replace(rates, **{name: floor(rate * product + _HALF) for name, rate, product in prices if rate is not None})
+
+
+def as_stated(price: Price | None, stated_nusd: int | None) -> bool:
+    """Whether an answer is priced at the cost that it states (None: it states none)."""
+    return price is not None and price.stated != () and stated_nusd is not None
 
 
 def stated_charge(price: Price, nusd: int) -> int:
@@ -292,7 +302,7 @@ def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
     """What the list has no prices for, as `tier:priority`: its own are charged, and it is said."""
     if price is None or served_as is NOT_SAID or price.tiers in ((), (_FREE,)):
         return []
-    priced = {*_STANDARD, *price.multipliers, *(f"tier:{name}" for name in price.service_tiers)}
+    priced = {*_STANDARD, *map(_fact, price.multipliers), *(f"tier:{name}" for name in price.service_tiers)}
     return [word for word in _words(served_as) if word not in priced]
 
 

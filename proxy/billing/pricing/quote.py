@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from proxy.billing.money import nusd_rounded_half_up
-from proxy.billing.pricing.prices import applied, multiplied, parts_at_most
+from proxy.billing.pricing.prices import applied, multiplied, of_answer, parts_at_most
 from proxy.billing.record import Price, Rates, multiplier
 from proxy.metering.usage import NO_USAGE, NOT_SAID, ServedAs, Usage
 
@@ -61,7 +61,9 @@ def quote(
     tokens = prompt_tokens + completion_tokens
     if price is None or not price.tiers:
         return Quote(0, tokens)
-    dearer = [by for by in applied(price, asked).items() if multiplier(by[1]) > 1] if price.multipliers else []
+    dearer: list[tuple[str, str]] = []
+    if price.multipliers:  # what only an answer can say may not be said
+        dearer = [by for by in applied(price, asked).items() if multiplier(by[1]) > 1 or not of_answer(by[0])]
     parts_max = max(
         [
             parts_at_most(multiplied(rates, *dearer), prompt_tokens, completion_tokens, units)

@@ -77,7 +77,7 @@ class PriceRule:
     """One rule. Empty conditions match everything. Exactly one of `price`, `stated` and `multiply` is set."""
 
     name: str
-    side: PriceSide = PriceSide.CHARGE
+    changes: PriceSide = PriceSide.CHARGE
     keys: frozenset[str] = frozenset()
     """ids or aliases; likewise the next two, with names"""
     projects: frozenset[str] = frozenset()
@@ -89,10 +89,10 @@ class PriceRule:
     """Unix seconds; it matches from then on"""
     ends: float | None = None
     """and before this"""
-    weekdays: frozenset[str] = frozenset()
+    weekdays: tuple[str, ...] = ()
     """days on which the hours begin"""
     hours: Hours | None = None
-    zone: ZoneInfo = UTC
+    time_zone: ZoneInfo = UTC
     served_as: str | None = None
     """a fact of the answer, as in `Price.multipliers`: then the tokens of such answers are multiplied, and no more"""
     price: Price | None = field(default=None, hash=False)
@@ -133,7 +133,7 @@ _DAY = timedelta(days=1)
 
 
 def _in_hours(rule: PriceRule, at: float) -> bool:
-    moment = datetime.fromtimestamp(at, rule.zone)
+    moment = datetime.fromtimestamp(at, rule.time_zone)
     day, of_day = moment.date(), moment.time()
     if rule.hours is not None:
         begin, end = rule.hours.begin, rule.hours.end
@@ -169,7 +169,7 @@ class RuledLists:
 
 def applicable(rules: Iterable[PriceRule], request: PricedRequest, side: PriceSide) -> list[PriceRule]:
     """The rules that change this list, in their order."""
-    matching = [rule for rule in rules if rule.side is side and rule.matches(request)]
+    matching = [rule for rule in rules if rule.changes is side and rule.matches(request)]
     first_list = next((rule for rule in matching if rule.price is not None), None)
     first_stated = next((rule for rule in matching if rule.stated is not None), None)
     return [rule for rule in matching if rule.multiply is not None or rule is first_list or rule is first_stated]
@@ -186,6 +186,6 @@ def changed(listed: Price | None, rules: Sequence[PriceRule]) -> Price | None:
     multipliers = dict(price.multipliers)
     for rule in rules:
         if rule.multiply is not None:
-            multipliers[rule.served_as or f"rule:{rule.name}"] = rule.multiply
+            multipliers[f"{rule.served_as}#{rule.name}" if rule.served_as else f"rule:{rule.name}"] = rule.multiply
     version = "+".join((price.version, *(rule.name for rule in rules)))
     return replace(price, version=version, multipliers=multipliers, stated=stated or price.stated)

@@ -9,13 +9,14 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Mapping
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from msgspec import UNSET, structs
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
-from proxy.billing.pricing.prices import unpriced_service
+from proxy.billing.pricing.prices import as_stated, unpriced_service
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
 from proxy.billing.settlement import SERVED_INSTEAD_DETAIL, bills, charged, situation
@@ -193,7 +194,7 @@ class OpenExchange:
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
             details=_details(metered, read, self._route.provider.settings.not_billed)
-            | self._unpriced(opened, read)
+            | self._unpriced(opened, read, None if metered is None else metered.stated_usd)
             | details
             | {"situation": facts.value},
             other_models=tuple(map(self._priced, others)) if metered and (others := metered.other_models) else UNSET,
@@ -214,23 +215,23 @@ class OpenExchange:
     def _prices(self, other: str) -> tuple[Price | None, Price | None]:
         return self._route.prices(self.opened.started_at, self._payer, other)
 
-    def _unpriced(self, opened: Opened, read: Reading) -> dict[str, Any]:
+    def _unpriced(self, opened: Opened, read: Reading, stated_usd: Decimal | None) -> dict[str, Any]:
         """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
         that it gave then."""
         if opened is self.opened and read.served_as is NOT_SAID:
             return {}
-        details: dict[str, Any] = {}
-        unpriced: dict[str, list[str]] = {"unpriced_units": [], "cost_unpriced_units": []}
-        lists = ((opened.price, self.opened.price), (opened.cost, self.opened.cost))
-        if opened is not self.opened:
-            details[SERVED_INSTEAD_DETAIL] = self.opened.upstream_model
-            for words, (price, before) in zip(unpriced.values(), lists, strict=True):
-                if price is before:
-                    words.append(f"model:{opened.upstream_model}")
-        if (served_as := read.served_as) is not NOT_SAID:
-            for words, (price, _) in zip(unpriced.values(), lists, strict=True):
-                words += unpriced_service(price, served_as)
-        return details | {name: words for name, words in unpriced.items() if words}
+        asked, details = self.opened, dict[str, Any]()
+        if opened is not asked:
+            details[SERVED_INSTEAD_DETAIL] = asked.upstream_model
+        stated = None if stated_usd is None else _nusd(stated_usd)
+        lists = ("unpriced_units", opened.price, asked.price), ("cost_unpriced_units", opened.cost, asked.cost)
+        for name, price, before in lists:
+            if as_stated(price, stated):
+                continue
+            words = [f"model:{opened.upstream_model}"] if opened is not asked and price is before else []
+            if words := words + unpriced_service(price, read.served_as):
+                details[name] = words
+        return details
 
     def _finish(self, record: UsageRecord, _metered: Metered | None) -> None:
         self._ports.outbox.finish(record, self.slot)

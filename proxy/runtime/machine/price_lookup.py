@@ -62,14 +62,11 @@ class PriceLookup:
         model, passed = found
         # Only the provider that served the exchange: the cost of another is unrelated.
         same = [target for target in model.providers if target.provider == provider]
-        exact = [target for target in same if (target.upstream_model or passed) == upstream_model]
-        cost = (exact or same)[0].cost if same else None
-        first = model.providers[0]
-        if model.price is not None:
-            price: Price | None = model.price.at(at)
-        else:
-            price = self._listed(first.provider, first.upstream_model or passed, at) if exact else listed
-        lists = Lists(price, listed if cost is None else cost.at(at))
+        for target in same:
+            if (target.upstream_model or passed) == upstream_model:
+                return self.admitted(model, passed, target, at, payer, requested)
+        cost = same[0].cost if same else None
+        lists = Lists(model.price.at(at) if model.price else listed, cost.at(at) if cost else listed)
         return self._after_rules(lists, PricedRequest(payer, requested, provider, at))
 
     def other(self, model: str, provider: str, at: float, payer: Payer) -> Lists:

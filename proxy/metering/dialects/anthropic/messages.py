@@ -128,13 +128,17 @@ class MessagesTally(Counting):
         """A refusal without any output is not billed, though it reports tokens.
         https://platform.claude.com/docs/en/release-notes/overview: others say that it depends on the category."""
         super().settle()
-        if self.finish_reason == _REFUSAL and self.usage is not None and self.evidence.empty:
+        if self.finish_reason == _REFUSAL and self.usage is not None and self._says_nothing(self.usage):
             self.flags.add("refused_unbilled")
             self.usage = structs.replace(
                 self.usage,
                 unbilled_prompt_tokens=self.usage.prompt_tokens,
                 unbilled_completion_tokens=self.usage.completion_tokens,
             )
+
+    def _says_nothing(self, usage: Usage) -> bool:
+        """Whether the model that refused generated nothing; another one may have before it."""
+        return self.evidence.empty or usage.completion_tokens == 0
 
 
 _REFUSAL = "refusal"
