@@ -60,6 +60,8 @@ providers:
   electron:
     base_url: https://${HOST}/waves/v1/
     api_key: ${ELECTRON_API_KEY}
+    admin_key: ${ELECTRON_API_KEY}
+    admin_url: https://${HOST}/admin/v1/
     dialects: [openai.chat]
     on_client_disconnect: drain
     drain: {seconds: 60, tokens: 4096}
@@ -117,7 +119,8 @@ def test_every_field_of_the_file_arrives() -> None:
     provider = read.providers["electron"]
     assert provider.name == "electron"
     assert provider.base_url == "https://host.example/waves/v1"
-    assert provider.api_key == Secret(CANARY)
+    assert (provider.api_key, provider.admin_key) == (Secret(CANARY), Secret(CANARY))
+    assert provider.admin_url == "https://host.example/admin/v1"
     assert (provider.dialects, provider.on_client_disconnect, provider.inject_usage) == (
         ("openai.chat",),
         "drain",
@@ -510,8 +513,9 @@ def test_a_base_url_is_a_plain_one(base_url: object, read: str | None) -> None:
         (123, "must be a string"),
     ],
 )
-def test_a_key_comes_from_a_variable_that_is_set(written: object, says: str) -> None:
-    assert refusal(changed("providers/electron/api_key", written)).startswith(f"providers.electron.api_key: {says}")
+@pytest.mark.parametrize("name", ["api_key", "admin_key"])
+def test_a_key_comes_from_a_variable_that_is_set(name: str, written: object, says: str) -> None:
+    assert refusal(changed(f"providers/electron/{name}", written)).startswith(f"providers.electron.{name}: {says}")
 
 
 def test_a_literal_key_needs_leave() -> None:
@@ -528,7 +532,7 @@ def test_a_provider_may_have_no_key() -> None:
 
 
 def test_a_secret_does_not_show_itself() -> None:
-    read = settings(SMALL)
+    read = settings(changed("providers/electron/admin_key", "${ELECTRON_API_KEY}"))
     shown = [repr(read), str(read), f"{read}", str(asdict(read)), f"{read.providers['electron'].api_key}"]
     assert not [text for text in shown if CANARY in text]
     assert pickle.loads(pickle.dumps(read)) == read  # worker processes get it whole

@@ -182,6 +182,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir dead-letters retry",
         "tokenweir dead-letters drop",
         "tokenweir reconcile",
+        "tokenweir conformance",
         "tokenweir doctor",
         "tokenweir backup",
         "tokenweir audit",

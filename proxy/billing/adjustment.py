@@ -1,20 +1,26 @@
 """Adjustments by a better record of an exchange that is already settled.
 
-Invariant: in whatever order its records arrive, the entries of an exchange add up to the best of them. Entries are
-never changed, so a better record is booked as the difference.
+Invariants: in whatever order its records arrive, the entries of an exchange add up to the best of them. Entries are
+never changed, so a better record is booked as the difference. What an operator has set stands: a record that comes
+later says what it would have been, and changes nothing of it.
 
 The sweeper settles the exchanges of a machine whose lease expired, from their last announced progress. If the machine
-was only paused, it announces more progress, and may be swept again; or it sends its own record, which is final.
+was only paused, it announces more progress, and may be swept again; or it sends its own record, which is final. A
+machine that crashed makes a record of each exchange that its journal has open. It knows no better than a final record
+that had left the machine, and was lost from its disk alone. Of two that know as little, the one with more events
+counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from uuid import uuid5
 
 from msgspec import structs
 
-from proxy.billing.entries import ENTRIES, UNITS, EntryKind, LedgerEntry, usage_of
+from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
+from proxy.billing.money import usd_text
 
 LATE, SWEPT_AGAIN = "late record", "swept again"
 """the reason of an adjustment, as stored"""
@@ -24,6 +30,10 @@ NUMBERS = (
     "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens",
     "events", "bytes", "cost_usd", "charge_usd",
 )  # fmt: skip
+MONEY = ("charge_usd", "cost_usd")
+BY_OPERATOR = "operator"
+STANDS = "stands"
+"""the detail of an adjustment with the numbers that an operator had set before: what the record says of them"""
 _RESTATES = "restates"
 """the detail of an adjustment with the content hash of the entry it was made from"""
 
@@ -32,15 +42,33 @@ class ContradictionError(ValueError):
     """Two different final records of one exchange."""
 
 
-def is_swept(entry: LedgerEntry) -> bool:
-    """True for an entry of the sweeper: made from announced progress, not final."""
-    return bool(entry.details.get("swept"))
+class Finality(IntEnum):
+    """How well a record knows its exchange."""
+
+    SWEPT = 0
+    """made by a sweeper, from announced progress"""
+    RECOVERED = 1
+    """made after a crash, from the machine's own progress"""
+    FINAL = 2
+
+
+def finality(entry: LedgerEntry) -> Finality:
+    """That of the record which the entry was made from."""
+    if entry.details.get("swept"):
+        return Finality.SWEPT
+    return Finality.RECOVERED if entry.details.get("recovered") else Finality.FINAL
 
 
 def is_statement(entry: LedgerEntry) -> bool:
     """True for an entry made from a record of the whole exchange: the terminal entry, or an adjustment by a later
     record. False for an operator's correction and for a failed attempt."""
     return entry.kind not in (EntryKind.ADJUSTMENT, EntryKind.ATTEMPT) or _RESTATES in entry.details
+
+
+def set_by_operator(entries: Iterable[LedgerEntry]) -> frozenset[str]:
+    """The names of the totals that an operator has set, by any of these entries of an exchange."""
+    corrections = (one for one in entries if not is_statement(one) and one.details.get("by") == BY_OPERATOR)
+    return frozenset(name for one in corrections for name in one.details.get("sets", ()))
 
 
 def restated(
@@ -51,31 +79,54 @@ def restated(
     None if `update` is booked already, or is worse. Otherwise an adjustment even without differences: it is the receipt
     of `update`. `content_hash`: equal for equal entries only. Raises ContradictionError.
     """
+    booked = list(booked)
     changes = [entry for entry in booked if entry.kind == EntryKind.ADJUSTMENT]
     statements = [entry for entry in booked if is_statement(entry)]
     update_hash = content_hash(update)
     if any(entry.details.get(_RESTATES) == update_hash for entry in statements):
         return None
-    final = not all(map(is_swept, statements))
-    if is_swept(update):
-        if final or update.events <= sum(entry.events for entry in statements):
-            return None
-    elif final:
+    best, own = max(map(finality, statements)), finality(update)
+    if own is best is Finality.FINAL:
         raise ContradictionError
+    if own < best or (own is best and update.events <= sum(entry.events for entry in statements)):
+        return None
     first = next(entry for entry in statements if entry.kind != EntryKind.ADJUSTMENT)
     seq = 1 + max((entry.seq for entry in changes), default=0)
-    why = SWEPT_AGAIN if is_swept(update) else LATE
+    why = SWEPT_AGAIN if own is Finality.SWEPT else LATE
     details = {**update.details, "adjusts": first.entry_id, "why": why, _RESTATES: update_hash}
-    if units := _unit_differences(statements, update):
+    stands = _standing(set_by_operator(booked))
+    if stands:
+        details[STANDS] = {name: _said(getattr(update, name), name) for name in NUMBERS if name in stands}
+    if units := {name: n for name, n in _unit_differences(statements, update).items() if name not in stands}:
         details["units"] = units
+    numbers = {
+        name: _nothing(booked, name)
+        if name in stands
+        else _difference((getattr(one, name) for one in statements), getattr(update, name))
+        for name in NUMBERS
+    }
     return structs.replace(
         update,
         entry_id=str(uuid5(ENTRIES, f"{update.exchange_id}/{EntryKind.ADJUSTMENT}/{seq}")),
         kind=EntryKind.ADJUSTMENT,
         seq=seq,
         details=details,
-        **{name: _difference((getattr(one, name) for one in statements), getattr(update, name)) for name in NUMBERS},
+        **numbers,
     )
+
+
+def _standing(by_hand: frozenset[str]) -> frozenset[str]:
+    """What stands: with one count, all of them, and the money that was calculated from them."""
+    return by_hand if by_hand.isdisjoint(COUNTS) else by_hand.union(TOKENS, UNITS, MONEY)
+
+
+def _nothing(booked: Iterable[LedgerEntry], name: str) -> int | None:
+    """No difference; None only if nothing is known of this number."""
+    return None if all(getattr(one, name) is None for one in booked) else 0
+
+
+def _said(value: int | None, name: str) -> int | str | None:
+    return usd_text(value) if name in MONEY and value is not None else value
 
 
 def _unit_differences(statements: Iterable[LedgerEntry], update: LedgerEntry) -> dict[str, int]:

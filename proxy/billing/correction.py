@@ -14,7 +14,7 @@ from uuid import uuid5
 import msgspec
 from msgspec import structs
 
-from proxy.billing.adjustment import is_statement
+from proxy.billing.adjustment import BY_OPERATOR, MONEY, is_statement, set_by_operator
 from proxy.billing.entries import COUNTS, ENTRIES, TOKENS, UNITS, EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import NUSD_PER_USD, nusd_from_usd, usd_text
 from proxy.billing.pricing.prices import pinned, price_text
@@ -22,8 +22,6 @@ from proxy.billing.record import BillableParts, Price, PricedUsage
 from proxy.billing.reread import ReadAgain
 from proxy.billing.settlement import OTHER_MODELS_DETAIL, amount, incurred, other_models, other_models_detail
 from proxy.metering.usage import TOKENS_MAX, UNITS_MAX, ModelUsage, ServedAs, Usage, service_of
-
-MONEY = ("charge_usd", "cost_usd")
 
 # The longest exchange at the highest configurable price; a larger amount is a typing error.
 AMOUNT_NUSD_MAX = 1_000_000 * NUSD_PER_USD
@@ -35,7 +33,7 @@ _T = TypeVar("_T")
 
 REREAD = "read_again"
 """the detail of an adjustment that read a usage again: how it was served, by what is said there"""
-BY_OPERATOR, BY_RERATE = "operator", "rerate"
+BY_RERATE = "rerate"
 CORRECTED = "corrected"
 """the usage_source of token counts that an operator set"""
 
@@ -123,9 +121,7 @@ def exchange_totals(entries: Iterable[LedgerEntry]) -> ExchangeTotals:
         cost=_latest_detail(each, "cost", dict),
         stated_usd=None if (stated := latest.details.get("stated_usd")) is None else nusd_from_usd(stated),
         other_models=tuple(other_models(_latest_detail(each, OTHER_MODELS_DETAIL, list))),
-        by_hand=frozenset(
-            name for one in corrections if one.details.get("by") == BY_OPERATOR for name in one.details.get("sets", ())
-        ),
+        by_hand=set_by_operator(corrections),
         next_seq=1 + max((one.seq for one in ordered if one.kind != EntryKind.USAGE), default=0),
     )
 

@@ -166,6 +166,29 @@ class InvalidRecordError(ValueError):
     """A record with a number that no proxy writes. The message quotes nothing but that number."""
 
 
+class RecordEnvelope(msgspec.Struct):
+    """The part of a record that is readable in every version: the exchange that it closes."""
+
+    class Of(msgspec.Struct):
+        """The record's `Opened`."""
+
+        exchange_id: str
+
+    opened: Of
+    version: int = 1
+
+
+_ENVELOPE = msgspec.json.Decoder(RecordEnvelope)
+
+
+def exchange_id_in(payload: bytes) -> str | None:
+    """The exchange that a record of any version closes. `payload`: its JSON; None if not even that can be read."""
+    try:
+        return _ENVELOPE.decode(payload).opened.exchange_id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 class UsageRecord(msgspec.Struct, frozen=True):
     """One ended exchange: sufficient to derive its ledger entry."""
 

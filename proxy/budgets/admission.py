@@ -4,8 +4,9 @@ Invariants: No request bypasses admission. A request without limits reserves not
 in one step before its exchange is opened, and closed when its record is written. A client waits for one reply of the
 store; everything else is sent to the store in the background, in chronological order.
 
-During a store outage, keys that fail open are admitted within this node's allowance. Their reservations are announced
-to the store after the outage.
+During a store outage, keys without a budget are admitted unless they fail closed, and keys that fail open within this
+node's allowance. Their reservations are announced to the store after the outage. What is told to the store never waits
+for the ledger: one that hangs delays no release.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from msgspec import structs
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
 from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded
+from proxy.budgets.outage_allowance import OutageAllowance
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
 from proxy.foundation.outage import Listener, Outage
 
@@ -50,7 +52,7 @@ class Observer(Listener, Protocol):
 class Reservation:
     """The reservation of one exchange. `close` it exactly once."""
 
-    __slots__ = ("_admission", "_growing", "hold", "levels", "on_short", "spends")
+    __slots__ = ("_admission", "_growing", "allowed_nusd", "hold", "levels", "on_short", "spends")
 
     def __init__(self, admission: Admission, hold: Hold, levels: Sequence[LimitLevel], *, spends: bool) -> None:
         self.hold = hold
@@ -58,6 +60,8 @@ class Reservation:
         """True if money is limited"""
         self.levels = levels
         """empty if the store was unavailable"""
+        self.allowed_nusd: int | None = None
+        """taken of the allowance for outages; None: the store admitted it"""
         self.on_short: Callable[[], None] | None = None
         """called once, when the reservation exceeds a budget"""
         self._admission = admission
@@ -109,7 +113,7 @@ class Admission:
         self._tidy = tidy
         self._unix_time = unix_time
         self._on_store_outage = on_store_outage
-        self._allowance_nusd = allowance_nusd
+        self._allowance = OutageAllowance(allowance_nusd)
         self._observer = observer
         self._resolved: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
         self._open: dict[str, Reservation] = {}
@@ -128,8 +132,9 @@ class Admission:
         self._hangs_until = 0.0
         """requests skip the store until then; in the event loop's time"""
         self._outage = Outage(observer)
-        self._allowed_nusd = 0
-        """reserved and spent during this outage"""
+        self._ledger_bugs = Outage(observer)
+        self._announced = self._tidied = 0
+        """announcements, and how many of them were tidied up after: they may contain what the ledger has"""
 
     @property
     def held_nusd(self) -> int:
@@ -142,19 +147,26 @@ class Admission:
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Reservation | Denied:
         """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
-        now = self._unix_time()
+        now = self._now()
         resolved = self._resolve(key, scopes, now)
         hold = Hold(exchange_id, resolved.counters, nusd, tokens, now)
         if not resolved.counters:
             return Reservation(self, hold, (), spends=False)
         verdict = await self._reserve(hold)
+        allowed_nusd = None
         if verdict is None:
-            verdict = self._without_store(key, scopes, hold)
+            allowed_nusd = hold.nusd if resolved.spends else 0
+            verdict = self._without_store(key, hold, allowed_nusd, spends=resolved.spends)
         if isinstance(verdict, Denied):
             self._observer.denied(verdict.why)
             return verdict
         reservation = self._open[exchange_id] = Reservation(self, hold, verdict.levels, spends=resolved.spends)
+        reservation.allowed_nusd = allowed_nusd
         return reservation
+
+    def _now(self) -> float:
+        """By its own clock, a proxy would begin a window before the others, and each would read the ledger again."""
+        return self._unix_time() + self._store.clock_ahead_s
 
     def _resolve(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> ResolvedLimits:
         cached = self._resolved.get(key.key_id)
@@ -188,6 +200,7 @@ class Admission:
             raise
         else:
             self._recovered()
+            self._allowance.store_answered(time())
             return verdict
         finally:
             self._reserving.discard(hold.exchange_id)
@@ -203,12 +216,10 @@ class Admission:
             unseeded = verdict
         raise OSError("budgets: the spend changed during every read of the ledger")
 
-    def _without_store(self, key: ApiKey, scopes: Sequence[Scope], hold: Hold) -> Granted | Denied:
-        """Apply the key's policy for outages, within the allowance."""
-        spends = any(scope.limits.spends for scope in scopes)
+    def _without_store(self, key: ApiKey, hold: Hold, nusd: int, *, spends: bool) -> Granted | Denied:
+        """Apply the key's policy for outages; `nusd` are taken of the allowance. `spends`: money is limited."""
         policy = key.on_store_outage or (self._on_store_outage if spends else OnStoreOutage.FAIL_OPEN)
-        if policy is OnStoreOutage.FAIL_OPEN and self._allowed_nusd + hold.nusd <= self._allowance_nusd:
-            self._allowed_nusd += hold.nusd
+        if policy is OnStoreOutage.FAIL_OPEN and self._allowance.take(nusd, asyncio.get_running_loop().time()):
             self._unannounced = True
             return Granted(())
         # If only the reply was lost, the reservation exists: release it.
@@ -240,6 +251,8 @@ class Admission:
         ended = Hold(hold.exchange_id, hold.counters, nusd if reservation.spends else 0, tokens, hold.at)
         if ended.nusd:
             self._closed[hold.exchange_id] = ended
+        if reservation.allowed_nusd is not None:
+            self._allowance.settle(reservation.allowed_nusd, ended.nusd)
         self._ending.append(ended)
         if len(self._ending) == 1:  # exchanges that end in the same event-loop iteration share one call
             asyncio.get_running_loop().call_soon(self._close_ending)
@@ -260,7 +273,13 @@ class Admission:
     # -- background calls to the store
 
     async def run(self) -> None:
-        """Report ended exchanges to the store, and re-announce reservations after a loss, until cancelled."""
+        """Report ended exchanges to the store, re-announce reservations after a loss, and forget what the ledger has,
+        until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._tell_store(), name="admission, store")
+            tasks.create_task(self._ask_ledger(), name="admission, ledger")
+
+    async def _tell_store(self) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CHECK_S):
@@ -270,6 +289,12 @@ class Admission:
             if self._outage.lasts:
                 await asyncio.sleep(CHECK_S)
 
+    async def _ask_ledger(self) -> None:
+        """Never in the way of `_tell_store`: a database that hangs may hold this up for as long as it likes."""
+        while True:
+            await self._ledger_bugs.attempt(self._forget_settled, None)
+            await asyncio.sleep(CHECK_S)
+
     async def announce(self) -> None:
         """Replace this node's reservations in the store by those in memory. Raises BudgetsUnavailable."""
         self._unannounced = False
@@ -278,8 +303,7 @@ class Admission:
         except BaseException:
             self._unannounced = True
             raise
-        with suppress(OSError):  # a later call releases what the ledger has already
-            await self._tidy()
+        self._announced += 1
 
     async def aclose(self) -> None:
         """Report the remaining ended exchanges, and close the store."""
@@ -290,14 +314,13 @@ class Admission:
         await self._store.aclose()
 
     async def _check_store(self) -> None:
-        """Re-announce after a loss, and forget settled exchanges; at most once in CHECK_S."""
+        """Re-announce after a loss; at most once in CHECK_S."""
         now = asyncio.get_running_loop().time()
         if now < self._check_at:
             return
         self._check_at = now + CHECK_S
         if self._unannounced or not await self._store.heartbeat():
             await self.announce()
-        await self._forget_settled()
 
     def forget(self, exchange_ids: Iterable[str]) -> None:
         """Forget ended exchanges that the ledger has."""
@@ -305,18 +328,19 @@ class Admission:
             self._closed.pop(exchange_id, None)
 
     async def _forget_settled(self) -> None:
-        """Forget the oldest that the ledger has: page by page, as long as it has a whole page."""
+        """Forget what the ledger has, oldest first: page by page, as long as it has a whole page."""
         all_settled = True
-        while all_settled and (oldest := self._overdue()):
-            try:
+        with suppress(OSError):  # the ledger is unavailable, which the follower reports
+            if self._tidied != (announced := self._announced):
+                await self._tidy()
+                self._tidied = announced
+            while all_settled and (oldest := self._overdue()):
                 settled = await self._settled(oldest)
-            except OSError:  # the ledger is unavailable, which the follower reports
-                return
-            self.forget(settled)
-            all_settled = len(settled) == len(oldest)
+                self.forget(settled)
+                all_settled = len(settled) == len(oldest)
 
     def _overdue(self) -> list[str]:
-        now = self._unix_time()
+        now = self._now()
         oldest = islice(self._closed.values(), FORGET_MAX)
         return [one.exchange_id for one in oldest if abs(now - one.at) >= FORGET_S]  # also if the clock was set back
 
@@ -341,8 +365,6 @@ class Admission:
         return OwnHolds(running, list(self._closed.values()), frozenset(self._reserving))
 
     def _failed(self, error: Exception) -> None:
-        if not self._outage.lasts:
-            self._allowed_nusd = 0
         self._outage.began(error)
 
     def _recovered(self) -> None:

@@ -36,6 +36,9 @@ class OwnHolds(msgspec.Struct, frozen=True):
 class BudgetStore(Protocol):
     """One node's handle. Every method but `close_soon` and `aclose` raises BudgetsUnavailable."""
 
+    clock_ahead_s: float
+    """of the store, against this machine's: windows begin and end by the clock that all nodes share"""
+
     async def reserve(self, hold: Hold) -> Verdict:
         """Check every counter, and reserve at all of them or none. Checks of a counter, in this order: seeded for its
         `since` (if money is bounded); spent + held + nusd <= nusd_max; requests and tokens of the last 60 s;

@@ -17,6 +17,7 @@ from proxy.cli import (
     audit,
     backup,
     budgets,
+    conformance,
     corrections,
     credit,
     dead_letters,
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     dead_letters.add_commands(commands)
     reconcile.add_commands(commands)
     doctor.add_commands(commands)
+    conformance.add_commands(commands)
     backup.add_commands(commands)
     audit.add_commands(commands)
     statement.add_commands(commands)

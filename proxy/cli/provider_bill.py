@@ -1,20 +1,23 @@
 """`tokenweir reconcile --provider`: compare the ledger with a provider's own bill.
 
-Invariants: it only reads. It exits with 0 only if the uncertainties recorded in the ledger explain every difference.
+Invariants: it only reads. A pull that fails compares nothing. It exits with 0 only if the uncertainties recorded in the
+ledger explain every difference.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import csv
 import sys
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxy.billing.money import usd_text
-from proxy.cli.common import Failure, json_line, load_settings, store_of
+from proxy.cli.common import Failure, json_line, load_settings, store_of, whole_file
 
 if TYPE_CHECKING:
     from proxy.reconciliation.provider_bill.bill import Bill, BillSubject
@@ -36,9 +39,16 @@ def add_options(reconcile: argparse.ArgumentParser) -> None:
     """Add the options of this comparison."""
     bill = reconcile.add_argument_group("against a provider's own bill")
     bill.add_argument("--provider", metavar="NAME", help="compare the ledger's entries of this provider …")
-    bill.add_argument(
+    source = bill.add_mutually_exclusive_group()
+    source.add_argument(
         "--file", type=Path, metavar="FILE", help="… with its export of usage or costs (OpenAI, Anthropic)"
     )
+    source.add_argument(
+        "--pull",
+        action="store_true",
+        help="… with what its API reports: whole days (UTC), by default yesterday; needs providers.NAME.admin_key",
+    )
+    bill.add_argument("--save", type=Path, metavar="FILE", help="with --pull: keep the pulled pages, for --file")
     bill.add_argument("--until", metavar="TIME", help="only usage before this time (see --since)")
 
 
@@ -60,24 +70,41 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _bill(options: argparse.Namespace) -> tuple[Bill, dict[BillSubject, list[tuple[int, int]]]]:
-    """The export, and the time spans of each of its subjects. Raises Failure that names the file."""
+    """The export, and the time spans of each of its subjects. Raises Failure that names the file or the provider."""
     from proxy.foundation.times import since_from
     from proxy.reconciliation.provider_bill.bill import BillError
     from proxy.reconciliation.provider_bill.file import read_bill
 
-    if options.file is None:
-        raise Failure("--provider: needs the provider's export: --file")
+    if options.file is None and not options.pull:
+        raise Failure("--provider: needs the provider's export: --file, or --pull")
+    if options.save is not None and not options.pull:
+        raise Failure("--save: needs --pull")
     now = time.time()
     since, until = (None if text is None else since_from(text, now) for text in (options.since, options.until))
+    where = f"providers.{options.provider}" if options.pull else str(options.file)
     try:
-        with options.file.open("rb") as file:
+        with _pulled(options, since, until, now) if options.pull else options.file.open("rb") as file:
             bill = read_bill(file, since=since, until=until)
         spans = {subject: bill.spans(subject) for subject in bill.subjects}
     except BillError as wrong:
-        raise Failure(f"{options.file}: {wrong}") from wrong
+        raise Failure(f"{where}: {wrong}") from wrong
     if not any(spans.values()):
-        raise Failure(f"{options.file}: no bucket is within --since and --until")
+        raise Failure(f"{where}: no bucket is within --since and --until")
     return bill, spans
+
+
+def _pulled(options: argparse.Namespace, since: float | None, until: float | None, now: float) -> BytesIO:
+    """What the provider's API reports, as the file that --save writes. Raises Failure, PullError."""
+    from proxy.reconciliation.provider_bill.pull import pull, whole_days
+
+    provider = load_settings(options.config).providers.get(options.provider)
+    if provider is None:
+        raise Failure("--provider: no provider of this name is configured")
+    content = asyncio.run(pull(provider, *whole_days(since, until, now)))
+    if options.save is not None:
+        with whole_file(options.save) as file:
+            file.write(content)
+    return BytesIO(content)
 
 
 def _print(compared: Compared, options: argparse.Namespace) -> None:

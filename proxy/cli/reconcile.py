@@ -39,8 +39,8 @@ def add_commands(commands: Any) -> None:
 def _reconcile(options: argparse.Namespace) -> int:
     if options.provider is not None:
         return provider_bill.run(options)
-    if options.file is not None or options.until is not None or options.csv:
-        raise Failure("--file, --until and --csv: need --provider")
+    if options.file is not None or options.pull or options.save or options.until is not None or options.csv:
+        raise Failure("--file, --pull, --save, --until and --csv: need --provider")
     return _integrity(options)
 
 

@@ -1,15 +1,16 @@
 """Sends the journal's records to the queue and confirms them against the ledger.
 
-Invariants: the journal forgets a record only when the ledger has confirmed it. Records that the queue has lost or may
-not have received are sent again; the ledger takes each record once. Sending and confirming are separate tasks: an
-outage of the queue does not delay the ledger's confirmations, nor the other way round.
+Invariants: the journal forgets a record only when the ledger has confirmed it: its number and its exchange, because a
+copy of this data folder, started elsewhere, gives the same numbers to other exchanges. Records that the queue has lost
+or may not have received are sent again; the ledger takes each record once. Sending and confirming are separate tasks:
+an outage of the queue does not delay the ledger's confirmations, nor the other way round.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import islice
@@ -25,8 +26,9 @@ SEND_MAX = 100
 LINGER_S = 0.005
 # Polling interval of the journal, in case a wake-up is lost.
 POLL_S = 1.0
-# Sent and not confirmed: 200 bytes each here, two kilobytes in the queue. Further records wait in the journal.
-UNCONFIRMED_MAX = 500_000
+# Sent and not confirmed: 200 bytes each here, and two kilobytes in the queue, whose memory budgets and rates need, too.
+# More than are settled between two confirmations; in an outage of the ledger, further records wait in the journal.
+UNCONFIRMED_MAX = 20_000
 
 # Range of seqs of one query to the ledger, which takes a few milliseconds.
 ASK_MAX = 1_000
@@ -57,8 +59,9 @@ class Queue(Protocol):
 class ReceiptSource(Protocol):
     """The ledger's receipts. Called in a thread."""
 
-    def receipts(self, node: str, low: int, high: int) -> set[int]:
-        """The seqs from `low` to `high` of this journal that are entries or dead letters. Raises OSError."""
+    def receipts(self, node: str, low: int, high: int) -> set[tuple[int, str | None]]:
+        """(seq, exchange id) of the records from `low` to `high` of this journal that are entries or dead letters. None
+        as exchange: the record could not be read. Raises OSError."""
 
 
 class Observer(Listener, Protocol):
@@ -84,9 +87,10 @@ class Shipper:
         observer: Observer,
         monotonic: Callable[[], float],
         in_thread: Callable[..., Awaitable[Any]],
-        on_sent: Callable[[Sequence[Pending]], None] = lambda _: None,
+        on_sent: Callable[[Mapping[int, str | None]], None] = lambda _: None,
     ) -> None:
-        """`in_thread`: runs a blocking function. `on_sent`: called with records that are in the queue or settled."""
+        """`in_thread`: runs a blocking function. `on_sent`: called with the exchanges, by seq, whose records are
+        in the queue or settled."""
         self._journal = journal
         self._queue = queue
         self._receipts = receipts
@@ -99,6 +103,8 @@ class Shipper:
         """the last seq of this run that was sent; lower epochs are left from earlier runs"""
         self._unconfirmed: dict[int, bytes] = {}
         """seq → message id of sent, unconfirmed records, oldest first; the id is empty while sending is unresolved"""
+        self._exchanges: dict[int, str | None] = {}
+        """seq → exchange id of the same records"""
         self._overdue: deque[tuple[float, list[int]]] = deque()
         """(time of the check, seqs to check)"""
         self._again: list[int] = []
@@ -178,6 +184,8 @@ class Shipper:
         again = sum(one.seq <= self._sent_up_to for one in batch)
         self._sent_up_to = max(self._sent_up_to, batch[-1].seq)
         self._unconfirmed.update((one.seq, b"") for one in batch)
+        exchanges = {one.seq: one.exchange_id for one in batch}
+        self._exchanges |= exchanges
         left, retry_s = batch, RETRY_S_MIN
         while left:
             # After a failure, retry with one record: the others may have arrived, and are not duplicated at each try.
@@ -194,7 +202,7 @@ class Shipper:
                 self._arrived(part, message_ids)
                 left, retry_s = left[len(part) :], RETRY_S_MIN
         self._observer.sent(len(batch), again=again)
-        self._on_sent(batch)
+        self._on_sent(exchanges)
 
     def _arrived(self, records: Sequence[Pending], message_ids: Sequence[bytes]) -> None:
         """The records are in the queue; some may be confirmed already."""
@@ -222,11 +230,12 @@ class Shipper:
     async def _resume(self) -> None:
         """Send again the records of earlier runs that the ledger lacks: whether they were sent is unknown."""
         after, first = 0, self._journal.node.epoch << COUNT_BITS
-        while page := [one.seq for one in self._journal.pending(SEND_MAX, after) if one.seq <= first]:
-            for seq in await self._lacking(page):
+        while page := {one.seq: one.exchange_id for one in self._journal.pending(SEND_MAX, after) if one.seq <= first}:
+            self._exchanges |= page
+            for seq in await self._lacking(list(page)):
                 heappush(self._again, seq)
             self._woken.set()
-            after = page[-1]
+            after = max(page)
         self._resumed = True
         self._woken.set()
 
@@ -241,8 +250,8 @@ class Shipper:
         for part in _parts(sorted(seqs)):
             receipts = await self._in_thread(self._receipts.receipts, self._node, part[0], part[-1])
             self._confirming.over()
-            confirmed = [seq for seq in part if seq in receipts]
-            lacking += [seq for seq in part if seq not in receipts]
+            confirmed = [seq for seq in part if (seq, self._exchanges.get(seq)) in receipts or (seq, None) in receipts]
+            lacking += sorted(set(part).difference(confirmed))
             for start in range(0, len(confirmed), FORGET_MAX):
                 self._forget(confirmed[start : start + FORGET_MAX])
                 await asyncio.sleep(0)
@@ -253,6 +262,7 @@ class Shipper:
         self._journal.settled(seqs)
         for seq in seqs:
             self._unconfirmed.pop(seq, None)
+            self._exchanges.pop(seq, None)
         self._observer.confirmed(len(seqs))
         self._woken.set()
 

@@ -48,7 +48,7 @@ _FORM_MODEL = re.compile(r'name="model"\r\n\r\n(.*)\r\n')
 # Size of a single write, so that the log's count stays accurate when the client stops reading.
 WRITE_BYTES_MAX = 64 * 1024
 # Gemini's paths name the model.
-_NAMED = re.compile(r"/models/([^/:]+):")
+_NAMED = re.compile(r"/models/([^:]+):")
 # How often the parent process is checked: soon enough to end an orphan, at no noticeable cost.
 PARENT_POLL_S = 0.25
 
@@ -129,13 +129,14 @@ class Provider:
             body,
             time.time(),
         )
-        answer = self._reply(request, body, exchange)
+        answer = self.reply_to(request, body, exchange)
         exchange.response_id, exchange.status = answer.response_id, answer.script.status
         exchange.prompt_tokens, exchange.cached_tokens = answer.prompt_tokens, answer.cached_tokens
         self.log.append(exchange)
         return exchange, answer
 
-    def _reply(self, request: Request, body: Any, exchange: Exchange) -> Reply:
+    def reply_to(self, request: Request, body: Any, exchange: Exchange) -> Reply:
+        """Choose the answer of a request."""
         if request.method != "POST" or not request.path.endswith("/chat/completions"):
             if (script := self._script(request.path, body)) is not None:
                 return Reply(script)

@@ -1,8 +1,9 @@
-"""Times as text: output in ISO 8601 (UTC), input as people type it."""
+"""Times as text: output in ISO 8601 (UTC), input as people type it and as servers send it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from proxy.foundation.durations import seconds_from
 
@@ -31,3 +32,16 @@ def _iso_time(text: str) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:
         return None
+
+
+def retry_after_s(value: str, unix_now: float) -> float | None:
+    """The seconds of a `Retry-After` header, given as digits or a date; None if it is neither."""
+    text = value.strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])  # 30 years; bounds the conversion
+    try:
+        at = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return None
+    zoned = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return max(0.0, zoned.timestamp() - unix_now)

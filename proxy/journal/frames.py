@@ -19,7 +19,7 @@ from zlib import crc32
 import msgspec
 from msgspec import structs
 
-from proxy.billing.record import Opened, UsageRecord
+from proxy.billing.record import Opened, RecordEnvelope, UsageRecord
 
 MAGIC = b"\xffTW\xff"
 _HEAD = Struct("<4sIII")
@@ -68,22 +68,10 @@ class Scan:
     """length of the incomplete frame at the end: normal after a crash"""
 
 
-class Envelope(msgspec.Struct):
-    """The part of a record that is readable in every version: the exchange that it closes."""
-
-    class Of(msgspec.Struct):
-        """The record's `Opened`."""
-
-        exchange_id: str
-
-    opened: Of
-    version: int = 1
-
-
 _ENCODER = msgspec.json.Encoder()
 _OPENED = msgspec.json.Decoder(Opened)
 _RECORD = msgspec.json.Decoder(UsageRecord)
-_ENVELOPE = msgspec.json.Decoder(Envelope)
+_ENVELOPE = msgspec.json.Decoder(RecordEnvelope)
 _SEQS = msgspec.json.Decoder(list[int])
 
 
@@ -225,8 +213,8 @@ def decode_record(payload: bytes) -> UsageRecord:
     return record
 
 
-def decode_envelope(payload: bytes) -> Envelope:
-    """JSON of a record of any version → `Envelope`. Raises UndecodableError."""
+def decode_envelope(payload: bytes) -> RecordEnvelope:
+    """JSON of a record of any version → `RecordEnvelope`. Raises UndecodableError."""
     return _decoded(_ENVELOPE, payload)
 
 

@@ -15,7 +15,8 @@ All methods run on one thread, except `sync`, which may run in another.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from proxy.billing.record import Opened, UsageRecord
+from proxy.billing.record import Opened, UsageRecord, exchange_id_in
 from proxy.journal.frames import (
     FrameKind,
     decode_opened,
@@ -69,6 +70,11 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
         """The record. Raises UndecodableError (a ValueError) if this version cannot read it."""
         return decode_record(self.payload)
 
+    @property
+    def exchange_id(self) -> str | None:
+        """The exchange that it closes; None if not even that can be read."""
+        return exchange_id_in(self.payload)
+
 
 class Journal:
     """See the invariants above. Created by `Journal.open`; every call takes microseconds."""
@@ -83,6 +89,8 @@ class Journal:
         self._log = Log(directory, existing)
         self._open = state.open
         self._pending = state.pending
+        self._earlier = sorted(state.pending)
+        """seqs of earlier runs, settled ones included"""
         self._unwritten: dict[int, tuple[str, bytes]] = {}
         """seq → (exchange_id, payload) of records that could not be written yet; their OPEN stays in `_open`"""
         self._unwritten_bytes = 0
@@ -169,11 +177,15 @@ class Journal:
                     break
         return records
 
-    def _pending_after(self, seq: int) -> Iterable[int]:
-        """Seqs of this run are counted up: skipping over a long backlog would block the event loop."""
-        if seq < self.node.epoch << COUNT_BITS:
-            return (one for one in self._pending if one > seq)
-        return (one for one in range(seq + 1, self._seq + 1) if one in self._pending)
+    def _pending_after(self, seq: int) -> Iterator[int]:
+        """Unsettled seqs above `seq`, in order. To skip over a long backlog at each page would block the event loop."""
+        first = self.node.epoch << COUNT_BITS
+        for at in range(bisect_right(self._earlier, seq), len(self._earlier)):
+            if self._earlier[at] in self._pending:
+                yield self._earlier[at]
+        for one in range(max(seq, first) + 1, self._seq + 1):
+            if one in self._pending:
+                yield one
 
     def settled(self, seqs: Iterable[int]) -> None:
         """The ledger has committed these records: forget them. Idempotent."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -185,12 +185,19 @@ class ProgressTable:
         """The bytes of slot `index`, for `decoded`; they begin with `name_of` its exchange. Empty outside the table."""
         return self._slot(index).tobytes()
 
-    def clear(self) -> None:
-        """Free all slots that a crash left claimed. Call it after recovery, before the first claim."""
+    def clear(self, keep: Collection[int] = ()) -> list[Slot]:
+        """Free the slots that a crash left claimed. Call it after recovery, before the first claim.
+
+        `keep`: slots of exchanges whose records the journal could not write yet; they are returned, for `release`.
+        """
         assert self._claimed == 0, "slots are in use"
+        kept = [index for index in sorted(keep) if self.read(index) is not None]
         for index in range(self.slots):
-            self._words[index * SLOT_WORDS + _ID_HIGH] = 0
+            if index not in kept:
+                self._words[index * SLOT_WORDS + _ID_HIGH] = 0
         self._free = self._unclaimed()
+        self._claimed = len(kept)
+        return [Slot(self, index, self._slot(index)) for index in kept]
 
     def close(self) -> None:
         """Unmap the file."""

@@ -5,10 +5,12 @@ is outside the database, so the content of a stolen database grants no access.""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import re
 import secrets
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +24,8 @@ PEPPER_BYTES = 32
 # The longest key of BLAKE2b.
 PEPPER_BYTES_MAX = hashlib.blake2b.MAX_KEY_SIZE
 
-_SECRET = re.compile(r"tw-[A-Za-z0-9_-]{43}", re.ASCII)
+_RANDOM_CHARS, _CHECKSUM_CHARS = 43, 6
+_SECRET = re.compile(rf"(tw-[A-Za-z0-9_-]{{{_RANDOM_CHARS}}})([A-Za-z0-9_-]{{{_CHECKSUM_CHARS}}})?", re.ASCII)
 
 
 class BadPepperError(ValueError):
@@ -30,13 +33,26 @@ class BadPepperError(ValueError):
 
 
 def new_secret() -> Secret:
-    """A new secret: `tw-` and 256 random bits."""
-    return Secret(PREFIX + secrets.token_urlsafe(SECRET_BYTES))
+    """A new secret: `tw-`, 256 random bits, and a checksum."""
+    random = PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+    return Secret(random + _checksum(random))
 
 
 def parse(presented: str) -> str | None:
-    """`presented` if it has the format of a secret; else None. Cheap: call it before any look-up."""
-    return presented if _SECRET.fullmatch(presented) else None
+    """`presented` if it can be a secret; else None. Cheap: call it before any look-up.
+
+    Secrets of 0.1 have no checksum. One that is wrong (a typing error, a guess) is refused without a look-up.
+    """
+    found = _SECRET.fullmatch(presented)
+    if found is None or (found[2] is not None and found[2] != _checksum(found[1])):
+        return None
+    return presented
+
+
+def _checksum(random: str) -> str:
+    """It proves nothing: whoever can read this can make one."""
+    crc = zlib.crc32(random.encode("ascii")).to_bytes(4, "big")
+    return base64.urlsafe_b64encode(crc).decode("ascii")[:_CHECKSUM_CHARS]
 
 
 def digest(secret: str, pepper: bytes) -> bytes:

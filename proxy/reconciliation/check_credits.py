@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from proxy.billing.correction import MONEY
+from proxy.billing.adjustment import MONEY
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.settlement import content_hash
 from proxy.ledger.amounts import nusd, rows_of

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Dialect, Select, Text, and_, case, cast, func, or_, select
 
+from proxy.billing.adjustment import MONEY
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_entries
-from proxy.billing.correction import MONEY, unexplained
+from proxy.billing.correction import unexplained
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, UNITS, EntryKind, LedgerEntry, units_from, usage_of
 from proxy.billing.money import nusd_from_usd
 from proxy.billing.pricing.prices import pinned

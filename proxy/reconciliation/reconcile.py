@@ -21,6 +21,7 @@ from proxy.reconciliation import check_credits, check_entries, check_receipts, c
 from proxy.reconciliation.check_receipts import Journals
 from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 from proxy.storage.database import is_shared, reading
+from proxy.storage.postgres import remove_time_limits
 
 # A record is settled within seconds, or within minutes if workers crash or servers are restarted.
 GRACE_S = 300.0
@@ -99,8 +100,7 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     """A read transaction on one snapshot, without time limits."""
     with reading(engine) as connection:
         if is_shared(connection):
-            for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
-                connection.exec_driver_sql(f"SET LOCAL {limit} = 0")
+            remove_time_limits(connection)
         yield connection
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from proxy.billing.adjustment import STANDS
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.foundation.times import iso_utc
@@ -38,7 +39,8 @@ def why(entry: LedgerEntry) -> str:
     """A short explanation: the source of the counts and the billed part."""
     details = entry.details
     if entry.kind in (EntryKind.ADJUSTMENT, EntryKind.CREDIT):
-        return f"{entry.kind}: {details.get('why', '?')}"
+        stands = f"; set by an operator, stands: {', '.join(details[STANDS])}" if STANDS in details else ""
+        return f"{entry.kind}: {details.get('why', '?')}{stands}"
     if entry.kind == EntryKind.ATTEMPT:
         return f"{EntryKind.ATTEMPT} {entry.seq}: {entry.provider} {details.get('failed', '?')}"
     if entry.usage_source == "estimated":

@@ -169,6 +169,23 @@ class ProviderSettings:
         default=None,
         metadata=about(secret(), "the provider's API key; without it, requests carry none", default="none"),
     )
+    admin_key: Secret | None = field(
+        default=None,
+        metadata=about(
+            secret(),
+            "an admin key of OpenAI or Anthropic, with which `tokenweir reconcile --pull` reads usage and costs; give "
+            "it to that command only",
+            default="none",
+        ),
+    )
+    admin_url: str | None = field(
+        default=None,
+        metadata=about(
+            url(),
+            "the URL up to `/organization/usage` or `/organizations/usage_report`, if `base_url` is a gateway's",
+            default="`base_url`, at api.openai.com and api.anthropic.com",
+        ),
+    )
     dialects: tuple[str, ...] = field(
         default=("openai",),
         metadata=about(choices(DIALECT_NAMES), "supported dialects: families, or single ones", default="`[openai]`"),

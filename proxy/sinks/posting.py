@@ -8,12 +8,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 
 import aiohttp
 
 from proxy import __version__
+from proxy.foundation.times import retry_after_s
 from proxy.sinks.format import PostResult
 
 # Enough for Lago's error report on a batch of a hundred events.
@@ -36,7 +35,7 @@ async def post(
     try:
         async with session.post(url, data=body, headers=sent, allow_redirects=False) as answer:
             content = await _beginning(answer)
-            wait_s = retry_after_s(answer.headers.get("Retry-After"), unix_s)
+            wait_s = bounded_retry_after_s(answer.headers.get("Retry-After"), unix_s)
             return PostResult(answer.status, f"HTTP {answer.status}", content, wait_s)
     except (aiohttp.ClientError, OSError, ValueError) as error:  # a TimeoutError is an OSError
         return PostResult(None, type(error).__name__)
@@ -52,13 +51,7 @@ async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(content[:ANSWER_BYTES_MAX])
 
 
-def retry_after_s(text: str | None, unix_s: float) -> float | None:
-    """The header `Retry-After` (seconds or a date) → seconds from now; None if absent or invalid."""
-    if text is None:
-        return None
-    try:
-        moment = parsedate_to_datetime(text)
-        wait_s = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - unix_s
-    except (ValueError, OverflowError):
-        wait_s = float(text) if text.isascii() and text.isdecimal() else -1.0
-    return None if wait_s < 0 else min(wait_s, RETRY_AFTER_S_MAX)
+def bounded_retry_after_s(text: str | None, unix_s: float) -> float | None:
+    """The header `Retry-After` → seconds from now, at most RETRY_AFTER_S_MAX; None if absent or invalid."""
+    wait_s = None if text is None else retry_after_s(text, unix_s)
+    return None if wait_s is None else min(wait_s, RETRY_AFTER_S_MAX)

@@ -1,7 +1,9 @@
 """Connects to Postgres.
 
-Invariants: each session sets UTF-8, UTC, durable commits and timeouts at its start, whatever the server's settings
-are; no error message contains a password.
+Invariants: each transaction sets UTC, durable commits and timeouts at its beginning, whatever the server's settings
+are; nothing is set for a session, because behind a pooler the next transaction may be another session's. No answer is
+waited for without end: a server that hangs keeps its connections, and would keep our threads. No error message contains
+a password.
 
 Works on versions 14 and later, directly and behind a pooler. The driver is loaded by the first URL of Postgres.
 """
@@ -9,6 +11,8 @@ Works on versions 14 and later, directly and behind a pooler. The driver is load
 from __future__ import annotations
 
 import re
+from functools import cache
+from time import monotonic
 from typing import Any
 
 from sqlalchemy import Engine, create_engine, event
@@ -33,9 +37,12 @@ _SETTINGS = {
     "TimeZone": "UTC",
     "DateStyle": "ISO",
 }
-_SET_SETTINGS = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
 # A server default of `off` is not for a ledger; a stronger setting than `on` stays.
-_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+_DURABLE = "CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END"
+_SET_SETTINGS = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items())
+_BEGIN = f"SELECT {_SET_SETTINGS}, {_DURABLE}"
+# More than the server's own limit of a statement: only a server that hangs, or whose answer is lost, exceeds it.
+ANSWER_S_MAX = 45.0
 
 # SQLSTATE classes of errors that a row causes: an invalid value, a violated constraint, a limit of the server (a name
 # too long for an index). All other classes describe the state of the database.
@@ -72,7 +79,15 @@ def open_postgres(url: str, **options: Any) -> Engine:
         "postgresql+psycopg://", isolation_level="READ COMMITTED", pool_pre_ping=True, pool_timeout=10, **options
     )
     event.listen(engine, "do_connect", connect)
+    event.listen(engine, "begin", _begin)
     return engine
+
+
+def remove_time_limits(connection: Any) -> None:
+    """Let this transaction take as long as it likes, lock waits excepted. `connection`: SQLAlchemy's."""
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        connection.exec_driver_sql(f"SET LOCAL {name} = 0")
+    connection.connection.dbapi_connection.answer_s = None
 
 
 def refused_by_row(sqlstate: str) -> bool:
@@ -120,20 +135,48 @@ def _parsed(url: str) -> dict[str, Any]:
     return parsed
 
 
+def _begin(connection: Any) -> None:
+    connection.connection.dbapi_connection.answer_s = ANSWER_S_MAX
+    connection.exec_driver_sql(_BEGIN)
+
+
 def _connected(conninfo: dict[str, Any], parameters: dict[str, Any]) -> object:
-    """A session with the settings above."""
+    """A session. Through a pooler, it prepares no statements: its next transaction may be in a session of the server
+    in which another client's statement has the same name."""
     import psycopg
 
     try:
-        connection = psycopg.connect(**{**parameters, **conninfo}, autocommit=True)
+        connection = _session_class().connect(**{**parameters, **conninfo}, autocommit=True)
     except psycopg.ProgrammingError as error:  # an unknown option in the URL; ProgrammingError means a refused row
         raise psycopg.OperationalError(str(error)) from None
     try:
-        # Not as connection options: a pooler refuses those.
-        connection.execute(f"SELECT {_SET_SETTINGS}")
-        connection.execute(_DURABLE)
+        (pid,) = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+        if pid != connection.info.backend_pid:  # a pooler told its own
+            connection.prepare_threshold = None
         connection.autocommit = False
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+@cache
+def _session_class() -> Any:
+    """The driver's connection, with a limit to how long it waits for an answer."""
+    import psycopg
+
+    class Session(psycopg.Connection[Any]):
+        answer_s: float | None = ANSWER_S_MAX
+
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+            limit_s = self.answer_s if timeout is None else timeout
+            began = monotonic()
+            try:
+                return super().wait(gen, interval, limit_s)
+            except psycopg.OperationalError:
+                if limit_s is None or monotonic() - began < limit_s:
+                    raise
+                self.pgconn.finish()  # else its rollback would wait as long again
+                raise psycopg.OperationalError(f"the server has not answered for {limit_s:g} s") from None
+
+    return Session

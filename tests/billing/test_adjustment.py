@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from proxy.billing.adjustment import NUMBERS, ContradictionError, is_statement, is_swept, restated
+from proxy.billing.adjustment import NUMBERS, ContradictionError, Finality, finality, is_statement, restated
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.settlement import content_hash
 from tests.ledger.making import an_entry
@@ -70,7 +70,7 @@ def test_everything_else_is_as_the_late_record_says() -> None:
     assert (change.outcome, change.started_at, change.duration_ms) == ("served", late.started_at, late.duration_ms)
     said = {"adjusts": old.entry_id, "why": "late record", "restates": content_hash(late)}
     assert change.details == {"billed": "prompt+output", **said}
-    assert not is_swept(change)
+    assert finality(change) is Finality.FINAL
     assert is_statement(change)
 
 
@@ -88,7 +88,32 @@ def test_two_last_words_contradict_each_other() -> None:
         restated(there, an_entry(1, charge_usd=8), content_hash)
 
 
-def test_only_a_sweeper_sweeps() -> None:
-    assert is_swept(swept(an_entry()))
-    assert not is_swept(an_entry(details={"recovered": True}))
-    assert not is_swept(an_entry(details={"swept": False}))
+def recovered(entry: LedgerEntry) -> LedgerEntry:
+    return replace(entry, outcome="crashed", details={"recovered": True})
+
+
+@given(st.permutations(["swept", "recovered", "final"]), ENTRIES, ENTRIES, ENTRIES)
+def test_in_whatever_order_they_come_all_add_up_to_the_best(
+    order: list[str], first: LedgerEntry, second: LedgerEntry, third: LedgerEntry
+) -> None:
+    """A crash, after which the disk lacked what the ledger had, is no contradiction."""
+    said = {"swept": swept(first), "recovered": recovered(second), "final": third}
+    there = [said[order[0]]]
+    for name in order[1:]:
+        if (change := restated(there, said[name], content_hash)) is not None:
+            there.append(change)
+    for name in NUMBERS:
+        assert sum(getattr(one, name) or 0 for one in there) == (getattr(third, name) or 0)
+
+
+def test_a_second_recovery_counts_only_if_it_has_more() -> None:
+    """A machine that is killed again before its disk took what it recovered."""
+    there = [recovered(an_entry(1, events=5))]
+    assert restated(there, recovered(an_entry(1, events=5, charge_usd=8)), content_hash) is None
+    assert change_of(there, recovered(an_entry(1, events=7))).events == 2
+
+
+def test_how_well_a_record_knows_its_exchange() -> None:
+    assert finality(swept(an_entry())) is Finality.SWEPT
+    assert finality(recovered(an_entry())) is Finality.RECOVERED
+    assert finality(an_entry(details={"swept": False})) is Finality.FINAL

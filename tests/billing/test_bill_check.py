@@ -232,12 +232,30 @@ def test_an_export_of_nothing_against_something_differs() -> None:
     assert against(page(openai())).explained
 
 
+def images(model: str) -> dict[str, Any]:
+    """Counted in images, not in tokens."""
+    return {"object": "organization.usage.images.result", "images": 9, "num_model_requests": 5, "model": model}
+
+
+def test_tokens_of_a_model_that_is_counted_in_images_are_left_out() -> None:
+    both = page(openai(completions(NAME), images("dall-e-3")))
+    done = against(both, ours(), ours(model="dall-e-3"))
+    assert [row.kind for row in done.rows if row.model == "dall-e-3"] == [BillKind.REQUESTS]
+    assert done.explained
+    assert not against(both, ours(), ours(model="dall-e-3", amounts={**FULL, BillKind.REQUESTS: 6})).explained
+    counted = against(page(openai(completions(NAME), images(NAME))), ours(amounts={**FULL, BillKind.REQUESTS: 10}))
+    assert [row.kind for row in counted.rows] == [
+        BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION
+    ]  # fmt: skip
+    assert counted.explained
+
+
 def test_a_provider_that_counts_no_requests_is_not_asked_for_them() -> None:
     anthropic = page(
         {"starting_at": "2026-11-01T00:00:00Z", "ending_at": "2026-11-02T00:00:00Z", "results": [messages(NAME)]}
     )
-    done = against(anthropic, ours(amounts={**FULL, BillKind.CACHE_WRITE: 200}))
-    counted = [BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.CACHE_WRITE]
+    done = against(anthropic, ours(amounts={**FULL, BillKind.CACHE_WRITE: 200, BillKind.SEARCHES: 2}))
+    counted = [BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.CACHE_WRITE, BillKind.SEARCHES]
     assert [row.kind for row in done.rows] == counted
     assert done.explained
 

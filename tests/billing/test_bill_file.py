@@ -84,6 +84,57 @@ def test_openai_embeddings_are_input_only() -> None:
     assert bill.kinds(BillSubject.USAGE) == (BillKind.REQUESTS, BillKind.PROMPT)
 
 
+@pytest.mark.parametrize(
+    ("name", "unit"), [("images", "images"), ("audio_speeches", "characters"), ("audio_transcriptions", "seconds")]
+)
+def test_openai_counts_media_in_its_own_units(name: str, unit: str) -> None:
+    """Only the requests are compared: the ledger counts most of these models in tokens."""
+    result = {"object": f"organization.usage.{name}.result", unit: 700, "num_model_requests": 3, "model": "m"}
+    bill = read(page(openai(result)))
+    assert usage(bill) == {(1, "m"): {BillKind.REQUESTS: 3}}
+    assert {("m", BillKind.PROMPT), ("m", BillKind.COMPLETION)} <= bill.not_counted
+    with pytest.raises(BillError, match=rf"results\[0\]\.{unit}: must be a whole number"):
+        read(page(openai({**result, unit: "7"})))
+
+
+def test_openai_searches_are_counted_and_their_requests_are_not() -> None:
+    """The requests are those of the completions."""
+    result = {"object": "organization.usage.web_searches.result", "num_model_requests": 2, "num_requests": 6}
+    bill = read(page(openai(completions("o3"), {**result, "model": "o3"})))
+    counted = usage(bill)[1, "o3"]
+    assert (counted[BillKind.REQUESTS], counted[BillKind.SEARCHES]) == (5, 6)
+
+
+def pulled(document: Any, path: str = "organization/usage/completions", *, days: int = 1, **wrong: Any) -> Any:
+    """A page as `--pull` saves it."""
+    return {"path": path, "begin_s": MIDNIGHT, "end_s": MIDNIGHT + days * DAY_S, "page": document, **wrong}
+
+
+def test_what_a_pulled_page_has_no_bucket_for_is_zero() -> None:
+    """It names what was requested, so a page without results is compared, too."""
+    lines = [pulled(page(openai(completions())), days=3), pulled(page(), "organization/costs", days=3)]
+    content = b"\n".join(json.dumps(line).encode() for line in lines)
+    bill = read(content)
+    assert bill.subjects == (BillSubject.USAGE, BillSubject.COST)
+    whole = [(MIDNIGHT, MIDNIGHT + 3 * DAY_S)]
+    assert [bill.spans(subject) for subject in bill.subjects] == [whole, whole]
+    assert bill.kinds(BillSubject.COST) == (BillKind.COST,)
+    assert money(bill) == {}
+    later = read(content, since=MIDNIGHT + 1.0, until=MIDNIGHT + 2.5 * DAY_S)
+    assert later.spans(BillSubject.COST) == [(MIDNIGHT + DAY_S, MIDNIGHT + 2 * DAY_S)]
+    assert usage(later) == {}
+    assert later.kinds(BillSubject.USAGE) == (
+        BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION
+    )  # fmt: skip
+
+
+def test_each_endpoint_of_a_pull_has_a_last_page() -> None:
+    first, last = (pulled(page(openai(completions()), has_more=more)) for more in (True, False))
+    costs_of = pulled(page(), "organization/costs")
+    assert read([first, costs_of]).goes_on
+    assert not read([first, {**last, "page": page()}, costs_of]).goes_on
+
+
 def test_openai_costs() -> None:
     results = [
         costs(0.1, "gpt-4o-2024-08-06, input"),
@@ -107,14 +158,14 @@ def test_openai_costs() -> None:
 
 def test_anthropic_usage_and_costs() -> None:
     bill = read([
-        page(anthropic(messages(), messages("claude-3", cache_creation=None)), anthropic(day=1)),
+        page(anthropic(messages(), messages("claude-3", cache_creation=None, server_tool_use=None)), anthropic(day=1)),
         page(
             anthropic(cents("123.78912"), cents("0.001"), cents("100", None, description="Web Search"), day=1),
             anthropic(cents("7", None, description=None, cost_type=None), day=2),
         ),
     ])  # fmt: skip
     assert usage(bill) == {
-        (1, "claude-sonnet-4-20250514"): {**TOKENS, BillKind.CACHE_WRITE: 200},
+        (1, "claude-sonnet-4-20250514"): {**TOKENS, BillKind.CACHE_WRITE: 200, BillKind.SEARCHES: 2},
         (1, "claude-3"): {**TOKENS, BillKind.PROMPT: 800, BillKind.CACHE_WRITE: 0},
     }
     assert money(bill) == {
@@ -183,7 +234,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a missing field": (page(openai(without(completions(), "input_tokens"))), "data[0].results[0].input_tokens: is"),
     "no requests": (page(openai(without(completions(), "num_model_requests"))), "data[0].results[0].num_model_req"),
     "no object": (page(openai(without(completions(), "object"))), "data[0].results[0].object: is missing"),
-    "images": (third(object="organization.usage.images.result"), "data[3].results[0].object: is not supported"),
+    "vector stores": (third(object="organization.usage.vector_stores.result"), "data[3].results[0].object: is not sup"),
+    "an object that is none": (third(object=["organization.costs.result"]), "data[3].results[0].object: is not supp"),
+    "images": (third(object="organization.usage.images.result"), "data[3].results[0].images: is missing"),
     "a result that is none": (page(openai(7)), "data[0].results[0]: must be an object"),
     "results that are none": (page({**openai(), "results": {}}), "data[0].results: must be a list"),
     "no results": (page(without(openai(), "results")), "data[0].results: is missing"),
@@ -221,6 +274,13 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a bad line": (b'{"data":[]}\n{"data":[', "line 2: is not JSON"),
     "a bad field of a line": (b'{"data":[]}\n\n{"data":[{"start_time":"1","end_time":1}]}', "line 3: data[0].start_"),
     "a line that is none": (b'{"data":[]}\n7', "line 2: must be an object"),
+    "another endpoint": (pulled(page(), "organization/users"), "path: is not an endpoint"),
+    "no endpoint": ({"page": page()}, "path: is missing"),
+    "a page that is none": (pulled([page()]), "organization/usage/completions: must be an object"),
+    "half a day": (pulled(page(), end_s=MIDNIGHT + 60), "end_s: must be 1 to 1000 whole days"),
+    "no day": (pulled(page(), days=0), "end_s: must be 1 to 1000 whole days"),
+    "ages": (pulled(page(), days=1_001), "end_s: must be 1 to 1000 whole days"),
+    "a pulled bucket": (pulled(page(openai(7))), "organization/usage/completions: data[0].results[0]: must be"),
 }  # fmt: skip
 
 

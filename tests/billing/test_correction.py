@@ -21,6 +21,7 @@ from proxy.billing.correction import (
     unexplained,
 )
 from proxy.billing.entries import TOKENS, LedgerEntry
+from proxy.billing.money import usd_text
 from proxy.billing.pricing.prices import charge, configured, pinned, price_text
 from proxy.billing.record import BillableParts, Price, Rates
 from proxy.billing.settlement import content_hash, entry
@@ -113,6 +114,34 @@ def test_the_last_word_on_an_exchange_says_what_is_billed_and_who_counted() -> N
     now = exchange_totals(entries)
     assert (now.usage, now.charge_usd, now.cost_usd) == (REPORTED.usage, TERMINAL.charge_usd, TERMINAL.cost_usd)
     assert (now.bills, now.source, now.next_seq) == (BillableParts.EVERYTHING, "reported", 2)
+    assert unexplained(entries) == []
+
+
+@pytest.mark.parametrize("charged", [0, 7, 10**9])
+def test_what_an_operator_set_stands_when_a_late_record_comes(charged: int) -> None:
+    """Seen: "goodwill: you pay nothing", then a late record, and the customer paid the difference."""
+    entries = [entry(replace(RECORD, reading=ESTIMATED, details={"swept": True}))]
+    made(entries, charge_usd=charged)
+    entries.append(restated(entries, TERMINAL, content_hash) or TERMINAL)
+    now = exchange_totals(entries)
+    assert now.charge_usd == charged
+    assert (now.usage, now.cost_usd) == (REPORTED.usage, TERMINAL.cost_usd), "what it used is as the record says"
+    assert entries[-1].details["stands"] == {"charge_usd": usd_text(TERMINAL.charge_usd or 0)}
+    assert unexplained(entries) == []
+    assert rerated(now, DEARER, None) is None
+    made(entries, charge_usd=charged + 1)
+    assert exchange_totals(entries).charge_usd == charged + 1, "the operator's next word counts"
+
+
+def test_a_count_that_an_operator_set_stands_with_the_money_of_it() -> None:
+    entries = [entry(replace(RECORD, reading=ESTIMATED, details={"swept": True}))]
+    made(entries, completion_tokens=3)
+    before = exchange_totals(entries)
+    entries.append(restated(entries, TERMINAL, content_hash) or TERMINAL)
+    now = exchange_totals(entries)
+    assert (now.usage, now.charge_usd, now.cost_usd) == (before.usage, before.charge_usd, before.cost_usd)
+    assert set(entries[-1].details["stands"]) > {"charge_usd", "cost_usd", "completion_tokens"}
+    assert "units" not in entries[-1].details
     assert unexplained(entries) == []
 
 

@@ -143,6 +143,10 @@ def test_a_quote_is_an_upper_bound(price: Price, most: Usage, served_as: ServedA
     asks to be."""
     most = replace(most, searches=None, file_searches=None)
     tokens = {name: getattr(most, name) or 0 for name in ("prompt_tokens", "completion_tokens")}
+    if served_as.longest_prompt_tokens is not None:  # no step has more than all of them
+        served_as = replace(
+            served_as, longest_prompt_tokens=min(served_as.longest_prompt_tokens, tokens["prompt_tokens"])
+        )
     used = {name: draw.draw(st.integers(0, count)) for name, count in asdict(most).items() if count is not None}
     parts = {name: draw.draw(COUNTS) for name in PARTS}
     units = Usage(images=most.images, audio_ms=most.audio_ms, characters=most.characters)

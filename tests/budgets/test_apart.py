@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from proxy.budgets.admission import FORGET_S
 from tests.budgets.limited import SOON_S, Limited, code, hold, served
 from tests.budgets.machines import GRACE_S, LEASE_S, Machines
+from tests.support.postgres import own_server
 from tests.support.provider import ScriptedProvider
 from tests.support.valkey import Valkey
 
+# Longer than an exchange that has ended is kept without a look in the ledger.
+HANGS_S = FORGET_S + 3.0
 FITS_TEN = ("--budget", "0.001", "--budget-window", "none")
 
 
@@ -95,6 +99,30 @@ async def test_while_redis_is_down_each_key_goes_by_its_policy(machines: Machine
     first.entries(open_id, 2)
     assert (await first.post(open_, model)).status == 200
     assert (await first.at_rest(open_id)).spent == 300_000, "what was served meanwhile counts"
+
+
+@pytest.mark.waits
+async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
+    tmp_path: Path, provider: ScriptedProvider, postgres_cluster: Path, queue_url: str
+) -> None:
+    """Seen: within 3 s, keys with a budget or `--parallel` got 402 and 429 in waves, for as long as it lasted."""
+    with own_server(postgres_cluster) as postgres:
+        machines = Machines(tmp_path, provider, postgres.url(postgres.new_database()), queue_url, 2)
+        try:
+            machines.start()
+            first, _ = machines.proxies
+            (_, budget), (_, parallel) = first.key("--budget", "0.01"), first.key("--parallel", "2")
+            model = first.model(10)
+            for key in (budget, parallel):  # at both, so that their counters are known
+                assert served(await machines.many(key, model, 2)) == 2
+            with postgres.hanging():
+                began = time.monotonic()
+                while time.monotonic() - began < HANGS_S:
+                    for key in (budget, parallel):  # 2,000 quoted, 10 charged
+                        assert served(await machines.many(key, model, 2, max_tokens=2_000)) == 2
+                    await asyncio.sleep(0.1)
+        finally:
+            machines.close()
 
 
 async def a_repeat_at_another_proxy(first: Limited, second: Limited) -> None:

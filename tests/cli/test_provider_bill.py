@@ -131,8 +131,11 @@ def test_refusals_are_one_line(run: Run, document: Any, options: list[str], word
     ("arguments", "words"),
     [
         (["--provider", "tera"], "--provider: needs the provider's export: --file"),
-        (["--file", "x.json"], "--file, --until and --csv: need --provider"),
-        (["--csv"], "--file, --until and --csv: need --provider"),
+        (["--file", "x.json"], "--csv: need --provider"),
+        (["--csv"], "--csv: need --provider"),
+        (["--pull"], "--csv: need --provider"),
+        (["--save", "x.json"], "--csv: need --provider"),
+        (["--provider", "tera", "--file", "x.json", "--save", "y.json"], "--save: needs --pull"),
     ],
 )
 def test_options_that_go_together(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,9 @@ from tests.support.tokenweir import COST, PRICE, Listening, Tokenweir, provider_
 STREAMS = 50
 # Beside the streams: answers that are no streams, and clients that leave, under both policies.
 OTHERS: tuple[Kind, ...] = ("plain", "plain", "leaves", "leaves", "drains", "drains")
-LANGUAGES = ("tera", "tensorloop", "siliconstorm", "electron", "openai")
+LANGUAGES: tuple[Literal["tera", "tensorloop", "siliconstorm", "electron", "openai"], ...] = (
+    "tera", "tensorloop", "siliconstorm", "electron", "openai",
+)  # fmt: skip
 # How an exchange can end where only the proxy is struck.
 ENDS = frozenset({"served", "client_left", "crashed", "shut_down"})
 # How long anything may take that takes milliseconds on an idle machine.

@@ -87,7 +87,7 @@ async def test_on_a_full_file_system(tiny_disk: Path, provider: ScriptedProvider
 
 
 async def _streams_finish_on_a_full_disk(
-    tokenweir: Tokenweir, key: str, provider: ScriptedProvider, fill: Callable[[], None], clear: Callable[[], None]
+    tokenweir: Tokenweir, key: str, provider: ScriptedProvider, fill: Callable[[], None], clear: Callable[[], object]
 ) -> None:
     names = [provider.script(f"full-{number}", STREAM) for number in range(4)]
     provider.script("plain", PLAIN)

@@ -4,6 +4,7 @@ is not there. What can be run is (systemd's own checks; the edges in test_edges.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -42,6 +43,7 @@ def settings_of(text: str, env: set[str]) -> Settings:
     values = {
         "REDIS_URL": "redis://redis", "DATABASE_URL": "postgresql://p",
         "TOKENWEIR_PEPPER": PEPPER, "OPENAI_API_KEY": "sk-x", "TOKENWEIR_ADMIN_SECRET": ADMIN,
+        "TOKENWEIR_PROVIDER_ADMIN_KEY": "sk-admin-x",
     }  # fmt: skip
     return parse(text, env={name: values[name] for name in env}, folder=Path())
 
@@ -56,7 +58,8 @@ def rendered(**values: Any) -> dict[tuple[str, str], dict[str, Any]]:
 
 def mounted(by_kind: dict[tuple[str, str], dict[str, Any]], kind: str, name: str) -> str:
     """The configuration as the containers of this workload find it."""
-    volumes = by_kind[kind, name]["spec"]["template"]["spec"]["volumes"]
+    spec = by_kind[kind, name]["spec"]
+    volumes = spec.get("jobTemplate", {"spec": spec})["spec"]["template"]["spec"]["volumes"]
     (config,) = (volume["configMap"] for volume in volumes if volume["name"] == "config")
     (item,) = config["items"]
     assert item["path"] == "tokenweir.yaml"
@@ -141,7 +144,7 @@ def test_the_configuration_in_compose_loads_and_its_variables_are_given() -> Non
 
 
 @pytest.mark.external
-@pytest.mark.parametrize("unit", ["tokenweir.service", "tokenweir-worker@.service"])
+@pytest.mark.parametrize("unit", ["tokenweir.service", "tokenweir-worker@.service", "tokenweir-reconcile@.service"])
 def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
@@ -156,6 +159,26 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
     offline = [analyze, "security", "--offline=true", f"--threshold={EXPOSURE_MAX * 10:g}", "--no-pager", str(placed)]
     measured = subprocess.run(offline, capture_output=True, text=True, check=False)
     assert measured.returncode == 0, measured.stdout[-200:] + measured.stderr
+
+
+@pytest.mark.external
+def test_the_timer_of_the_comparison_is_daily_and_finds_its_service(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed here")
+    for kind in ("service", "timer"):
+        text = (DEPLOY / "systemd" / f"tokenweir-reconcile@.{kind}").read_text()
+        (tmp_path / f"tokenweir-reconcile@.{kind}").write_text(
+            text.replace("/opt/tokenweir/bin/tokenweir", "/bin/true")
+        )
+    timer = tmp_path / "tokenweir-reconcile@openai.timer"
+    timer.symlink_to(tmp_path / "tokenweir-reconcile@.timer")
+    verified = subprocess.run([analyze, "verify", str(timer)], capture_output=True, text=True, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    (when,) = re.findall(r"^OnCalendar=(.+)$", timer.read_text(), re.MULTILINE)
+    twice = [analyze, "calendar", "--base-time=2026-11-01", "--iterations=2", when]
+    shown = subprocess.run(twice, capture_output=True, text=True, check=True, env={**os.environ, "TZ": "UTC"}).stdout
+    assert re.findall(r"2026-11-\d\d \d\d:\d\d:\d\d", shown) == ["2026-11-01 06:30:00", "2026-11-02 06:30:00"]
 
 
 @pytest.mark.external
@@ -216,6 +239,41 @@ def test_the_console_in_the_chart_is_for_who_has_its_secret() -> None:
     assert (service["type"], service["ports"][0]["targetPort"]) == ("ClusterIP", "admin")
     assert "admin" not in str(by_kind["Ingress", "tw"]["spec"])
     assert "TOKENWEIR_ADMIN_SECRET" not in str(by_kind["Deployment", "tw-worker"])
+
+
+@pytest.mark.external
+def test_the_comparison_in_the_chart_has_its_admin_key_to_itself() -> None:
+    providers = {name: {"base_url": "https://api.openai.com/v1"} for name in ("openai", "open_ai.eu")}
+    by_kind = rendered(
+        config={"providers": providers}, reconcile={"providers": {"openai": "mine", "open_ai.eu": "theirs"}}
+    )
+    assert {name for kind, name in by_kind if kind == "CronJob"} == {"tw-reconcile-openai", "tw-reconcile-open-ai-eu"}
+    job = by_kind["CronJob", "tw-reconcile-openai"]["spec"]
+    assert (job["schedule"], job["timeZone"], job["concurrencyPolicy"]) == ("30 6 * * *", "Etc/UTC", "Forbid")
+    assert job["jobTemplate"]["spec"]["backoffLimit"] == 0
+    pod = job["jobTemplate"]["spec"]["template"]["spec"]
+    assert (pod["restartPolicy"], pod["securityContext"]["runAsNonRoot"]) == ("Never", True)
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    options = _parser().parse_args(container["args"])
+    assert (options.provider, options.pull) == ("openai", True)
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    (given,) = container["env"]
+    assert given["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": given["name"]}
+    mine = settings_of(mounted(by_kind, "CronJob", "tw-reconcile-openai"), BASICS | {given["name"]}).providers
+    assert mine["openai"].admin_key is not None
+    assert [name for name, provider in mine.items() if provider.admin_key] == ["openai"]
+    for kind, name in (("StatefulSet", "tw"), ("Deployment", "tw-worker")):
+        assert all(
+            one.admin_key is None for one in settings_of(mounted(by_kind, kind, name), BASICS).providers.values()
+        )
+        assert given["name"] not in str(by_kind[kind, name])
+
+
+@pytest.mark.external
+def test_the_comparison_in_the_chart_names_a_provider_that_is_there() -> None:
+    with pytest.raises(AssertionError, match=r"reconcile\.providers\.nobody: is not one of config\.providers"):
+        chart.rendered({"reconcile": {"providers": {"nobody": "mine"}}})
 
 
 def test_what_the_chart_packs_is_what_is_tested() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -28,8 +28,7 @@ from proxy.delivery.shipper import Shipper
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.ids import exchange_id
 from proxy.foundation.tasks import Tasks
-from proxy.journal.frames import decode_envelope
-from proxy.journal.journal import Journal, Pending
+from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.settler import Settler
@@ -178,11 +177,12 @@ class Plant:
             self.truths[opened.exchange_id] = tokens
         self.live -= 1
 
-    def sent(self, records: Sequence[Pending]) -> None:
-        """These are in the queue."""
+    def sent(self, exchanges: Mapping[int, str | None]) -> None:
+        """The records of these exchanges, by seq, are in the queue."""
         assert self._keeper is not None
-        for one in records:
-            self._keeper.ended(decode_envelope(one.payload).opened.exchange_id)
+        for one in exchanges.values():
+            assert one is not None
+            self._keeper.ended(one)
 
     def wrong(self, engine: Engine) -> list[str]:
         """What the ledger says otherwise than it was. Empty: nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import signal
 from collections.abc import Callable, Sequence
@@ -68,6 +69,7 @@ async def test_a_console_shows_what_other_machines_run(
     async def seen(wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         async with asyncio.timeout(PATIENCE_S):
             while True:
+                shown: dict[str, Any]
                 _, shown = await asyncio.to_thread(answer, watching.console_url, "/v1/live", SECRET)
                 if wanted(shown):
                     return shown
@@ -124,6 +126,32 @@ async def test_a_machine_that_was_only_asleep_gets_an_adjustment(apart: Apart, p
     assert late["details"]["adjusts"] == terminal["entry_id"]
     assert terminal["completion_tokens"] + late["completion_tokens"] == 200
     await asyncio.to_thread(settle, proxy)
+
+
+@pytest.mark.waits
+async def test_a_kill_on_a_full_disk_after_the_ledger_has_it_is_no_conflict(
+    apart: Apart, provider: ScriptedProvider
+) -> None:
+    """Seen: 8 to 41 false "conflict" letters, and `reconcile` red for ever. What the ledger got from memory is the
+    machine's last word; what it finds on its disk after the kill says no more."""
+    proxy = apart.proxies[0].start()
+    assert proxy.child is not None
+    names = [provider.script(f"full-{number}", Shape("openai", tokens=25, pace_ms=20)) for number in range(4)]
+    async with Stage(proxy, apart.key) as stage:
+        streams = [await stage.begin(name) for name in names]
+        last = max((proxy.folder / "data" / "journal").glob("*.log"))
+        resource.prlimit(proxy.child.pid, resource.RLIMIT_FSIZE, (last.stat().st_size, resource.RLIM_INFINITY))
+        for client, response in streams:
+            assert sse.done((await client.read_body(response)).body)
+        apart.worker()
+        settled = entries_of(proxy, *names)
+        proxy.kill()
+    proxy.start()
+    await until(lambda: gauges(proxy)["tokenweir_journal_pending_records"] == 0)
+    assert {(entry["outcome"], entry["completion_tokens"]) for (entry,) in settled} == {("served", 25)}
+    assert len(proxy.read_ledger()) == 4
+    assert proxy.command("dead-letters", "list", "--json").stdout == ""
+    assert proxy.unreconciled() == []
 
 
 async def test_no_worker_and_no_redis_and_the_streams_go_on(

@@ -24,7 +24,8 @@ ENVIRONMENT = {
 
 def test_the_index_names_every_example() -> None:
     index = (EXAMPLES / "README.md").read_text()
-    files = {file.name for file in EXAMPLES.iterdir() if file.is_file()} - {"README.md"}
+    files = {str(file.relative_to(EXAMPLES)) for file in EXAMPLES.rglob("*.*") if file.is_file()}
+    files = {file for file in files if "__pycache__" not in file} - {"README.md"}
     assert [name for name in files if f"({name})" not in index] == []
 
 
@@ -33,6 +34,11 @@ def test_a_configuration_loads(file: Path) -> None:
     settings = load(file, ENVIRONMENT)
     assert settings.data_dir == EXAMPLES / "data"
     assert "*" in settings.models
+
+
+def test_the_configuration_for_the_conformance_suite_loads() -> None:
+    settings = load(EXAMPLES / "conformance" / "tokenweir.yaml", {})
+    assert {"conformance-openai/*", "conformance-anthropic/*", "conformance-gemini/*"} < set(settings.models)
 
 
 @pytest.mark.external

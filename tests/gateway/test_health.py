@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.gateway.upstream.health import FAILURES_MAX, OPEN_S, REST_S_MAX, BreakerState, Health, retry_after_s
+from proxy.foundation.times import retry_after_s
+from proxy.gateway.upstream.health import FAILURES_MAX, OPEN_S, REST_S_MAX, BreakerState, Health
 
 STEPS = st.lists(
     st.tuples(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
 from proxy.billing.reservation import DenialReason, Denied, Hold, SpendTotal
 from proxy.budgets import admission as under_test
+from proxy.budgets import outage_allowance
 from proxy.budgets.admission import FORGET_S, Admission, Reservation
 from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
@@ -32,6 +34,7 @@ class Flaky:
         self._store = store
         self.away = False
         self.lost = False
+        self.clock_ahead_s = 0.0
         self.announced: list[OwnHolds] = []
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
@@ -85,6 +88,8 @@ class Plant:
         self.settled: set[str] = set()
         self.now = NOW
         self.ledger_away = False
+        self.ledger_hangs = asyncio.Event()
+        self.ledger_asked = asyncio.Event()
         self.admission = Admission(
             self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: self.now,
             on_store_outage=on_store_outage, allowance_nusd=ALLOWANCE, observer=self.seen,
@@ -102,10 +107,18 @@ class Plant:
         await self.local.seed([SpendTotal(gate.gate_id, gate.since, self.spent, 1) for gate in gates])
 
     async def _settled(self, exchange_ids: Sequence[str]) -> Collection[str]:
+        await self._asked()
         return self.settled & set(exchange_ids)
 
     async def _tidy(self) -> None:
         """Nothing is in both."""
+        await self._asked()
+
+    async def _asked(self) -> None:
+        """A database that hangs: its connections stay, and it never answers."""
+        if self.ledger_hangs.is_set():
+            self.ledger_asked.set()
+            await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -226,7 +239,7 @@ async def test_a_store_that_is_away_refuses_keys_with_budgets_and_nobody_else(pl
     assert plant.seen.told == ["failed", "store_unavailable"]
 
 
-async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> None:
+async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
     plant.store.away = True
     admitted = [isinstance(await plant.admit(f"x{n}", 300, key=open_), Reservation) for n in range(5)]
@@ -235,7 +248,98 @@ async def test_a_key_may_be_let_through_within_the_allowance(plant: Plant) -> No
     async with running(plant):
         await until(lambda: _answer("works" in plant.seen.told))
     plant.store.away = True
-    assert isinstance(await plant.admit("x9", 300, key=open_), Reservation), "another outage has another allowance"
+    assert isinstance(await plant.admit("x8", 300, key=open_), Denied), "a store that flaps is one outage"
+    plant.store.away = False
+    assert isinstance(await plant.admit("x9", 1, key=open_), Reservation)
+    monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
+    plant.store.away = True
+    assert isinstance(await plant.admit("x10", 300, key=open_), Reservation), "another outage has another allowance"
+
+
+async def test_what_an_exchange_did_not_use_of_the_allowance_is_given_back(plant: Plant) -> None:
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
+    plant.store.away = True
+    for name in ("x1", "x2", "x3", "x4", "x5", "x6"):
+        one = await plant.admit(name, 900, key=open_)
+        assert isinstance(one, Reservation), name
+        one.close(10, 10)
+    one = await plant.admit("x7", 900, key=open_)
+    assert isinstance(one, Reservation)
+    one.close(960, 10)  # more than it was quoted
+    assert isinstance(await plant.admit("x8", 1, key=open_), Denied)
+
+
+@pytest.mark.parametrize("policy", [None, OnStoreOutage.FAIL_OPEN])
+async def test_keys_without_a_budget_use_nothing_of_the_allowance(plant: Plant, policy: OnStoreOutage | None) -> None:
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=policy)
+    plant.store.away = True
+    for number in range(20):
+        assert isinstance(await plant.admit(f"x{number}", 300, scope=RATE, key=open_), Reservation)
+    budgeted = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
+    assert isinstance(await plant.admit("y", 1_000, key=budgeted), Reservation), "all of it is left"
+
+
+async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_ = ApiKey("key_a", "a", b"", "", None, NOW, None, None, 1, on_store_outage=OnStoreOutage.FAIL_OPEN)
+    plant.ledger_away = True
+    assert isinstance(await plant.admit("x1", 900, key=open_), Reservation)
+    assert isinstance(await plant.admit("x2", 900, key=open_), Denied)
+    monkeypatch.setattr(outage_allowance, "APART_S", 0.0)
+    assert isinstance(await plant.admit("x3", 900, key=open_), Denied), "it lasts"
+    plant.ledger_away = False
+    async with running(plant):  # what was admitted without the store is announced, and counts there
+        await until(lambda: _is(plant.held, 900))
+    assert isinstance(await plant.admit("x4", 50, key=open_), Reservation)
+    plant.ledger_away = True
+    await plant.local.forget_sums()
+    assert isinstance(await plant.admit("x5", 900, key=open_), Reservation)
+
+
+async def test_windows_begin_by_the_clock_of_the_store(tmp_path: Path) -> None:
+    """Seen from the code: at a month's start, two proxies with skewed clocks read the ledger again in turn."""
+    monthly = Scope("key_a", Limits(budget_usd=1_000, budget_window="calendar_month"), NOW)
+    december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    seen = []
+    for ahead_s in (-40.0, 0.0, 40.0):  # of three proxies, a second after the store's midnight
+        plant = Plant(tmp_path)
+        plant.now = december + 1.0 + ahead_s
+        plant.store.clock_ahead_s = -ahead_s
+        one = await plant.admit(f"x{ahead_s}", 1, scope=monthly)
+        assert isinstance(one, Reservation)
+        seen.append(one.hold.counters[0].since)
+        await plant.admission.aclose()
+    assert seen == [december] * 3
+
+
+async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
+    async with running(plant):
+        first = await plant.admit("x1", 300)
+        assert isinstance(first, Reservation)
+        first.close(200, 10)
+        await until(lambda: _is(plant.held, 200))
+        plant.now += FORGET_S
+        plant.ledger_hangs.set()
+        await asyncio.wait_for(plant.ledger_asked.wait(), 5)
+        for number in range(5):
+            one = await plant.admit(f"y{number}", 800)
+            assert isinstance(one, Reservation), number
+            plant.store.away = True  # its end is told by the task, not at once
+            one.close(0, 0)
+            await asyncio.sleep(0)
+            plant.store.away = False
+            await until(lambda: _is(plant.held, 200))
+
+
+async def test_a_ledger_that_hangs_delays_no_announcement(plant: Plant) -> None:
+    async with running(plant):
+        plant.ledger_hangs.set()
+        assert isinstance(await plant.admit("x1", 300), Reservation)
+        for _ in range(3):
+            plant.store.announced.clear()
+            plant.store.lost = True
+            await until(lambda: _answer(bool(plant.store.announced)))
 
 
 async def test_a_deployment_may_let_all_keys_through(tmp_path: Path) -> None:

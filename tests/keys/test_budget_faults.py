@@ -72,6 +72,16 @@ def path(redis_url: str) -> Iterator[FaultyPath]:
         yield made
 
 
+@pytest.mark.parametrize("skew_s", [-40.0, 0.0, 3_600.0])
+async def test_a_heartbeat_tells_how_far_ahead_the_servers_clock_is(redis_url: str, prefix: str, skew_s: float) -> None:
+    client = open_redis(redis_url)
+    store = RedisBudgets(client, node="n", prefix=prefix, own_time=lambda: time.time() + skew_s)
+    assert store.clock_ahead_s == 0.0
+    await store.heartbeat()
+    assert store.clock_ahead_s == pytest.approx(-skew_s, abs=0.3)
+    await client.aclose()
+
+
 async def test_a_lost_answer_may_have_happened_and_asking_again_is_once(
     connect: Open, redis_url: str, path: FaultyPath
 ) -> None:

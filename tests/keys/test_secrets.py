@@ -14,12 +14,28 @@ from hypothesis import strategies as st
 from proxy.keys.secrets import BadPepperError, Secret, digest, hint, load_pepper, new_secret, parse
 from tests.support.processes import CLEAN
 
+# Of 0.1, without a checksum.
+EARLIER = "tw-" + "aB3_-" * 8 + "xyz"
+
 
 def test_new_secrets_have_256_bits_and_the_form_that_is_parsed() -> None:
     made = {new_secret().reveal() for _ in range(1_000)}
     assert len(made) == 1_000
-    assert all(parse(secret) == secret and len(secret) == 46 for secret in made)
+    assert all(parse(secret) == secret and len(secret) == 52 for secret in made)
     assert {c for secret in made for c in secret} == set(string.ascii_letters + string.digits + "-_")
+
+
+def test_a_secret_of_an_earlier_version_stays_one() -> None:
+    assert parse(EARLIER) == EARLIER
+
+
+@pytest.mark.parametrize("place", [3, 20, 45, 46, 51])
+def test_a_typing_error_is_seen_without_a_look(place: int) -> None:
+    secret = new_secret().reveal()
+    other = "x" if secret[place] != "x" else "y"
+    assert parse(secret[:place] + other + secret[place + 1 :]) is None
+    assert parse(secret[:-1]) is None, "one character is missing"
+    assert parse(secret + "A") is None
 
 
 @given(st.text() | st.text(alphabet="tw-AZaz09_", min_size=44, max_size=48).map("tw-".__add__))

@@ -15,11 +15,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Connection, Engine, event, text
 
 from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.store import LedgerStore, Settled
+from proxy.storage import postgres
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from proxy.storage.postgres import LedgerUrlError
 from tests.ledger.making import a_store, an_entry, arriving, assert_sums, batch_of, count, stored
@@ -83,13 +84,12 @@ def settle_until_done(store: LedgerStore, numbers: range) -> Settled:
 
 
 def with_setting(engine: Engine, setting: str) -> Engine:
-    """The engine, with sessions that are less patient than ours."""
+    """The engine, with transactions that are less patient than ours."""
 
-    def impatient(connection: psycopg.Connection[Any], _record: object) -> None:
-        connection.execute(f"SET {setting}".encode())
-        connection.commit()
+    def impatient(connection: Connection) -> None:
+        connection.exec_driver_sql(f"SET LOCAL {setting}")
 
-    event.listen(engine, "connect", impatient)
+    event.listen(engine, "begin", impatient)
     return engine
 
 
@@ -121,6 +121,58 @@ def test_a_session_promises_the_same_whatever_the_database_says(
     store.settle(arriving(entry))
     assert stored(engine) == [entry]
     assert_sums(engine)
+
+
+def test_behind_a_pooler_a_transaction_may_be_any_sessions(
+    server: PostgresServer, database: str, engine: Engine
+) -> None:
+    """Between two transactions, a pooler may give us a session that somebody else has had."""
+    server.execute(f"ALTER DATABASE {database} SET statement_timeout = '7s'")
+    names = ("statement_timeout", "lock_timeout", "TimeZone", "DateStyle")
+    for _ in range(2):
+        assert shown(engine, *names) == ["30s", "10s", "UTC", "ISO, MDY"]
+        with engine.connect() as connection:
+            session = connection.connection.dbapi_connection
+            assert session is not None
+            session.autocommit = True
+            (left,) = session.execute("SELECT current_setting('statement_timeout')").fetchone()
+            assert left == "7s", "nothing of ours is left for whoever comes next"
+            session.execute("DISCARD ALL")
+            session.execute("SET TimeZone = 'Asia/Tokyo'")
+            session.autocommit = False
+
+
+def test_statements_are_prepared_only_without_a_pooler(engine: Engine) -> None:
+    """With one: test_pooler.py."""
+    with engine.connect() as connection:
+        session = connection.connection.dbapi_connection
+        assert session is not None
+        assert session.prepare_threshold == 5
+
+
+def test_a_server_that_hangs_is_not_waited_for_without_end(
+    server: PostgresServer, engine: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "ANSWER_S_MAX", 0.5)
+    store.settle(batch_of(range(3)))
+    with server.hanging():
+        for _ in range(2):
+            began = time.monotonic()
+            with pytest.raises(LedgerUnavailable, match=r"has not answered for 0\.5 s|timeout"):
+                store.settle(batch_of(range(3, 6)))
+            assert time.monotonic() - began < 10
+    assert len(store.settle(batch_of(range(6))).inserted) == 3
+    assert_sums(engine)
+
+
+def test_what_has_no_time_limit_is_waited_for(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "ANSWER_S_MAX", 0.2)
+    with reading(engine) as connection:
+        postgres.remove_time_limits(connection)
+        connection.exec_driver_sql("SELECT pg_sleep(0.5)")
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar_one() == "0"
+    with pytest.raises(LedgerUnavailable, match="has not answered"), reading(engine) as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(0.5)")
 
 
 def test_more_than_a_durable_commit_stays(server: PostgresServer, database: str, engine: Engine) -> None:

@@ -107,7 +107,7 @@ def test_parts_of_the_tokens_are_summed_from_what_is_stored(engine: Engine, stor
     counted = {kind: total.amounts[kind] for kind in PARTS}
     assert counted == {
         BillKind.CACHE_WRITE: 42, BillKind.AUDIO_PROMPT: 5, BillKind.AUDIO_COMPLETION: 0, BillKind.IMAGE_PROMPT: 0,
-        BillKind.IMAGE_COMPLETION: 9,
+        BillKind.IMAGE_COMPLETION: 9, BillKind.SEARCHES: 1,
     }  # fmt: skip
     assert [total.unknown[kind] for kind in PARTS] == [0] * len(PARTS)
 

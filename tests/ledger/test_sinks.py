@@ -26,7 +26,7 @@ from proxy.settings.sinks import CustomerSource
 from proxy.sinks import progress as kept
 from proxy.sinks import sender as sending
 from proxy.sinks.kinds import SINKS
-from proxy.sinks.posting import retry_after_s
+from proxy.sinks.posting import bounded_retry_after_s
 from proxy.sinks.progress import SinkStatus, letters, sink_status
 from proxy.sinks.sender import SinkSender
 from proxy.sinks.stripe.settings import MeteredQuantity
@@ -413,4 +413,4 @@ async def test_who_is_stopped_lets_go_at_once(plant: Plant) -> None:
     ],
 )  # fmt: skip
 def test_retry_after(text: str | None, wait_s: float | None) -> None:
-    assert retry_after_s(text, 1_792_978_400.0) == wait_s
+    assert bounded_retry_after_s(text, 1_792_978_400.0) == wait_s

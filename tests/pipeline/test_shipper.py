@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -30,11 +31,20 @@ from tests.support.valkey import Valkey
 DEAD_LETTER_DELIVERIES = 6
 
 
+def exchange_of(delivered: DeliveredRecord) -> str | None:
+    """As the ledger names it."""
+    try:
+        return delivered.record.opened.exchange_id
+    except ValueError:
+        return None
+
+
 @dataclass
 class Ledger:
     """Receipts, and how often each was brought."""
 
     brought: Counter[tuple[str, int]] = field(default_factory=Counter)
+    exchanges: set[tuple[str, int, str | None]] = field(default_factory=set)
     deliveries: Counter[int] = field(default_factory=Counter)
     away: bool = False
     asked: list[tuple[int, int]] = field(default_factory=list)
@@ -44,13 +54,14 @@ class Ledger:
             raise OSError("the ledger is away")
         self.deliveries.update(one.deliveries for one in taken)
         self.brought.update((one.node, one.seq) for one in taken)
+        self.exchanges.update((one.node, one.seq, exchange_of(one)) for one in taken)
 
-    def receipts(self, node: str, low: int, high: int) -> set[int]:
+    def receipts(self, node: str, low: int, high: int) -> set[tuple[int, str | None]]:
         assert 0 <= high - low < ASK_MAX
         if self.away:
             raise OSError("the ledger is away")
         self.asked.append((low, high))
-        return {seq for name, seq in self.brought if name == node and low <= seq <= high}
+        return {(seq, exchange) for name, seq, exchange in self.exchanges if name == node and low <= seq <= high}
 
     @property
     def seqs(self) -> list[int]:
@@ -110,7 +121,7 @@ class Machine:
         self.node = self.journal.node.node_id
         self.shipper = Shipper(
             self.journal, self.queue, self.ledger, node=self.node, observer=self.seen, monotonic=self.clock,
-            in_thread=at_once, on_sent=lambda records: self.on_sent.extend(one.seq for one in records),
+            in_thread=at_once, on_sent=self.on_sent.extend,
         )  # fmt: skip
         self.journal.wakeup = self.shipper.wake
 
@@ -489,6 +500,32 @@ async def test_close_is_content_when_all_is_in_the_queue(
         assert await machine.queue.depth() == 20
     assert machine.pending == written
     machine.journal.close()
+
+
+async def test_a_copy_of_the_data_folder_does_not_forget_what_its_twin_settled(
+    folder: Path, queues: Queues, ledger: Ledger, tmp_path: Path
+) -> None:
+    """A machine's image is started twice: both give the same numbers to exchanges of their own."""
+    machine = Machine(folder, queues(), ledger)
+    machine.journal.close()
+    shutil.copytree(folder, tmp_path / "twin")
+    machine.open()
+    twin = Machine(tmp_path / "twin", queues(), ledger)
+    assert (twin.node, twin.journal.node.epoch) == (machine.node, machine.journal.node.epoch)
+    twin.written = 1_000
+    written, of_twin = machine.write(3), twin.write(5)
+    assert set(written) < set(of_twin)
+    async with twin.shipping(), worker(queues(), ledger):
+        await until(lambda: twin.pending == [])
+    asked = len(ledger.asked)
+    async with machine.shipping():
+        await until(lambda: len(ledger.asked) > asked + 3)
+        assert machine.pending == written, "nothing of it was in the ledger"
+        async with worker(queues(), ledger):
+            await until(lambda: machine.pending == [])
+    assert len(ledger.exchanges) == 8
+    machine.journal.close()
+    twin.journal.close()
 
 
 async def test_close_gives_up_in_time_and_loses_nothing(folder: Path, queues: Queues, ledger: Ledger) -> None:

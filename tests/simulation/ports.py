@@ -222,7 +222,7 @@ class MemoryLedger:
         self.letters: list[DeadLetter] = []
         self.balance_nusd: dict[str, int] = {}
         self._books: dict[str, list[LedgerEntry]] = {}
-        self._receipts: dict[str, set[int]] = {}
+        self._receipts: dict[str, set[tuple[int, str | None]]] = {}
 
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
         """See LedgerStore."""
@@ -238,13 +238,12 @@ class MemoryLedger:
         for letter in letters:
             self.letters.append(letter)
             if letter.node is not None and letter.journal_seq is not None:
-                self._receipts.setdefault(letter.node, set()).add(letter.journal_seq)
+                self._receipts.setdefault(letter.node, set()).add((letter.journal_seq, letter.exchange_id))
         return Settled(inserted=tuple(inserted), conflicts=conflicts)
 
-    def receipts(self, node: str, low: int, high: int) -> set[int]:
+    def receipts(self, node: str, low: int, high: int) -> set[tuple[int, str | None]]:
         """See LedgerStore."""
-        known = self._receipts.get(node, set())
-        return {seq for seq in range(low, high + 1) if seq in known}
+        return {one for one in self._receipts.get(node, set()) if low <= one[0] <= high}
 
     def _put(self, arrival: Arrival, entry: LedgerEntry, inserted: list[LedgerEntry]) -> None:
         self.entries[entry.exchange_id, entry.kind, entry.seq] = entry
@@ -270,7 +269,7 @@ class MemoryLedger:
 
     def _receipt(self, arrival: Arrival) -> None:
         if arrival.node is not None and arrival.journal_seq is not None:
-            self._receipts.setdefault(arrival.node, set()).add(arrival.journal_seq)
+            self._receipts.setdefault(arrival.node, set()).add((arrival.journal_seq, arrival.entry.exchange_id))
 
 
 def unavailable_ledger(faults: Faults) -> Callable[..., Awaitable[Any]]:

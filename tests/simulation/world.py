@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -23,8 +23,7 @@ from proxy.billing.settlement import entry
 from proxy.delivery.leases import LeaseKeeper
 from proxy.delivery.shipper import Shipper
 from proxy.delivery.sweeper import Sweeper
-from proxy.journal.frames import decode_envelope
-from proxy.journal.journal import Journal, Pending
+from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable, Slot
 from proxy.journal.recovery import recover
 from proxy.ledger.settling.settler import Settler
@@ -330,9 +329,9 @@ class Machine:
         truth.recorded = tokens
         del self._live[opened.exchange_id]
 
-    def _sent(self, records: list[Pending]) -> None:
-        for one in records:
-            self._keeper.ended(decode_envelope(one.payload).opened.exchange_id)
+    def _sent(self, exchanges: Mapping[int, str | None]) -> None:
+        for exchange_id in filter(None, exchanges.values()):
+            self._keeper.ended(exchange_id)
 
     # -- what befalls it -----------------------------------------------------------------------------------------
 
@@ -362,7 +361,7 @@ class Machine:
             self._journal = Journal.open(world.folder / self.name / "journal", bytes_max=1 << 30)
         now = asyncio.get_running_loop().time()
         announced = world.board.announced(self._journal.node.node_id)
-        pending = [decode_envelope(one.payload).opened.exchange_id for one in self._journal.pending(1_000_000)]
+        pending = [one.exchange_id or "" for one in self._journal.pending(1_000_000)]
         for name in [*pending, *(opened.exchange_id for opened in self._journal.unfinished())]:
             truth = world.truths[name]
             truth.machine_lost, truth.leased = True, name in announced
@@ -438,7 +437,7 @@ class Hand:
         in_thread = unavailable_ledger(world.faults)
         settler = Settler(queue, world.ledger, to_entry=entry, observer=_Quiet())  # type: ignore[arg-type]
 
-        async def settle(records: list[UsageRecord]) -> None:
+        async def settle(records: Sequence[UsageRecord]) -> None:
             await in_thread(world.ledger.settle, [Arrival(entry(record)) for record in records])
 
         sweeper = Sweeper(world.board, settle, Estimator(), lease_s=LEASE_S, monotonic=loop.time, observer=_Quiet())

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -141,6 +141,21 @@ class PostgresServer:
         self._child.kill()
         self._ended()
 
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """SIGSTOP to every process of it: its connections stay, and nobody answers."""
+        assert self._child is not None
+        postmaster = self._child.pid
+        _signal(postmaster, signal.SIGSTOP)  # first: from now on it has no new children
+        stopped = [postmaster, *_children(postmaster)]
+        for pid in stopped:
+            _signal(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(stopped):
+                _signal(pid, signal.SIGCONT)
+
     def url(self, database: str, *, user: str = OWNER) -> str:
         """As `ledger:` takes it."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
@@ -203,6 +218,15 @@ class PostgresServer:
         if self._child is not None:
             self._child.wait(START_S_MAX)
             self._child = None
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 class GivenServer:

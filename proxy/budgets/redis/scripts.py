@@ -130,10 +130,10 @@ write()
 return answer("done")
 """)
 
-# The node's key expires a day after its last heartbeat.
+# → the time in µs. The node's key expires a day after its last heartbeat.
 HEARTBEAT = script("""
 call("EXPIRE", NODE, 86400)
-return answer("done")
+return answer("done", whole(now))
 """)
 
 # → all exchanges of this node. It has a new fencing token from now on.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -44,6 +45,8 @@ AT_ONCE = 500
 CALLS_AT_ONCE = 32
 _FIXED_KEYS = 7
 _US = 1_000_000
+# A reply that took longer says too little of the server's clock.
+_PROMPT_S = 0.5
 # Retries of a call that was rejected because this node had announced meanwhile.
 _STALE_TRIES = 5
 _ANNOUNCE_TRIES = 3
@@ -61,9 +64,12 @@ class RedisBudgets:
         node: str,
         prefix: str = "tokenweir",
         unix_time: Callable[[], float] | None = None,
+        own_time: Callable[[], float] = time.time,
     ) -> None:
-        """`prefix`: of all key names. `unix_time`: None for the server's clock, which all nodes share. The caller owns
-        `redis`: `aclose` does not close it."""
+        """`prefix`: of all key names. `unix_time`: None for the server's clock, which all nodes share. `own_time`: the
+        clock of this machine. The caller owns `redis`: `aclose` does not close it."""
+        self.clock_ahead_s = 0.0
+        self._own_time = own_time
         self._redis: Any = redis  # the library's return types cover all protocols
         self._node = node
         self._prefix = f"{{{prefix}:budgets}}:"  # a hash tag: one slot of a cluster
@@ -126,7 +132,11 @@ class RedisBudgets:
 
     async def heartbeat(self) -> bool:
         """See BudgetStore."""
-        await self._call(scripts.HEARTBEAT)
+        began = self._own_time()
+        _, now_us = await self._call(scripts.HEARTBEAT)
+        ended = self._own_time()
+        if 0 <= ended - began <= _PROMPT_S:
+            self.clock_ahead_s = int(now_us) / _US - (began + ended) / 2
         return self._suspected_losses == self._suspected_losses_announced
 
     async def announce(self, own: Callable[[], OwnHolds]) -> None:

@@ -15,10 +15,11 @@ from urllib.parse import quote
 from aiohttp import web
 
 from proxy.billing.record import Attempt
+from proxy.foundation.times import retry_after_s
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
-from proxy.gateway.upstream.health import Health, retry_after_s
+from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS

@@ -6,8 +6,6 @@ used. A trial is a time, not a flag, since a request that makes it may end witho
 
 from __future__ import annotations
 
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 # Consecutive failures that open the breaker.
@@ -66,16 +64,3 @@ class Health:
     def rests(self, now: float, for_s: float) -> None:
         """It sent a `Retry-After` of `for_s` seconds."""
         self._rests_until = max(self._rests_until, now + min(for_s, REST_S_MAX))
-
-
-def retry_after_s(value: str, unix_now: float) -> float | None:
-    """The seconds of a `Retry-After` header, given as digits or a date; None if it is neither."""
-    text = value.strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])  # 30 years; bounds the conversion
-    try:
-        at = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
-        return None
-    zoned = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(0.0, zoned.timestamp() - unix_now)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from uuid import uuid5
 
-from proxy.billing.correction import BY_OPERATOR, REASON_CHARS_MAX
+from proxy.billing.adjustment import BY_OPERATOR
+from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.entries import ENTRIES, NOTHING_USED, EntryKind, LedgerEntry
 from proxy.billing.limits import BUDGET_NUSD_MAX
 from proxy.billing.money import usd_text

@@ -16,14 +16,14 @@ import migrations
 from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
 from proxy.storage.database import Lock, hold, is_shared, open_engine, reading, writing
-from proxy.storage.postgres import require_suitable
+from proxy.storage.postgres import remove_time_limits, require_suitable
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 # On Postgres: processes wait for a running upgrade without limit, but the upgrade waits for table locks no longer than
 # any writer does: its waiting lock request would block later readers.
-_PATIENT = "SET LOCAL statement_timeout = 0", "SET LOCAL lock_timeout = 0"
+_PATIENT = "SET LOCAL lock_timeout = 0"
 _POLITE = "SET LOCAL lock_timeout = '10s'"
 
 
@@ -116,8 +116,8 @@ def _upgrade(engine: Engine) -> None:
     config = _config()
     with writing(engine) as connection:
         if is_shared(connection):
-            for statement in _PATIENT:
-                connection.exec_driver_sql(statement)
+            remove_time_limits(connection)
+            connection.exec_driver_sql(_PATIENT)
             hold(connection, Lock.SCHEMA)
             connection.exec_driver_sql(_POLITE)
         if not is_newest(connection):  # another process may have upgraded it while this one waited

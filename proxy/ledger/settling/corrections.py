@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
-from proxy.billing.correction import MONEY, CorrectionRequest, ExchangeTotals, corrected, exchange_totals, rerated
+from proxy.billing.adjustment import MONEY
+from proxy.billing.correction import CorrectionRequest, ExchangeTotals, corrected, exchange_totals, rerated
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.pricing.prices import unpriced_service
 from proxy.billing.record import Price

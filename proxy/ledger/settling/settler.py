@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from proxy.billing.entries import LedgerEntry
-from proxy.billing.record import InvalidRecordError, UsageRecord, validate_record
+from proxy.billing.record import InvalidRecordError, UsageRecord, exchange_id_in, validate_record
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.executor import BoundedExecutor, InThread
@@ -203,14 +203,18 @@ class Settler:
         arrivals: list[Arrival] = []
         unreadable: list[DeadLetter] = []
         for pending in batch:
-            if pending.deliveries > DELIVERIES_MAX and self._store.receipts(pending.node, pending.seq, pending.seq):
-                continue  # it is in the ledger: only its acknowledgement was lost
+            if pending.deliveries > DELIVERIES_MAX and self._is_settled(pending):
+                continue  # only its acknowledgement was lost
             entry = self._entry(pending)
             if isinstance(entry, LedgerEntry):
                 arrivals.append(Arrival(entry, pending.node, pending.seq))
             else:
                 unreadable.append(entry)
         return self._store.settle(arrivals, unreadable), len(unreadable)
+
+    def _is_settled(self, pending: PendingRecord) -> bool:
+        receipts = self._store.receipts(pending.node, pending.seq, pending.seq)
+        return not receipts.isdisjoint({(pending.seq, exchange_id_in(pending.payload)), (pending.seq, None)})
 
     def _entry(self, pending: PendingRecord) -> LedgerEntry | DeadLetter:
         if isinstance(pending, _RejectedRecord):
@@ -243,4 +247,6 @@ class _RejectedRecord:
 
 def _dead_letter(pending: PendingRecord, reason: str) -> DeadLetter:
     text = pending.payload.decode("utf-8", "backslashreplace").replace("\0", "\\0")
-    return DeadLetter(reason=reason, payload=text, node=pending.node, journal_seq=pending.seq)
+    # The reservation of the exchange waits for its letter.
+    exchange_id = exchange_id_in(pending.payload)
+    return DeadLetter(reason=reason, payload=text, exchange_id=exchange_id, node=pending.node, journal_seq=pending.seq)

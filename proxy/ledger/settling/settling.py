@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column, select
 
-from proxy.billing.adjustment import ContradictionError, is_swept, restated
+from proxy.billing.adjustment import ContradictionError, Finality, finality, restated
 from proxy.billing.attempts import attempt_entries
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
@@ -235,7 +235,7 @@ class Settling:
             tally.repeated += 1
             if arrival.node is not None and (stored.node, stored.journal_seq) != (arrival.node, arrival.journal_seq):
                 self._receipt(arrival, tally)
-        elif is_swept(entry) or is_swept(stored.entry):
+        elif min(finality(entry), finality(stored.entry)) < Finality.FINAL:
             tally.late.append(arrival)
         else:
             self._conflict(arrival, tally)

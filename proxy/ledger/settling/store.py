@@ -32,6 +32,10 @@ from proxy.storage.database import reading, refused_row, writing
 __all__ = ["Arrival", "DeadLetter", "LedgerStore", "Settled"]
 
 
+Receipt = tuple[int, str | None]
+"""a number in a node's journal, and the exchange of the record that had it; None: the record could not be read"""
+
+
 class LedgerStore:
     """Writes the ledger. Safe for concurrent use by threads, processes and machines."""
 
@@ -66,14 +70,16 @@ class LedgerStore:
         with writing(self._engine) as connection:
             yield Settling(self._statements, connection, self._clock.tick(connection))
 
-    def receipts(self, node: str, low: int, high: int) -> set[int]:
-        """The numbers, from `low` to `high`, of the node's journal records that are entries or dead letters.
+    def receipts(self, node: str, low: int, high: int) -> set[Receipt]:
+        """The node's journal records, numbered from `low` to `high`, that are entries or dead letters.
 
         Raises LedgerUnavailable.
         """
         queries = [
-            select(table.c.journal_seq).where(table.c.node == node, table.c.journal_seq.between(low, high))
+            select(table.c.journal_seq, table.c.exchange_id).where(
+                table.c.node == node, table.c.journal_seq.between(low, high)
+            )
             for table in (ledger_entries, dead_letters)
         ]
         with reading(self._engine) as connection:
-            return set(connection.execute(union_all(*queries)).scalars())
+            return {(seq, exchange_id) for seq, exchange_id in connection.execute(union_all(*queries))}

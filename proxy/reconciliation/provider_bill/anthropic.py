@@ -2,8 +2,9 @@
 Admin API's reference (Usage and Cost).
 
 Invariants: tokens read from the cache, written to it and neither are counted separately; our prompt tokens are the sum
-of all three, our cached tokens those read. Requests are not counted. Money is a decimal text in the currency's smallest
-unit: "123.45" in USD is 1.2345 dollars. Costs without a model (searches, code) are listed under their description.
+of all three, our cached tokens those read. Requests are not counted; web searches are, if the export has them. Money is
+a decimal text in the currency's smallest unit: "123.45" in USD is 1.2345 dollars. Costs without a model (searches,
+code) are listed under their description.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, JsonPath, Result
+from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, Endpoint, JsonPath, Result
+
+_TOKENS = (BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, BillKind.CACHE_WRITE)
+
+ENDPOINTS = (
+    Endpoint(
+        "organizations/usage_report/messages", BillSubject.USAGE, _TOKENS,
+        ("model", "service_tier", "context_window", "inference_geo", "speed"),
+    ),
+    Endpoint("organizations/cost_report", BillSubject.COST, (BillKind.COST,), ("description",)),
+)  # fmt: skip
 
 _CENTS_PER_USD = Decimal(100)
 
@@ -54,6 +65,8 @@ def _usage(place: JsonPath) -> Result:
         BillKind.CACHED: read,
         BillKind.COMPLETION: place.field("output_tokens").count(),
     }
+    if place.has("server_tool_use"):
+        amounts[BillKind.SEARCHES] = place.field("server_tool_use").count_or_zero("web_search_requests")
     return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 

@@ -7,7 +7,7 @@ the file, never left out. Fields that are not compared with the ledger (projects
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
@@ -44,6 +44,7 @@ class BillKind(StrEnum):
     AUDIO_COMPLETION = "audio_completion_tokens"
     IMAGE_PROMPT = "image_prompt_tokens"
     IMAGE_COMPLETION = "image_completion_tokens"
+    SEARCHES = "searches"
     COST = "cost_usd"
 
 
@@ -56,9 +57,11 @@ class BillSubject(StrEnum):
 
 PARTS = (
     BillKind.CACHE_WRITE, BillKind.AUDIO_PROMPT, BillKind.AUDIO_COMPLETION, BillKind.IMAGE_PROMPT,
-    BillKind.IMAGE_COMPLETION,
+    BillKind.IMAGE_COMPLETION, BillKind.SEARCHES,
 )  # fmt: skip
-"""parts of the tokens that only some exports have"""
+"""parts of the tokens, and searches, that only some exports have"""
+
+TOKENS = frozenset({BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, *PARTS} - {BillKind.SEARCHES})
 
 KINDS: Mapping[BillSubject, tuple[BillKind, ...]] = {
     BillSubject.USAGE: (BillKind.REQUESTS, BillKind.PROMPT, BillKind.CACHED, BillKind.COMPLETION, *PARTS),
@@ -74,7 +77,9 @@ class Result:
     model: str | None
     """the provider's name of the model, or of another billed item; None: the export names none"""
     amounts: Mapping[BillKind, Decimal | int]
-    """requests, tokens; cost in USD"""
+    """requests, tokens, searches; cost in USD"""
+    not_counted: frozenset[BillKind] = frozenset()
+    """amounts that the provider counts in another unit for this model: zero would be a difference without a cause"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,18 @@ class Bucket:
     def day(self) -> date:
         """In UTC."""
         return datetime.fromtimestamp(self.begin_s, UTC).date()
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One list of buckets of a provider's API."""
+
+    path: str
+    """below the provider's `admin_url`"""
+    subject: BillSubject
+    kinds: tuple[BillKind, ...]
+    """the amounts that its results have: compared even if there is no result"""
+    group_by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +190,8 @@ class Bill:
         self._reported: dict[BillSubject, dict[tuple[date, str | None], Counter[BillKind]]] = defaultdict(dict)
         self._lines: dict[tuple[date, str | None], int] = Counter()
         self._covered: dict[BillSubject | None, set[tuple[int, int]]] = defaultdict(set)
+        self._requested: dict[BillSubject, set[BillKind]] = defaultdict(set)
+        self._not_counted: set[tuple[str | None, BillKind]] = set()
 
     def add(self, buckets: Iterable[Bucket]) -> None:
         """Add a page. Raises BillError if there are too many."""
@@ -185,11 +204,17 @@ class Bill:
             for result in bucket.results:
                 self._add(bucket.day, result)
 
+    def request(self, endpoint: Endpoint, days: Iterable[tuple[int, int]]) -> None:
+        """The provider was asked for these days (Unix seconds): what it does not report for them is zero."""
+        self._requested[endpoint.subject].update(endpoint.kinds)
+        self._covered[endpoint.subject].update(days)
+
     def _add(self, day: date, result: Result) -> None:
         row = (day, result.model)
         sums = self._reported[result.subject].setdefault(row, Counter())
         for kind, amount in result.amounts.items():
             sums[kind] += amount  # type: ignore[assignment]  # an int or a Decimal
+        self._not_counted.update((result.model, kind) for kind in result.not_counted)
         if result.subject is BillSubject.COST:
             self._lines[row] += 1
         if len(self._reported[result.subject]) > ROWS_MAX:
@@ -197,8 +222,9 @@ class Bill:
 
     @property
     def subjects(self) -> tuple[BillSubject, ...]:
-        """The subjects of the export; an empty export counts as one of usage."""
-        return tuple(subject for subject in BillSubject if subject in self._reported) or (BillSubject.USAGE,)
+        """The subjects of the export; an empty export of an unknown subject counts as one of usage."""
+        known = self._reported.keys() | self._requested.keys()
+        return tuple(subject for subject in BillSubject if subject in known) or (BillSubject.USAGE,)
 
     def spans(self, subject: BillSubject) -> list[tuple[int, int]]:
         """The periods that the export covers, in order and merged: Unix seconds, the end exclusive.
@@ -218,12 +244,19 @@ class Bill:
 
     def kinds(self, subject: BillSubject) -> tuple[BillKind, ...]:
         """The amounts that the export reports; for an empty export, those that every export of usage has."""
-        reported = {kind for sums in self._reported[subject].values() for kind in sums}
+        reported = {kind for sums in self.amounts(subject).values() for kind in sums} | self._requested.get(
+            subject, set()
+        )
         return tuple(kind for kind in KINDS[subject] if kind in reported) or (BillKind.PROMPT, BillKind.COMPLETION)
+
+    @property
+    def not_counted(self) -> Set[tuple[str | None, BillKind]]:
+        """(model, kind) of the results that count the model in another unit; other results may have the amount."""
+        return self._not_counted
 
     def amounts(self, subject: BillSubject) -> Mapping[tuple[date, str | None], Mapping[BillKind, Decimal | int]]:
         """(day, model) → the amounts; cost in USD."""
-        return self._reported[subject]
+        return self._reported.get(subject, {})
 
     def lines(self, day: date, model: str | None) -> int:
         """The number of amounts that the cost of this day and model is the sum of."""

@@ -2,8 +2,8 @@
 
 Invariants: usage is compared, not the clients' charges: the provider also served exchanges that are billed to nobody
 (failed, client disconnected), so every exchange of the provider counts, with its tokens and cost in the ledger,
-corrections included. A model on one side only is compared with zero and never left out. A difference gets the first
-verdict that explains it:
+corrections included. A model on one side only is compared with zero and never left out; an amount is left out for a
+model that the provider counts in another unit. A difference gets the first verdict that explains it:
 
 * `rounding`: for money, at most one nano-dollar per exchange, our precision, and a hundred per amount of the provider.
 * `estimates`: at most three times the expected errors of our estimates. For requests: an exchange whose usage was never
@@ -196,21 +196,30 @@ class _Table:
         self._names = names
         self._kinds = bill.kinds(subject)
         self._unnamed = ALL_MODELS if all(model is None for _, model in reported) else NO_MODEL
+        counted = {(self._name(model), kind) for (_, model), amounts in reported.items() for kind in amounts}
+        self._left_out = {(self._name(model), kind) for model, kind in bill.not_counted} - counted
         self._rows: dict[tuple[date | None, str, BillKind], Row] = {}
         for (day, model), amounts in reported.items():
-            for kind in self._kinds:
+            for kind in self._kinds_of(model):
                 row = self._row(day, model, kind)
                 amount, rounded = amounts.get(kind, 0), bill.lines(day, model) if kind is BillKind.COST else 0
                 row.provider += nusd_from_usd_rounded_half_up(Decimal(amount)) if kind is BillKind.COST else int(amount)
                 row.rounding += _THEIR_ROUNDING_NUSD * rounded
 
+    def _name(self, model: str | None) -> str:
+        return self._unnamed if model is None or self._unnamed == ALL_MODELS else self._names[model]
+
+    def _kinds_of(self, model: str | None) -> list[BillKind]:
+        name = self._name(model)
+        return [kind for kind in self._kinds if (name, kind) not in self._left_out]
+
     def _row(self, day: date | None, model: str | None, kind: BillKind) -> Row:
-        name = self._unnamed if model is None or self._unnamed == ALL_MODELS else self._names[model]
+        name = self._name(model)
         return self._rows.setdefault((day, name, kind), Row(day, name, kind))
 
     def add_ours(self, one: LedgerTotals) -> None:
         """Add ledger totals to the day they began, and record the other day they may be counted on."""
-        for kind in self._kinds:
+        for kind in self._kinds_of(one.model):
             if one.began is not None:
                 self._add(one.began, one, kind)
             if one.ended is not None and one.ended != one.began:

@@ -1,4 +1,5 @@
-"""Reads a provider's export: one page, a list of pages, or a page per line.
+"""Reads a provider's export: one page, a list of pages, or a page per line; or what pull.py has saved, which is a line
+per page with the endpoint and the requested days beside it: `{"path": …, "begin_s": …, "end_s": …, "page": …}`.
 
 Invariants: memory is bounded by the longest document, in a file of lines by the longest line; a duplicate bucket is an
 error, because counting it twice would be a difference without a cause.
@@ -7,7 +8,7 @@ error, because counting it twice would be a difference without a cause.
 from __future__ import annotations
 
 from codecs import BOM_UTF8
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, BinaryIO
 
@@ -15,12 +16,16 @@ import msgspec
 
 from proxy.reconciliation.provider_bill import anthropic as bill_anthropic
 from proxy.reconciliation.provider_bill import openai as bill_openai
-from proxy.reconciliation.provider_bill.bill import Bill, BillError, Bucket, JsonPath
+from proxy.reconciliation.provider_bill.bill import DAY_S, Bill, BillError, Bucket, Endpoint, JsonPath
 
 # Ten times a month of hourly buckets for hundreds of models and projects.
 DOCUMENT_BYTES_MAX = 32 << 20
 
+# More than a provider keeps of daily buckets; a longer period is a wrong date.
+DAYS_MAX = 1_000
+
 _SHAPES = (bill_openai, bill_anthropic)
+_ENDPOINTS: Mapping[str, Endpoint] = {endpoint.path: endpoint for shape in _SHAPES for endpoint in shape.ENDPOINTS}
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 
 
@@ -30,16 +35,38 @@ def read_bill(file: BinaryIO, *, since: float | None = None, until: float | None
     """
     bill = Bill()
     seen: set[int] = set()
-    for page in _pages(file):
-        bill.goes_on = page.has("has_more") and page.value["has_more"] is True
-        bill.add(_within(_buckets(page, seen), since, until))
+    goes_on: dict[Endpoint | None, bool] = {}
+
+    def within(begin_s: int, end_s: int) -> bool:
+        return (since is None or begin_s >= since) and (until is None or end_s <= until)
+
+    for place in _pages(file):
+        page, endpoint, days = place, None, None
+        if place.has("page"):
+            endpoint, days = _endpoint(place.field("path")), _days(place)
+            page = JsonPath(place.field("page").value, f"{place.path}{endpoint.path}: ")
+            bill.request(endpoint, [(day_s, day_s + DAY_S) for day_s in days if within(day_s, day_s + DAY_S)])
+        goes_on[endpoint] = page.has("has_more") and page.value["has_more"] is True
+        buckets = (one for one in _buckets(page, seen) if within(one.begin_s, one.end_s))
+        bill.add(one for one in buckets if days is None or one.begin_s - one.begin_s % DAY_S in days)
+    bill.goes_on = any(goes_on.values())
     return bill
 
 
-def _within(buckets: list[Bucket], since: float | None, until: float | None) -> Iterator[Bucket]:
-    for bucket in buckets:
-        if (since is None or bucket.begin_s >= since) and (until is None or bucket.end_s <= until):
-            yield bucket
+def _endpoint(path: JsonPath) -> Endpoint:
+    endpoint = _ENDPOINTS.get(path.text())
+    if endpoint is None:
+        raise path.wrong("is not an endpoint whose pages are compared")
+    return endpoint
+
+
+def _days(place: JsonPath) -> range:
+    """The beginnings of the requested days, in Unix seconds."""
+    begin, end = place.field("begin_s"), place.field("end_s")
+    begin_s, end_s = begin.count(), end.count()
+    if begin_s % DAY_S or end_s % DAY_S or not 0 < end_s - begin_s <= DAYS_MAX * DAY_S:
+        raise end.wrong(f"must be 1 to {DAYS_MAX} whole days (UTC) after begin_s")
+    return range(begin_s, end_s, DAY_S)
 
 
 def _buckets(page: JsonPath, seen: set[int]) -> list[Bucket]:

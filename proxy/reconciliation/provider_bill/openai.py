@@ -1,23 +1,48 @@
-"""OpenAI's exports: `GET /v1/organization/usage/completions` (and the similar `…/embeddings`, `…/moderations`) and
-`GET /v1/organization/costs`, as in the API reference (Administration, Usage and Costs).
+"""OpenAI's exports: `GET /v1/organization/usage/completions` (and the similar `…/embeddings`, `…/images`, …) and
+`GET /v1/organization/costs`, as in the API reference (Administration, Usage and Costs) and in openai/openai-openapi.
 
 Invariants: `input_tokens` includes the cached tokens, as our prompt tokens do; both include audio and image tokens, and
 what was written to a cache. A part is compared if the export has it. `service_tier` and other groups are added up.
 Usage has a model if it was exported with `group_by=model`, money a line item with `group_by=line_item`. In a line item
 such as "gpt-4o-2024-08-06, cached input" the model precedes the last comma; one without a comma ("web search tool
 calls") is used as a name. Money is in dollars, a number or a decimal text.
+
+Images, speech and transcriptions are counted in images, characters and seconds, our ledger counts most of their models
+in tokens: of these, only requests are compared. Web searches are requests of models that `completions` has counted, so
+only the searches are. File searches have no model; they are in the costs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 
-from proxy.reconciliation.provider_bill.bill import BillKind, BillSubject, Bucket, JsonPath, Result
+from proxy.reconciliation.provider_bill.bill import (
+    TOKENS,
+    BillKind,
+    BillSubject,
+    Bucket,
+    Endpoint,
+    JsonPath,
+    Result,
+)
 
-_COST = "organization.costs.result"
-_COMPLETIONS = "organization.usage.completions.result"
-_INPUT_ONLY = ("organization.usage.embeddings.result", "organization.usage.moderations.result")
+_REQUESTS = (BillKind.REQUESTS,)
+_INPUT = (*_REQUESTS, BillKind.PROMPT)
+_ALL = (*_INPUT, BillKind.CACHED, BillKind.COMPLETION)
+
+ENDPOINTS = (
+    Endpoint("organization/usage/completions", BillSubject.USAGE, _ALL, ("model", "service_tier")),
+    Endpoint("organization/usage/embeddings", BillSubject.USAGE, _INPUT, ("model",)),
+    Endpoint("organization/usage/moderations", BillSubject.USAGE, _INPUT, ("model",)),
+    Endpoint("organization/usage/images", BillSubject.USAGE, _REQUESTS, ("model",)),
+    Endpoint("organization/usage/audio_speeches", BillSubject.USAGE, _REQUESTS, ("model",)),
+    Endpoint("organization/usage/audio_transcriptions", BillSubject.USAGE, _REQUESTS, ("model",)),
+    Endpoint("organization/usage/web_search_calls", BillSubject.USAGE, (BillKind.SEARCHES,), ("model",)),
+    Endpoint("organization/costs", BillSubject.COST, (BillKind.COST,), ("line_item",)),
+)
+"""what is compared; `…/file_search_calls` and others name no models"""
 
 # Parts of the counted tokens; audio and image tokens of the input are counted with and without the cached ones.
 _PARTS: Mapping[BillKind, tuple[str, ...]] = {
@@ -46,16 +71,13 @@ def bucket(place: JsonPath) -> Bucket:
 
 def _result(place: JsonPath) -> Result:
     kind = place.field("object")
-    if kind.value == _COST:
-        return _cost(place)
-    if kind.value == _COMPLETIONS:
-        return _usage(place, has_output=True)
-    if kind.value in _INPUT_ONLY:
-        return _usage(place, has_output=False)
-    raise kind.wrong("is not supported: export completions, embeddings, moderations or costs")
+    read = _READERS.get(kind.value) if isinstance(kind.value, str) else None
+    if read is None:
+        raise kind.wrong(f"is not supported: export {', '.join(one.split('.')[-2] for one in _READERS)}")
+    return read(place)
 
 
-def _usage(place: JsonPath, *, has_output: bool) -> Result:
+def _usage(place: JsonPath, *, has_output: bool = True) -> Result:
     for name in _CHECKED:
         place.count_or_zero(name)
     amounts: dict[BillKind, Decimal | int] = {
@@ -71,6 +93,17 @@ def _usage(place: JsonPath, *, has_output: bool) -> Result:
     return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
 
 
+def _requests(place: JsonPath, *, unit: str) -> Result:
+    place.field(unit).count()
+    amounts = {BillKind.REQUESTS: place.field("num_model_requests").count()}
+    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts, not_counted=TOKENS)
+
+
+def _searches(place: JsonPath) -> Result:
+    amounts = {BillKind.SEARCHES: place.field("num_requests").count()}
+    return Result(BillSubject.USAGE, place.text_or_none("model"), amounts)
+
+
 def _cost(place: JsonPath) -> Result:
     amount = place.field("amount")
     currency = amount.field("currency")
@@ -79,3 +112,15 @@ def _cost(place: JsonPath) -> Result:
     item = place.text_or_none("line_item")
     model = item if item is None else item.rpartition(", ")[0] or item
     return Result(BillSubject.COST, model, {BillKind.COST: amount.field("value").amount()})
+
+
+_READERS: Mapping[str, Callable[[JsonPath], Result]] = {
+    "organization.usage.completions.result": _usage,
+    "organization.usage.embeddings.result": partial(_usage, has_output=False),
+    "organization.usage.moderations.result": partial(_usage, has_output=False),
+    "organization.usage.images.result": partial(_requests, unit="images"),
+    "organization.usage.audio_speeches.result": partial(_requests, unit="characters"),
+    "organization.usage.audio_transcriptions.result": partial(_requests, unit="seconds"),
+    "organization.usage.web_searches.result": _searches,
+    "organization.costs.result": _cost,
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
@@ -23,8 +23,7 @@ from proxy.delivery.observers import SettlerObserver, ShipperObserver
 from proxy.delivery.shipper import Shipper
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
-from proxy.journal.frames import decode_envelope
-from proxy.journal.journal import Journal, Pending
+from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable
 from proxy.journal.recovery import recover
 from proxy.journal.replay import COUNT_BITS
@@ -68,10 +67,10 @@ class Node:
     def recover(self, estimator: Estimator, metrics: Metrics) -> None:
         """Close the exchanges that the last run left open, each exactly once."""
         records = recover(self.journal.unfinished(), self.table, estimator, estimator_version=VERSION)
-        for record in records:
-            self.journal.finish(record)
+        unwritten = [record for record in records if not self.journal.finish(record)]
         self._backlog_to += len(records)
-        self.table.clear()
+        # On a full disk, a second crash needs their progress again.
+        self.outbox.keep(self.table.clear({record.opened.slot for record in unwritten}))
         for damage in self.journal.damage:
             _log.error("journal damaged: %s", damage)
         if records:
@@ -124,10 +123,11 @@ class Node:
         if self._keeper is not None:
             self._keeper.opened(opened)
 
-    def _on_sent(self, records: Sequence[Pending]) -> None:
+    def _on_sent(self, exchanges: Mapping[int, str | None]) -> None:
         assert self._keeper is not None
-        for record in records:
-            self._keeper.ended(decode_envelope(record.payload).opened.exchange_id)
+        for exchange_id in exchanges.values():
+            if exchange_id is not None:
+                self._keeper.ended(exchange_id)
 
 
 def _open_journal(folder: DataFolder, settings: Settings) -> Journal:

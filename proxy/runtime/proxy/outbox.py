@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from proxy.billing.record import Opened, UsageRecord
@@ -79,6 +79,10 @@ class LocalOutbox:
             slot.release()
         else:
             self._unwritten.append(slot)
+
+    def keep(self, slots: Iterable[LeasedSlot]) -> None:
+        """Release these, too, as soon as the records that wait in the journal are written."""
+        self._unwritten += slots
 
     async def keep_durable(self) -> None:
         """Sync the journal every SYNC_S, and retry refused writes; ends by being cancelled."""

@@ -1,0 +1,45 @@
+"""What keys that fail open may use while the budget store is unavailable. Pure: the time is a parameter.
+
+Invariants: what was used never exceeds the allowance by more than running exchanges exceed their quotes. Outages that
+are less than APART_S apart are one outage: a store that flaps does not grant a fresh allowance each time.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+# A store that has answered for this long is well; until then its next failure belongs to the same outage.
+APART_S = 60.0
+
+
+class OutageAllowance:
+    """The allowance of one node, in nUSD."""
+
+    def __init__(self, nusd: int) -> None:
+        self._nusd = nusd
+        self._used = 0
+        self._well_since = -inf
+        self._ill = False
+
+    def take(self, nusd: int, now: float) -> bool:
+        """Use `nusd` of it for an exchange that the store was not asked about; False: not enough is left.
+
+        `now`: a time that never falls, in seconds.
+        """
+        if not self._ill and now - self._well_since >= APART_S:
+            self._used = 0
+        self._ill = True
+        if self._used + nusd > self._nusd:
+            return False
+        self._used += nusd
+        return True
+
+    def settle(self, quoted: int, charged: int) -> None:
+        """An exchange that took `quoted` has ended: it used what it was charged."""
+        self._used = max(0, self._used + charged - quoted)
+
+    def store_answered(self, now: float) -> None:
+        """The store has decided about an exchange."""
+        if self._ill:
+            self._ill = False
+            self._well_since = now

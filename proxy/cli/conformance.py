@@ -1,0 +1,131 @@
+"""`tokenweir conformance`: run the suite against any gateway, and print what it relayed and what it billed.
+
+Invariants: it needs no configuration of Tokenweir and reads no ledger but through the command that it is given. It
+exits with 0 only if every case that ran is right and at least one ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from proxy.cli.common import Failure, json_line, option_value
+from proxy.foundation.durations import seconds_from
+
+if TYPE_CHECKING:
+    from proxy.conformance.cases import Case
+    from proxy.conformance.score import Result
+
+_KEY = "TOKENWEIR_CONFORMANCE_KEY"
+_PROVIDER = "127.0.0.1:9911"
+
+
+def add_commands(commands: Any) -> None:
+    help_text = "run a suite of exchanges with known bills against any gateway"
+    conformance = commands.add_parser("conformance", help=help_text, description=help_text)
+    conformance.add_argument("--gateway", metavar="URL", help="where the gateway listens: http://127.0.0.1:8080")
+    conformance.add_argument("--key", help=f"a key that it takes (default: ${_KEY})")
+    bills = "prints what the gateway booked: a JSON object a line, with model, prompt_tokens, completion_tokens and, "
+    conformance.add_argument("--bills", metavar="COMMAND", help=bills + "if it knows, charge_usd or cost_usd")
+    provider = f"where the suite's provider listens for the gateway (default {_PROVIDER})"
+    conformance.add_argument("--provider", metavar="HOST:PORT", default=_PROVIDER, help=provider)
+    restart = "kills the gateway with SIGKILL and starts it again; without it, no case kills it"
+    conformance.add_argument("--restart", metavar="COMMAND", help=restart)
+    conformance.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="cases: chat-stream, anthropic-*; may be repeated"
+    )
+    wait_help = "how long bills may take (default 30s)"
+    conformance.add_argument("--wait", type=_seconds, metavar="30s", default="30s", help=wait_help)
+    conformance.add_argument("--json", action="store_true", help="print one JSON object per case")
+    conformance.add_argument("--list", action="store_true", help="print the cases, and run nothing")
+    conformance.set_defaults(run=_conformance)
+
+
+def _conformance(options: argparse.Namespace) -> int:
+    from proxy.conformance.cases import selected
+    from proxy.conformance.score import summary
+
+    cases = selected(options.only)
+    if options.list:
+        for case in cases:
+            print(json_line(_listed(case)) if options.json else f"{case.model:50}  {case.what}")
+        return 0
+    results = _run(options, cases)
+    if not options.json:
+        print(f"  {'case':31}  {'relayed':16}  {'billed':30}  completion tokens: booked, true")
+    for result in results:
+        print(json_line(_json(result)) if options.json else _line(result))
+    if not options.json:
+        print(f"\n{summary(results)}")
+    ran = [result for result in results if result.ran]
+    return 0 if ran and all(result.right for result in ran) else 1
+
+
+def _run(options: argparse.Namespace, cases: list[Case]) -> list[Result]:
+    from proxy.conformance.run import Plan, RunError, run
+
+    key = options.key or os.environ.get(_KEY, "")
+    for name, value in (("--gateway", options.gateway), ("--key", key), ("--bills", options.bills)):
+        if not value:
+            raise Failure(f"{name} is needed")
+    if not options.gateway.startswith(("http://", "https://")):
+        raise Failure(f"--gateway {options.gateway}: a URL is needed, such as http://127.0.0.1:8080")
+    host, _, port = options.provider.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise Failure(f"--provider {options.provider}: HOST:PORT is needed, such as {_PROVIDER}")
+    plan = Plan(
+        options.gateway, key, options.bills, cases, host.strip("[]"), int(port),
+        options.wait, options.restart,
+    )  # fmt: skip
+    try:
+        return asyncio.run(run(plan, _progress))
+    except RunError as refusal:
+        raise Failure(str(refusal)) from None
+    finally:
+        _progress("")
+
+
+def _seconds(text: str) -> float:
+    return option_value(seconds_from, text)
+
+
+def _progress(name: str) -> None:
+    """On a terminal, one line that is overwritten."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{name}", end="", file=sys.stderr, flush=True)
+
+
+def _listed(case: Case) -> dict[str, Any]:
+    return {"case": case.upstream_model, "model": case.model, "wire": case.wire.name, "what": case.what}
+
+
+def _json(result: Result) -> dict[str, Any]:
+    truth, bill = result.truth, result.bill
+    return {
+        **_listed(result.case),
+        "relayed": result.relayed,
+        "billed": result.billed,
+        "right": result.right if result.ran else None,
+        "exchanges": truth.exchanges,
+        "reported": truth.reported,
+        "true": {
+            "prompt_tokens": truth.prompt_tokens,
+            "completion_tokens": truth.completion_tokens,
+            "usd": None if truth.usd is None else f"{truth.usd:f}",
+        },
+        "booked": {
+            "lines": bill.lines,
+            "prompt_tokens": bill.prompt_tokens,
+            "completion_tokens": bill.completion_tokens,
+            "usd": None if bill.usd is None else f"{bill.usd:f}",
+        },
+    }
+
+
+def _line(result: Result) -> str:
+    sign = ("✓" if result.right else "✗") if result.ran else "·"
+    counts = f"{result.bill.completion_tokens:5} {result.truth.completion_tokens:5}" if result.ran else ""
+    return f"{sign} {result.case.upstream_model:31}  {result.relayed:16}  {result.billed:30}  {counts}".rstrip()

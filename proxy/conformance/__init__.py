@@ -1,0 +1,1 @@
+"""A suite that any gateway can be run against: scripted providers, and what each exchange truly costs."""

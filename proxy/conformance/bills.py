@@ -1,0 +1,119 @@
+"""What the gateway booked, as a command prints it: one JSON object per line.
+
+Invariants: a line that cannot be read is an error that names the line and the field, never a bill of zero. Bills of
+before a run are subtracted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+# How long the command may take.
+COMMAND_S_MAX = 60.0
+_MONEY = ("charge_usd", "cost_usd", "usd")
+
+
+class UnreadableBill(ValueError):  # noqa: N818  as the command's user reads it
+    """The command failed, or printed what is no bill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """The sum of what was booked for a model."""
+
+    lines: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usd: Decimal | None = None
+    """None: no line says an amount"""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was booked. A command that prints sums has as many lines before as after."""
+        return not (self.lines or self.prompt_tokens or self.completion_tokens or self.usd)
+
+    def __add__(self, other: Bill) -> Bill:
+        return self._with(other, 1)
+
+    def __sub__(self, other: Bill) -> Bill:
+        return self._with(other, -1)
+
+    def _with(self, other: Bill, sign: int) -> Bill:
+        known = [amount * factor for amount, factor in ((self.usd, 1), (other.usd, sign)) if amount is not None]
+        return Bill(
+            self.lines + sign * other.lines,
+            self.prompt_tokens + sign * other.prompt_tokens,
+            self.completion_tokens + sign * other.completion_tokens,
+            sum(known, Decimal(0)) if known else None,
+        )
+
+
+async def read_bills(command: str) -> dict[str, Bill]:
+    """Run `command` with the shell. Returns the sums by model. Raises UnreadableBill."""
+    child = await asyncio.create_subprocess_shell(
+        command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        async with asyncio.timeout(COMMAND_S_MAX):
+            printed, errors = await child.communicate()
+    except TimeoutError:
+        raise UnreadableBill(f"--bills: the command took longer than {COMMAND_S_MAX:g} s") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode:
+        reason = errors.decode("utf-8", "replace").strip()[-500:]
+        raise UnreadableBill(f"--bills: the command failed with exit code {child.returncode}: {reason}")
+    return sums(printed.decode("utf-8", "replace").split("\n"))
+
+
+def sums(lines: Iterable[str]) -> dict[str, Bill]:
+    """The sums by model of JSON lines. Raises UnreadableBill."""
+    bills: dict[str, Bill] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            model, bill = _read(line, number)
+            bills[model] = bills.get(model, Bill()) + bill
+    return bills
+
+
+def _read(line: str, number: int) -> tuple[str, Bill]:
+    try:
+        booked = json.loads(line, parse_float=Decimal)
+    except ValueError:
+        booked = None
+    if not isinstance(booked, dict):
+        raise UnreadableBill(f"--bills: line {number} is not a JSON object: {line[:80]}")
+    model = booked.get("model")
+    if not isinstance(model, str):
+        raise UnreadableBill(f"--bills: line {number}: model: a string is needed")
+    prompt, completion = (_count(booked, name, number) for name in ("prompt_tokens", "completion_tokens"))
+    return model, Bill(1, prompt, completion, _amount(booked, number))
+
+
+def _count(booked: dict[str, Any], name: str, number: int) -> int:
+    value = booked.get(name)
+    if value is None:
+        return 0
+    if type(value) is not int:
+        raise UnreadableBill(f"--bills: line {number}: {name}: a whole number is needed, not {value}")
+    return value
+
+
+def _amount(booked: dict[str, Any], number: int) -> Decimal | None:
+    name = next((name for name in _MONEY if booked.get(name) is not None), None)
+    if name is None:
+        return None
+    try:
+        amount = Decimal(str(booked[name]))
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite():
+        raise UnreadableBill(f"--bills: line {number}: {name}: an amount of USD is needed, not {booked[name]}")
+    return amount

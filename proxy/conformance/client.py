@@ -1,0 +1,110 @@
+"""The client before the gateway.
+
+Invariants: what it received are the bytes as they came, decompressed only if the gateway says that they are compressed.
+It follows no redirect and repeats nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import aiohttp
+
+from proxy.conformance.cases import Case
+from proxy.conformance.wires import CHAT
+
+# Longer than any answer of the suite takes.
+ANSWER_S_MAX = 60.0
+# Many times more than any.
+BODY_BYTES_MAX = 4 * 1024 * 1024
+# A client that leaves before the answer.
+IMPATIENCE_S = 0.3
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+
+
+@dataclass(slots=True)
+class Received:
+    """What came of one request."""
+
+    status: int = 0
+    """0: no answer came"""
+    body: bytes = b""
+    took_s: float = 0
+    """from the first bytes of the body to the last"""
+    failure: str = ""
+    """why the connection ended, if it did so before the end of the answer"""
+
+
+class Client:
+    """Asks one gateway."""
+
+    def __init__(self, session: aiohttp.ClientSession, gateway: str, key: str) -> None:
+        """`gateway`: its URL, with `/v1` at its end or without."""
+        self._session = session
+        self._gateway = gateway.rstrip("/").removesuffix("/v1")
+        self._key = key
+
+    async def ask(self, case: Case, stop: asyncio.Event | None = None) -> Received:
+        """Do what the client of `case` does. `stop` is set once the gateway is to be killed."""
+        received = Received()
+        client = case.client
+        leaves_s = IMPATIENCE_S if client.leaves_after == 0 else ANSWER_S_MAX
+        try:
+            async with asyncio.timeout(leaves_s), self._request(case) as answer:
+                received.status = answer.status
+                await _read(answer, case, received, stop)
+        except TimeoutError:
+            received.failure = "" if client.leaves_after == 0 else "it took too long"
+        except (aiohttp.ClientError, ConnectionError) as broken:
+            received.failure = type(broken).__name__
+        return received
+
+    def _request(self, case: Case) -> aiohttp.client._RequestContextManager:
+        client = case.client
+        return self._session.post(
+            self._gateway + case.wire.target(case.model, streams=client.streams),
+            json=case.wire.request(case.model, streams=client.streams, asks=client.asks),
+            headers=case.wire.credentials(self._key),
+            allow_redirects=False,
+        )
+
+    async def listens(self) -> bool:
+        """Whether the gateway answers at all."""
+        with suppress(aiohttp.ClientError, TimeoutError, ConnectionError):
+            url, headers = f"{self._gateway}/v1/models", CHAT.credentials(self._key)
+            async with asyncio.timeout(1), self._session.get(url, headers=headers, allow_redirects=False):
+                return True
+        return False
+
+
+async def _read(answer: aiohttp.ClientResponse, case: Case, received: Received, stop: asyncio.Event | None) -> None:
+    """Read until the end, or until the client leaves."""
+    began_s = 0.0
+    async for piece in answer.content.iter_any():
+        now_s = time.monotonic()
+        began_s = began_s or now_s
+        received.body += piece
+        if len(received.body) > BODY_BYTES_MAX:
+            received.failure = "it does not end"
+            answer.close()
+            return
+        received.took_s = now_s - began_s
+        events = max(map(received.body.count, _EVENT_ENDS))
+        if stop is not None and events >= (case.kills_after or 0):
+            stop.set()
+        if case.client.leaves_after and events >= case.client.leaves_after:
+            answer.close()
+            return
+
+
+def session() -> aiohttp.ClientSession:
+    """Connections for a run: closed after each answer, because a gateway that is killed leaves none that is good."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True, limit=0),
+        timeout=aiohttp.ClientTimeout(total=None),
+        headers={"Accept-Encoding": "identity"},
+        read_bufsize=2**20,
+    )

@@ -1,0 +1,207 @@
+"""One run of the suite: listen, ask, wait for the bills, judge.
+
+Invariants: bills are read before the first request, and again until every case has one or the wait is over; then once
+more, so that what is booked twice is seen. A gateway is killed only after all other cases have ended, and only if the
+caller says how it is started again. Nothing is judged that did not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from proxy.conformance.bills import Bill, read_bills
+from proxy.conformance.cases import Case
+from proxy.conformance.client import Client, Received, session
+from proxy.conformance.provider import CaseProvider, Served, listen
+from proxy.conformance.score import NOT_RUN, Result, Truth, result_of
+
+# Cases at once: a gateway is busy, and a slow machine is not.
+AT_ONCE = 4
+# Between two readings of the bills.
+POLL_S = 1.0
+# How long a gateway may take to start again, and the command that restarts it.
+RESTART_S_MAX = 120.0
+# How long the provider may take to see that a client left.
+LEAVE_S_MAX = 10.0
+_UNAUTHORIZED = (401, 403)
+_NOT_RUN = Truth(0, 0, 0, False, None)
+
+
+class RunError(Exception):
+    """The suite cannot be run; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be run, against what."""
+
+    gateway: str
+    key: str = field(repr=False)
+    bills: str
+    """a command"""
+    cases: Sequence[Case]
+    host: str = "127.0.0.1"
+    port: int = 9911
+    wait_s: float = 30.0
+    """for bills"""
+    restart: str | None = None
+    """a command that kills the gateway (SIGKILL) and starts it again"""
+
+
+async def run(plan: Plan, progress: Callable[[str], None] = lambda _: None) -> list[Result]:
+    """Run the cases of `plan`. Raises RunError, UnreadableBill, OSError."""
+    provider, server = await listen(plan.cases, plan.host, plan.port)
+    try:
+        before = await read_bills(plan.bills)
+        async with session() as connections:
+            client = Client(connections, plan.gateway, plan.key)
+            received = await _ask_all(plan, client, progress)
+            await _ended(provider)
+        progress("waiting for the bills")
+        booked = await _bills(plan, provider, before)
+    finally:
+        server.close()
+    return [_result(case, provider, received, booked) for case in plan.cases]
+
+
+def _result(case: Case, provider: CaseProvider, received: Mapping[str, list[Received]], booked: _Booked) -> Result:
+    if case.model not in received:
+        return Result(case, NOT_RUN, NOT_RUN, _NOT_RUN, Bill())
+    served = provider.served.get(case.upstream_model, [])
+    return result_of(case, served, received[case.model], _bill(case, booked))
+
+
+# -- the requests ------------------------------------------------------------------------------------------------
+
+
+async def _ask_all(plan: Plan, client: Client, progress: Callable[[str], None]) -> dict[str, list[Received]]:
+    """The answers by model. The first request is alone, to see whether the gateway takes the key."""
+    plain = [case for case in plan.cases if case.kills_after is None]
+    received: dict[str, list[Received]] = {}
+
+    async def one(case: Case) -> None:
+        progress(case.upstream_model)
+        received[case.model] = await _ask(case, client)
+
+    if not await client.listens():
+        raise RunError(f"--gateway {plan.gateway}: it does not answer")
+    if plain:
+        await one(plain[0])
+        status = received[plain[0].model][0].status
+        if status in _UNAUTHORIZED:
+            raise RunError(f"--key: the gateway refuses it (status {status})")
+    await _each(plain[1:], one)
+    if plan.restart is not None:
+        for case in plan.cases:
+            if case.kills_after is not None:
+                progress(case.upstream_model)
+                received[case.model] = [await _killed(case, client, plan.restart)]
+    return received
+
+
+async def _each(cases: Sequence[Case], do: Callable[[Case], Awaitable[None]]) -> None:
+    """Do all, a few at once."""
+    left = list(reversed(cases))
+
+    async def worker() -> None:
+        while left:
+            await do(left.pop())
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(worker())
+
+
+async def _ask(case: Case, client: Client) -> list[Received]:
+    if case.client.at_once:
+        return list(await asyncio.gather(*(client.ask(case) for _ in range(case.client.times))))
+    return [await client.ask(case) for _ in range(case.client.times)]
+
+
+async def _killed(case: Case, client: Client, restart: str) -> Received:
+    """Ask, and have the gateway killed and started again in the middle of the answer."""
+    stop = asyncio.Event()
+    failed: RunError | None = None
+    async with asyncio.TaskGroup() as group:
+        asking = group.create_task(client.ask(case, stop))
+        waiting = group.create_task(stop.wait())
+        await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if stop.is_set():
+            try:
+                await _restarted(client, restart)
+            except RunError as failure:
+                failed = failure
+                asking.cancel()
+    if failed is not None:
+        raise failed
+    return asking.result()
+
+
+async def _restarted(client: Client, restart: str) -> None:
+    child = await asyncio.create_subprocess_shell(
+        restart, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(RESTART_S_MAX):
+            if await child.wait():
+                raise RunError(f"--restart: the command failed with exit code {child.returncode}")
+            await _until(client.listens)
+    except TimeoutError:
+        raise RunError(f"--restart: the gateway does not answer after {RESTART_S_MAX:g} s") from None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+async def _ended(provider: CaseProvider) -> None:
+    """Wait until the provider's exchanges have ended: what a gateway drains goes on after its client."""
+    exchanges = [one.exchange for served in provider.served.values() for one in served]
+
+    async def over() -> bool:
+        return all(exchange.duration_s is not None for exchange in exchanges)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LEAVE_S_MAX):
+            await _until(over)
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    while not await holds():  # noqa: ASYNC110  another process, or one that tells nobody, makes it so
+        await asyncio.sleep(0.05)
+
+
+# -- the bills ---------------------------------------------------------------------------------------------------
+
+_Booked = Mapping[str, Bill]
+
+
+async def _bills(plan: Plan, provider: CaseProvider, before: _Booked) -> _Booked:
+    """What was booked since `before`, once every exchange has a line or the wait is over."""
+    due = {case.model: sum(one.scripted.status == 200 for one in _served(provider, case)) for case in plan.cases}
+    deadline = time.monotonic() + plan.wait_s
+    booked = await _since(plan, before)
+    while time.monotonic() < deadline and any(_bill(case, booked).lines < due[case.model] for case in plan.cases):
+        await asyncio.sleep(POLL_S)
+        booked = await _since(plan, before)
+    await asyncio.sleep(POLL_S)
+    return await _since(plan, before)
+
+
+def _served(provider: CaseProvider, case: Case) -> Sequence[Served]:
+    return provider.served.get(case.upstream_model, [])
+
+
+async def _since(plan: Plan, before: _Booked) -> _Booked:
+    now = await read_bills(plan.bills)
+    return {model: bill - before.get(model, Bill()) for model, bill in now.items()}
+
+
+def _bill(case: Case, booked: _Booked) -> Bill:
+    """A gateway may book the name that the client asked for, or the provider's."""
+    return booked.get(case.model, Bill()) + booked.get(case.upstream_model, Bill())

@@ -1,0 +1,148 @@
+"""How clients ask on each wire: paths, headers, bodies; and what their answers say. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from proxy.conformance.answers import (
+    PROMPT,
+    Names,
+    Scripted,
+    answer,
+    chat_json,
+    embeddings,
+    generated,
+    message,
+    response,
+)
+from proxy.demo.shapes import Json
+
+_BEARER: Mapping[str, str] = MappingProxyType({"Authorization": "Bearer {key}"})
+# Fields that hold what a model said, on every wire. Ids, names of roles and the like are not among them.
+_SAID = frozenset({"arguments", "content", "delta", "partial_json", "reasoning_content", "text", "thinking"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One API."""
+
+    name: str
+    prefix: str
+    """of its models' names; which provider of the gateway serves them"""
+    path: str
+    """with {model}, where a path names it"""
+    body: Callable[[str, bool], Json]
+    """the model, and whether the answer is streamed → the request"""
+    headers: Mapping[str, str]
+    """with {key}"""
+    whole: Callable[[Names], Scripted]
+    """a plain answer that is not streamed"""
+    stream_path: str | None = None
+    """if it is another one"""
+
+    def request(self, model: str, *, streams: bool, asks: bool | None) -> Json:
+        """The body of a request. `asks`: `stream_options.include_usage`."""
+        options = {} if asks is None else {"stream_options": {"include_usage": asks}}
+        return self.body(model, streams) | options
+
+    def target(self, model: str, *, streams: bool) -> str:
+        """The path, below the gateway's address."""
+        path = self.stream_path if streams and self.stream_path is not None else self.path
+        return path.replace("{model}", model)
+
+    def credentials(self, key: str) -> dict[str, str]:
+        """The headers of a request."""
+        return {name: value.replace("{key}", key) for name, value in self.headers.items()}
+
+
+def _chat(model: str, streams: bool) -> Json:
+    return {"model": model, "stream": streams, "messages": [{"role": "user", "content": PROMPT}]}
+
+
+def _responses(model: str, streams: bool) -> Json:
+    return {"model": model, "stream": streams, "input": PROMPT}
+
+
+def _embeddings(model: str, _: bool) -> Json:
+    return {"model": model, "input": PROMPT}
+
+
+def _gemini(_: str, __: bool) -> Json:
+    return {"contents": [{"role": "user", "parts": [{"text": PROMPT}]}]}
+
+
+def _anthropic(model: str, streams: bool) -> Json:
+    return _chat(model, streams) | {"max_tokens": 4096}
+
+
+def _completion(names: Names) -> Scripted:
+    return chat_json(answer(names))
+
+
+CHAT = Wire("chat", "conformance-openai", "/v1/chat/completions", _chat, _BEARER, _completion)
+RESPONSES = Wire("responses", "conformance-openai", "/v1/responses", _responses, _BEARER, response)
+EMBEDDINGS = Wire("embeddings", "conformance-openai", "/v1/embeddings", _embeddings, _BEARER, embeddings)
+ANTHROPIC = Wire(
+    "anthropic",
+    "conformance-anthropic",
+    "/v1/messages",
+    _anthropic,
+    MappingProxyType({"x-api-key": "{key}", "anthropic-version": "2023-06-01"}),
+    message,
+)
+GEMINI = Wire(
+    "gemini",
+    "conformance-gemini",
+    "/v1beta/models/{model}:generateContent",
+    _gemini,
+    MappingProxyType({"x-goog-api-key": "{key}"}),
+    generated,
+    "/v1beta/models/{model}:streamGenerateContent?alt=sse",
+)
+
+
+def documents(body: bytes) -> list[Json]:
+    """The JSON objects of an answer: of a stream's events, or the answer itself. What is none is left out."""
+    text = body.decode("utf-8", "replace")
+    lines = [text] if text.lstrip().startswith("{") else [line[5:] for line in _lines(text) if line[:5] == "data:"]
+    return [document for document in map(_parsed, lines) if isinstance(document, dict)]
+
+
+def _lines(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def said(body: bytes) -> str:
+    """Everything that the model said in an answer, in its order, without regard to how it is cut into events. A stream
+    of the responses API says all of it again at its end: there only the deltas count."""
+    found = documents(body)
+    deltas = [document["delta"] for document in found if isinstance(document.get("delta"), str)]
+    return "".join(deltas or (text for document in found for text in _texts(document)))
+
+
+def _texts(value: Any, name: str = "") -> Iterator[str]:
+    match value:
+        case str() if name in _SAID:
+            yield value
+        case dict():
+            for key in sorted(value):
+                yield from _texts(value[key], key)
+        case list():
+            for inner in value:
+                yield from _texts(inner, name)
+
+
+def shows_usage(body: bytes) -> bool:
+    """Whether a chat stream has a usage in it."""
+    return any(document.get("usage") for document in documents(body))

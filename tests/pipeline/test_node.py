@@ -1,0 +1,85 @@
+"""A process's part of the data directory after crashes: on a nearly full disk, too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from proxy.journal.frames import FrameKind
+from proxy.journal.log import JournalFull, Log
+from proxy.metering.estimator.estimate import Estimator
+from proxy.runtime.machine.data_folder import DataFolder
+from proxy.runtime.proxy.node import Node
+from proxy.settings import Settings, load
+from proxy.telemetry.metrics import Metrics
+from tests.pipeline.making import exchange_id, opened
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    config = tmp_path / "tokenweir.yaml"
+    config.write_text(
+        'providers: {p: {base_url: "http://127.0.0.1:9/v1"}}\nmodels: {"*": {provider: p}}\ndata_dir: data\n'
+    )
+    return load(config, os.environ)
+
+
+def killed(node: Node) -> None:
+    """Its files are as they are; the lock is gone."""
+    node.release()
+
+
+def recovered(node: Node) -> list[tuple[str, int]]:
+    """Recover → the exchange and the events of each pending record."""
+    node.recover(Estimator(), Metrics())
+    return [(one.record.opened.exchange_id, one.record.events) for one in node.journal.pending(100)]
+
+
+async def test_a_second_crash_before_the_disk_took_the_recovery(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen from the code: the failed write was ignored, the progress cleared, and the second recovery billed 0."""
+    folder = DataFolder(settings.data_dir)
+    folder.make()
+    node = Node(folder, settings)
+    for number in (1, 2):
+        slot = node.outbox.claim(exchange_id(number))
+        node.outbox.begin(opened(number, slot=slot.index))
+        slot.deliver(10 * number, 500)
+    killed(node)
+    append = Log.append
+
+    def full(log: Log, kind: int, seq: int, payload: bytes) -> int:
+        if kind == FrameKind.CLOSE:
+            raise JournalFull("no space left")
+        return append(log, kind, seq, payload)
+
+    expected = [(exchange_id(1), 10), (exchange_id(2), 20)]
+    for _ in range(2):  # and a third one
+        node = Node(folder, settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "append", full)
+            assert recovered(node) == expected, "in memory"
+            free = node.table.free
+            assert node.table.slots - free == 2
+        killed(node)
+    node = Node(folder, settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "append", full)
+        recovered(node)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(5):
+            async with asyncio.TaskGroup() as tasks:
+                durable = tasks.create_task(node.outbox.keep_durable())
+                while node.table.free < node.table.slots:
+                    await asyncio.sleep(0.01)
+                durable.cancel()
+    assert node.table.free == node.table.slots, "there is room again, and the records are written"
+    killed(node)
+    node = Node(folder, settings)
+    assert recovered(node) == expected, "once"
+    killed(node)
