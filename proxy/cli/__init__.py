@@ -25,6 +25,7 @@ from proxy.cli import (
     export,
     keys,
     ledger,
+    periods,
     prices,
     reconcile,
     serve,
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     backup.add_commands(commands)
     audit.add_commands(commands)
     statement.add_commands(commands)
+    periods.add_commands(commands)
     export.add_commands(commands)
     sinks.add_commands(commands)
     return parser

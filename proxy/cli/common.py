@@ -132,7 +132,7 @@ def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
 
 
 # The option that names the target of an audited command, first match; the whole command line is in its details.
-_TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model")
+_TARGETS = ("key", "account", "exchange_id", "id", "alias", "name", "model", "month")
 
 
 @contextmanager
@@ -145,11 +145,12 @@ def _audited(options: argparse.Namespace, store: LedgerStores) -> Iterator[None]
     from proxy.ledger.accounts.audit_log import Actor
 
     target = next((str(values[name]) for name in _TARGETS if values.get(name) is not None), None)
-    with store.acts.operation(Actor(_os_user(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
+    with store.acts.operation(Actor(operator(), "cli", socket.gethostname()), action, target, {"typed": options.typed}):
         yield
 
 
-def _os_user() -> str:
+def operator() -> str:
+    """The operating system's user."""
     with suppress(KeyError, OSError):
         return getpass.getuser()
     return f"uid {os.getuid()}"

@@ -45,9 +45,11 @@ def add_commands(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     from proxy.ledger.accounts.owners import owners_of
+    from proxy.ledger.periods.closing import read_closings
     from proxy.reports.entry_reader import EntryReader, count_entries
     from proxy.reports.export import ENTRIES, with_owners, write_csv, write_parquet
     from proxy.reports.focus import FOCUS, is_charge
+    from proxy.storage.database import reading
 
     in_parquet = options.format == "parquet" or (options.output is not None and options.output.suffix == ".parquet")
     if options.format == "csv" and in_parquet:
@@ -58,13 +60,15 @@ def _export(options: argparse.Namespace) -> int:
     columns = FOCUS if options.format == "focus" else ENTRIES
     with store_of(options) as store:
         entry_filter = _entry_filter(store, options)
+        with reading(store.engine) as connection:
+            closings = read_closings(connection)
         settled: Iterable[Any] = EntryReader(store.engine, entry_filter).settled()
         if sys.stderr.isatty():
             settled = with_progress_bar(settled, count_entries(store.engine, entry_filter), sys.stderr)
         if columns is FOCUS:
             settled = (one for one in settled if is_charge(one[0]))
         with nullcontext(sys.stdout.buffer) if options.output is None else whole_file(options.output) as file:
-            write(file, columns, with_owners(settled, partial(owners_of, store.engine)))
+            write(file, columns, with_owners(settled, partial(owners_of, store.engine), closings))
             file.flush()
     return 0
 

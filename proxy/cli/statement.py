@@ -20,17 +20,23 @@ def add_commands(commands: Any) -> None:
     statement.add_argument("--month", required=True, metavar="2026-11", help="calendar month in UTC")
     statement.add_argument("--format", choices=("html", "csv", "json", "pdf"), default="html")
     statement.add_argument("--output", type=Path, metavar="FILE", help="instead of standard output")
+    statement.add_argument(
+        "--entries", type=Path, metavar="FILE", help="also write the entries of a closed month, for `tokenweir verify`"
+    )
     statement.set_defaults(run=_statement)
 
 
 def _statement(options: argparse.Namespace) -> int:
-    from proxy.reports.statement import month_from, read_statement
+    from proxy.billing.period import month_from
+    from proxy.reports.statement import read_statement
 
     month = month_from(options.month)
     if options.format == "pdf" and options.output is None and sys.stdout.isatty():
         raise Failure("--output: is required for PDF if standard output is a terminal")
     with store_of(options) as store:
         statement = read_statement(store.engine, _owner(store, options), month)
+        if options.entries is not None:
+            _write_entries(store, statement, options.entries)
     content = _rendered(statement, options.format)
     if options.output is None:
         sys.stdout.buffer.write(content)
@@ -39,6 +45,16 @@ def _statement(options: argparse.Namespace) -> int:
         with whole_file(options.output) as file:
             file.write(content)
     return 0
+
+
+def _write_entries(store: LedgerStores, statement: Statement, path: Path) -> None:
+    from proxy.reports.receipts import statement_lines
+
+    if statement.issued is None:
+        raise Failure(f"--entries: {statement.month} is not closed: its entries can change")
+    with whole_file(path) as file:
+        for line in statement_lines(store.engine, statement.owner, statement.month):
+            file.write(f"{json_line(dict(line))}\n".encode())
 
 
 def _owner(store: LedgerStores, options: argparse.Namespace) -> Any:

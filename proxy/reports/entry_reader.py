@@ -24,7 +24,7 @@ from proxy.storage.database import reading
 PAGE_ENTRIES = 500
 
 # An entry is settled after its exchange began; this allows for clock skew between machines.
-_CLOCKS_DIFFER_S_MAX = 86_400
+CLOCKS_DIFFER_S_MAX = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class EntryReader:
         """`after`: settled_at and entry_id of an entry; reading starts behind it."""
         self._engine = engine
         self._query = _filtered(entry_filter)
-        begin = 0.0 if entry_filter.since is None else max(0.0, entry_filter.since - _CLOCKS_DIFFER_S_MAX)
+        begin = 0.0 if entry_filter.since is None else max(0.0, entry_filter.since - CLOCKS_DIFFER_S_MAX)
         self._after = (begin, "") if after is None else after
         """settled_at and entry_id of the last entry read; no later entry sorts before it, because settled_at rises with
         every settling transaction"""

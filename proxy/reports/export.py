@@ -22,6 +22,7 @@ from typing import IO, Any
 import msgspec
 
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
+from proxy.billing.period import Closings, Month
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
 from proxy.reports.cells import safe_cell
@@ -58,6 +59,12 @@ class ExportedEntry:
     """Unix seconds"""
     owner: Owner | None
     """None if the key or account does not exist"""
+    closings: Closings = Closings()  # noqa: RUF009  it is immutable
+
+    @property
+    def month(self) -> Month:
+        """The month whose statement has the entry."""
+        return self.closings.posted_in(self.entry.kind, self.entry.started_at, self.settled_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +100,10 @@ ENTRIES: tuple[Column, ...] = (
     Column("settled_at", ColumnType.TIME, lambda source: source.settled_at),
     Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
     Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),
+    Column("statement_month", ColumnType.TEXT, lambda source: str(source.month)),
 )
-"""all entry fields, the settlement time, and the project and organization of the key"""
+"""all entry fields, the settlement time, the project and organization of the key, and the month whose statement has the
+entry"""
 
 Write = Callable[[IO[bytes], Sequence[Column], Iterable[ExportedEntry]], None]
 """writes rows with these columns to a file"""
@@ -142,14 +151,14 @@ def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[
 
 
 def with_owners(
-    settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]]
+    settled: Iterable[tuple[LedgerEntry, float]], owners_of: Callable[[set[str]], dict[str, Owner]], closings: Closings
 ) -> Iterator[ExportedEntry]:
     """Joins entries with their owners, which are read in batches."""
     rest = iter(settled)
     while batch := list(islice(rest, ROWS_AT_ONCE)):
         owners = owners_of({entry.key_id for entry, _ in batch})
         for entry, settled_at in batch:
-            yield ExportedEntry(entry, settled_at, owners.get(entry.key_id))
+            yield ExportedEntry(entry, settled_at, owners.get(entry.key_id), closings)
 
 
 def usd(nusd: int) -> Decimal:

@@ -5,8 +5,8 @@ Invariant: a row is one entry and its BilledCost is the entry's exact charge, so
 Included are all mandatory and recommended columns that apply, and the conditional ones whose conditions hold. The
 organization is the billing account, its keys are sub accounts. The pricing unit is one request, because a charge is
 rounded once for all tokens of a request: unit price × 1 is exactly the cost. SkuPriceDetails and the columns `x_…` hold
-the details. Top-ups have the category Credit (below zero), corrections the category Adjustment. A correction belongs to
-the billing period in which it was booked; its class is Correction if the exchange began in an earlier one.
+the details. Top-ups have the category Credit (below zero), corrections the category Adjustment. The billing period is
+the month whose statement has the entry; the class is Correction if the exchange began in an earlier one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proxy.billing.entries import EntryKind, LedgerEntry
+from proxy.billing.period import month_of
 from proxy.billing.record import BillableParts
 from proxy.reports.export import Column, ColumnType, ExportedEntry
-from proxy.reports.statement import month_of
 
 CURRENCY, ISSUER, UNPRICED = "USD", "Tokenweir", "unpriced"
 
@@ -41,8 +41,8 @@ def _category(source: ExportedEntry) -> str:
 
 
 def _class(source: ExportedEntry) -> str | None:
-    late = month_of(source.entry.started_at) != month_of(source.settled_at)
-    return "Correction" if source.entry.kind == EntryKind.ADJUSTMENT and late else None
+    late = month_of(source.entry.started_at) != source.month
+    return "Correction" if late and source.entry.kind != EntryKind.CREDIT else None
 
 
 def _of_usage(read: Callable[[ExportedEntry], Any]) -> Callable[[ExportedEntry], Any]:
@@ -113,12 +113,12 @@ def _midnight_of(month: Callable[[ExportedEntry], datetime]) -> Callable[[Export
 
 
 def _period_start(source: ExportedEntry) -> datetime:
-    day = month_of(booked_at(source)).first
+    day = source.month.first
     return datetime(day.year, day.month, 1, tzinfo=UTC)
 
 
 def _period_end(source: ExportedEntry) -> datetime:
-    day = month_of(booked_at(source)).after
+    day = source.month.after
     return datetime(day.year, day.month, 1, tzinfo=UTC)
 
 

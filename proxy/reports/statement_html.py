@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Column, Section, sections, status_line, title
+from proxy.reports.statement_text import NOTES, Column, Section, sections, status_lines, title
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -17,7 +17,7 @@ body { font: 14px/1.45 system-ui, sans-serif; color: #1d2329; background: #fff; 
        padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 1.8rem 0 .4rem; }
-p { margin: .2rem 0; color: #4a5560; }
+p { margin: .2rem 0; color: #4a5560; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 table.summary { width: auto; min-width: 24rem; }
@@ -48,7 +48,7 @@ def statement_html(statement: Statement) -> str:
         "<body>",
         f"<h1>{heading}</h1>",
         f"<p>{escape(statement.owner.scope_id)}</p>",
-        f"<p>{escape(status_line(statement))}</p>",
+        *(f"<p>{escape(line)}</p>" for line in status_lines(statement)),
         *(line for section in sections(statement) for line in _section(section)),
         "<footer>",
         *(f"<p>{escape(note)}</p>" for note in NOTES),

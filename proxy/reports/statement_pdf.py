@@ -14,7 +14,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from proxy.reports.statement import Statement
-from proxy.reports.statement_text import NOTES, Section, sections, status_line, title
+from proxy.reports.statement_text import NOTES, Section, sections, status_lines, title
 
 _REGULAR, _BOLD = "Vera", "VeraBd"
 _MARGIN_PT, _GAP_PT = 40, 8
@@ -69,7 +69,8 @@ class _Printer:
         """The document's parts from top to bottom."""
         yield self._text(heading, 15, bold=True)
         yield self._text(statement.owner.scope_id, 8, colour=_GREY)
-        yield self._text(status_line(statement), 8, colour=_GREY)
+        for line in status_lines(statement):
+            yield self._text(line, 8, colour=_GREY)
         for section in sections(statement):
             yield self._text(section.title, 10, bold=True, before=10)
             yield self._table(section)

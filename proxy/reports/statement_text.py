@@ -15,11 +15,14 @@ from typing import Any
 
 from proxy.billing.entries import COUNTS
 from proxy.billing.money import usd_text
+from proxy.billing.receipt import FORMAT
 from proxy.foundation.times import iso_utc
+from proxy.ledger.periods.activity import Booking, UsageLine, Usages
 from proxy.reports.cells import safe_cell
-from proxy.reports.statement import Booking, Statement, StatementLine, Usages
+from proxy.reports.statement import Issued, Statement, total_of
 
 CENTS = 2
+LATE_USAGE = "Usage of closed months, settled later"
 ESTIMATED = "≈"
 
 _SHOWN = {
@@ -48,6 +51,7 @@ NOTES = (
     f"{ESTIMATED}: the provider did not report the usage of some of these requests. Their usage is estimated.",
     "Unpriced: these requests have no price and are not charged.",
     "Adjustments and credits are listed in the month in which they were booked. They can concern an earlier month.",
+    "Usage that was settled after its month was closed is listed in the month in which it was settled.",
 )
 
 
@@ -87,10 +91,19 @@ def title(statement: Statement) -> str:
     return f"Statement for {statement.owner.kind} {statement.owner.name}, {statement.month}"
 
 
-def status_line(statement: Statement) -> str:
-    """Whether the month is over, and the time of the report."""
-    status = "Complete: the month is over" if statement.is_final else "Provisional: the month is not over"
-    return f"{status}. As of {iso_utc(statement.as_of)[:19].replace('T', ' ')} UTC."
+def status_lines(statement: Statement) -> Iterator[str]:
+    """Whether the statement can still change; of a closed month, its number and what it commits to."""
+    if (issued := statement.issued) is None:
+        status = "the month is over, but not closed" if statement.is_over else "the month is not over"
+        yield f"Provisional: {status}. As of {_second(statement.as_of)} UTC."
+    else:
+        closed_at = _second(issued.closed_at)
+        yield f"Number {issued.number}, version {issued.version}. Closed {closed_at} UTC; it never changes."
+        yield f"Digest of its {issued.entries:,} entries (format {FORMAT}): {issued.digest}"
+
+
+def _second(unix_s: float) -> str:
+    return iso_utc(unix_s)[:19].replace("T", " ")
 
 
 def sections(statement: Statement) -> Iterator[Section]:
@@ -108,10 +121,12 @@ def sections(statement: Statement) -> Iterator[Section]:
         mark = f"{ESTIMATED} " if one.estimated else ""
         return [requests, *_counts(one.counts, shown, others=others), mark + text(one.charge_usd)]
 
-    if statement.lines:
-        rows = [(str(line.day), line.model, *cells(line.usages)) for line in statement.lines]
-        foot = ("Total", "", *cells(statement.total))
-        yield Section("Usage", [Column("Day"), Column("Model", is_long=True), *usage], rows, foot)
+    late = [line for line in statement.lines if line.day < statement.month.first]
+    for name, lines in (("Usage", statement.lines[len(late) :]), (LATE_USAGE, late)):
+        if lines:
+            rows = [(str(line.day), line.model, *cells(line.usages)) for line in lines]
+            foot = ("Total", "", *cells(total_of(lines)))
+            yield Section(name, [Column("Day"), Column("Model", is_long=True), *usage], rows, foot)
     if statement.keys:
         rows = [(name, key_id, *cells(one)) for key_id, name, one in statement.keys]
         yield Section("By key", [Column("Key", is_long=True), Column("Id"), *usage], rows)
@@ -153,7 +168,7 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "since": iso_utc(month.since),
         "until": iso_utc(month.until),
         "as_of": iso_utc(statement.as_of),
-        "final": statement.is_final,
+        **_issued_json(statement.issued),
         "currency": "USD",
         "opening_balance_usd": usd_text(statement.opening_usd),
         "usage_usd": usd_text(statement.total.charge_usd),
@@ -168,6 +183,20 @@ def statement_json(statement: Statement) -> dict[str, Any]:
         "credits": [_booking_json(one, "credit_usd") for one in statement.credits],
         "total": _usages_json(statement.total),
     }  # fmt: skip
+
+
+def _issued_json(issued: Issued | None) -> dict[str, Any]:
+    if issued is None:
+        return {"final": False}
+    return {
+        "final": True,
+        "number": issued.number,
+        "version": issued.version,
+        "closed_at": iso_utc(issued.closed_at),
+        "entries": issued.entries,
+        "digest": issued.digest,
+        "digest_format": FORMAT,
+    }
 
 
 def statement_csv(statement: Statement) -> str:
@@ -188,7 +217,7 @@ def statement_csv(statement: Statement) -> str:
     return text_file.getvalue()
 
 
-def _csv_line(line: StatementLine, text: Callable[[int], str]) -> dict[str, Any]:
+def _csv_line(line: UsageLine, text: Callable[[int], str]) -> dict[str, Any]:
     one = line.usages
     return {
         "line": "usage",

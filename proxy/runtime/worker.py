@@ -29,6 +29,7 @@ from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
 from proxy.runtime.machine.ledger_stores import open_ledger
 from proxy.runtime.machine.queue import open_queue
+from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
@@ -109,6 +110,7 @@ class Worker:
         )  # fmt: skip
         tasks.start(sweeper.run(), name="sweeper")
         tasks.start(self._keep_partitions(), name="partitions")
+        tasks.start(close_months(settings, engine, self._store.ledger, in_thread), name="periods")
         tasks.start(check_integrity(settings, engine, metrics, in_thread), name="integrity")
         start_sinks(settings, engine, metrics.sinks, tasks, in_thread)
         start_projects(metrics, engine, tasks, in_thread)

@@ -1,4 +1,4 @@
-"""The settings of reservations, budgets, their alerts, and Idempotency-Keys."""
+"""The settings of reservations, budgets, their alerts, Idempotency-Keys, and of billing months."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ALLOWANCE_USD_MAX = 1_000_000
 # Clients do not retry after a month.
 RETENTION_S_MAX = 31 * 86_400.0
 REPLAY_BYTES_MAX = 1 << 20
+CLOSE_DAYS_MAX = 366
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,20 @@ class IdempotencySettings:
         metadata=about(
             size(0, REPLAY_BYTES_MAX),
             "largest JSON answer that is kept, encrypted, for replay; 0: none, and a repeat gets 409",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillingSettings:
+    """Settings of statements."""
+
+    close_after_days: int | None = field(
+        default=None,
+        metadata=about(
+            whole(0, CLOSE_DAYS_MAX),
+            "close each month so many days after its end, once all of it is settled",
+            default="never: `tokenweir periods close`",
         ),
     )
 

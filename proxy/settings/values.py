@@ -43,6 +43,7 @@ from proxy.settings.sinks import SinkSettings
 from proxy.settings.sinks import sinks as read_sinks
 from proxy.settings.spending import (
     AlertSettings,
+    BillingSettings,
     BudgetSettings,
     IdempotencySettings,
     ReserveSettings,
@@ -311,6 +312,9 @@ class Settings:
     )
     budgets: BudgetSettings = field(
         default=BudgetSettings(), metadata=about(section(BudgetSettings), "settings of all keys with limits")
+    )
+    billing: BillingSettings = field(
+        default=BillingSettings(), metadata=about(section(BillingSettings), "monthly statements")
     )
     idempotency: IdempotencySettings = field(
         default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "repeated requests")

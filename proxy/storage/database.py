@@ -43,6 +43,7 @@ class Lock(IntEnum):
 
     SCHEMA = 1
     KEYS = 2
+    PERIODS = 3
 
 
 def sqlite_url(path: Path) -> str:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.money import nusd_from_usd
+from proxy.billing.period import Closings
 from proxy.cli.export import with_progress_bar
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.accounts.owners import Owner
@@ -144,7 +145,7 @@ def test_owners_are_asked_for_page_by_page(monkeypatch: pytest.MonkeyPatch) -> N
         asked.append(ids)
         return {"key-1": OWNER}
 
-    sources = with_owners(settled(), owners_of)
+    sources = with_owners(settled(), owners_of, Closings())
     assert next(sources).owner == OWNER
     assert taken == [0, 1]
     assert len(list(sources)) == 4

@@ -46,7 +46,7 @@ NAMES = [
         "counts",
         "prices",
     ),
-    *("clock", "journals", "conflicts", "dead letters"),
+    *("clock", "periods", "journals", "conflicts", "dead letters"),
 ]
 
 

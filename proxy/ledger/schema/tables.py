@@ -247,6 +247,42 @@ dead_letters = Table(
     Index("ix_dead_letters_node_journal_seq", "node", "journal_seq"),
 )
 
+# The months that are closed, and every month before them. Rows are never deleted.
+periods = Table(
+    "periods",
+    metadata,
+    # 2026-11
+    Column("month", _text(), primary_key=True),
+    # The ledger's clock at the closing: what settles later is on a later statement.
+    Column("closed_at", UtcTime, nullable=False),
+    Column("closed_by", _text(), nullable=False),
+    # What was not settled yet at the closing: see unsettled.py. Null: nothing.
+    Column("left_behind", _json()),
+    # When the closed form in scope_months was complete; null: it is not, and statements are read from the entries.
+    Column("issued_at", UtcTime),
+    # Of all statements of the month: the number of entries, and the root of their Merkle tree in hexadecimal.
+    Column("entries", BigInteger),
+    Column("digest", _text()),
+)
+
+# The closed form of a month: all that its statements say, for each key and account with entries of its own.
+scope_months = Table(
+    "scope_months",
+    metadata,
+    Column("scope_id", _text(), nullable=False),
+    Column("month", _text(), nullable=False),
+    Column("name", _text(), nullable=False),
+    Column("entries", BigInteger, nullable=False),
+    # The root of the Merkle tree over these entries, in hexadecimal.
+    Column("digest", _text(), nullable=False),
+    # From the first month to the end of this one.
+    Column("charged_usd", Money, nullable=False),
+    Column("credited_usd", Money, nullable=False),
+    Column("content", _json(), nullable=False),
+    PrimaryKeyConstraint("scope_id", "month"),
+    Index("ix_scope_months_month", "month"),
+)
+
 # Organizations and projects. Two accounts named "default" are created with the table; none is ever deleted.
 accounts = Table(
     "accounts",

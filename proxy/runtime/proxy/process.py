@@ -28,6 +28,7 @@ from proxy.runtime.machine.integrity_check import count_letters
 from proxy.runtime.machine.ledger_stores import open_ledger
 from proxy.runtime.machine.price_file import price_book
 from proxy.runtime.machine.traces import close_traces, open_traces
+from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.admission import AdmissionService
 from proxy.runtime.proxy.console import Console
@@ -186,6 +187,9 @@ class Proxy:
         if self._queue is None:  # with a queue, the workers do this
             start_sinks(self.settings, engine, self._metrics.sinks, tasks, self._in_thread)
             tasks.start(count_letters(engine, self._metrics, self._in_thread), name="letters")
+            if self._is_first:
+                closing = close_months(self.settings, engine, self._store.ledger, self._in_thread)
+                tasks.start(closing, name="periods")
         start_projects(self._metrics, engine, tasks, self._in_thread)
         tasks.start(self._keyring.run(), name="keyring")
         tasks.start(self._learned.run(), name="estimator")

@@ -1,0 +1,198 @@
+"""`tokenweir periods`, `receipt` and `verify`: months that are closed, and proofs of what their statements say.
+
+Invariant: `verify` needs no configuration and no ledger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxy.cli.common import (
+    Failure,
+    audited_as,
+    json_line,
+    load_settings,
+    operator,
+    store_of,
+    with_commands,
+    with_config,
+)
+
+if TYPE_CHECKING:
+    from proxy.billing.period import Month
+    from proxy.runtime.machine.ledger_stores import LedgerStores
+    from proxy.runtime.machine.unsettled import Unsettled
+    from proxy.settings import Settings
+
+# Between two looks at what is not settled yet.
+LOOK_S = 1.0
+
+
+def add_commands(commands: Any) -> None:
+    periods = with_commands(commands, "periods", "close months, so that their statements never change")
+    listing = with_config(periods, "list", "list the closed months, oldest first")
+    listing.set_defaults(run=_list)
+    close = with_config(periods, "close", "close a month, and every open one before it")
+    close.add_argument("month", metavar="2026-11", help="calendar month in UTC that is over")
+    left = close.add_mutually_exclusive_group()
+    left.add_argument("--wait", metavar="10m", help="how long to wait for what is not settled yet")
+    left.add_argument(
+        "--leave", action="store_true", help="close in any case: what is settled later is on a later statement"
+    )
+    audited_as(close, "periods.close", _close)
+    receipt = with_config(commands, "receipt", "write what the statements say of an exchange, with the proof")
+    receipt.add_argument("exchange_id", metavar="EXCHANGE_ID")
+    receipt.set_defaults(run=_receipt)
+    verify = commands.add_parser("verify", help="check a statement or a receipt from files alone", description=_VERIFY)
+    verify.add_argument("file", type=Path, metavar="FILE", help="a statement as JSON, or a receipt")
+    verify.add_argument("--entries", type=Path, metavar="FILE", help="of a statement: its entries")
+    verify.add_argument("--statement", type=Path, metavar="FILE", help="of a receipt: the statement that must have it")
+    verify.add_argument("--digest", metavar="HEX", help="the digest that must be found")
+    verify.set_defaults(run=_verify)
+
+
+_VERIFY = "check a statement or a receipt from files alone: every sum, and every digest"
+
+
+def _list(options: argparse.Namespace) -> int:
+    from proxy.foundation.times import iso_utc
+    from proxy.ledger.periods.closing import read_periods
+    from proxy.storage.database import reading
+
+    with store_of(options) as store, reading(store.engine) as connection:
+        for one in read_periods(connection):
+            fields = {
+                "month": str(one.month),
+                "closed_at": iso_utc(one.closed_at),
+                "closed_by": one.closed_by,
+                "issued_at": None if one.issued_at is None else iso_utc(one.issued_at),
+                "entries": one.entries,
+                "digest": one.digest,
+                "left_behind": list(one.left_behind),
+            }
+            print(json_line(fields))
+    return 0
+
+
+def _close(options: argparse.Namespace) -> int:
+    from proxy.billing.period import month_from
+    from proxy.foundation.durations import seconds_from
+    from proxy.ledger.periods.closing import PeriodError, close, issue_all
+
+    month = month_from(options.month)
+    until = time.monotonic() + (0.0 if options.wait is None else seconds_from(options.wait))
+    settings = load_settings(options.config)
+    with store_of(options) as store:
+        left = [] if _is_closed(store, month) else _unsettled(settings, store, month)
+        while left and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            left = _unsettled(settings, store, month)
+        if left and not options.leave:
+            raise PeriodError(f"{month}: not all of it is settled:\n{_listed(left)}\n{_WAYS}")
+        months = close(store.ledger, month, by=operator(), left_behind=left)
+        issue_all(store.engine)
+    if not months:
+        print(f"tokenweir: {month} was closed already")
+    for one in months:
+        print(f"tokenweir: {one} is closed")
+    if months and left:
+        print(f"tokenweir: left behind:\n{_listed(left)}")
+    return 0
+
+
+def _is_closed(store: LedgerStores, month: Month) -> bool:
+    from proxy.ledger.periods.closing import read_closings
+    from proxy.storage.database import reading
+
+    with reading(store.engine) as connection:
+        return read_closings(connection).closed_at(month) is not None
+
+
+_WAYS = "Settle it (`tokenweir dead-letters list`), wait for it with --wait 10m, or leave it behind with --leave."
+
+
+def _listed(left: list[Unsettled]) -> str:
+    lines = []
+    for one in left:
+        examples = f": {', '.join(one['examples'])}{', …' if one['count'] > len(one['examples']) else ''}"
+        lines.append(f"  {one['what']}: {one['count']}{examples if one['examples'] else ''}")
+    return "\n".join(lines)
+
+
+def _unsettled(settings: Settings, store: LedgerStores, month: Month) -> list[Unsettled]:
+    from proxy.runtime.machine.unsettled import unsettled
+
+    async def in_thread(work: Any, *arguments: Any) -> Any:
+        return await asyncio.to_thread(work, *arguments)
+
+    return asyncio.run(unsettled(settings, store.engine, month, in_thread))
+
+
+def _receipt(options: argparse.Namespace) -> int:
+    from proxy.reports.receipts import read_receipt
+
+    with store_of(options) as store:
+        print(json_line(read_receipt(store.engine, options.exchange_id)))
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    document = _json_file(options.file)
+    if document.get("object") not in ("statement", "receipt"):
+        raise Failure(f"{options.file}: is neither a statement as JSON nor a receipt")
+    try:
+        digests = (_verified_statement if document["object"] == "statement" else _verified_receipt)(document, options)
+    except (KeyError, TypeError) as missing:
+        raise Failure(f"{options.file}: is not whole: {missing}") from None
+    if options.digest is not None and options.digest not in digests:
+        raise Failure(f"--digest: {options.digest} is not found; {options.file} leads to {', '.join(sorted(digests))}")
+    return 0
+
+
+def _verified_statement(statement: dict[str, Any], options: argparse.Namespace) -> set[str]:
+    from proxy.reports.receipts import check_statement
+
+    if options.statement is not None:
+        raise Failure("--statement: goes with a receipt")
+    check_statement(statement, None if options.entries is None else _lines(options.entries))
+    print(f"tokenweir: ok: statement {statement['number']} adds up; digest {statement['digest']}")
+    if options.entries is not None:
+        print(f"tokenweir: ok: it is the sum of its {statement['entries']} entries, and the digest is theirs")
+    return {statement["digest"]}
+
+
+def _verified_receipt(receipt: dict[str, Any], options: argparse.Namespace) -> set[str]:
+    from proxy.reports.receipts import check_receipt
+
+    if options.entries is not None:
+        raise Failure("--entries: goes with a statement")
+    digests = check_receipt(receipt)
+    if options.statement is not None:
+        statement = _json_file(options.statement)
+        found = digests.get((statement["month"], statement["scope_id"]))
+        if found is None or found != statement.get("digest"):
+            raise Failure(f"{options.statement}: statement {statement.get('number')} does not have this exchange")
+        print(f"tokenweir: ok: {receipt['exchange_id']} is in statement {statement['number']}; digest {found}")
+    else:
+        for (month, scope_id), digest in digests.items():
+            print(f"tokenweir: ok: {receipt['exchange_id']} leads to the digest of {month} {scope_id}: {digest}")
+    return set(digests.values())
+
+
+def _json_file(path: Path) -> dict[str, Any]:
+    document = json.loads(path.read_text("utf-8"))
+    if not isinstance(document, dict):
+        raise Failure(f"{path}: is not a JSON object")
+    return document
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    with open(path, encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield json.loads(line)

@@ -1,0 +1,1 @@
+"""Billing periods: what is on which statement, closing, and the closed form."""

@@ -1,0 +1,213 @@
+"""What a key or an account did in a month, summed from its entries.
+
+Invariant: it is a function of the entries and of the closings (see proxy/billing/period.py), so a closed month gives
+the same for ever, to the byte of its digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, and_, or_, select, union_all
+
+from proxy.billing.entries import TOKENS, EntryKind, units_from
+from proxy.billing.merkle import MerkleTree
+from proxy.billing.period import Closings, LateSpan, Month, day_of
+from proxy.billing.receipt import BOOKED, line_leaf, line_of
+from proxy.ledger.amounts import rows_of
+from proxy.ledger.schema.tables import ledger_entries
+from proxy.metering.usage import UsageSource
+
+_ENTRIES = ledger_entries.c
+_FIELDS = (
+    "key_id", "exchange_id", "kind", "seq", "entry_id", "key_alias", "model", "endpoint", "outcome", "usage_source",
+    *TOKENS, "charge_usd", "started_at", "settled_at",
+)  # fmt: skip
+
+
+class Usages(msgspec.Struct):
+    """Totals of exchanges. Money: nUSD."""
+
+    requests: int = 0
+    counts: dict[str, int] = {}
+    """name → reported or estimated count"""
+    charge_usd: int = 0
+    estimated: int = 0
+    """requests with estimated usage"""
+    estimated_usd: int = 0
+    """their part of `charge_usd`"""
+    unpriced: int = 0
+    """requests without a price, which are not charged"""
+
+    def add(self, charge_usd: int | None, source: str, counts: Iterable[tuple[str, int | None]]) -> None:
+        """Adds one exchange."""
+        self.requests += 1
+        self.unpriced += charge_usd is None
+        self.charge_usd += charge_usd or 0
+        if source == UsageSource.ESTIMATED:
+            self.estimated += 1
+            self.estimated_usd += charge_usd or 0
+        add_counts(self.counts, counts)
+
+    def add_all(self, other: Usages) -> None:
+        """Adds other totals."""
+        self.requests += other.requests
+        self.unpriced += other.unpriced
+        self.charge_usd += other.charge_usd
+        self.estimated += other.estimated
+        self.estimated_usd += other.estimated_usd
+        add_counts(self.counts, other.counts.items())
+
+
+class UsageLine(msgspec.Struct, frozen=True):
+    """The usage of one model on one day."""
+
+    day: date
+    """before the month's first: late usage, of a month that was closed"""
+    model: str
+    usages: Usages
+
+
+class Booking(msgspec.Struct, frozen=True):
+    """One adjustment or credit."""
+
+    booked_at: float
+    """Unix seconds"""
+    entry_id: str
+    exchange_id: str
+    day: date
+    """the day on which the corrected exchange began, or on which the credit was paid"""
+    key_alias: str
+    model: str
+    why: str
+    counts: dict[str, int]
+    usd: int
+    """nUSD: added to the charges (adjustment) or to the balance (credit)"""
+
+
+class Activity(msgspec.Struct):
+    """What one key or account did in a month."""
+
+    lines: list[UsageLine] = []
+    adjustments: list[Booking] = []
+    """in the order of booking"""
+    credits: list[Booking] = []
+
+    @property
+    def charged_usd(self) -> int:
+        """nUSD"""
+        return sum(one.usages.charge_usd for one in self.lines) + sum(one.usd for one in self.adjustments)
+
+    @property
+    def credited_usd(self) -> int:
+        """nUSD"""
+        return sum(one.usd for one in self.credits)
+
+
+class ScopeActivity(msgspec.Struct):
+    """That of one key or account, and the digest of its entries."""
+
+    scope_id: str
+    name: str
+    """as of its last entry"""
+    activity: Activity
+    entries: int
+    digest: str
+    """hexadecimal: see proxy/billing/receipt.py"""
+
+
+def activities(
+    connection: Connection, month: Month, closings: Closings, *conditions: ColumnElement[bool]
+) -> Iterator[ScopeActivity]:
+    """The activity in a month of every key and account with entries that meet the conditions, ordered by id.
+
+    Takes about 20 µs for an entry; memory grows with the days and models of one key, and with its corrections.
+    """
+    rows = lines_of(connection, month, closings, *conditions)
+    return (_folded(scope_id, of_scope) for scope_id, of_scope in groupby(rows, key=lambda row: str(row.key_id)))
+
+
+def lines_of(
+    connection: Connection, month: Month, closings: Closings, *conditions: ColumnElement[bool]
+) -> Iterator[Any]:
+    """The entries on a month's statements, as rows for `line_of`, in the order of `order_of` for each id."""
+    details = _ENTRIES.details
+    fields = [*(_ENTRIES[name] for name in _FIELDS), details["units"].label("units"), details["why"].label("why")]
+    parts = [select(*fields).where(*conditions, *one) for one in _parts(month, closings)]
+    all_of_them = union_all(*parts).subquery()
+    order = (all_of_them.c[name] for name in ("key_id", "exchange_id", "kind", "seq"))
+    query: Select[Any] = select(all_of_them).order_by(*order)
+    return rows_of(connection, query)
+
+
+def late_usage(spans: Iterable[LateSpan]) -> ColumnElement[bool]:
+    """The condition of late usage."""
+    late = (
+        and_(_ENTRIES.settled_at > one.after, _ENTRIES.settled_at <= one.by, _ENTRIES.started_at < one.began_before)
+        for one in spans
+    )
+    return and_(_ENTRIES.kind == EntryKind.USAGE, or_(False, *late))
+
+
+def _parts(month: Month, closings: Closings) -> Iterator[list[ColumnElement[bool]]]:
+    """The conditions of the entries on a month's statements, apart, so that each can use an index."""
+    usage = _ENTRIES.kind == EntryKind.USAGE
+    in_time = [usage, _ENTRIES.started_at >= month.since, _ENTRIES.started_at < month.until]
+    closed_at = closings.closed_at(month)
+    yield in_time if closed_at is None else [*in_time, _ENTRIES.settled_at <= closed_at]
+    if spans := closings.late_between(month.since, month.until):
+        yield [late_usage(spans)]
+    yield [_ENTRIES.kind.in_(BOOKED), _ENTRIES.settled_at >= month.since, _ENTRIES.settled_at < month.until]
+
+
+def _folded(scope_id: str, rows: Iterable[Any]) -> ScopeActivity:
+    lines: dict[tuple[date, str], Usages] = {}
+    activity = Activity()
+    tree, name = MerkleTree(), ""
+    for row in rows:
+        name = row.key_alias
+        counts = _counts(row)
+        if row.kind == EntryKind.USAGE:
+            line = lines.setdefault((day_of(row.started_at), row.model), Usages())
+            line.add(row.charge_usd, row.usage_source, counts)
+        elif row.kind == EntryKind.ADJUSTMENT:
+            activity.adjustments.append(_booking(row, counts, row.charge_usd or 0))
+        else:
+            activity.credits.append(_booking(row, counts, -(row.charge_usd or 0)))
+        tree.add(line_leaf(line_of(row)))
+    activity.lines = [UsageLine(day, model, lines[day, model]) for day, model in sorted(lines)]
+    for bookings in (activity.adjustments, activity.credits):
+        bookings.sort(key=lambda one: (one.booked_at, one.entry_id))
+    return ScopeActivity(scope_id, name, activity, tree.size, tree.root.hex())
+
+
+def _booking(row: Any, counts: Iterable[tuple[str, int | None]], nusd: int) -> Booking:
+    summed: dict[str, int] = {}
+    add_counts(summed, counts)
+    return Booking(
+        booked_at=row.settled_at,
+        entry_id=row.entry_id,
+        exchange_id=row.exchange_id,
+        day=day_of(row.started_at),
+        key_alias=row.key_alias,
+        model=row.model,
+        why=str(row.why or ""),
+        counts=summed,
+        usd=nusd,
+    )
+
+
+def _counts(row: Any) -> list[tuple[str, int | None]]:
+    units = units_from(row.units) if row.units else {}
+    return [*((name, getattr(row, name)) for name in TOKENS), *units.items()]
+
+
+def add_counts(counts: dict[str, int], more: Iterable[tuple[str, int | None]]) -> None:
+    """Adds the known ones."""
+    for name, count in more:
+        if count is not None:
+            counts[name] = counts.get(name, 0) + count

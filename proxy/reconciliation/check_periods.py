@@ -1,0 +1,35 @@
+"""Checks closed months against their entries. Invariant: what a statement said is calculated again from the entries."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from sqlalchemy import Connection
+
+from proxy.billing.period import Month
+from proxy.ledger.periods.activity import activities
+from proxy.ledger.periods.closing import BATCH_SCOPES, closed_activities, month_digests, read_closings, read_periods
+from proxy.reconciliation.integrity import CheckResult, CheckScope
+
+
+def closed_months_stay(connection: Connection, scope: CheckScope) -> CheckResult:
+    """Each key and account has, in each issued month, the entries that its digest was made of, and the same content."""
+    result = CheckResult()
+    for period in read_periods(connection):
+        if period.issued_at is not None and (scope.since is None or period.issued_at >= scope.since):
+            _check(connection, period.month, result)
+    return result
+
+
+def _check(connection: Connection, month: Month, result: CheckResult) -> None:
+    stated = month_digests(connection, month)
+    rest = activities(connection, month, read_closings(connection))
+    while batch := list(islice(rest, BATCH_SCOPES)):
+        closed = {one.scope_id: one for one in closed_activities(connection, month, [one.scope_id for one in batch])}
+        for one in batch:
+            stated.pop(one.scope_id, None)
+            old = closed.get(one.scope_id)
+            if old is None or (old.digest, old.entries, old.activity) != (one.digest, one.entries, one.activity):
+                result.differs(month=str(month), scope_id=one.scope_id, digest=old and old.digest, entries=one.digest)
+    for scope_id, digest in stated.items():
+        result.differs(month=str(month), scope_id=scope_id, digest=digest, entries=None)
