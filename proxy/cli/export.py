@@ -14,7 +14,9 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from proxy.cli.common import Failure, store_of, whole_file, with_config
 
 if TYPE_CHECKING:
+    from proxy.reports.beancount import Balances
     from proxy.reports.entry_reader import EntryFilter
+    from proxy.reports.export import Write
     from proxy.runtime.machine.ledger_stores import LedgerStores
 
 # The shortest time between two updates of the progress bar.
@@ -27,7 +29,10 @@ _T = TypeVar("_T")
 def add_commands(commands: Any) -> None:
     export = with_config(commands, "export", "write entries as a file for other programs, in order of settlement")
     export.add_argument(
-        "--format", choices=("csv", "parquet", "focus"), default="csv", help="csv (default), parquet, or FOCUS 1.2"
+        "--format",
+        choices=("csv", "parquet", "focus", "beancount"),
+        default="csv",
+        help="csv (default), parquet, FOCUS 1.2, or double entry for Beancount",
     )
     export.add_argument(
         "--since", metavar="TIME", help="began at or after: 2026-11-01, 2026-11-01T12:00:00Z, 90m, 24h, 7d"
@@ -46,22 +51,25 @@ def add_commands(commands: Any) -> None:
 def _export(options: argparse.Namespace) -> int:
     from proxy.ledger.accounts.owners import owners_of
     from proxy.ledger.periods.closing import read_closings
+    from proxy.ledger.settling.spend import clock_of
     from proxy.reports.entry_reader import EntryReader, count_entries
-    from proxy.reports.export import ENTRIES, with_owners, write_csv, write_parquet
+    from proxy.reports.export import ENTRIES, with_owners
     from proxy.reports.focus import FOCUS, is_charge
+    from proxy.reports.totals import read_balances
     from proxy.storage.database import reading
 
     in_parquet = options.format == "parquet" or (options.output is not None and options.output.suffix == ".parquet")
-    if options.format == "csv" and in_parquet:
-        raise Failure("--output: ends in .parquet, but --format is csv")
+    if options.format in ("csv", "beancount") and in_parquet:
+        raise Failure(f"--output: ends in .parquet, but --format is {options.format}")
     if in_parquet and options.output is None and sys.stdout.isatty():
         raise Failure("--output: is required for Parquet if standard output is a terminal")
-    write = write_parquet if in_parquet else write_csv
     columns = FOCUS if options.format == "focus" else ENTRIES
     with store_of(options) as store:
-        entry_filter = _entry_filter(store, options)
         with reading(store.engine) as connection:
-            closings = read_closings(connection)
+            closings, balances = read_closings(connection), read_balances(connection)
+            settled_by = clock_of(connection) / 1e6
+        entry_filter = _entry_filter(store, options, settled_by)
+        write = _writer(options, in_parquet, balances)
         settled: Iterable[Any] = EntryReader(store.engine, entry_filter).settled()
         if sys.stderr.isatty():
             settled = with_progress_bar(settled, count_entries(store.engine, entry_filter), sys.stderr)
@@ -73,10 +81,19 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _entry_filter(store: LedgerStores, options: argparse.Namespace) -> EntryFilter:
+def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances) -> Write:
+    from proxy.reports.beancount import write_beancount
+    from proxy.reports.export import write_csv, write_parquet
+
+    if options.format != "beancount":
+        return write_parquet if in_parquet else write_csv
+    whole = options.since is options.until is options.key is None
+    return lambda file, _, sources: write_beancount(file, sources, balances if whole else None)
+
+
+def _entry_filter(store: LedgerStores, options: argparse.Namespace, settled_by: float) -> EntryFilter:
     """Leaves out entries settled during the export: the next export has them."""
     from proxy.foundation.times import since_from
-    from proxy.ledger.settling.spend import ledger_time
     from proxy.reports.entry_reader import EntryFilter
 
     now = time.time()
@@ -84,7 +101,7 @@ def _entry_filter(store: LedgerStores, options: argparse.Namespace) -> EntryFilt
         since=None if options.since is None else since_from(options.since, now),
         until=None if options.until is None else since_from(options.until, now),
         key_ids=None if options.key is None else (store.keys.one(options.key).key_id,),
-        settled_by=ledger_time(store.engine) / 1e6,
+        settled_by=settled_by,
     )
 
 

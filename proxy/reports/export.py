@@ -21,8 +21,8 @@ from typing import IO, Any
 
 import msgspec
 
-from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
-from proxy.billing.period import Closings, Month
+from proxy.billing.entries import ENTRY_FIELDS, TOKENS, EntryKind, LedgerEntry
+from proxy.billing.period import Closings, Month, month_of
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.owners import Owner
 from proxy.reports.cells import safe_cell
@@ -65,6 +65,11 @@ class ExportedEntry:
     def month(self) -> Month:
         """The month whose statement has the entry."""
         return self.closings.posted_in(self.entry.kind, self.entry.started_at, self.settled_at)
+
+    @property
+    def is_late(self) -> bool:
+        """Usage of a month that was closed when it settled."""
+        return self.entry.kind == EntryKind.USAGE and self.month != month_of(self.entry.started_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,11 @@ def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndC
     return {one: SpendAndCredit(used[one], itself.get(one, 0) - balance.get(one, 0)) for one in ids}
 
 
+def read_balances(connection: Connection) -> dict[str, tuple[int, int]]:
+    """(charged less credits, cost) of each key and account with entries, nUSD."""
+    return {row.key_id: (row.charged_usd, row.cost_usd) for row in connection.execute(select(balances))}
+
+
 def keys_below(scope_id: str) -> Select[Any]:
     """Selects the ids of the keys of an organization or a project; for a key, its own id."""
     projects = select(accounts.c.account_id).where(accounts.c.parent_id == scope_id)
