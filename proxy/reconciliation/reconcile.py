@@ -4,7 +4,7 @@ Invariants: the checks only read, in one snapshot, so settling in progress is ne
 distinguished from lost ones by their age; nothing is repaired.
 
 Cost: on two cores 9 s per million entries on Postgres, two thirds of it for the prices, and about as much on SQLite;
-as much again, and more, for those of closed months; with `since`, as much for the entries settled since, and 0.7 s per
+60 s per million entries of closed months; with `since`, as much for the entries settled since, and 0.7 s per
 million to find them. The open snapshot delays the cleanup of old row versions.
 """
 

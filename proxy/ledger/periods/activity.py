@@ -125,7 +125,7 @@ def activities(
 ) -> Iterator[ScopeActivity]:
     """The activity in a month of every key and account with entries that meet the conditions, ordered by id.
 
-    Takes about 20 µs for an entry; memory grows with the days and models of one key, and with its corrections.
+    Takes about 60 µs for an entry; memory grows with the days and models of one key, and with its corrections.
     """
     rows = lines_of(connection, month, closings, *conditions)
     return (_folded(scope_id, of_scope) for scope_id, of_scope in groupby(rows, key=lambda row: str(row.key_id)))

@@ -115,7 +115,7 @@ def _first_month(connection: Connection, month: Month) -> Month:
 def issue(engine: Engine, month: Month) -> None:
     """Make the closed form of a closed month, after those of the months before. Raises LedgerUnavailable.
 
-    Takes about 30 µs for an entry.
+    Takes about 70 µs for an entry; memory does not grow with them.
     """
     with reading(engine) as snapshot:
         closings = read_closings(snapshot)
