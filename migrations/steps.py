@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 
-from proxy.storage.database import LedgerUnavailable, is_shared, lock_timed_out, outside_transactions, writing
+from proxy.storage.database import LedgerUnavailable, is_shared, lock_timed_out, outside_transactions, reading, writing
 
 if TYPE_CHECKING:
     from alembic.operations import Operations
@@ -155,8 +155,16 @@ def _bind() -> sa.Connection:
 
     bind = op.get_bind()
     if is_shared(bind):
-        bind.exec_driver_sql("SELECT 1")
+        # Not prepared: a prepared statement's portal keeps its snapshot, and CREATE INDEX CONCURRENTLY waits for those.
+        with bind.connection.driver_connection.cursor() as cursor:  # type: ignore[union-attr]
+            cursor.execute("SELECT 1", prepare=False)
     return bind
+
+
+def _ask(query: str, **values: str) -> list[Any]:
+    """The first column of an answer, in a transaction of its own."""
+    with reading(_bind().engine) as connection:
+        return list(connection.execute(sa.text(query), values).scalars())
 
 
 def _say(line: str) -> None:
@@ -166,31 +174,30 @@ def _say(line: str) -> None:
 
 
 def _is_partitioned(table: str) -> bool:
-    kind = "SELECT relkind = 'p' FROM pg_class WHERE oid = CAST(:name AS regclass)"
-    return bool(_bind().execute(sa.text(kind), {"name": table}).scalar_one())
+    [found] = _ask("SELECT relkind = 'p' FROM pg_class WHERE oid = CAST(:name AS regclass)", name=table)
+    return bool(found)
 
 
 def _partitions_without(index: str, table: str) -> list[str]:
     """The partitions of `table` that have no part of `index`, the newest first."""
-    query = sa.text("""
+    query = """
         SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = CAST(:table AS regclass)
         EXCEPT SELECT indrelid::regclass::text FROM pg_inherits JOIN pg_index ON indexrelid = inhrelid
         WHERE inhparent = CAST(:index AS regclass) ORDER BY 1 DESC
-    """)
-    return list(_bind().execute(query, {"table": table, "index": index}).scalars())
+    """
+    return _ask(query, table=table, index=index)
 
 
 def _create_concurrently(name: str, table: str, on: str) -> None:
     """Create an index of one table; one that an interrupted run has left unfinished is dropped first."""
     assert len(name) <= _NAME_CHARS_MAX, f"{name} is too long"
-    valid = sa.text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
 
     def create() -> None:
-        found = _bind().execute(valid, {"name": name}).scalar()
-        if found:
+        valid = _ask("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)", name=name)
+        if valid == [True]:
             return
         with outside_transactions(_bind().engine) as connection:
-            if found is False:
+            if valid:
                 connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
             _say(f"index {name}")
             connection.exec_driver_sql(f"CREATE INDEX CONCURRENTLY {name} ON {table} {on}")
