@@ -17,8 +17,7 @@ import pytest
 from redis.asyncio import Redis
 
 from proxy.billing.entries import entry_id
-from tests.golden.reading import HERE, NODE, exchange_id, golden_entries, load_redis, load_sqlite
-from tests.golden.test_budgets import of_this_boot
+from tests.golden.reading import HERE, NODE, exchange_id, golden_entries, load_redis, load_sqlite, of_this_boot
 from tests.support.postgres import Server
 from tests.support.tokenweir import Listening, Tokenweir
 from tests.support.valkey import Valkey

@@ -21,7 +21,7 @@ from proxy.storage.database import open_engine, reading
 from tests.bench.history import fill
 from tests.bench.stores import POSTGRES, Ledger
 from tests.ledger.making import a_store, an_entry, arriving
-from tests.ledger.test_steps import run_revision
+from tests.ledger.revisions import run_revision
 from tests.support.postgres import own_server
 
 ROWS = int(os.environ.get("TEST_LEDGER_ROWS", "300000"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from migrations import steps
 from proxy.ledger.schema import migrate as upgrading
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.making import a_store, batch_of
+from tests.ledger.revisions import run_revision
 from tests.support.postgres import Server
 
 VERSIONS = Path(migrations.__path__[0], "versions")
@@ -76,26 +77,6 @@ def test_no_revision_narrows_what_may_use_the_ledger() -> None:
 @pytest.fixture
 def said() -> list[str]:
     return []
-
-
-def run_revision(engine: Engine, revision: Callable[[], None], said: list[str]) -> None:
-    """As `tokenweir migrate` runs a revision."""
-    from alembic.runtime.environment import EnvironmentContext
-    from alembic.script import ScriptDirectory
-
-    config = upgrading._config()
-    with writing(engine) as connection:
-        if connection.dialect.name == "postgresql":
-            upgrading._exclude_others(connection, said.append)
-        config.attributes.update(connection=connection, say=said.append)
-        script = ScriptDirectory.from_config(config)
-
-        def upgrade(_revision: object, _context: object) -> list[object]:
-            revision()
-            return []
-
-        with EnvironmentContext(config, script, fn=upgrade):
-            script.run_env()
 
 
 def mood() -> None:
