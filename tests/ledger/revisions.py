@@ -8,16 +8,14 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
-from proxy.ledger.schema.migrate import _config, _exclude_others
-from proxy.storage.database import is_shared, writing
+from proxy.ledger.schema.migrate import _alone, _config
+from proxy.storage.database import writing
 
 
 def run_revision(engine: Engine, revision: Callable[[], None], said: list[str]) -> None:
     """As `tokenweir migrate` runs a revision."""
     config = _config()
-    with writing(engine) as connection:
-        if is_shared(connection):
-            _exclude_others(connection, said.append)
+    with _alone(engine, said.append) if engine.dialect.name == "postgresql" else writing(engine) as connection:
         config.attributes.update(connection=connection, say=said.append)
         script = ScriptDirectory.from_config(config)
 

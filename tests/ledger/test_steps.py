@@ -204,8 +204,7 @@ def test_a_step_gives_up_in_the_end(on_postgres: Engine, said: list[str], monkey
 def test_a_second_upgrade_waits_and_says_so(postgres: Server, said: list[str]) -> None:
     name = postgres.new_database()
     engine = open_engine(postgres.url(name))
-    with writing(engine) as first:
-        upgrading._exclude_others(first, pytest.fail)
+    with upgrading._alone(engine, pytest.fail):
         second = threading.Thread(target=upgrading.migrate, args=(postgres.url(name), said.append))
         second.start()
         until = time.monotonic() + 20
@@ -219,3 +218,25 @@ def test_a_second_upgrade_waits_and_says_so(postgres: Server, said: list[str]) -
     assert upgrading.check(postgres.url(name)) == []
     engine.dispose()
     postgres.drop_database(name)
+
+
+def test_an_upgrade_that_waits_is_not_waited_for(on_postgres: Engine, said: list[str]) -> None:
+    """An index is created concurrently only when no older snapshot is left: nor may one of those that wait be."""
+    waiting = threading.Event()
+
+    def index() -> None:
+        assert waiting.wait(20)
+        steps.create_index("ix_ledger_entries_outcome", "ledger_entries", ["outcome"])
+
+    first = threading.Thread(target=run_revision, args=(on_postgres, index, []), daemon=True)
+    first.start()
+    while not said:
+        second = threading.Thread(target=run_revision, args=(on_postgres, list, said), daemon=True)
+        second.start()
+        second.join(1)
+    time.sleep(0.5)
+    waiting.set()
+    first.join(30)
+    assert not first.is_alive()
+    second.join(30)
+    assert not second.is_alive()

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, column, inspect, select, table
 
 import migrations
-from migrations.steps import LOCK_TIMEOUT, retried
+from migrations.steps import LOCK_TIMEOUT, RETRY_S, retried
 from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
-from proxy.storage.database import Lock, hold, is_shared, open_engine, reading, try_hold, writing
+from proxy.storage.database import Lock, is_shared, open_engine, reading, try_hold, writing
 from proxy.storage.postgres import is_postgres, remove_time_limits, require_suitable
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def migrate(url: str, say: Say = lambda _line: None) -> None:
                 require_suitable(connection)
             ready = is_newest(connection) and not missing_partitions(connection, time.time())
         if not ready:
-            _upgrade_shared(engine, say) if is_postgres(url) else _upgrade_file(engine, say)
+            upgrade = _upgrade_shared if is_postgres(url) else _upgrade_file
+            upgrade(engine, say)
     finally:
         engine.dispose()
 
@@ -163,27 +165,36 @@ def _upgrade_shared(engine: Engine, say: Say) -> None:
 
 
 def _upgrade_to(engine: Engine, revision: str, say: Say) -> None:
-    with writing(engine) as connection:
-        _exclude_others(connection, say)
+    with _alone(engine, say) as connection:
         if not is_newest(connection) and (_revision(connection) or "") < revision:
             say(f"revision {revision}")
             _run(connection, revision, say)
 
 
 def _add_partitions(engine: Engine, say: Say) -> None:
-    with writing(engine) as connection:
-        _exclude_others(connection, say)
+    with _alone(engine, say) as connection:
         add_partitions(connection, time.time())
 
 
-def _exclude_others(connection: Connection, say: Say) -> None:
-    """Wait for another upgrade without limit, and for tables only as long as may go unnoticed."""
-    remove_time_limits(connection)
-    connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
-    if not try_hold(connection, Lock.SCHEMA):
-        say("another process changes the ledger's tables: waiting for it")
-        hold(connection, Lock.SCHEMA)
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+@contextmanager
+def _alone(engine: Engine, say: Say) -> Iterator[Connection]:
+    """A transaction that excludes other upgrades. It waits for them without limit, and for tables only as long as may
+    go unnoticed.
+
+    It asks again instead of waiting in the database: the other one's CREATE INDEX CONCURRENTLY would wait for it.
+    """
+    waiting = False
+    while True:
+        with writing(engine) as connection:
+            if try_hold(connection, Lock.SCHEMA):
+                remove_time_limits(connection)
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+                yield connection
+                return
+        if not waiting:
+            say("another process changes the ledger's tables: waiting for it")
+            waiting = True
+        time.sleep(RETRY_S)
 
 
 def _run(connection: Connection, revision: str, say: Say) -> None:
