@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from alembic import op
+
+from migrations import steps
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

@@ -35,7 +35,7 @@ BY_OPERATOR = "operator"
 STANDS = "stands"
 """the detail of an adjustment with the numbers that an operator had set before: what the record says of them"""
 _RESTATES = "restates"
-"""the detail of an adjustment with the content hash of the entry it was made from"""
+"""the detail of an adjustment with the hash of the record, or of the entry, that it was made from"""
 
 
 class ContradictionError(ValueError):
@@ -72,18 +72,22 @@ def set_by_operator(entries: Iterable[LedgerEntry]) -> frozenset[str]:
 
 
 def restated(
-    booked: Iterable[LedgerEntry], update: LedgerEntry, content_hash: Callable[[LedgerEntry], str]
+    booked: Iterable[LedgerEntry],
+    update: LedgerEntry,
+    content_hash: Callable[[LedgerEntry], str],
+    record_hash: str | None = None,
 ) -> LedgerEntry | None:
     """The adjustment between `booked`, all ledger entries of an exchange, and `update`, the entry of another record.
 
     None if `update` is booked already, or is worse. Otherwise an adjustment even without differences: it is the receipt
-    of `update`. `content_hash`: equal for equal entries only. Raises ContradictionError.
+    of `update`. `content_hash`: equal for equal entries only. `record_hash`: of the record of `update`, if it has one;
+    entries of 0.1 name the content hash instead. Raises ContradictionError.
     """
     booked = list(booked)
     changes = [entry for entry in booked if entry.kind == EntryKind.ADJUSTMENT]
     statements = [entry for entry in booked if is_statement(entry)]
-    update_hash = content_hash(update)
-    if any(entry.details.get(_RESTATES) == update_hash for entry in statements):
+    update_hash = record_hash or content_hash(update)
+    if any(entry.details.get(_RESTATES) in (update_hash, content_hash(update)) for entry in statements):
         return None
     best, own = max(map(finality, statements)), finality(update)
     if own is best is Finality.FINAL:

@@ -18,13 +18,20 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
-from proxy.billing.entries import ENTRY_FIELDS, UNITS, LedgerEntry, entry_id
+from proxy.billing.entries import UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.prices import as_stated, charge, pinned, price_text, rates_for, stated_charge, unpriced
 from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, UsageRecord
 from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 
-_FIELDS_OF = attrgetter(*ENTRY_FIELDS)
+# Those of 0.1. A later field is not hashed: ledgers have hashes without it.
+HASHED_FIELDS = (
+    "entry_id", "exchange_id", "kind", "key_id", "key_alias", "provider", "model", "upstream_model", "endpoint",
+    "streamed", "outcome", "finish_reason", "usage_source", "estimator", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "reasoning_tokens", "total_tokens", "events", "bytes", "cost_usd", "charge_usd",
+    "price_version", "provider_response_id", "started_at", "first_token_ms", "duration_ms", "details", "seq",
+)  # fmt: skip
+_FIELDS_OF = attrgetter(*HASHED_FIELDS)
 _UNITS_OF = attrgetter(*UNITS)
 
 
@@ -346,6 +353,12 @@ def _broke(outcome: Outcome) -> bool:
 
 
 def content_hash(line: LedgerEntry) -> str:
-    """SHA-256 of all fields of an entry, 64 hex digits: equal for a repeat, different for a conflict."""
+    """SHA-256 of the fields of an entry, 64 hex digits: for entries that no record was written for, and all of 0.1."""
     text = msgspec.json.encode(_FIELDS_OF(line), order="sorted")
     return hashlib.sha256(text).hexdigest()
+
+
+def record_hash(payload: bytes) -> str:
+    """The hash of a record as its proxy wrote it: the same for every version that settles it, whatever entry each makes
+    of it."""
+    return f"2:{hashlib.sha256(payload).hexdigest()}"

@@ -117,7 +117,8 @@ def load_settings(config: Path) -> Settings:
 
 @contextmanager
 def store_of(options: argparse.Namespace) -> Iterator[LedgerStores]:
-    """The ledger, keys and accounts of the configuration. Raises SettingsError, LedgerUnavailable."""
+    """The ledger, keys and accounts of the configuration. Raises SettingsError, LedgerUnavailable,
+    OutdatedLedgerError."""
     from proxy.runtime.machine.data_folder import DataFolder
     from proxy.runtime.machine.ledger_stores import LedgerStores
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from proxy.cli.common import Failure, load_settings, store_of, with_config
+from proxy.cli.common import Failure, load_settings, with_config
 from proxy.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def add_commands(commands: Any) -> None:
     worker.add_argument("--port", type=int, help="overrides worker.port; 0: any free one")
     worker.set_defaults(run=_worker)
 
-    migrate = with_config(commands, "migrate", "create the ledger, or upgrade it to this version")
+    migrate = with_config(commands, "migrate", "create the ledger, or upgrade it to this version, while servers run")
     migrate.set_defaults(run=_migrate)
 
 
@@ -141,8 +141,13 @@ def _worker(options: argparse.Namespace) -> int:
 
 
 def _migrate(options: argparse.Namespace) -> int:
-    with store_of(options):
-        print("tokenweir: the ledger is up to date")
+    from proxy.ledger.schema.migrate import migrate
+    from proxy.runtime.machine.data_folder import DataFolder, ledger_url
+
+    settings = load_settings(options.config)
+    DataFolder(settings.data_dir).make()
+    migrate(ledger_url(settings), lambda line: print(f"tokenweir: {line}", file=sys.stderr, flush=True))
+    print("tokenweir: the ledger is up to date")
     return 0
 
 
@@ -204,6 +209,14 @@ def _run(work: Any) -> int:
     return code
 
 
+def _on_stop(loop: asyncio.AbstractEventLoop, line: Connection | None, stop: Callable[[], object]) -> None:
+    """Call `stop` for a signal, or when the other end of `line` is closed."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if line is not None:
+        loop.add_reader(line.fileno(), stop)
+
+
 async def _serve_until_stopped(
     service: _Service, started: Callable[[int], None], line: Connection | None = None
 ) -> int:
@@ -213,14 +226,17 @@ async def _serve_until_stopped(
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if line is not None:
-        loop.add_reader(line.fileno(), stop.set)
+    starting = asyncio.current_task()
+    assert starting is not None
+    _on_stop(loop, line, starting.cancel)
     try:
         await service.start()
     except (JournalUnavailable, ProgressBroken) as refusal:
         raise Failure(str(refusal)) from refusal
+    except asyncio.CancelledError:
+        starting.uncancel()
+        return 0
+    _on_stop(loop, line, stop.set)
     # These objects (the price book alone has some hundred thousand) live until the end: exclude them from collections.
     gc.collect()
     gc.freeze()

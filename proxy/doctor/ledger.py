@@ -24,7 +24,7 @@ RECENT = 1_000
 # A larger difference between a provider's own sum and ours is said, as a share of it.
 STATED_ERROR_MAX = 0.02
 
-_MIGRATE = "run `tokenweir migrate`, or start a proxy or worker of this version"
+_MIGRATE = "run `tokenweir migrate`"
 
 
 def check(case: Case) -> list[Finding]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
@@ -178,6 +179,19 @@ class Server:
         if must_close:
             response.force_close()
         return response
+
+
+@asynccontextmanager
+async def serving(
+    routes: Routes, host: str, port: int, *, refused: Callable[[int, str | None], None], reuse_port: bool = False
+) -> AsyncIterator[None]:
+    """A server for as long as the context lasts. Raises OSError."""
+    server = Server(routes, refused=refused)
+    try:
+        await server.start(host, port, reuse_port=reuse_port)
+        yield
+    finally:
+        await server.close()
 
 
 async def wait_until(condition: Callable[[], bool], *, deadline_s: float, every_s: float = 0.02) -> bool:

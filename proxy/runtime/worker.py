@@ -8,11 +8,10 @@ batches in hand.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry
@@ -21,19 +20,17 @@ from proxy.delivery.observers import SettlerObserver, SweeperObserver
 from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
 from proxy.http.probes import add_probes
-from proxy.http.server import Routes, Server
-from proxy.ledger.schema.partitions import make_partitions
+from proxy.http.server import Routes, Server, serving
 from proxy.ledger.settling.settler import HOLD_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.machine.integrity_check import check_integrity, count_letters
-from proxy.runtime.machine.ledger_stores import open_ledger
+from proxy.runtime.machine.ledger_stores import keep_partitions, open_ledger
 from proxy.runtime.machine.queue import open_queue
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.admission import LedgerFollowing
 from proxy.settings import Settings
 from proxy.sinks.observers import start_sinks
-from proxy.storage.database import LedgerUnavailable
 from proxy.telemetry.metrics import Metrics
 from proxy.telemetry.project_lookup import start_projects
 
@@ -43,10 +40,6 @@ BATCH_RECORDS_MAX = 1_000
 HOLDS_PER_LEASE = 6
 # A batch takes milliseconds; if the ledger is away, another worker claims the batch later.
 LAST_SETTLE_S = 10.0
-# Partitions are made months ahead: a failed day is no harm.
-PARTITIONS_S = 86_400.0
-
-_log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -64,7 +57,8 @@ class Worker:
         """Settle from now on. Raises QueueUnsuitable, LedgerUnavailable, OSError."""
         async with AsyncExitStack() as started:
             self._queue = await started.enter_async_context(open_queue(self.settings))
-            self._store, self._in_thread = await started.enter_async_context(open_ledger(self.settings))
+            ledger = open_ledger(self.settings, self._waiting)
+            self._store, self._in_thread = await started.enter_async_context(ledger)
             self._budgets = open_budgets(self.settings, f"worker-{os.getpid()}")
             started.push_async_callback(self._budgets.aclose)
             server = Server(self._routes(), refused=self._metrics.refused)
@@ -109,8 +103,8 @@ class Worker:
             release=self._release,
         )  # fmt: skip
         tasks.start(sweeper.run(), name="sweeper")
-        tasks.start(self._keep_partitions(), name="partitions")
         tasks.start(close_months(settings, engine, self._store.ledger, in_thread), name="periods")
+        tasks.start(keep_partitions(engine, in_thread), name="partitions")
         tasks.start(check_integrity(settings, engine, metrics, in_thread), name="integrity")
         start_sinks(settings, engine, metrics.sinks, tasks, in_thread)
         start_projects(metrics, engine, tasks, in_thread)
@@ -125,17 +119,13 @@ class Worker:
     async def _release(self, node: str, spared: Collection[str]) -> None:
         self._metrics.budgets.expired.inc(await self._budgets.abandon(node, spared))
 
-    async def _keep_partitions(self) -> None:
-        while True:
-            try:
-                await self._in_thread(make_partitions, self._store.engine, time.time())
-            except LedgerUnavailable as error:
-                _log.warning("partitions cannot be made ahead; trying again tomorrow: %s", error)
-            await asyncio.sleep(PARTITIONS_S)
+    def _waiting(self, reason: str) -> AbstractAsyncContextManager[None]:
+        listen = self.settings.worker
+        return serving(self._routes(reason), listen.host, listen.port, refused=self._metrics.refused)
 
-    def _routes(self) -> Routes:
+    def _routes(self, not_ready: str | None = None) -> Routes:
         routes = Routes()
-        add_probes(routes, not_ready=lambda: None, exposition=self._exposition)
+        add_probes(routes, not_ready=lambda: not_ready, exposition=self._exposition)
         return routes
 
     async def _exposition(self) -> bytes:

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, func, select
 
-from proxy.storage.postgres import is_postgres, open_postgres, primary_message, refused_by_row
+from proxy.storage.postgres import is_postgres, open_postgres, primary_message, refused_by_row, set_answer_limit
 
 # How long a transaction waits for another process's write. A write takes milliseconds; during a checkpoint, up to a
 # second.
@@ -90,6 +90,20 @@ def writing(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
+@contextmanager
+def outside_transactions(engine: Engine) -> Iterator[Connection]:
+    """A connection to Postgres for statements that no transaction may contain. They take as long as they like, and the
+    session ends with them. Raises LedgerUnavailable."""
+    with _mapped(), engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        with connection.begin():
+            connection.detach()
+            for name in ("statement_timeout", "lock_timeout"):
+                connection.exec_driver_sql(f"SET {name} = 0")
+            set_answer_limit(connection, None)
+            yield connection
+
+
 def is_shared(connection: Connection) -> bool:
     """True on Postgres, which allows concurrent writers."""
     return connection.dialect.name == "postgresql"
@@ -99,6 +113,19 @@ def hold(connection: Connection, lock: Lock) -> None:
     """Take `lock` until the transaction ends. SQLite needs none: it has one writer at a time."""
     if is_shared(connection):
         connection.execute(select(func.pg_advisory_xact_lock(_LOCKS, int(lock))))
+
+
+def try_hold(connection: Connection, lock: Lock) -> bool:
+    """The same without waiting; False: another transaction has it."""
+    if not is_shared(connection):
+        return True
+    return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_LOCKS, int(lock)))).scalar_one())
+
+
+def lock_timed_out(error: LedgerUnavailable) -> bool:
+    """True if a statement waited for a lock longer than its `lock_timeout`, or would have caused a deadlock."""
+    cause = error.__cause__
+    return isinstance(cause, exc.DBAPIError) and getattr(cause.orig, "sqlstate", None) in ("55P03", "40P01")
 
 
 def refused_row(error: Exception) -> bool:

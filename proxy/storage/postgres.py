@@ -87,7 +87,12 @@ def remove_time_limits(connection: Any) -> None:
     """Let this transaction take as long as it likes, lock waits excepted. `connection`: SQLAlchemy's."""
     for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
         connection.exec_driver_sql(f"SET LOCAL {name} = 0")
-    connection.connection.dbapi_connection.answer_s = None
+    set_answer_limit(connection, None)
+
+
+def set_answer_limit(connection: Any, seconds: float | None) -> None:
+    """How long this transaction waits for an answer; None: without limit. `connection`: SQLAlchemy's."""
+    connection.connection.dbapi_connection.answer_s = seconds
 
 
 def refused_by_row(sqlstate: str) -> bool:
@@ -136,7 +141,7 @@ def _parsed(url: str) -> dict[str, Any]:
 
 
 def _begin(connection: Any) -> None:
-    connection.connection.dbapi_connection.answer_s = ANSWER_S_MAX
+    set_answer_limit(connection, ANSWER_S_MAX)
     connection.exec_driver_sql(_BEGIN)
 
 

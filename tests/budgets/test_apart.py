@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from proxy.budgets.admission import FORGET_S
+from proxy.ledger.schema.migrate import migrate
 from tests.budgets.limited import SOON_S, Limited, code, hold, served
 from tests.budgets.machines import GRACE_S, LEASE_S, Machines
 from tests.support.postgres import own_server
@@ -107,7 +108,8 @@ async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
 ) -> None:
     """Seen: within 3 s, keys with a budget or `--parallel` got 402 and 429 in waves, for as long as it lasted."""
     with own_server(postgres_cluster) as postgres:
-        machines = Machines(tmp_path, provider, postgres.url(postgres.new_database()), queue_url, 2)
+        migrate(ledger_url := postgres.url(postgres.new_database()))
+        machines = Machines(tmp_path, provider, ledger_url, queue_url, 2)
         try:
             machines.start()
             first, _ = machines.proxies

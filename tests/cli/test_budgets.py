@@ -35,7 +35,7 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     if request.param == "redis":
         server: Valkey = request.getfixturevalue("valkey")
         postgres: Server = request.getfixturevalue("postgres")
-        database = postgres.new_database()
+        database = postgres.new_database(request.getfixturevalue("migrated"))
         settings |= {"queue": server.url, "ledger": postgres.url(database), "key_pepper": "0f" * 32}
         settings["allow_literal_secrets"] = True
     file = tmp_path / "tokenweir.yaml"

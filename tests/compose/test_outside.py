@@ -36,14 +36,14 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture
-def config(tmp_path: Path, valkey: Valkey, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(tmp_path: Path, valkey: Valkey, postgres: Server, migrated: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """With a Postgres and a Valkey of the test's own."""
     file = tmp_path / "tokenweir.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
     for name, value in (
         ("PEPPER", "5e" * 32),
         ("QUEUE", valkey.url),
-        ("LEDGER", postgres.url(postgres.new_database())),
+        ("LEDGER", postgres.url(postgres.new_database(migrated))),
     ):
         monkeypatch.setenv(name, value)
     return file

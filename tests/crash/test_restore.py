@@ -169,7 +169,7 @@ def _deployment(
         served = tokenweir(start=False)
         return served, OnSqlite(served, backup)
     server: Server = request.getfixturevalue("postgres")
-    served = tokenweir(start=False, ledger_url=server.url(server.new_database()))
+    served = tokenweir(start=False, ledger_url=server.url(server.new_database(request.getfixturevalue("migrated"))))
     return served, OnPostgres(served, backup, server)
 
 

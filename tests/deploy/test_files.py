@@ -100,20 +100,24 @@ def test_what_runs_is_pinned_as_it_is_tested() -> None:
 def test_compose_names_what_is_there() -> None:
     services = compose()["services"]
     ours = {name: service for name, service in services.items() if service["image"] == "tokenweir"}
-    assert set(ours) == {"tokenweir-1", "tokenweir-2", "worker"}
+    assert set(ours) == {"tokenweir-1", "tokenweir-2", "worker", "migrate"}
     volumes = [volume.split(":") for service in services.values() for volume in service.get("volumes", ())]
     assert {source for source, *_ in volumes if not source.startswith(".")} == set(compose()["volumes"])
     files = {(DEPLOY / source).resolve() for source, *_ in volumes if source.startswith(".") and source != "./tls"}
     # Rules and dashboards are rooms of their own: where one is, what is wanted of it must be in it.
     absent = [room for room in (DEPLOY / "prometheus", ROOT / "grafana") if not room.is_dir()]
     assert [one for one in files if not one.exists() and not any(one.is_relative_to(room) for room in absent)] == []
-    journals = [service["volumes"][1] for name, service in ours.items() if name != "worker"]
+    journals = [service["volumes"][1] for name, service in ours.items() if name.startswith("tokenweir-")]
     assert len(set(journals)) == 2, "a journal is one proxy's"
     for service in ours.values():
         assert service["read_only"]
         assert service["cap_drop"] == ["ALL"]
         assert int(service["stop_grace_period"].removesuffix("s")) >= STOP_S
         assert _parser().parse_args(service.get("command") or ["serve"]).run
+    finished = {"condition": "service_completed_successfully"}
+    assert {name for name, one in ours.items() if one["depends_on"].get("migrate") == finished} == set(ours) - {
+        "migrate"
+    }
     example = set(re.findall(r"^([A-Z_]+)=$", (DEPLOY / "env.example").read_text(), re.MULTILINE))
     assert set(re.findall(r"\$\{([A-Z_]+):\?", (DEPLOY / "compose.yaml").read_text())) == example
 
@@ -150,8 +154,8 @@ def test_units_are_what_systemd_takes_and_open_little(unit: str, tmp_path: Path)
     if analyze is None:
         pytest.skip("systemd-analyze is not installed here")
     text = (DEPLOY / "systemd" / unit).read_text()
-    (command,) = re.findall(r"^ExecStart=/opt/tokenweir/bin/tokenweir (.+)$", text, re.MULTILINE)
-    assert _parser().parse_args(command.replace("%i", "8081").split()).run
+    for command in re.findall(r"^ExecStart(?:Pre)?=/opt/tokenweir/bin/tokenweir (.+)$", text, re.MULTILINE):
+        assert _parser().parse_args(command.replace("%i", "8081").split()).run
     placed = tmp_path / unit.replace("@", "@8081")
     placed.write_text(text.replace("/opt/tokenweir/bin/tokenweir", "/bin/true"))
     verified = subprocess.run([analyze, "verify", str(placed)], capture_output=True, text=True, check=False)
@@ -184,7 +188,7 @@ def test_the_timer_of_the_comparison_is_daily_and_finds_its_service(tmp_path: Pa
 @pytest.mark.external
 def test_the_chart_makes_what_kubernetes_takes() -> None:
     by_kind = rendered(ingress={"enabled": True}, podMonitor={"enabled": True}, proxy={"replicas": 3})
-    assert len(by_kind) == 8
+    assert len(by_kind) == 10
     text = by_kind["ConfigMap", "tw"]["data"]["tokenweir.yaml"]
     settings = settings_of(text, BASICS)
     proxy, worker = by_kind["StatefulSet", "tw"], by_kind["Deployment", "tw-worker"]
@@ -217,11 +221,30 @@ def test_the_chart_makes_what_kubernetes_takes() -> None:
 def test_the_chart_opens_nothing_that_was_not_asked_for() -> None:
     by_kind = rendered()
     assert sorted(by_kind) == [
-        ("ConfigMap", "tw"), ("Deployment", "tw-worker"), ("PodDisruptionBudget", "tw"), ("Service", "tw"),
-        ("Service", "tw-proxies"), ("StatefulSet", "tw"),
+        ("ConfigMap", "tw"), ("ConfigMap", "tw-migrate"), ("Deployment", "tw-worker"), ("Job", "tw-migrate"),
+        ("PodDisruptionBudget", "tw"), ("Service", "tw"), ("Service", "tw-proxies"), ("StatefulSet", "tw"),
     ]  # fmt: skip
     assert settings_of(mounted(by_kind, "StatefulSet", "tw"), BASICS).admin.secret is None
     assert "8090" not in chart.rendered({})
+
+
+@pytest.mark.external
+def test_the_chart_upgrades_the_ledger_before_anything_else() -> None:
+    by_kind = rendered()
+    job, config = by_kind["Job", "tw-migrate"], by_kind["ConfigMap", "tw-migrate"]
+    hooks = [one["metadata"]["annotations"] for one in (config, job)]
+    assert {one["helm.sh/hook"] for one in hooks} == {"pre-install,pre-upgrade"}
+    assert int(hooks[0]["helm.sh/hook-weight"]) < int(hooks[1]["helm.sh/hook-weight"])
+    assert settings_of(mounted(by_kind, "Job", "tw-migrate"), BASICS).ledger is not None
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"][0] == "migrate"
+    assert _parser().parse_args(container["args"]).run
+    assert (pod["securityContext"]["runAsNonRoot"], container["securityContext"]["readOnlyRootFilesystem"]) == (
+        True,
+        True,
+    )
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
 
 
 @pytest.mark.external

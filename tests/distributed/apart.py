@@ -20,9 +20,9 @@ LEASE_S = 3.0
 
 
 @pytest.fixture
-def ledger_url(postgres: Server) -> Iterator[str]:
-    """An empty database."""
-    name = postgres.new_database()
+def ledger_url(postgres: Server, migrated: str) -> Iterator[str]:
+    """A migrated database with nothing in it."""
+    name = postgres.new_database(migrated)
     yield postgres.url(name)
     postgres.drop_database(name)
 

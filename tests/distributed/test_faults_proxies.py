@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.crash.chaos import Chaos, Instant
 from tests.distributed.apart import Apart
@@ -37,6 +38,7 @@ class Deployment:
         self._valkey = Valkey(folder / f"valkey-{number}").start()
         self._provider = ScriptedProvider()
         self._url = postgres.url(self._name)
+        migrate(self._url)
         self._apart = Apart(folder / f"apart-{number}", self._provider, self._url, self._valkey.url, lease_s=LEASE_S)
         proxy = self._apart.proxies[0].start()
         for _ in range(WORKERS):

@@ -15,7 +15,6 @@ import psycopg
 import pytest
 
 from proxy.delivery import shipper
-from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.distributed.plant import Plant, Seen, heal, plant
 from tests.support.faulty import FaultyPath
@@ -159,7 +158,6 @@ def sooner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def strike(redis: Redis, folder: Path, ledger_url: str, each: int) -> tuple[list[str], str]:
     """Every kind `each` times, in any order; what is wrong, and the figures."""
-    migrate(ledger_url)
     began, rng = time.monotonic(), Random(SEED)
     kinds: list[Fault] = [redis.kill, redis.flush, redis.stop, redis.fill, redis.demote, redis.lose_answer]
     faults = kinds * each
@@ -200,7 +198,6 @@ async def test_a_board_that_can_be_read_and_not_written_declares_nobody_dead(
     redis: Redis, tmp_path: Path, ledger_url: str, words: tuple[str, ...]
 ) -> None:
     """For longer than a lease nobody can say that he lives."""
-    migrate(ledger_url)
     lease_s = 1.5
     async with plant(
         tmp_path, Random(SEED), redis_url=redis.url, ledger_url=ledger_url, lease_s=lease_s, renew_s=0.3

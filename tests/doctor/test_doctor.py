@@ -23,6 +23,7 @@ from proxy.doctor.clocks import clock_finding
 from proxy.doctor.examine import Check, checks, examine
 from proxy.doctor.finding import Case, Finding, Severity, ok
 from proxy.journal.journal import Journal
+from proxy.ledger.schema.migrate import migrate
 from proxy.ledger.schema.partitions import partition_name
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.settings import Settings, parse
@@ -331,6 +332,7 @@ def test_several_machines(tmp_path: Path, postgres: Server, valkey: Valkey) -> N
     settings = parse(yaml.safe_dump({**raw, **urls, "key_pepper": "${PEPPER}"}), env=env, folder=tmp_path)
     case = Case(settings, time.time())
     assert "empty or not of this version → run `tokenweir migrate`" in said(looked(case, "ledger"))
+    migrate(postgres.url(name))
     store = LedgerStores.open(settings)
     try:
         with writing(store.engine) as connection:

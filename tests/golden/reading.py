@@ -19,6 +19,7 @@ from proxy.reports.entry_reader import entry_json
 HERE = Path(__file__).parent
 BEGAN = 1_793_000_000.25
 """Unix seconds: about when the golden exchanges began"""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NODE = "ce9042c49e58c5ac"
 """of the golden journal"""
 
@@ -75,6 +76,20 @@ def load_sqlite(name: str, path: Path) -> None:
     """Make a database of a golden SQL file."""
     with closing(sqlite3.connect(path)) as database:
         database.executescript((HERE / name).read_text("utf-8"))
+
+
+def of_this_boot(folder: Path) -> Path:
+    """The budgets' file of 0.1, as if this machine had not been started since."""
+    path = folder / "budgets.db"
+    load_sqlite("budgets.sql", folder / "draft")
+    with closing(sqlite3.connect(folder / "draft")) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("UPDATE life SET boot = :boot", {"boot": BOOT_ID.read_text().strip()})
+        (name,) = database.execute("SELECT generation FROM life").fetchone()
+        database.commit()
+    (folder / "draft").rename(folder / name)
+    path.symlink_to(name)
+    return path
 
 
 def sqlite_lines(path: Path) -> list[str]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,16 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.storage.redis_client import open_redis
-from tests.golden.reading import HERE, dump, exchange_id, golden_json, load_redis, load_sqlite, sqlite_lines
+from tests.golden.reading import (
+    HERE,
+    dump,
+    exchange_id,
+    golden_json,
+    load_redis,
+    load_sqlite,
+    of_this_boot,
+    sqlite_lines,
+)  # fmt: skip
 from tests.support.valkey import Valkey
 
 NOW = 1_800_000_000.25
@@ -47,7 +54,6 @@ REDIS_KEYS = [
     "{tokenweir:budgets}:window:key_golden",
 ]
 PEPPER = (HERE / "pepper").read_bytes()
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock:
@@ -78,20 +84,6 @@ async def client(valkey: Valkey) -> AsyncIterator[Any]:
     client = open_redis(valkey.url)
     yield client
     await client.aclose()
-
-
-def of_this_boot(folder: Path) -> Path:
-    """The budgets' file of 0.1, as if this machine had not been started since."""
-    path = folder / "budgets.db"
-    load_sqlite("budgets.sql", folder / "draft")
-    with closing(sqlite3.connect(folder / "draft")) as database:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("UPDATE life SET boot = :boot", {"boot": BOOT_ID.read_text().strip()})
-        (name,) = database.execute("SELECT generation FROM life").fetchone()
-        database.commit()
-    (folder / "draft").rename(folder / name)
-    path.symlink_to(name)
-    return path
 
 
 @pytest.fixture(params=["local", "redis"])

@@ -85,7 +85,7 @@ def seen(
         # First of all: it waits for five seconds before it scrapes anything.
         prometheus = running.enter_context(closing(Prometheus(folder, prometheus_config(folder, *ports), free_port())))
         postgres: Server = request.getfixturevalue("postgres")
-        database = postgres.new_database()
+        database = postgres.new_database(request.getfixturevalue("migrated"))
         running.callback(postgres.drop_database, database)
         valkey = running.enter_context(closing(Valkey(folder / "valkey").start()))
         tokenweir = running.enter_context(

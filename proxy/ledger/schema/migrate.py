@@ -1,37 +1,50 @@
 """Upgrades of the database to the schema of this version.
 
-Invariant: an upgrade is one transaction that takes the write lock first, so processes may start it concurrently.
+Invariants: Postgres is upgraded by `tokenweir migrate` alone; a SQLite file by whoever opens it. One process upgrades
+at a time. On SQLite an upgrade is one transaction; on Postgres each revision is, or consists of steps that commit one
+by one and can be repeated (migrations/steps.py), so that an upgrade that was cut off continues where it was.
+
+A revision that versions since 0006 can work with has `_from_0006` in its name: they start on it as well.
 Alembic is loaded only for an upgrade: most starts and commands find the newest revision.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, column, inspect, select, table
 
 import migrations
+from migrations.steps import LOCK_TIMEOUT, RETRY_S, retried
 from proxy.ledger.schema.partitions import add_partitions, missing_partitions
 from proxy.ledger.schema.tables import metadata
-from proxy.storage.database import Lock, hold, is_shared, open_engine, reading, writing
-from proxy.storage.postgres import remove_time_limits, require_suitable
+from proxy.storage.database import Lock, is_shared, open_engine, reading, try_hold, writing
+from proxy.storage.postgres import is_postgres, remove_time_limits, require_suitable
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# On Postgres: processes wait for a running upgrade without limit, but the upgrade waits for table locks no longer than
-# any writer does: its waiting lock request would block later readers.
-_PATIENT = "SET LOCAL lock_timeout = 0"
-_POLITE = "SET LOCAL lock_timeout = '10s'"
+# The beginning of a revision's file name is its id.
+_ID = re.compile(r"\d{4}(_from_\d{4})?(?=_)")
+
+Say = Callable[[str], None]
+"""is told the progress of an upgrade, line by line"""
 
 
 class NewerDatabaseError(ValueError):
     """A later version of this program upgraded the database; this version must not write to it."""
 
 
-def migrate(url: str) -> None:
+class OutdatedLedgerError(ValueError):
+    """The ledger on Postgres is empty or of an earlier version; the message names the command to run."""
+
+
+def migrate(url: str, say: Say = lambda _line: None) -> None:
     """Upgrade to the newest revision. An up-to-date database is neither written nor locked.
 
     Raises LedgerUnavailable, LedgerUrlError, NewerDatabaseError, UnsuitableDatabaseError.
@@ -43,7 +56,31 @@ def migrate(url: str) -> None:
                 require_suitable(connection)
             ready = is_newest(connection) and not missing_partitions(connection, time.time())
         if not ready:
-            _upgrade(engine)
+            upgrade = _upgrade_shared if is_postgres(url) else _upgrade_file
+            upgrade(engine, say)
+    finally:
+        engine.dispose()
+
+
+def require_current(url: str) -> None:
+    """Check that this version can use the ledger; a SQLite file is upgraded.
+
+    Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError, UnsuitableDatabaseError.
+    """
+    if not is_postgres(url):
+        migrate(url)
+        return
+    engine = open_engine(url)
+    try:
+        with reading(engine) as connection:
+            require_suitable(connection)
+            if not is_newest(connection):
+                revision = _revision(connection)
+                found = "is empty" if revision is None else f"is at revision {revision}"
+                raise OutdatedLedgerError(
+                    f"the ledger {found}, and this version needs {_revisions()[-1]}: "
+                    "run `tokenweir migrate --config FILE`"
+                )
     finally:
         engine.dispose()
 
@@ -81,8 +118,9 @@ def _key_differences(connection: Connection) -> list[str]:
 
 
 def _revisions() -> list[str]:
-    """The revisions of this version, oldest first: the numbers at the beginning of their files' names."""
-    return sorted(file.name.partition("_")[0] for file in Path(migrations.__path__[0], "versions").glob("[0-9]*.py"))
+    """The revisions of this version, oldest first."""
+    files = Path(migrations.__path__[0], "versions").glob("*.py")
+    return sorted(match[0] for file in files if (match := _ID.match(file.name)))
 
 
 def _revision(connection: Connection) -> str | None:
@@ -103,24 +141,66 @@ def _config() -> Config:
 def is_newest(connection: Connection) -> bool:
     """Whether there is nothing to upgrade; False for an empty database. Raises NewerDatabaseError."""
     revision, known = _revision(connection), _revisions()
-    if revision is not None and revision not in known:
+    if revision is None or revision in known:
+        return revision == known[-1]
+    _, _, oldest = revision.partition("_from_")
+    if not oldest or known[-1] < oldest:
         raise NewerDatabaseError(
-            f"the ledger is at revision {revision}, which is unknown to this version: use a newer version of tokenweir"
+            f"the ledger is at revision {revision}, which this version cannot use: use a newer version of tokenweir"
         )
-    return revision == known[-1]
+    return True
 
 
-def _upgrade(engine: Engine) -> None:
+def _upgrade_file(engine: Engine, say: Say) -> None:
+    """All revisions in one transaction."""
+    with writing(engine) as connection:
+        _run(connection, "head", say)
+
+
+def _upgrade_shared(engine: Engine, say: Say) -> None:
+    """One revision after the other, then the partitions: each in a transaction that excludes other upgrades."""
+    for revision in _revisions():
+        retried(lambda: _upgrade_to(engine, revision, say), f"revision {revision}", say)  # noqa: B023  called at once
+    retried(lambda: _add_partitions(engine, say), "partitions", say)
+
+
+def _upgrade_to(engine: Engine, revision: str, say: Say) -> None:
+    with _alone(engine, say) as connection:
+        if not is_newest(connection) and (_revision(connection) or "") < revision:
+            say(f"revision {revision}")
+            _run(connection, revision, say)
+
+
+def _add_partitions(engine: Engine, say: Say) -> None:
+    with _alone(engine, say) as connection:
+        add_partitions(connection, time.time())
+
+
+@contextmanager
+def _alone(engine: Engine, say: Say) -> Iterator[Connection]:
+    """A transaction that excludes other upgrades. It waits for them without limit, and for tables only as long as may
+    go unnoticed.
+
+    It asks again instead of waiting in the database: the other one's CREATE INDEX CONCURRENTLY would wait for it.
+    """
+    waiting = False
+    while True:
+        with writing(engine) as connection:
+            if try_hold(connection, Lock.SCHEMA):
+                remove_time_limits(connection)
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+                yield connection
+                return
+        if not waiting:
+            say("another process changes the ledger's tables: waiting for it")
+            waiting = True
+        time.sleep(RETRY_S)
+
+
+def _run(connection: Connection, revision: str, say: Say) -> None:
     from alembic import command
 
     config = _config()
-    with writing(engine) as connection:
-        if is_shared(connection):
-            remove_time_limits(connection)
-            connection.exec_driver_sql(_PATIENT)
-            hold(connection, Lock.SCHEMA)
-            connection.exec_driver_sql(_POLITE)
-        if not is_newest(connection):  # another process may have upgraded it while this one waited
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-        add_partitions(connection, time.time())
+    config.attributes.update(connection=connection, say=say)
+    if not is_newest(connection):  # another process may have upgraded it while this one waited
+        command.upgrade(config, revision)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, func, literal, select, update
 
 from proxy.billing.correction import REASON_CHARS_MAX
 from proxy.billing.entries import LedgerEntry
+from proxy.billing.settlement import record_hash
 from proxy.ledger.schema.tables import dead_letters
 from proxy.ledger.settling.settling import DROPPED, OPEN, RETRIED
 from proxy.ledger.settling.store import Arrival, LedgerStore, Settled
@@ -82,7 +83,8 @@ class DeadLetters:
 
         Raises DeadLetterError with the reason if it stays open; then nothing has changed.
         """
-        arrival = Arrival(self._entry(dead_letter), dead_letter.node, dead_letter.journal_seq)
+        entry, written = self._entry(dead_letter)
+        arrival = Arrival(entry, dead_letter.node, dead_letter.journal_seq, written)
         with self._store.settling() as settling:
             settled = settling.settle_any([arrival], [])
             if settled.conflicts or settled.rejected:
@@ -97,13 +99,15 @@ class DeadLetters:
         with writing(self._engine) as connection:
             _mark(connection, dead_letter, DROPPED, now, f"; dropped: {why.strip()}")
 
-    def _entry(self, dead_letter: StoredDeadLetter) -> LedgerEntry:
-        """The payload is a record that could not be read, or an entry that could not be stored."""
+    def _entry(self, dead_letter: StoredDeadLetter) -> tuple[LedgerEntry, str | None]:
+        """The payload is a record that could not be read, or an entry that could not be stored → the entry, and the
+        hash of the record."""
         try:
             payload = msgspec.json.decode(dead_letter.payload)
             if isinstance(payload, dict) and "entry_id" in payload:
-                return msgspec.convert(payload, LedgerEntry)
-            return self._to_entry(dead_letter.payload.encode())
+                return msgspec.convert(payload, LedgerEntry), None
+            record = dead_letter.payload.encode()
+            return self._to_entry(record), record_hash(record)
         except Exception as error:
             raise DeadLetterError(f"the payload still cannot be read: {type(error).__name__}: {error}") from error
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.record import InvalidRecordError, UsageRecord, exchange_id_in, validate_record
+from proxy.billing.settlement import record_hash
 from proxy.ledger.settling.store import Arrival, DeadLetter, LedgerStore, Settled
 from proxy.storage.database import LedgerUnavailable
 from proxy.storage.executor import BoundedExecutor, InThread
@@ -207,7 +208,7 @@ class Settler:
                 continue  # only its acknowledgement was lost
             entry = self._entry(pending)
             if isinstance(entry, LedgerEntry):
-                arrivals.append(Arrival(entry, pending.node, pending.seq))
+                arrivals.append(Arrival(entry, pending.node, pending.seq, record_hash(pending.payload)))
             else:
                 unreadable.append(entry)
         return self._store.settle(arrivals, unreadable), len(unreadable)

@@ -39,6 +39,8 @@ class Arrival(msgspec.Struct, frozen=True):
     entry: LedgerEntry
     node: str | None = None
     journal_seq: int | None = None
+    record_hash: str | None = None
+    """of the record's bytes, which another version may turn into another entry; None: the entry itself is hashed"""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -112,7 +114,11 @@ class Statements:
 
     def _row(self, arrival: Arrival) -> tuple[Any, ...]:
         entry = arrival.entry
-        return (*_ALL_FIELDS(entry), self.content_hash(entry), arrival.node, arrival.journal_seq)
+        return (*_ALL_FIELDS(entry), self.hash_of(arrival), arrival.node, arrival.journal_seq)
+
+    def hash_of(self, arrival: Arrival) -> str:
+        """The hash that is stored with an entry."""
+        return arrival.record_hash or self.content_hash(arrival.entry)
 
 
 @dataclass(slots=True)
@@ -148,12 +154,14 @@ class Settling:
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
         """Settle each arrival by itself: as a new entry, a repetition, an adjustment or a dead letter."""
         stored = self.stored({arrival.entry.exchange_id for arrival in arrivals})
+        repeats = {identity for one in arrivals if _is_of(stored.get(identity := _IDENTITY(one.entry)), one)}
         tally, adjusting = _Tally(), _Tally()
         self._settle_among(stored, arrivals, tally)
         for arrival in tally.late:
             self._restate(stored, arrival, adjusting)
         attempting = _Tally()
-        self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in stored), attempting)
+        settled = stored.keys() - repeats
+        self._settle_among(stored, attempts(one for one in arrivals if _IDENTITY(one.entry) in settled), attempting)
         self.insert_dead_letters([*letters, *tally.letters, *adjusting.letters, *attempting.letters])
         return Settled(
             inserted=tuple(tally.inserted),
@@ -201,7 +209,7 @@ class Settling:
         self._insert_valid(list(new.values()), tally)
         for entry in tally.inserted[before:]:
             one = new[_IDENTITY(entry)]
-            stored[_IDENTITY(entry)] = Stored(entry, self._statements.content_hash(entry), one.node, one.journal_seq)
+            stored[_IDENTITY(entry)] = Stored(entry, self._statements.hash_of(one), one.node, one.journal_seq)
         for arrival in known:
             self._compare(arrival, stored.get(_IDENTITY(arrival.entry)), tally)
 
@@ -231,7 +239,7 @@ class Settling:
         if stored is None:
             tally.rejected += 1
             tally.letters.append(_dead_letter(arrival, "rejected: so was another under this id"))
-        elif stored.content_hash == self._hash(entry):
+        elif _is_of(stored, arrival) or stored.content_hash == self._hash(entry):
             tally.repeated += 1
             if arrival.node is not None and (stored.node, stored.journal_seq) != (arrival.node, arrival.journal_seq):
                 self._receipt(arrival, tally)
@@ -244,7 +252,9 @@ class Settling:
         """Settle an arrival that may have better data than the stored entries of its swept exchange."""
         known = [one for one in stored.values() if one.entry.exchange_id == arrival.entry.exchange_id]
         try:
-            change = restated([one.entry for one in known], arrival.entry, self._statements.content_hash)
+            change = restated(
+                [one.entry for one in known], arrival.entry, self._statements.content_hash, arrival.record_hash
+            )
         except ContradictionError:
             self._conflict(arrival, tally)
             return
@@ -275,6 +285,11 @@ class Settling:
         if self._statements.entries.execute(self.connection, batch.rows) != len(batch.arrivals):
             raise DuplicateInBatchError
         self._statements.sums.add(self.connection, batch.sums)
+
+
+def _is_of(stored: Stored | None, arrival: Arrival) -> bool:
+    """True if the entry was made from the arrival's record. Its attempts were then stored with it."""
+    return stored is not None and stored.content_hash == arrival.record_hash
 
 
 def attempts(arrivals: Iterable[Arrival]) -> list[Arrival]:

@@ -1,14 +1,16 @@
 """The ledger of a deployment: entries, keys, accounts and audit log in one database, for commands and servers.
 
-Invariants: any number of processes use them at the same time; the database is migrated before it is used.
+Invariants: any number of processes use them at the same time. No process uses a ledger of an earlier version: a command
+is refused, a server waits until `tokenweir migrate` was run. A SQLite file is upgraded by whoever opens it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from sqlalchemy import Engine
 
@@ -16,15 +18,25 @@ from proxy.billing.settlement import content_hash
 from proxy.ledger.accounts.account_store import AccountStore
 from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
-from proxy.ledger.schema.migrate import migrate
+from proxy.ledger.schema.migrate import OutdatedLedgerError, require_current
+from proxy.ledger.schema.partitions import make_partitions
 from proxy.ledger.settling.store import LedgerStore
 from proxy.runtime.machine.data_folder import key_pepper, ledger_url
 from proxy.settings import Settings
-from proxy.storage.database import open_engine
+from proxy.storage.database import LedgerUnavailable, open_engine
 from proxy.storage.executor import BoundedExecutor, InThread
 
 # More calls than a server makes at once, so that an integrity check of a minute delays no other call.
 LEDGER_THREADS = 8
+# A migrated ledger is noticed after this; the query costs a millisecond.
+POLL_S = 1.0
+# Partitions are made months ahead: a failed day is no harm.
+PARTITIONS_S = 86_400.0
+
+_log = logging.getLogger(__name__)
+
+Waiting = Callable[[str], AbstractAsyncContextManager[None]]
+"""what a server does while it waits, given the reason"""
 
 
 class LedgerStores:
@@ -41,9 +53,9 @@ class LedgerStores:
 
     @classmethod
     def open(cls, settings: Settings) -> LedgerStores:
-        """Create or migrate the database first. Raises LedgerUnavailable, NewerDatabaseError."""
+        """For a command. Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError."""
         url = ledger_url(settings)
-        migrate(url)
+        require_current(url)
         return cls(settings, open_engine(url))
 
     def pepper(self) -> bytes:
@@ -56,16 +68,53 @@ class LedgerStores:
 
 
 @asynccontextmanager
-async def open_ledger(settings: Settings) -> AsyncIterator[tuple[LedgerStores, InThread]]:
-    """The stores of a server, and the threads for their calls. Raises LedgerUnavailable, NewerDatabaseError."""
+async def open_ledger(settings: Settings, waiting: Waiting) -> AsyncIterator[tuple[LedgerStores, InThread]]:
+    """The stores of a server, and the threads for their calls, as soon as the ledger is of this version.
+
+    Raises LedgerUnavailable, NewerDatabaseError.
+    """
     url = ledger_url(settings)
     stores = LedgerStores(settings, open_engine(url))  # connects at the first call
     threads = BoundedExecutor(LEDGER_THREADS, name="ledger")
     try:
-        await threads.run(migrate, url)
+        await _until_current(url, threads.run, waiting)
         yield stores, threads.run
     finally:
         try:
             await asyncio.to_thread(threads.close)  # before the connections that its calls use
         finally:
             stores.close()
+
+
+async def keep_partitions(engine: Engine, in_thread: InThread) -> None:
+    """Make the partitions of the coming months, for ever; SQLite has none."""
+    while True:
+        try:
+            await in_thread(make_partitions, engine, time.time())
+        except LedgerUnavailable as error:
+            _log.warning("partitions cannot be made ahead; trying again tomorrow: %s", error)
+        await asyncio.sleep(PARTITIONS_S)
+
+
+async def _until_current(url: str, in_thread: InThread, waiting: Waiting) -> None:
+    try:
+        await in_thread(require_current, url)
+    except OutdatedLedgerError as error:
+        reason = str(error)
+    else:
+        return
+    _log.error("%s; waiting for it", reason)
+    async with waiting(reason):
+        while True:
+            await asyncio.sleep(POLL_S)
+            if await in_thread(_is_current, url):
+                break
+    _log.info("the ledger was migrated: starting")
+
+
+def _is_current(url: str) -> bool:
+    try:
+        require_current(url)
+    except (OutdatedLedgerError, LedgerUnavailable):
+        return False
+    return True

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
+from typing import NoReturn
 
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
@@ -19,13 +20,14 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
+from proxy.http import errors
 from proxy.http.probes import add_probes
-from proxy.http.server import Routes, Server, wait_until
+from proxy.http.server import Routes, Server, serving, wait_until
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialects import DIALECTS
 from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.machine.integrity_check import count_letters
-from proxy.runtime.machine.ledger_stores import open_ledger
+from proxy.runtime.machine.ledger_stores import keep_partitions, open_ledger
 from proxy.runtime.machine.price_file import price_book
 from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.machine.unsettled import close_months
@@ -131,7 +133,8 @@ class Proxy:
             self._queue = await started.enter_async_context(open_queue(self.settings))
 
     async def _open_ledger(self, started: AsyncExitStack) -> None:
-        self._store, self._in_thread = await started.enter_async_context(open_ledger(self.settings))
+        ledger = open_ledger(self.settings, self._waiting)
+        self._store, self._in_thread = await started.enter_async_context(ledger)
         self._node.recover(self._learned.estimator, self._metrics)
 
     async def _open_keyring(self, started: AsyncExitStack) -> None:
@@ -190,6 +193,7 @@ class Proxy:
             if self._is_first:
                 closing = close_months(self.settings, engine, self._store.ledger, self._in_thread)
                 tasks.start(closing, name="periods")
+            tasks.start(keep_partitions(engine, self._in_thread), name="partitions")
         start_projects(self._metrics, engine, tasks, self._in_thread)
         tasks.start(self._keyring.run(), name="keyring")
         tasks.start(self._learned.run(), name="estimator")
@@ -283,6 +287,21 @@ class Proxy:
                 release=self._admission.abandoned,
                 start=self._start_node,
             )
+
+    def _waiting(self, reason: str) -> AbstractAsyncContextManager[None]:
+        """Refuse requests and tell monitors why, on the same port."""
+        routes = Routes()
+        for dialect in DIALECTS:
+            routes.metered(dialect, self._refuse)
+        add_probes(routes, not_ready=lambda: reason, exposition=self._exposition)
+        listen = self.settings.listen
+        return serving(
+            routes, listen.host, listen.port, refused=self._metrics.refused, reuse_port=self._peers is not None
+        )
+
+    async def _refuse(self, *_request: object) -> NoReturn:
+        assert self._refusing is not None
+        raise errors.overloaded(self._refusing, code="not_accepting")
 
     def _routes(self) -> Routes:
         routes = Routes()

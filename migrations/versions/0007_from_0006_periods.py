@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import JSONB
 
-revision = "0007"
+revision = "0007_from_0006"
 down_revision = "0006"
 branch_labels = None
 depends_on = None
