@@ -15,7 +15,7 @@ REQUESTS, ANSWERS = "requests", "answers"
 # As `tc netem delay 200ms loss 2%` on the line of the machine that is struck.
 SLOW = Condition(loss=0.02, delay_s=0.2)
 # Well below a lease, and above it.
-SHORT_S, LONG_S = 3.0, 9.0
+SHORT_S, LONG_S = 4.0, 9.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,9 @@ HEALING_S = 60.0
 ECHO_S = 15.0
 # A client that was refused, or met nobody, comes again.
 AGAIN_S = 0.3
-# Promise 7: streams that run do not notice. Their tokens are at most 40 ms apart; a proxy that waits for a server
-# within a stream waits for longer than this, also on a loaded machine.
-PAUSE_S_MAX = 2.5
+# Promise 7: streams that run do not notice. Their tokens are at most 40 ms apart, the shortest cut of the network lasts
+# longer than this, and the worst pause on two cores under a load of 25 was 1.5 s.
+PAUSE_S_MAX = 3.5
 MAX_TOKENS = 150
 
 _T = TypeVar("_T")
