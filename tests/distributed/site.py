@@ -49,7 +49,6 @@ AGAIN_S = 0.3
 # Promise 7: streams that run do not notice. Their tokens are at most 40 ms apart, the shortest cut of the network lasts
 # longer than this, and the worst pause on two cores under a load of 25 was 1.5 s.
 PAUSE_S_MAX = 3.5
-MAX_TOKENS = 150
 
 _T = TypeVar("_T")
 
@@ -65,8 +64,9 @@ class Customer:
 
 FREE = Customer("free", ("stream", "stream", "stream", "plain", "leaves", "drains"))
 AMPLE = Customer("ample", ("stream", "stream", "plain", "leaves"), Limits(budget_usd=10**12, budget_window="none"))
-# Some dozen answers: it is spent before the end of a step.
-SCARCE = Customer("scarce", ("stream", "plain", "plain"), Limits(budget_usd=600_000, budget_window="none"))
+# It is spent before the end of a step. Each answer is as long as its request allows, and so costs what is held for it:
+# whoever is granted what another one holds overspends.
+SCARCE = Customer("scarce", ("stream", "stream", "stream", "plain"), Limits(budget_usd=1_200_000, budget_window="none"))
 FEW = Customer("few", ("stream", "plain"), Limits(parallel=12))
 CUSTOMERS = (FREE, AMPLE, SCARCE, FEW)
 
@@ -78,6 +78,8 @@ class Request:
     customer: Customer
     proxy: str
     call: Call
+    tokens: int
+    """most that it asks for; the provider generates as many"""
     began_s: float
 
 
@@ -107,15 +109,19 @@ class Traffic:
             raise AssertionError(f"not served within {HEALING_S} s: {late}; the last refusals: {last}") from None
 
     def overspent(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-        """Customers who spent more than their budget."""
+        """Customers who spent more than their budget, and than single exchanges cost beyond what was held for them: a
+        crashed one may, by its estimate."""
         who = {request.call.name: request.customer for request in self.requests}
         spent: Counter[Customer] = Counter()
+        beyond: Counter[Customer] = Counter()
         for entry in entries:
             if (customer := who.get(entry["upstream_model"])) is not None:
-                spent[customer] += nano(entry["charge_usd"])
+                charge = nano(entry["charge_usd"])
+                spent[customer] += charge
+                beyond[customer] += max(0, charge - nano(entry["details"].get("held_usd")))
         for customer, nusd in spent.items():
-            if (budget := customer.limits.budget_usd) is not None and nusd > budget:
-                yield f"overspent: {customer.name}, {nusd} nUSD of {budget}"
+            if (budget := customer.limits.budget_usd) is not None and nusd > budget + beyond[customer]:
+                yield f"overspent: {customer.name}, {nusd} nUSD of {budget}, {beyond[customer]} beyond what was held"
 
     def unpromised(self, blind: Mapping[str, tuple[float, float]]) -> Iterator[str]:
         """Refusals that nothing promises. `blind`: the proxies that could not ask Valkey, from when until when."""
@@ -153,7 +159,9 @@ class Site:
         self.adjusted = 0
         """of these, by a better record that came later"""
         self.refused = 0
-        """requests whose budget was not spent: so far"""
+        """requests whose budget was not spent, so far"""
+        self.spent = 0
+        """budgets so far"""
         self.struck_s: dict[str, float] = defaultdict(float)
         """when a proxy was last killed or asleep, infinity while it is: its streams may notice"""
         self._numbers = 0
@@ -225,8 +233,9 @@ class Site:
     def _next(self, customer: Customer, kind: Kind, proxy: str, rng: Random) -> Request:
         self._numbers += 1
         call = Call(f"{kind}-{self._numbers}", kind)
-        self.provider.script(call.name, shape(rng, kind))
-        return Request(customer, proxy, call, time.monotonic())
+        plan = shape(rng, kind)
+        self.provider.script(call.name, plan)
+        return Request(customer, proxy, call, plan.tokens, time.monotonic())
 
     async def _make(
         self, session: aiohttp.ClientSession, request: Request, key: str, rng: Random, seen: Traffic
@@ -234,7 +243,7 @@ class Site:
         call, proxy = request.call, request.proxy
         seen.requests.append(request)
         try:
-            await converse(session, self.proxies[proxy].url, call, rng, key, max_tokens=MAX_TOKENS)
+            await converse(session, self.proxies[proxy].url, call, rng, key, max_tokens=request.tokens)
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             if call.refusal:
                 seen.refused.append((time.monotonic(), request))
@@ -273,6 +282,7 @@ class Site:
         self.exchanges += len(entries)
         self.adjusted += sum(entry["kind"] == "adjustment" for entry in entries)
         self.refused += sum(request.customer is AMPLE for _, request in seen.refused)
+        self.spent += any(request.call.refusal.startswith("402") for _, request in seen.refused)
         truths = {one["body"]["model"]: one for one in self.provider.log()}
         wrong += wrong_in([request.call for request in seen.requests], truths, entries, ends=ends)
         wrong += seen.overspent(entries)
