@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --python-version 3.11
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install ready demo test all-tests test-fast check check-deploy coverage bench faults real lock clean
+.PHONY: help install ready demo test all-tests test-fast check check-deploy coverage bench faults soak real lock clean
 help:            ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
@@ -51,7 +51,7 @@ all-tests:
 test-fast: $(READY)    ## those that start no process: seconds, while you work
 	@$(PYTEST) -n 2 -m "$(FAST)"
 
-check-deploy: $(READY) ## those that need a program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler
+check-deploy: $(READY) ## those that need a program: nginx, HAProxy, Caddy, Helm, systemd, Prometheus, Node, curl, Chromium, a C compiler, or root and network namespaces
 	@$(PYTEST) -n 2 --dist worksteal -m "$(DEPLOY)"
 
 coverage: $(READY)     ## branch coverage of make test and make check-deploy, processes counted
@@ -74,6 +74,9 @@ bench: $(READY)  ## the tables of docs/operations/benchmarks.md (needs a C compi
 faults: $(READY) ## the long runs: kills by the hundred, and random examples
 	@$(BIN)/python -m pytest -m slow -n 0 --timeout 14400
 	@HYPOTHESIS_PROFILE=random $(PYTEST) $(TOGETHER) -m "hypothesis and $(ALL)" --timeout 600
+
+soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)
+	@TOKENWEIR_SOAK_S=$${TOKENWEIR_SOAK_S:-3600} $(BIN)/python -m pytest -m slow -n 0 --timeout 0 tests/distributed/test_soak.py
 
 real: $(READY)   ## recorded answers of real providers at every chunking, and a real llama-server (where they are at hand)
 	@$(BIN)/python -m pytest -m real -n 0 --timeout 3600

@@ -70,6 +70,10 @@ class Call:
     body: bytearray = field(default_factory=bytearray)
     whole: bool = False
     """the body came to its proper end"""
+    refusal: str = ""
+    """the status and the body of an error"""
+    pause_s: float = 0.0
+    """the longest between the head, the pieces and the end of the body"""
 
     @property
     def events(self) -> int:
@@ -94,6 +98,38 @@ def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tok
         models={"*": {"provider": "scripted", **rates}, "drain/*": {"provider": "draining", **rates}},
         **settings,
     )
+
+
+def shape(rng: Random, kind: Kind) -> Shape:
+    """A stream outlives the kill, mostly; all else comes and goes."""
+    tokens = rng.randint(20, 120) if kind == "stream" else rng.randint(2, 20)
+    return Shape(
+        rng.choice(LANGUAGES), tokens=tokens, pace_ms=rng.choice((10, 20, 40)), first_ms=rng.choice((0, 0, 30))
+    )
+
+
+async def converse(
+    session: aiohttp.ClientSession, tokenweir_url: str, call: Call, rng: Random, key: str, **more: Any
+) -> None:
+    """Ask as its kind does, and write down what comes. `more`: of the body. Raises ClientError, ConnectionError."""
+    asked = f"drain/{call.name}" if call.kind == "drains" else call.name
+    usage = rng.choice((None, True)) if call.kind != "plain" else None
+    leave_after = rng.randint(1, 8) if call.kind in ("leaves", "drains") else None
+    body = ask(asked, stream=call.kind != "plain", usage=usage, **more)
+    headers = {"Authorization": f"Bearer {key}"}
+    async with session.post(f"{tokenweir_url}/v1/chat/completions", json=body, headers=headers) as answer:
+        call.exchange_id = answer.headers.get("x-tokenweir-exchange")
+        if answer.status != 200:
+            call.refusal = f"{answer.status} {await answer.text()}"
+            answer.raise_for_status()
+        last = time.monotonic()
+        async for piece in answer.content.iter_any():
+            call.body += piece
+            call.pause_s, last = max(call.pause_s, time.monotonic() - last), time.monotonic()
+            if leave_after is not None and call.events >= leave_after:
+                answer.close()
+                return
+        call.whole = True
 
 
 def wrong_in(
@@ -162,7 +198,7 @@ class Chaos:
         self.starts = 0
         self._tokenweir = tokenweir
         self._provider = provider
-        self._headers = {"Authorization": f"Bearer {key}"}
+        self._key = key
         self._rng = rng
         self._names = 0
         self._calls: list[Call] = []
@@ -194,7 +230,7 @@ class Chaos:
         timeout = aiohttp.ClientTimeout(total=3 * PATIENCE_S)
         plan = self._same_for_all() if instant is Instant.END else None
         async with (
-            aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers) as session,
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
             asyncio.TaskGroup() as lanes,
         ):
             for kind in kinds:
@@ -208,41 +244,17 @@ class Chaos:
     def _same_for_all(self) -> Shape:
         return Shape(self._rng.choice(LANGUAGES), tokens=self._rng.randint(10, 25), pace_ms=20)
 
-    def _shape(self, kind: Kind) -> Shape:
-        rng = self._rng
-        # A stream outlives the kill, mostly; all else comes and goes.
-        tokens = rng.randint(20, 120) if kind == "stream" else rng.randint(2, 20)
-        return Shape(
-            rng.choice(LANGUAGES), tokens=tokens, pace_ms=rng.choice((10, 20, 40)), first_ms=rng.choice((0, 0, 30))
-        )
-
     async def _lane(self, session: aiohttp.ClientSession, kind: Kind, plan: Shape | None) -> None:
         """One request after the other, until there is nobody to answer."""
         while True:
             self._names += 1
             call = Call(f"{kind}-{self._names}", kind)
-            self._provider.script(call.name, plan or self._shape(kind))
+            self._provider.script(call.name, plan or shape(self._rng, kind))
             self._calls.append(call)
             try:
-                await self._ask(session, call)
+                await converse(session, self._tokenweir.url, call, self._rng, self._key)
             except (aiohttp.ClientError, ConnectionError):
                 return
-
-    async def _ask(self, session: aiohttp.ClientSession, call: Call) -> None:
-        asked = f"drain/{call.name}" if call.kind == "drains" else call.name
-        usage = self._rng.choice((None, True)) if call.kind != "plain" else None
-        leave_after = self._rng.randint(1, 8) if call.kind in ("leaves", "drains") else None
-        body = ask(asked, stream=call.kind != "plain", usage=usage)
-        url = f"{self._tokenweir.base_url}/chat/completions"
-        async with session.post(url, json=body) as answer:
-            call.exchange_id = answer.headers.get("x-tokenweir-exchange")
-            answer.raise_for_status()
-            async for piece in answer.content.iter_any():
-                call.body += piece
-                if leave_after is not None and call.events >= leave_after:
-                    answer.close()
-                    return
-            call.whole = True
 
     # -- kill ----------------------------------------------------------------------------------------------------
 
@@ -329,9 +341,9 @@ def exposition(listening: Listening) -> str:
         return str(answer.read().decode())
 
 
-def settle(tokenweir: Tokenweir) -> None:
+def settle(tokenweir: Tokenweir, within_s: float = PATIENCE_S) -> None:
     """Wait until nothing runs and nothing is pending. Raises AssertionError."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + within_s
     waiting = (
         "tokenweir_exchanges_in_flight",
         "tokenweir_journal_pending_records",

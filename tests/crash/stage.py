@@ -69,13 +69,13 @@ async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
     return await asyncio.to_thread(tokenweir._wait, PATIENCE_S)
 
 
-def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED) -> str:
+def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED, *, alias: str = "test") -> str:
     """A new key, without starting a process. Before the start: a running proxy takes up to a second to learn."""
     store = LedgerStores.open(load(tokenweir.config, tokenweir.environment))
     secret = new_secret().reveal()
     store.keys.create(
         key_id=f"key_{secrets.token_hex(10)}",
-        alias="test",
+        alias=alias,
         digest=digest(secret, store.pepper()),
         hint=hint(secret),
         models=None,

@@ -16,8 +16,8 @@ from proxy.reconciliation.reconcile import reconcile
 _SUMS = ("charged_usd", "cost_usd", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
 _SUMS_TAIL = ("total_tokens", "entries")
 _OF_ENTRIES = """
-    SELECT key_id, sum(charge_usd), sum(cost_usd), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
-           coalesce(sum(reasoning_tokens), 0), sum(total_tokens), count(*)
+    SELECT key_id, sum(charge_usd), sum(cost_usd), sum(prompt_tokens), coalesce(sum(cached_tokens), 0),
+           sum(completion_tokens), coalesce(sum(reasoning_tokens), 0), sum(total_tokens), count(*)
     FROM ledger_entries GROUP BY key_id ORDER BY key_id"""
 _HOLES = """
     SELECT node, min(journal_seq), max(journal_seq), count(DISTINCT journal_seq), count(*)

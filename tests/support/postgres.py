@@ -32,7 +32,6 @@ OWNER = "tokenweir"
 LOCKED = "locked"
 _NOBODY = ["unshare", "-U", "--map-user=65534", "--map-group=65534"]
 _QUIET = {
-    "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "fsync": "off",
     "shared_buffers": "32MB",
@@ -82,22 +81,27 @@ def new_cluster(folder: Path) -> Path:
 
 
 class PostgresServer:
-    """One server on loopback. Nobody else's: it may be stopped, killed, filled up and restarted."""
+    """One server. Nobody else's: it may be stopped, killed, filled up and restarted."""
 
-    def __init__(self, cluster: Path, folder: Path, *, tiny_disk_mb: int = 0, **settings: str) -> None:
+    def __init__(
+        self, cluster: Path, folder: Path, *, tiny_disk_mb: int = 0, host: str = "127.0.0.1", **settings: str
+    ) -> None:
         """`cluster`: of `new_cluster`, which stays as it is. `settings`: of postgresql.conf.
 
         `tiny_disk_mb`: the folder `tiny_disk` is a file system of this size, for this server alone.
         """
         self.folder = folder
+        self.host = host
         shutil.copytree(cluster, folder / "pg", symlinks=True)
         (folder / "pg").chmod(0o700)
         trusting = (folder / "pg" / "pg_hba.conf").read_text()
-        (folder / "pg" / "pg_hba.conf").write_text(f"host all {LOCKED} 127.0.0.1/32 scram-sha-256\n{trusting}")
+        (folder / "pg" / "pg_hba.conf").write_text(
+            f"host all {LOCKED} 127.0.0.1/32 scram-sha-256\nhost all all {host}/24 trust\n{trusting}"
+        )
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        self.settings = {**_QUIET, **settings, "port": str(self.port)}
+        self.settings = {**_QUIET, **settings, "listen_addresses": host, "port": str(self.port)}
         self.log = folder / "postgres.log"
         self.tiny_disk = folder / "tiny"
         self._launcher = unprivileged([])
@@ -158,7 +162,7 @@ class PostgresServer:
 
     def url(self, database: str, *, user: str = OWNER) -> str:
         """As `ledger:` takes it."""
-        return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}@{self.host}:{self.port}/{database}"
 
     def new_database(self, template: str = "template1", *, options: str = "") -> str:
         """The name of a new one that nobody else uses."""
@@ -262,10 +266,12 @@ Server = PostgresServer | GivenServer
 
 
 @contextmanager
-def own_server(cluster: Path, *, tiny_disk_mb: int = 0, **settings: str) -> Iterator[PostgresServer]:
+def own_server(
+    cluster: Path, *, tiny_disk_mb: int = 0, host: str = "127.0.0.1", **settings: str
+) -> Iterator[PostgresServer]:
     """A server for one test, running."""
     with tempfile.TemporaryDirectory(prefix="tokenweir-pg-", ignore_cleanup_errors=True) as folder:
-        server = PostgresServer(cluster, Path(folder), tiny_disk_mb=tiny_disk_mb, **settings)
+        server = PostgresServer(cluster, Path(folder), tiny_disk_mb=tiny_disk_mb, host=host, **settings)
         try:
             yield server.start()
         finally:

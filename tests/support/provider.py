@@ -45,17 +45,18 @@ Ending = Literal["reset", "fin", "stall"]
 
 
 class ScriptedProvider:
-    """One provider process on a free port of the loopback interface. End it with `close`."""
+    """One provider process on a free port. End it with `close`."""
 
-    def __init__(self, *, pace_ms: float = 0) -> None:
-        command = [sys.executable, "-m", "proxy.demo.provider", "--port", "0"]
+    def __init__(self, *, pace_ms: float = 0, host: str = "127.0.0.1") -> None:
+        command = [sys.executable, "-m", "proxy.demo.provider", "--host", host, "--port", "0"]
         command += ["--parent", str(getpid()), "--pace-ms", str(pace_ms)]
         self._child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         assert line, f"the scripted provider did not start: exit code {self._child.wait(START_S_MAX)}"
         self.port: int = json.loads(line)["port"]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._host = host
+        self.url = f"http://{host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -118,7 +119,7 @@ class ScriptedProvider:
         self._child.stdout.close()
 
     def _call(self, method: str, path: str, body: bytes = b"") -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=CONTROL_S_MAX)
+        connection = HTTPConnection(self._host, self.port, timeout=CONTROL_S_MAX)
         try:
             connection.request(method, path, body)
             response = connection.getresponse()

@@ -30,9 +30,10 @@ MEMORY_ONLY = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay",
 class Valkey:
     """One server process. `start` it; end it with `close`."""
 
-    def __init__(self, folder: Path, *options: str, sentinel: bool = False) -> None:
+    def __init__(self, folder: Path, *options: str, sentinel: bool = False, host: str = "127.0.0.1") -> None:
         """`options`: as on its command line, ("--appendonly", "yes", …)."""
         self.folder = folder
+        self.host = host
         self.port = free_port()
         self.log = folder / "valkey.log"
         self._sentinel = sentinel
@@ -42,14 +43,14 @@ class Valkey:
     @property
     def url(self) -> str:
         """As `open_redis` takes it."""
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.host}:{self.port}"
 
     def start(self) -> Valkey:
         """Serve, on the same port and folder each time; returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "valkey.conf"
         config.touch()
-        command = [str(get_binary_path()), str(config), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command = [str(get_binary_path()), str(config), "--port", str(self.port), "--bind", self.host]
         command += ["--dir", str(self.folder), *(("--sentinel",) if self._sentinel else MEMORY_ONLY), *self.options]
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(command, stdout=log, stderr=log)
@@ -64,7 +65,7 @@ class Valkey:
         """The raw answer to one short command, over a connection of its own."""
         parts = [word.encode() if isinstance(word, str) else word for word in words]
         wire = b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as sock:
+        with socket.create_connection((self.host, self.port), timeout=5) as sock:
             sock.sendall(wire)
             return sock.recv(65_536)
 
