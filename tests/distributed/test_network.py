@@ -74,6 +74,7 @@ def deployed(tmp_path: Path, postgres_cluster: Path) -> Iterator[Site]:
 
 
 @pytest.mark.external
+@pytest.mark.privileged
 def test_the_network_does_as_it_is_told() -> None:
     with Network("here", "there") as network:
         here, there = network["here"], network["there"]
@@ -111,6 +112,7 @@ def test_the_network_does_as_it_is_told() -> None:
 
 
 @pytest.mark.external
+@pytest.mark.privileged
 @pytest.mark.waits
 @pytest.mark.timeout(300)
 def test_some_are_cut_off(deployed: Site) -> None:
