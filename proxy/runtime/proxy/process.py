@@ -189,7 +189,8 @@ class Proxy:
         if self._queue is None:  # with a queue, the workers do this
             start_sinks(self.settings, engine, self._metrics.sinks, tasks, self._in_thread)
             tasks.start(count_letters(engine, self._metrics, self._in_thread), name="letters")
-            tasks.start(keep_partitions(engine, self._in_thread), name="partitions")
+            if self.settings.ledger is not None:
+                tasks.start(keep_partitions(engine, self._in_thread), name="partitions")
         start_projects(self._metrics, engine, tasks, self._in_thread)
         tasks.start(self._keyring.run(), name="keyring")
         tasks.start(self._learned.run(), name="estimator")
