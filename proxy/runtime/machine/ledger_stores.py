@@ -87,7 +87,7 @@ async def open_ledger(settings: Settings, waiting: Waiting) -> AsyncIterator[tup
 
 
 async def keep_partitions(engine: Engine, in_thread: InThread) -> None:
-    """Make the partitions of the coming months, for ever; SQLite has none."""
+    """Make the partitions of the coming months on Postgres, for ever."""
     while True:
         try:
             await in_thread(make_partitions, engine, time.time())

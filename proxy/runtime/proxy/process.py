@@ -193,7 +193,8 @@ class Proxy:
             if self._is_first:
                 closing = close_months(self.settings, engine, self._store.ledger, self._in_thread)
                 tasks.start(closing, name="periods")
-            tasks.start(keep_partitions(engine, self._in_thread), name="partitions")
+            if self.settings.ledger is not None:
+                tasks.start(keep_partitions(engine, self._in_thread), name="partitions")
         start_projects(self._metrics, engine, tasks, self._in_thread)
         tasks.start(self._keyring.run(), name="keyring")
         tasks.start(self._learned.run(), name="estimator")
