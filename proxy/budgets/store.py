@@ -22,6 +22,10 @@ class BudgetsUnavailable(OSError):  # noqa: N818  named like the other `…Unava
     """The store cannot be used; the failed call may have taken effect."""
 
 
+class BudgetsIncomplete(BudgetsUnavailable):
+    """The store has lost data, and waits for nodes to announce their reservations again."""
+
+
 class OwnHolds(msgspec.Struct, frozen=True):
     """A snapshot of a node's own reservations."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
-from proxy.billing.reservation import DenialReason, Denied, Hold, SpendTotal
+from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, SpendTotal
 from proxy.budgets import admission as under_test
 from proxy.budgets import outage_allowance
 from proxy.budgets.admission import FORGET_S, Admission, Reservation
@@ -385,6 +385,24 @@ async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> 
     one.grow(5_000)
     await until(lambda: _is(plant.held, 6_250))
     assert short == [True], "once"
+
+
+async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant: Plant, tmp_path: Path) -> None:
+    """Its money was granted to another meanwhile."""
+    short: list[str] = []
+    for name in ("cut", "finish"):
+        one = await plant.admit(name, 450)
+        assert isinstance(one, Reservation)
+        if name == "cut":
+            one.on_short = lambda: short.append("cut")
+    other = SqliteBudgets(tmp_path / "budgets.db", node="other", unix_time=lambda: NOW)
+    assert await other.abandon("n", ()) == 2
+    counters = (LimitCounter("key_a", 0.0, 1_000),)
+    assert isinstance(await other.reserve(Hold("theirs", counters, 200, 0)), Granted)
+    async with running(plant):
+        await until(lambda: _answer(short == ["cut"]))
+    assert await plant.held() == 1_100, "what runs goes on, and counts"
+    await other.aclose()
 
 
 async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:
