@@ -98,7 +98,6 @@ class Admission:
         seed: Callable[[Sequence[LimitCounter]], Awaitable[None]],
         settled: Callable[[Sequence[str]], Awaitable[Collection[str]]],
         tidy: Callable[[], Awaitable[None]],
-        unix_time: Callable[[], float],
         on_store_outage: OnStoreOutage,
         allowance_nusd: int,
         observer: Observer,
@@ -111,7 +110,6 @@ class Admission:
         self._seed = seed
         self._settled = settled
         self._tidy = tidy
-        self._unix_time = unix_time
         self._on_store_outage = on_store_outage
         self._allowance = OutageAllowance(allowance_nusd)
         self._observer = observer
@@ -148,9 +146,10 @@ class Admission:
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Reservation | Denied:
         """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
-        now = self._now()
+        now = self._store.time()
         resolved = self._resolve(key, scopes, now)
-        hold = Hold(exchange_id, resolved.counters, nusd, tokens, now)
+        # A key that was made by a clock that is ahead has not begun: what is spent must count nevertheless.
+        hold = Hold(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since))
         if not resolved.counters:
             return Reservation(self, hold, (), spends=False)
         verdict = await self._reserve(hold)
@@ -164,10 +163,6 @@ class Admission:
         reservation = self._open[exchange_id] = Reservation(self, hold, verdict.levels, spends=resolved.spends)
         reservation.allowed_nusd = allowed_nusd
         return reservation
-
-    def _now(self) -> float:
-        """By its own clock, a proxy would begin a window before the others, and each would read the ledger again."""
-        return self._unix_time() + self._store.clock_ahead_s
 
     def _resolve(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> ResolvedLimits:
         cached = self._resolved.get(key.key_id)
@@ -351,7 +346,7 @@ class Admission:
                 all_settled = len(settled) == len(oldest)
 
     def _overdue(self) -> list[str]:
-        now = self._now()
+        now = self._store.time()
         oldest = islice(self._closed.values(), FORGET_MAX)
         return [one.exchange_id for one in oldest if abs(now - one.at) >= FORGET_S]  # also if the clock was set back
 

@@ -822,3 +822,23 @@ async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetSto
     await one.close([ended(each, 0) for each in running.values()])
     assert await held(reader, gate) == (0, 0, 0)
     await reader.aclose()
+
+
+async def test_what_ended_before_the_clock_was_set_back_is_overdue(stores: Stores, one: BudgetStore) -> None:
+    gate = LimitCounter("key_p")
+    await one.reserve(hold("x", gate, nusd=10))
+    await one.close([ended(hold("x", gate), 7)])
+    assert await one.overdue(5) == []
+    stores.clock.now -= 3_600
+    assert await one.overdue(5) == ["x"]
+
+
+@pytest.mark.usefixtures("short_wait")
+async def test_a_clock_that_is_set_back_after_a_loss_locks_nobody_out(stores: Stores, one: BudgetStore) -> None:
+    await stores.lose()
+    assert not await one.heartbeat()
+    await one.announce(owns)
+    stores.clock.now -= 3_600
+    await one.cursor()
+    await stores.warmed()
+    assert granted(await one.reserve(hold("x", LimitCounter("key_p", parallel=1))))

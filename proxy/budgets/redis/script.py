@@ -77,6 +77,10 @@ local operations = call("HINCRBY", NODE, "n", 1)
 -- A failover undid some of the node's, and possibly those of other nodes.
 local undone = ARGV[6] == life[1] and operations <= tonumber(ARGV[5])
 if undone or not life[1] then begin_generation() end
+if tonumber(life[2]) > now + 1500000 then -- the server's clock was set back
+  life[2] = whole(now + 1500000)
+  call("HSET", LIFE, "warm", life[2])
+end
 -- Another process than before may lack the last writes of nodes that are asleep.
 local function check_server()
   local info = redis.pcall("INFO", "server")

@@ -318,9 +318,11 @@ CURSOR = script("""
 return answer("done", life[3])
 """)
 
-# {µs} → exchanges that were closed longer ago.
+# {µs} → exchanges that were closed longer ago, or before the clock was set back.
 OVERDUE = script("""
-return answer("done", call("ZRANGEBYSCORE", CLOSED, "-inf", "(" .. whole(now - question[1])))
+local overdue = call("ZRANGEBYSCORE", CLOSED, "-inf", "(" .. whole(now - question[1]))
+for _, id in ipairs(call("ZRANGEBYSCORE", CLOSED, whole(now + 1000000), "+inf")) do overdue[#overdue + 1] = id end
+return answer("done", overdue)
 """)
 
 # {gates} → {since, spent, reserved, open, closed} of each, all false if unknown.

@@ -68,12 +68,15 @@ class RedisBudgets:
         away_s: float = 0.0,
         unix_time: Callable[[], float] | None = None,
         own_time: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`prefix`: of all key names. `away_s`: how long, after a loss of data, a node that does not announce is waited
         for: it is dead, or sleeps. `unix_time`: None for the server's clock, which all nodes share. `own_time`: the
-        clock of this machine. The caller owns `redis`: `aclose` does not close it."""
-        self.clock_ahead_s = 0.0
-        self._own_time = own_time
+        clock of this machine, used until the server's is known. The caller owns `redis`: `aclose` does not close it.
+        """
+        self._monotonic = monotonic
+        self._server_ahead_s = own_time() - monotonic()
+        """of `monotonic`, which does not jump when the machine's clock is set"""
         self._redis: Any = redis  # the library's return types cover all protocols
         self._node = node
         self._prefix = f"{{{prefix}:budgets}}:"  # a hash tag: one slot of a cluster
@@ -99,6 +102,10 @@ class RedisBudgets:
         self._fixed = [
             self._key(name) for name in ("life", f"node:{node}", "sums", "gates", "holds", "index", "closed", "nodes")
         ]
+
+    def time(self) -> float:
+        """See BudgetStore."""
+        return self._monotonic() + self._server_ahead_s
 
     # -- this node's exchanges
 
@@ -139,11 +146,11 @@ class RedisBudgets:
 
     async def heartbeat(self) -> bool:
         """See BudgetStore."""
-        began = self._own_time()
+        began = self._monotonic()
         _, now_us, nodes = await self._call(scripts.HEARTBEAT)
-        ended = self._own_time()
-        if 0 <= ended - began <= _PROMPT_S:
-            self.clock_ahead_s = int(now_us) / _US - (began + ended) / 2
+        ended = self._monotonic()
+        if ended - began <= _PROMPT_S:
+            self._server_ahead_s = int(now_us) / _US - (began + ended) / 2
         if self._suspected_losses != self._suspected_losses_announced:
             return False  # the nodes of before are those to wait for
         self._others = self._generation.decode(), [name for name in map(bytes.decode, nodes) if name != self._node]

@@ -106,7 +106,7 @@ class AdmissionService:
         observer = AdmissionObserver(metrics.budgets)
         self.admission = Admission(
             self.store, seed=self._following.follower.seed, settled=self._following.follower.counted,
-            tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
+            tidy=partial(self._following.follower.tidy, 0.0),
             on_store_outage=settings.budgets.on_store_outage,
             allowance_nusd=settings.budgets.outage_allowance_usd, observer=observer,
         )  # fmt: skip
