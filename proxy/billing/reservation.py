@@ -37,7 +37,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     """of prompt and completion, likewise an upper bound first"""
     at: float = 0.0
-    """Unix seconds of admission; 0: the store sets it by its clock"""
+    """Unix seconds of admission, in the windows of all counters; 0: the store sets it by its clock"""
 
 
 class LimitLevel(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, OnStoreOutage, ResolvedLimits, Scope, resolve_limits
 from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, LimitLevel, Unseeded
 from proxy.budgets.outage_allowance import OutageAllowance
-from proxy.budgets.store import BudgetStore, BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetStore, BudgetsUnavailable, OwnHolds
 from proxy.foundation.outage import Listener, Outage
 
 # Interval of the check whether the store lost reservations of this node.
@@ -98,27 +98,25 @@ class Admission:
         seed: Callable[[Sequence[LimitCounter]], Awaitable[None]],
         settled: Callable[[Sequence[str]], Awaitable[Collection[str]]],
         tidy: Callable[[], Awaitable[None]],
-        unix_time: Callable[[], float],
         on_store_outage: OnStoreOutage,
         allowance_nusd: int,
         observer: Observer,
     ) -> None:
-        """`seed`: writes the ledger's spend of these counters to the store. `settled`: filters the exchanges that the
-        ledger has. `tidy`: releases reservations that are in the spend totals already. All raise OSError.
+        """`seed`: writes the ledger's spend of these counters to the store. `settled`: filters the exchanges whose
+        entries are in all spend totals, current and future. `tidy`: releases reservations of such. All raise OSError.
         `on_store_outage`: the policy of keys with a budget and no policy of their own. `allowance_nusd`: the most that
         all keys together may reserve and spend on this node during one outage of the store."""
         self._store = store
         self._seed = seed
         self._settled = settled
         self._tidy = tidy
-        self._unix_time = unix_time
         self._on_store_outage = on_store_outage
         self._allowance = OutageAllowance(allowance_nusd)
         self._observer = observer
         self._resolved: dict[str, tuple[Sequence[Scope], ResolvedLimits]] = {}
         self._open: dict[str, Reservation] = {}
         self._closed: dict[str, Hold] = {}
-        """ended, at their charges, until the ledger is known to have them; oldest first"""
+        """ended, at their charges, until the spend totals are known to have them; oldest first"""
         self._reserving: set[str] = set()
         self._ending: list[Hold] = []
         """ended in this event-loop iteration"""
@@ -132,6 +130,7 @@ class Admission:
         self._hangs_until = 0.0
         """requests skip the store until then; in the event loop's time"""
         self._outage = Outage(observer)
+        self._incomplete = Outage(observer)
         self._ledger_bugs = Outage(observer)
         self._announced = self._tidied = 0
         """announcements, and how many of them were tidied up after: they may contain what the ledger has"""
@@ -147,9 +146,10 @@ class Admission:
         self, key: ApiKey, scopes: Sequence[Scope], exchange_id: str, *, nusd: int, tokens: int
     ) -> Reservation | Denied:
         """Reserve the amounts at every level, or at none. `scopes`: the levels with limits."""
-        now = self._now()
+        now = self._store.time()
         resolved = self._resolve(key, scopes, now)
-        hold = Hold(exchange_id, resolved.counters, nusd, tokens, now)
+        # A key that was made by a clock that is ahead has not begun: what is spent must count nevertheless.
+        hold = Hold(exchange_id, resolved.counters, nusd, tokens, max(now, resolved.since))
         if not resolved.counters:
             return Reservation(self, hold, (), spends=False)
         verdict = await self._reserve(hold)
@@ -163,10 +163,6 @@ class Admission:
         reservation = self._open[exchange_id] = Reservation(self, hold, verdict.levels, spends=resolved.spends)
         reservation.allowed_nusd = allowed_nusd
         return reservation
-
-    def _now(self) -> float:
-        """By its own clock, a proxy would begin a window before the others, and each would read the ledger again."""
-        return self._unix_time() + self._store.clock_ahead_s
 
     def _resolve(self, key: ApiKey, scopes: Sequence[Scope], now: float) -> ResolvedLimits:
         cached = self._resolved.get(key.key_id)
@@ -189,6 +185,8 @@ class Admission:
             verdict = await self._store.reserve(hold)
             if isinstance(verdict, Unseeded):
                 verdict = await self._seeded(hold, verdict)
+        except BudgetsIncomplete as error:  # it answers, and all else goes on
+            self._incomplete.began(error)
         except BudgetsUnavailable as error:
             if time() - began >= HANGS_S:
                 self._hangs_until = time() + HANGS_S
@@ -200,6 +198,7 @@ class Admission:
             raise
         else:
             self._recovered()
+            self._incomplete.over()
             self._allowance.store_answered(time())
             return verdict
         finally:
@@ -230,18 +229,22 @@ class Admission:
 
     def grow(self, reservation: Reservation) -> None:
         """Raise the reservation of a running exchange in the store."""
-        task = asyncio.get_running_loop().create_task(self._grow(reservation))
+        self._grow_soon([reservation])
+
+    def _grow_soon(self, reservations: Sequence[Reservation]) -> None:
+        task = asyncio.get_running_loop().create_task(self._grow(reservations))
         self._growths.add(task)
         task.add_done_callback(self._growths.discard)
 
-    async def _grow(self, reservation: Reservation) -> None:
-        hold = reservation.hold
-        fits = True  # during an outage, running exchanges continue
-        try:
-            fits = await self._store.grow(hold.exchange_id, hold.nusd)
-        except OSError as error:
-            self._failed(error)
-        reservation.grown(fits=fits)
+    async def _grow(self, reservations: Sequence[Reservation]) -> None:
+        for reservation in reservations:
+            hold = reservation.hold
+            fits = True  # during an outage, running exchanges continue
+            try:
+                fits = await self._store.grow(hold.exchange_id, hold.nusd)
+            except OSError as error:
+                self._failed(error)
+            reservation.grown(fits=fits)
 
     def close(self, reservation: Reservation, nusd: int, tokens: int) -> None:
         """Record the end of an exchange, and its charge."""
@@ -304,6 +307,9 @@ class Admission:
             self._unannounced = True
             raise
         self._announced += 1
+        # While this node was away, others may have been granted what is held here: that may end the exchanges to cut.
+        if cut := [one for one in self._open.values() if one.on_short is not None]:
+            self._grow_soon(cut)
 
     async def aclose(self) -> None:
         """Report the remaining ended exchanges, and close the store."""
@@ -340,7 +346,7 @@ class Admission:
                 all_settled = len(settled) == len(oldest)
 
     def _overdue(self) -> list[str]:
-        now = self._now()
+        now = self._store.time()
         oldest = islice(self._closed.values(), FORGET_MAX)
         return [one.exchange_id for one in oldest if abs(now - one.at) >= FORGET_S]  # also if the clock was set back
 

@@ -84,7 +84,7 @@ class Follower:
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         """`on_spent`: called with counters whose spend changed, sometimes repeatedly; after an OSError, called again.
-        `on_settled`: called with exchanges that the ledger has; not with all of them if other followers run."""
+        `on_settled`: called with exchanges that are in all spend totals; not with all if other followers run."""
         self._store = store
         self._ledger = ledger
         self._on_spent = on_spent
@@ -121,14 +121,14 @@ class Follower:
         """Bring all spend totals up to date with the ledger, and report the changed ones. Raises OSError."""
         while (cursor := await self._store.cursor()) is not None:
             changes, until_us, ledger_us = await self._ledger.changes(cursor, CHANGES_MAX)
-            if self._on_settled is not None:
-                self._on_settled([one.exchange_id for one in changes])
             if until_us < cursor:
                 await self._forget(cursor, restored_to_us=until_us)
             elif ledger_us - until_us > BEHIND_US_MAX:
                 await self._forget(cursor)
             elif until_us > cursor and await self._store.absorb(cursor, changes, until_us):
                 self._observer.absorbed(len(changes))
+                if self._on_settled is not None:
+                    self._on_settled([one.exchange_id for one in changes])
                 self._unreported.update(*[one.gate_ids for one in changes])
             if until_us == ledger_us:
                 break
@@ -165,12 +165,16 @@ class Follower:
 
     async def tidy(self, older_than_s: float = OVERDUE_S) -> None:
         """Release closed reservations whose entries are in all spend totals already. Raises OSError."""
-        overdue = await self._store.overdue(older_than_s)
-        until_us = await self._counted_until()  # read after `overdue`: later entries come by `absorb`
-        if overdue and until_us is not None:
-            settled = await self._ledger.settled(overdue, until_us)
-            if settled:
-                await self._store.release(settled)
+        # What is read after `overdue`: later entries come by `absorb`.
+        if counted := await self.counted(await self._store.overdue(older_than_s)):
+            await self._store.release(counted)
+
+    async def counted(self, exchange_ids: Collection[str]) -> set[str]:
+        """The exchanges whose entries are in all spend totals, current and future. Raises OSError."""
+        until_us = await self._counted_until()
+        if until_us is None or not exchange_ids:
+            return set()
+        return await self._ledger.settled(exchange_ids, until_us)
 
     async def _counted_until(self) -> int | None:
         """Entries settled by this time are in every current and future spend total; None: not known yet."""

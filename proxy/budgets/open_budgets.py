@@ -18,6 +18,9 @@ from proxy.budgets.sqlite.store import SqliteBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.settings import Settings
 
+# After the end of a node's lease its exchanges are settled, and counted, within this time.
+SWEPT_S = 10.0
+
 
 def open_budgets(settings: Settings, node: str) -> BudgetStore:
     """The store, for `node`. It connects at its first call."""
@@ -25,7 +28,7 @@ def open_budgets(settings: Settings, node: str) -> BudgetStore:
         return SqliteBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
     from proxy.budgets.redis.own_client import connected
 
-    return connected(settings.queue.reveal(), node)
+    return connected(settings.queue.reveal(), node, away_s=settings.lease_s + SWEPT_S)
 
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:

@@ -22,6 +22,10 @@ class BudgetsUnavailable(OSError):  # noqa: N818  named like the other `…Unava
     """The store cannot be used; the failed call may have taken effect."""
 
 
+class BudgetsIncomplete(BudgetsUnavailable):
+    """The store has lost data, and waits for nodes to announce their reservations again."""
+
+
 class OwnHolds(msgspec.Struct, frozen=True):
     """A snapshot of a node's own reservations."""
 
@@ -36,8 +40,8 @@ class OwnHolds(msgspec.Struct, frozen=True):
 class BudgetStore(Protocol):
     """One node's handle. Every method but `close_soon` and `aclose` raises BudgetsUnavailable."""
 
-    clock_ahead_s: float
-    """of the store, against this machine's: windows begin and end by the clock that all nodes share"""
+    def time(self) -> float:
+        """Unix time by the clock that all nodes share: windows begin and end by it, and exchanges belong to them."""
 
     async def reserve(self, hold: Hold) -> Verdict:
         """Check every counter, and reserve at all of them or none. Checks of a counter, in this order: seeded for its
@@ -88,7 +92,8 @@ class BudgetStore(Protocol):
         ledger was restored from a backup the limit is its time then, `restored_to_us`: it has nothing later."""
 
     async def overdue(self, older_than_s: float) -> list[str]:
-        """Exchanges of all nodes that were closed longer ago than this and are still reserved."""
+        """Exchanges of all nodes that were closed longer ago than this, or before the clock was set back, and are still
+        reserved."""
 
     async def release(self, exchange_ids: Collection[str]) -> None:
         """Release exchanges whose entries are in all spend totals already."""

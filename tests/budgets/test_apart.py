@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from proxy.budgets.admission import FORGET_S
+from proxy.budgets.open_budgets import SWEPT_S
 from proxy.ledger.schema.migrate import migrate
 from tests.budgets.limited import SOON_S, Limited, code, hold, served
 from tests.budgets.machines import GRACE_S, LEASE_S, Machines
+from tests.support.net import Response, ask, chat_request, connect
 from tests.support.postgres import own_server
 from tests.support.provider import ScriptedProvider
+from tests.support.sse import done
 from tests.support.valkey import Valkey
 
 # Longer than an exchange that has ended is kept without a look in the ledger.
@@ -125,6 +130,105 @@ async def test_a_database_that_hangs_refuses_nobody_whose_budget_is_not_spent(
                     await asyncio.sleep(0.1)
         finally:
             machines.close()
+
+
+async def holding_all(
+    limited: Limited, stack: AsyncExitStack, *options: str, pace_ms: int = 10
+) -> tuple[str, str, Callable[[], Awaitable[Response]]]:
+    """A key with a budget for a thousand tokens, and a stream that holds all of it and gets 400: its id, its secret,
+    the stream to be read to its end."""
+    key_id, key = limited.key("--budget", "0.001", "--budget-window", "none", *options)
+    model = limited.model(400, pace_ms=pace_ms)
+    client = await stack.enter_async_context(await connect(limited.url))
+    await client.send(chat_request(ask(model, max_tokens=1_000), key=key))
+    head = await client.read_head(SOON_S)
+    assert head.status == 200
+    async with asyncio.timeout(SOON_S):
+        while (await limited.gate(key_id)).held < 1_000_000:
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(1.0)  # the lease registry and the other proxy know of it
+    return key_id, key, partial(client.read_body, head)
+
+
+async def statuses_for(limited: Limited, key: str, seconds: float) -> set[int]:
+    """Of requests for all but ten tokens of the budget."""
+    model, until = limited.model(990), time.monotonic() + seconds
+    found = set()
+    while time.monotonic() < until:
+        found.add((await limited.post(key, model, max_tokens=990)).status)
+        await asyncio.sleep(0.1)
+    return found
+
+
+@contextmanager
+def asleep(limited: Limited) -> Iterator[None]:
+    limited.tokenweir.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        limited.tokenweir.signal(signal.SIGCONT)
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize("how", ["flush", "failover"])
+async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machines, valkey: Valkey, how: str) -> None:
+    """Seen: another proxy was granted all of the sleeper's budget again 1.6 s later, and both were settled."""
+    first, second = machines.proxies
+    valkey.ask("SAVE")
+    async with AsyncExitStack() as stack:
+        key_id, key, rest = await holding_all(first, stack)
+        with asleep(first):
+            if how == "flush":
+                valkey.ask("FLUSHALL")
+            else:  # as a replica that is promoted, and behind
+                valkey.kill()
+                valkey.start()
+            _, parallel = second.key("--rpm", "100")
+            assert await statuses_for(second, key, 5.0) <= {402, 503}
+            assert (await second.post(parallel, second.model(5))).status == 200, "it needs nobody's reservations"
+        assert done((await rest()).body)
+    assert await statuses_for(second, key, 3.0) <= {402, 503}, "400 are spent, at every moment"
+    [entry] = first.entries(key_id, 1)
+    assert entry["completion_tokens"] == 400
+    assert (await second.at_rest(key_id)).spent == 400_000
+    assert (await second.post(key, second.model(600), max_tokens=600)).status == 200
+
+
+@pytest.mark.waits
+async def test_a_proxy_that_never_comes_back_after_a_loss_is_not_waited_for(machines: Machines, valkey: Valkey) -> None:
+    first, second = machines.proxies
+    async with AsyncExitStack() as stack:
+        _, key, _ = await holding_all(first, stack)
+        first.tokenweir.kill()
+        valkey.ask("FLUSHALL")
+        began = time.monotonic()
+        assert await statuses_for(second, key, LEASE_S) <= {402, 503}
+        while (await second.post(key, second.model(10))).status != 200:
+            assert time.monotonic() - began < LEASE_S + SWEPT_S + GRACE_S
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.waits
+async def test_whose_lease_ended_in_its_sleep_is_cut_when_its_money_is_gone(machines: Machines) -> None:
+    """Its exchange was settled at what it had delivered; what is left was granted to another."""
+    first, second = machines.proxies
+    async with AsyncExitStack() as stack:
+        key_id, key, rest = await holding_all(first, stack, "--on-exhausted", "cut", pace_ms=50)
+        with asleep(first):
+            began = time.monotonic()
+            while (await second.gate(key_id)).held:
+                assert time.monotonic() - began < LEASE_S + GRACE_S
+                await asyncio.sleep(0.1)
+            spent = (await second.gate(key_id)).spent or 0
+            assert 0 < spent < 400_000
+            left = (1_000_000 - spent) // 1_000
+            assert (await second.post(key, second.model(left), max_tokens=left)).status == 200
+        assert not done((await rest()).body)
+    swept, other, late = first.entries(key_id, 3)
+    assert swept["details"]["swept"] is True
+    assert (await second.at_rest(key_id)).spent is not None
+    charged = [round(float(one["charge_usd"]) * 1e9) for one in (swept, other, late)]
+    assert sum(charged) <= 1_000_000 + 400_000 - spent
 
 
 async def a_repeat_at_another_proxy(first: Limited, second: Limited) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.budgets.store import BudgetStore
+from proxy.budgets.store import BudgetStore, OwnHolds
 from tests.keys.stores import NOW, LocalStores, RedisStores, Stores
 
 
@@ -30,10 +30,17 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         await first.aclose()
 
 
+async def announced(stores: Stores, name: str) -> BudgetStore:
+    """A node that holds nothing."""
+    store = stores.node(name)
+    await store.announce(lambda: OwnHolds((), (), ()))
+    return store
+
+
 @pytest.fixture
 async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
     """A node."""
-    store = stores.node("one")
+    store = await announced(stores, "one")
     yield store
     await store.aclose()
 
@@ -41,7 +48,7 @@ async def one(stores: Stores) -> AsyncIterator[BudgetStore]:
 @pytest.fixture
 async def other(stores: Stores) -> AsyncIterator[BudgetStore]:
     """Another node on the same store."""
-    store = stores.node("other")
+    store = await announced(stores, "other")
     yield store
     await store.aclose()
 

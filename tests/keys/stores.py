@@ -11,6 +11,8 @@ from proxy.budgets.store import BudgetStore
 from proxy.storage.redis_client import open_redis
 
 NOW = 1_800_000_000.25
+# How long a loss waits for a node.
+AWAY_S = 30.0
 
 
 async def warm(store: RedisBudgets) -> None:
@@ -80,7 +82,7 @@ class RedisStores(Stores):
         self._prefix = prefix
 
     def node(self, name: str) -> BudgetStore:
-        return RedisBudgets(self.redis, node=name, prefix=self._prefix, unix_time=self.clock)
+        return RedisBudgets(self.redis, node=name, prefix=self._prefix, away_s=AWAY_S, unix_time=self.clock)
 
     async def lose(self) -> None:
         keys = [key async for key in self.redis.scan_iter(f"{{{self._prefix}:budgets}}*", count=10_000)]

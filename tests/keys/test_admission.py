@@ -13,7 +13,7 @@ import pytest
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import LimitCounter, Limits, OnStoreOutage, Scope
-from proxy.billing.reservation import DenialReason, Denied, Hold, SpendTotal
+from proxy.billing.reservation import DenialReason, Denied, Granted, Hold, SpendTotal
 from proxy.budgets import admission as under_test
 from proxy.budgets import outage_allowance
 from proxy.budgets.admission import FORGET_S, Admission, Reservation
@@ -34,8 +34,11 @@ class Flaky:
         self._store = store
         self.away = False
         self.lost = False
-        self.clock_ahead_s = 0.0
+        self.now = NOW
         self.announced: list[OwnHolds] = []
+
+    def time(self) -> float:
+        return self.now
 
     def close_soon(self, ended: Sequence[Hold], otherwise: Callable[[Sequence[Hold]], None]) -> None:
         if self.away:
@@ -86,12 +89,11 @@ class Plant:
         self.seen = Seen()
         self.spent = 0
         self.settled: set[str] = set()
-        self.now = NOW
         self.ledger_away = False
         self.ledger_hangs = asyncio.Event()
         self.ledger_asked = asyncio.Event()
         self.admission = Admission(
-            self.store, seed=self._seed, settled=self._settled, tidy=self._tidy, unix_time=lambda: self.now,
+            self.store, seed=self._seed, settled=self._settled, tidy=self._tidy,
             on_store_outage=on_store_outage, allowance_nusd=ALLOWANCE, observer=self.seen,
         )  # fmt: skip
 
@@ -189,7 +191,7 @@ async def test_a_charge_is_held_until_the_ledger_has_it(plant: Plant) -> None:
         await until(lambda: _answer(bool(plant.store.announced)))
         assert [hold.nusd for hold in plant.store.announced[-1].closed] == [500]
         plant.settled.add("x1")
-        plant.now += FORGET_S
+        plant.store.now += FORGET_S
 
         async def forgotten() -> bool:
             plant.store.lost = True
@@ -297,20 +299,21 @@ async def test_an_outage_of_the_ledger_gives_a_fresh_allowance_once_it_is_over(
     assert isinstance(await plant.admit("x5", 900, key=open_), Reservation)
 
 
-async def test_windows_begin_by_the_clock_of_the_store(tmp_path: Path) -> None:
+async def test_windows_begin_by_the_clock_of_the_store(plant: Plant) -> None:
     """Seen from the code: at a month's start, two proxies with skewed clocks read the ledger again in turn."""
     monthly = Scope("key_a", Limits(budget_usd=1_000, budget_window="calendar_month"), NOW)
-    december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
-    seen = []
-    for ahead_s in (-40.0, 0.0, 40.0):  # of three proxies, a second after the store's midnight
-        plant = Plant(tmp_path)
-        plant.now = december + 1.0 + ahead_s
-        plant.store.clock_ahead_s = -ahead_s
-        one = await plant.admit(f"x{ahead_s}", 1, scope=monthly)
-        assert isinstance(one, Reservation)
-        seen.append(one.hold.counters[0].since)
-        await plant.admission.aclose()
-    assert seen == [december] * 3
+    plant.store.now = december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()
+    one = await plant.admit("x", 1, scope=monthly)
+    assert isinstance(one, Reservation)
+    assert (one.hold.counters[0].since, one.hold.at) == (december, december)
+
+
+async def test_a_key_that_was_made_by_a_clock_that_is_ahead(plant: Plant) -> None:
+    """Its first window has not begun: an exchange that began before it would never count."""
+    ahead = Scope("key_a", Limits(budget_usd=1_000, budget_window="30d"), NOW + 3_600)
+    one = await plant.admit("x", 1, scope=ahead)
+    assert isinstance(one, Reservation)
+    assert one.hold.at >= one.hold.counters[0].since
 
 
 async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
@@ -319,7 +322,7 @@ async def test_a_ledger_that_hangs_delays_no_release(plant: Plant) -> None:
         assert isinstance(first, Reservation)
         first.close(200, 10)
         await until(lambda: _is(plant.held, 200))
-        plant.now += FORGET_S
+        plant.store.now += FORGET_S
         plant.ledger_hangs.set()
         await asyncio.wait_for(plant.ledger_asked.wait(), 5)
         for number in range(5):
@@ -385,6 +388,24 @@ async def test_a_stream_grows_and_is_told_when_nothing_is_left(plant: Plant) -> 
     one.grow(5_000)
     await until(lambda: _is(plant.held, 6_250))
     assert short == [True], "once"
+
+
+async def test_what_is_to_be_cut_is_looked_at_again_when_its_node_was_away(plant: Plant, tmp_path: Path) -> None:
+    """Its money was granted to another meanwhile."""
+    short: list[str] = []
+    for name in ("cut", "finish"):
+        one = await plant.admit(name, 450)
+        assert isinstance(one, Reservation)
+        if name == "cut":
+            one.on_short = lambda: short.append("cut")
+    other = SqliteBudgets(tmp_path / "budgets.db", node="other", unix_time=lambda: NOW)
+    assert await other.abandon("n", ()) == 2
+    counters = (LimitCounter("key_a", 0.0, 1_000),)
+    assert isinstance(await other.reserve(Hold("theirs", counters, 200, 0)), Granted)
+    async with running(plant):
+        await until(lambda: _answer(short == ["cut"]))
+    assert await plant.held() == 1_100, "what runs goes on, and counts"
+    await other.aclose()
 
 
 async def test_after_an_outage_with_a_store_that_forgot(plant: Plant) -> None:

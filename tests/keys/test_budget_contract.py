@@ -592,13 +592,16 @@ async def test_names_of_nodes_are_not_confused(stores: Stores) -> None:
 # -- announcing
 
 
-async def test_a_node_announces_before_it_is_whole(one: BudgetStore, other: BudgetStore) -> None:
+async def test_a_node_announces_before_it_is_whole(stores: Stores) -> None:
+    one, other = stores.node("new"), stores.node("newer")
     assert not await one.heartbeat()
     await one.announce(owns)
     assert await one.heartbeat()
     assert not await other.heartbeat()
     assert granted(await other.reserve(hold("x", LimitCounter("key_p")))), "it is not kept from working, though"
     assert await one.heartbeat()
+    await one.aclose()
+    await other.aclose()
 
 
 async def test_holds_become_what_the_node_knows(one: BudgetStore, other: BudgetStore) -> None:
@@ -776,6 +779,7 @@ async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(store
 async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStore) -> None:
     await one.announce(owns)
     await stores.lose()
+    await one.announce(owns)
     asked = asyncio.get_running_loop().create_task(one.reserve(hold("x", LimitCounter("key_p", parallel=1))))
     await asyncio.sleep(0.05)
     await stores.warmed()
@@ -797,8 +801,9 @@ async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, 
 
 
 @pytest.mark.usefixtures("short_wait")
-async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore, other: BudgetStore) -> None:
+async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetStore) -> None:
     """Whatever was lost when: once all is announced and absorbed, nothing is held."""
+    reader = stores.node("reader")
     gate = LimitCounter("key_m", parallel=1_000)
     running: dict[str, Hold] = {}
     losing = isinstance(stores, LocalStores)
@@ -813,6 +818,27 @@ async def test_a_loss_in_the_middle_of_everything(stores: Stores, one: BudgetSto
             await stores.warmed()
         async with asyncio.timeout(4):
             assert granted(await one.reserve(each))
-    assert await held(other, gate) == (sum(range(1, 61)), 60, 0)
+    assert await held(reader, gate) == (sum(range(1, 61)), 60, 0)
     await one.close([ended(each, 0) for each in running.values()])
-    assert await held(other, gate) == (0, 0, 0)
+    assert await held(reader, gate) == (0, 0, 0)
+    await reader.aclose()
+
+
+async def test_what_ended_before_the_clock_was_set_back_is_overdue(stores: Stores, one: BudgetStore) -> None:
+    gate = LimitCounter("key_p")
+    await one.reserve(hold("x", gate, nusd=10))
+    await one.close([ended(hold("x", gate), 7)])
+    assert await one.overdue(5) == []
+    stores.clock.now -= 3_600
+    assert await one.overdue(5) == ["x"]
+
+
+@pytest.mark.usefixtures("short_wait")
+async def test_a_clock_that_is_set_back_after_a_loss_locks_nobody_out(stores: Stores, one: BudgetStore) -> None:
+    await stores.lose()
+    assert not await one.heartbeat()
+    await one.announce(owns)
+    stores.clock.now -= 3_600
+    await one.cursor()
+    await stores.warmed()
+    assert granted(await one.reserve(hold("x", LimitCounter("key_p", parallel=1))))

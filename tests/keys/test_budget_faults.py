@@ -8,6 +8,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from msgspec import structs
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Hold, SpendTotal, Unseeded
-from proxy.budgets.redis.store import CALLS_AT_ONCE, RedisBudgets
+from proxy.budgets.redis.store import CALLS_AT_ONCE, WARM_S_MAX, RedisBudgets
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
-from proxy.budgets.store import BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnHolds
 from proxy.storage.redis_client import open_redis
 from tests.keys.stores import warm
 from tests.support.faulty import FaultyPath
@@ -27,7 +28,8 @@ from tests.support.net import free_port
 from tests.support.valkey import Valkey
 
 KEY = LimitCounter("key_a", nusd_max=1_000)
-Open = Callable[[str, str], RedisBudgets]
+Open = Callable[..., RedisBudgets]
+LONG_S = 60.0
 
 
 def hold(exchange_id: str, nusd: int = 10, gate: LimitCounter = KEY) -> Hold:
@@ -56,9 +58,9 @@ async def connect(prefix: str) -> AsyncIterator[Open]:
     """Opens a node's handle on a server."""
     clients = []
 
-    def make(url: str, node: str) -> RedisBudgets:
+    def make(url: str, node: str, *, away_s: float = LONG_S) -> RedisBudgets:
         clients.append(open_redis(url))
-        return RedisBudgets(clients[-1], node=node, prefix=prefix)
+        return RedisBudgets(clients[-1], node=node, prefix=prefix, away_s=away_s)
 
     yield make
     for client in clients:
@@ -73,12 +75,14 @@ def path(redis_url: str) -> Iterator[FaultyPath]:
 
 
 @pytest.mark.parametrize("skew_s", [-40.0, 0.0, 3_600.0])
-async def test_a_heartbeat_tells_how_far_ahead_the_servers_clock_is(redis_url: str, prefix: str, skew_s: float) -> None:
-    client = open_redis(redis_url)
-    store = RedisBudgets(client, node="n", prefix=prefix, own_time=lambda: time.time() + skew_s)
-    assert store.clock_ahead_s == 0.0
+async def test_a_heartbeat_tells_the_servers_time(redis_url: str, prefix: str, skew_s: float) -> None:
+    client, skews_s = open_redis(redis_url), [skew_s]
+    store = RedisBudgets(client, node="n", prefix=prefix, own_time=lambda: time.time() + skews_s[0])
+    assert store.time() == pytest.approx(time.time() + skew_s, abs=0.3)
     await store.heartbeat()
-    assert store.clock_ahead_s == pytest.approx(-skew_s, abs=0.3)
+    assert store.time() == pytest.approx(time.time(), abs=0.3)
+    skews_s[0] += 7_200
+    assert store.time() == pytest.approx(time.time(), abs=0.3), "this machine's clock was set, and it has not asked yet"
     await client.aclose()
 
 
@@ -230,6 +234,107 @@ async def test_a_failover_that_undid_the_last_writes_opens_nothing(connect: Open
     assert not await other.heartbeat()
     await other.announce(owns())
     assert await other.heartbeat()
+
+
+async def a_sleeper_that_holds_all(connect: Open, server: Valkey, away_s: float = LONG_S) -> list[RedisBudgets]:
+    """Two nodes that know each other; the first has 999 of 1,000, and is not asked any more."""
+    nodes = [connect(server.url, name, away_s=away_s) for name in ("one", "other")]
+    for node in nodes:
+        await node.announce(owns())
+    await begin(nodes[0])
+    assert isinstance(await nodes[0].reserve(hold("x", 999)), Granted)
+    for node in nodes:
+        assert await node.heartbeat()
+    return nodes
+
+
+async def back_again(other: RedisBudgets) -> None:
+    assert not await other.heartbeat()
+    await other.announce(owns())
+    await seed(other)
+
+
+async def its_money_is_granted_to_nobody(one: RedisBudgets, other: RedisBudgets) -> None:
+    """Until the sleeper is back, and then neither."""
+    with pytest.raises(BudgetsIncomplete):
+        await other.reserve(hold("y", 2))
+    assert isinstance(await other.reserve(Hold("rate", (LimitCounter("key_r", rpm=1),), 0, 0)), Granted)
+    assert not await one.heartbeat()
+    await one.announce(owns(hold("x", 999)))
+    assert isinstance(await other.reserve(hold("y", 2)), Denied)
+    assert isinstance(await other.reserve(hold("y", 1)), Granted)
+
+
+async def test_what_a_sleeper_holds_is_granted_to_nobody_after_a_flush(connect: Open, valkey: Valkey) -> None:
+    """Seen: all of a budget twice, 1.6 s after the flush."""
+    one, other = await a_sleeper_that_holds_all(connect, valkey)
+    valkey.ask("FLUSHALL")
+    await back_again(other)
+    await its_money_is_granted_to_nobody(one, other)
+
+
+async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> None:
+    """It has all that the other one did: only the sleeper could miss something."""
+    one, other = (connect(valkey.url, name) for name in ("one", "other"))
+    for node in (one, other):
+        await node.announce(owns())
+    await begin(one)
+    for node in (one, other):
+        assert await node.heartbeat()
+    valkey.ask("SAVE")
+    assert isinstance(await one.reserve(hold("x", 999)), Granted)
+    valkey.kill()
+    valkey.start()
+    with suppress(BudgetsUnavailable):  # connections may have ended without a word
+        await other.cursor()
+    with pytest.raises(BudgetsIncomplete):
+        await other.reserve(hold("y", 2))
+    await back_again(other)
+    await its_money_is_granted_to_nobody(one, other)
+
+
+async def test_a_sleeper_is_not_waited_for_for_ever(connect: Open, valkey: Valkey) -> None:
+    one, other = await a_sleeper_that_holds_all(connect, valkey, away_s=1.0)
+    valkey.ask("FLUSHALL")
+    began = time.monotonic()
+    await back_again(other)
+    assert isinstance(await other.reserve(hold("y", 1_000)), Granted)
+    assert 2.5 <= time.monotonic() - began <= WARM_S_MAX + 0.5
+    assert await other.heartbeat()
+    valkey.ask("FLUSHALL")
+    await back_again(other)
+    began = time.monotonic()
+    assert isinstance(await other.reserve(hold("z", 1_000)), Granted)
+    assert time.monotonic() - began < 2.4, "it is forgotten"
+    with pytest.raises(BudgetsIncomplete):  # as long as it has not announced
+        await one.reserve(hold("w", 1, LimitCounter("key_b", parallel=1)))
+    await one.announce(owns(hold("x", 999)))
+    assert not await one.grow("x", 999), "its money has been granted again: a stream to cut is cut"
+
+
+async def test_a_node_that_stopped_is_not_waited_for(connect: Open, valkey: Valkey) -> None:
+    one, other = await a_sleeper_that_holds_all(connect, valkey)
+    await one.aclose()
+    assert await other.heartbeat()
+    valkey.ask("FLUSHALL")
+    await back_again(other)
+    assert isinstance(await other.reserve(hold("y", 1)), Granted)
+
+
+async def test_who_was_taken_for_dead_announces_before_it_reserves(connect: Open, valkey: Valkey) -> None:
+    one, other = await a_sleeper_that_holds_all(connect, valkey)
+    assert await other.abandon("one", ()) == 1
+    asked = asyncio.get_running_loop().create_task(one.reserve(hold("y", 2)))
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    assert not await one.heartbeat()
+    await one.announce(owns(hold("x", 999)))
+    assert isinstance(await asked, Denied)
+
+
+async def test_a_server_that_does_not_tell_who_it_is_serves_too(connect: Open, valkey: Valkey) -> None:
+    valkey.ask("ACL", "SETUSER", "default", "-info")
+    await a_sleeper_that_holds_all(connect, valkey)
 
 
 @pytest.fixture(scope="module")

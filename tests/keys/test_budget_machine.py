@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,9 +27,10 @@ from msgspec import structs
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import Denied, Granted, Hold, SpendDelta, SpendTotal, Unseeded, Verdict
+from proxy.budgets.redis import store as redis_store
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import JOIN_S
-from proxy.budgets.store import BudgetStore, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetStore, OwnHolds
 from proxy.budgets.verdicts import bounds_rate
 from tests.keys.model import Model
 from tests.keys.stores import NOW, LocalStores, RedisStores, Stores
@@ -466,10 +468,54 @@ class OnFile(Budgets):
             self.seed(self.head_us, hold)
 
 
+class Sleeping(Budgets):
+    """Where a node may sleep through a loss of all data, or be taken for dead."""
+
+    @rule(
+        sleeper=st.sampled_from(NODES),
+        asked=st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 3), st.integers(1, 4), NUSD), max_size=4),
+    )
+    def lose_all_while_one_sleeps(self, sleeper: str, asked: list[tuple[str, int, int, int]]) -> None:
+        """Nothing is granted until it is back."""
+        for node in NODES:
+            assert self.do(self.nodes[node].heartbeat()), "they know each other"
+        self.do(self.stores.lose())
+        self.model.lose()
+        self.lost_us = self.head_us
+        awake = [node for node in NODES if node != sleeper]
+        for node in awake:
+            assert not self.do(self.nodes[node].heartbeat())
+            self._announce(node)
+        self.do(self.stores.warmed())
+        for number, (key, first, count, nusd) in enumerate(asked):
+            hold = Hold(f"asleep{number}", gates_of(key, SINCES[0])[first : first + count], nusd, 0, self.now)
+            if self.model.unseeded(hold):
+                self.seed(self.head_us, hold)
+            with suppress(BudgetsIncomplete):
+                assert isinstance(self.do(self.nodes[awake[number % 2]].reserve(hold)), Denied)
+        self._wake(sleeper)
+
+    @rule(sleeper=st.sampled_from(NODES), key=st.sampled_from(KEYS))
+    def take_one_that_sleeps_for_dead(self, sleeper: str, key: str) -> None:
+        """What it held is free; and it reserves nothing before it has announced that."""
+        other = NODES[NODES.index(sleeper) - 1]
+        assert self.do(self.nodes[other].abandon(sleeper, ())) == self.model.abandon(sleeper, (), self.now)
+        hold = Hold("awake", gates_of(key, SINCES[0])[:1], 1, 0, self.now)
+        if self.model.unseeded(hold):
+            self.seed(self.head_us, hold)
+        with suppress(BudgetsIncomplete):
+            assert isinstance(self.do(self.nodes[sleeper].reserve(hold)), Denied)
+        self._wake(sleeper)
+
+    def _wake(self, sleeper: str) -> None:
+        assert not self.do(self.nodes[sleeper].heartbeat())
+        self._announce(sleeper)
+
+
 def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
     """The one for a store."""
 
-    class OnRedis(Budgets):
+    class OnRedis(Sleeping):
         def make_stores(self) -> Stores:
             return RedisStores(redis_url, prefix)
 
@@ -484,6 +530,7 @@ def machine(kind: str, redis_url: str, prefix: str) -> type[Budgets]:
 def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Budgets]]:
     """A machine. No time passes in it but its own: a file does not warm."""
     monkeypatch.setattr(budget_file, "WARM_S", 0.0)
+    monkeypatch.setattr(redis_store, "WARM_S_MAX", 0.0)
     if request.param == "local":
         yield machine("local", "", "")
     else:

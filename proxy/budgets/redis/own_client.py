@@ -12,14 +12,14 @@ from proxy.budgets.store import BudgetStore
 from proxy.storage.redis_client import RedisClient, open_redis
 
 
-def connected(url: str, node: str) -> BudgetStore:
-    """The store for `node` on the server at `url`. It connects at its first call."""
-    return _Connected(open_redis(url), node)
+def connected(url: str, node: str, *, away_s: float) -> BudgetStore:
+    """The store for `node` on the server at `url`. It connects at its first call. `away_s`: see RedisBudgets."""
+    return _Connected(open_redis(url), node, away_s)
 
 
 class _Connected(RedisBudgets):
-    def __init__(self, redis: RedisClient, node: str) -> None:
-        super().__init__(redis, node=node)
+    def __init__(self, redis: RedisClient, node: str, away_s: float) -> None:
+        super().__init__(redis, node=node, away_s=away_s)
         self._own_client = redis
 
     async def aclose(self) -> None:

@@ -5,16 +5,21 @@ other numbers are whole, too, and far below 2^53. Each operation is one script, 
 
 A limit counter is called a gate in the names of keys and fields, which are stored.
 
-KEYS: 1 `life`, a hash: generation; warm (µs: end of the time for re-announcements); cursor; floor (the cursor before
-all spend totals were dropped: older totals may lack exchanges released before it); floor_until (µs: after that, an
-older ledger, restored from a backup, is accepted). 2 the calling node's hash: `n` the number of its operations, `e` the
-fencing token of its last announcement. 3 `sums`, a hash: `s<gate>` spent; `w<gate>` start of the window, and the
-ledger's time of the spend total. 4 `gates`, a hash: `h<gate>` reserved, `o<gate>` open, `c<gate>` closed, deleted when
-all are 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: open), {{gate, since,
-maximum of nUSD or false, true if it has a rate window}, …}}. 6 `index`, a sorted set of `<node>\\0<exchange>`.
-7 `closed`, a sorted set: exchanges by the time they were closed. From 8 on: see each script.
+A generation is the life of the data in one server process: it ends when data may have been lost, by a flush, a restart
+or a failover, and then every node has to announce its reservations again.
+
+KEYS: 1 `life`, a hash: generation; server (its run id); warm (µs: end of the time for re-announcements); away (how many
+nodes have not announced in this generation); patience (µs after `warm` for which they are waited for); cursor; floor
+(the cursor before all spend totals were dropped: older totals may lack exchanges released before it); floor_until (µs:
+after that, an older ledger, restored from a backup, is accepted). 2 the calling node's hash: `n` the number of its
+operations, `e` the fencing token of its last announcement. 3 `sums`, a hash: `s<gate>` spent; `w<gate>` start of the
+window, and the ledger's time of the spend total. 4 `gates`, a hash: `h<gate>` reserved, `o<gate>` open, `c<gate>`
+closed, deleted when all are 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0:
+open), {{gate, since, maximum of nUSD or false, true if it has a rate window}, …}}. 6 `index`, a sorted set of
+`<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they were closed. 8 `nodes`, a hash: node → the
+generation of its last complete announcement, empty if only others know of it. From 9 on: see each script.
 ARGV: 1 the node. 2 its fencing token, or empty. 3 a new random token. 4 the time in µs; empty: the server's time. 5 the
-number of the node's operations that the node has seen confirmed. 6 the arguments of the script, as JSON.
+number of the node's operations that the node has seen confirmed, 6 in which generation. 7 the script's arguments: JSON.
 Reply: generation, operations, fencing token, status, and the values of the script.
 """
 
@@ -41,8 +46,9 @@ def script(body: str) -> Script:
 
 _BEGIN = """
 local LIFE, NODE, SUMS, GATES, HOLDS, INDEX, CLOSED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local NODES = KEYS[8]
 local call = redis.call
-local node, question = ARGV[1], cjson.decode(ARGV[6])
+local node, question = ARGV[1], cjson.decode(ARGV[7])
 
 local function whole(number) return string.format("%.0f", number + 0) end
 
@@ -53,15 +59,39 @@ if not now then
 end
 local second = math.floor(now / 1000000)
 
-local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until")
-if not life[1] then
-  life = {ARGV[3], whole(now + 1500000), false, false, false}
+local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until", "server", "away", "patience")
+local function count_away()
+  local away = 0
+  for _, announced in ipairs(call("HVALS", NODES)) do
+    if announced ~= life[1] then away = away + 1 end
+  end
+  life[7] = away
+  call("HSET", LIFE, "away", away)
+end
+local function begin_generation()
+  life[1], life[2] = ARGV[3], whole(now + 1500000)
   call("HSET", LIFE, "generation", life[1], "warm", life[2])
+  count_away()
 end
 local operations = call("HINCRBY", NODE, "n", 1)
-if operations <= tonumber(ARGV[5]) then -- a failover undid some, and possibly those of other nodes
+-- A failover undid some of the node's, and possibly those of other nodes.
+local undone = ARGV[6] == life[1] and operations <= tonumber(ARGV[5])
+if undone or not life[1] then begin_generation() end
+if tonumber(life[2]) > now + 1500000 then -- the server's clock was set back
   life[2] = whole(now + 1500000)
   call("HSET", LIFE, "warm", life[2])
+end
+-- Another process than before may lack the last writes of nodes that are asleep.
+local function check_server()
+  local info = redis.pcall("INFO", "server")
+  local server = type(info) == "string" and string.match(info, "run_id:(%x+)")
+  if not server or life[6] == server then return end -- a server may hide it
+  if life[6] then begin_generation() end
+  life[6] = server
+  call("HSET", LIFE, "server", server)
+end
+local function warm_until()
+  return tonumber(life[2]) + (tonumber(life[7] or 0) > 0 and tonumber(life[8] or 0) or 0)
 end
 local word = call("HGET", NODE, "e") or ""
 local function answer(status, ...) return {life[1], operations, word, status, ...} end

@@ -82,7 +82,13 @@ end
 if known then return answer("granted", levels()) end
 if #unseeded > 0 then return answer("unseeded", unseeded) end
 if failures > 0 then return answer("denied", why, where, waits, levels()) end
-if matters and tonumber(life[2]) > now then return answer("warming", tonumber(life[2]) - now) end
+if matters then
+  check_server()
+  local warm = tonumber(life[2])
+  if warm > now then return answer("warming", warm - now) end
+  -- Another one is waited for, or its own reservations may be missing: it announces them first.
+  if warm_until() > now or call("HGET", NODES, node) ~= life[1] then return answer("warming", 200000) end
+end
 local bound = {}
 for i, gate in ipairs(gates) do
   local one = bounds[i]
@@ -130,14 +136,31 @@ write()
 return answer("done")
 """)
 
-# → the time in µs. The node's key expires a day after its last heartbeat.
+# → the time in µs, and all nodes. The node's key expires a day after its last heartbeat. Nodes that were waited for in
+# vain are forgotten: they are dead, or announce when they are back.
 HEARTBEAT = script("""
+check_server()
 call("EXPIRE", NODE, 86400)
-return answer("done", whole(now))
+if tonumber(life[7] or 0) > 0 and warm_until() <= now then
+  local all = call("HGETALL", NODES)
+  for at = 1, #all, 2 do
+    if all[at + 1] ~= life[1] then call("HDEL", NODES, all[at]) end
+  end
+  count_away()
+end
+return answer("done", whole(now), call("HKEYS", NODES))
 """)
 
-# → all exchanges of this node. It has a new fencing token from now on.
+# {{nodes that this node knows of}, patience in µs, the generation that has told them} → all exchanges of this node. It
+# has a new fencing token from now on.
 BEGIN_ANNOUNCEMENT = script("""
+check_server()
+life[8] = question[2]
+call("HSET", LIFE, "patience", whole(life[8]))
+if question[3] ~= life[1] and tonumber(life[2]) + life[8] > now then
+  for _, other in ipairs(question[1]) do call("HSETNX", NODES, other, "") end
+  count_away()
+end
 word = ARGV[3]
 call("HSET", NODE, "e", word)
 call("EXPIRE", NODE, 86400)
@@ -188,9 +211,26 @@ write()
 return answer("done")
 """)
 
-# KEYS 8: the other node's. {node} → all its exchanges. Its fencing token changes: if it is alive, it re-announces.
+# {generation} → "other" if the generation is another one. The node has announced all its reservations.
+END_ANNOUNCEMENT = script("""
+if question[1] ~= life[1] then return answer("other") end
+call("HSET", NODES, node, life[1])
+count_away()
+return answer("done")
+""")
+
+# The node has stopped, and nothing of it runs.
+LEAVE = script("""
+call("HDEL", NODES, node)
+count_away()
+return answer("done")
+""")
+
+# KEYS 9: the other node's. {node} → all its exchanges. Its fencing token changes: if it is alive, it re-announces, and
+# reserves nothing before. One that is waited for stays so: its exchanges may not be counted yet.
 ORPHANS = script("""
-if call("EXISTS", KEYS[8]) == 1 then call("HSET", KEYS[8], "e", ARGV[3]) end
+if call("EXISTS", KEYS[9]) == 1 then call("HSET", KEYS[9], "e", ARGV[3]) end
+if call("HGET", NODES, question[1]) == life[1] then call("HDEL", NODES, question[1]) end
 return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. question[1] .. "\\0", "(" .. question[1] .. "\\1"))
 """)
 
@@ -278,9 +318,11 @@ CURSOR = script("""
 return answer("done", life[3])
 """)
 
-# {µs} → exchanges that were closed longer ago.
+# {µs} → exchanges that were closed longer ago, or before the clock was set back.
 OVERDUE = script("""
-return answer("done", call("ZRANGEBYSCORE", CLOSED, "-inf", "(" .. whole(now - question[1])))
+local overdue = call("ZRANGEBYSCORE", CLOSED, "-inf", "(" .. whole(now - question[1]))
+for _, id in ipairs(call("ZRANGEBYSCORE", CLOSED, whole(now + 1000000), "+inf")) do overdue[#overdue + 1] = id end
+return answer("done", overdue)
 """)
 
 # {gates} → {since, spent, reserved, open, closed} of each, all false if unknown.

@@ -1,8 +1,10 @@
 """The budget store of many machines, on Redis. See BudgetStore, and `scripts.py`.
 
 Invariants: A call is one script and one round trip; a lost reply is not retried. Redis may lose all data, or its last
-writes, at any time: a node detects that at its next call, by the generation or by the count of its own operations. Then
-no reservation that depends on other nodes is granted until all nodes had time to re-announce.
+writes, at any time: the server's script detects that by a missing generation, by its own run id or by the count of a
+node's operations, and a node detects it at its next call by the new generation. Then no reservation that depends on
+other nodes is granted until all nodes that any of them knew have re-announced, or `away_s` has passed; and none of a
+node that has not.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -33,17 +35,17 @@ from proxy.billing.reservation import (
 from proxy.budgets.redis import scripts
 from proxy.budgets.redis.script import Script
 from proxy.budgets.seed_generations import SeedGenerations
-from proxy.budgets.store import BudgetsUnavailable, OwnHolds
+from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnHolds
 from proxy.budgets.verdicts import bounds_rate
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
-# All nodes have re-announced by then, unless data is lost repeatedly.
+# All nodes that are awake have re-announced by then, unless data is lost repeatedly. A client waits no longer.
 WARM_S_MAX = 3.0
 # Reservations in one script: it blocks the server for a few milliseconds.
 AT_ONCE = 500
 # Concurrent calls: each uses a connection, and the client has few more. Others wait here, for microseconds.
 CALLS_AT_ONCE = 32
-_FIXED_KEYS = 7
+_FIXED_KEYS = 8
 _US = 1_000_000
 # A reply that took longer says too little of the server's clock.
 _PROMPT_S = 0.5
@@ -63,16 +65,24 @@ class RedisBudgets:
         *,
         node: str,
         prefix: str = "tokenweir",
+        away_s: float = 0.0,
         unix_time: Callable[[], float] | None = None,
         own_time: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prefix`: of all key names. `unix_time`: None for the server's clock, which all nodes share. `own_time`: the
-        clock of this machine. The caller owns `redis`: `aclose` does not close it."""
-        self.clock_ahead_s = 0.0
-        self._own_time = own_time
+        """`prefix`: of all key names. `away_s`: how long, after a loss of data, a node that does not announce is waited
+        for: it is dead, or sleeps. `unix_time`: None for the server's clock, which all nodes share. `own_time`: the
+        clock of this machine, used until the server's is known. The caller owns `redis`: `aclose` does not close it.
+        """
+        self._monotonic = monotonic
+        self._server_ahead_s = own_time() - monotonic()
+        """of `monotonic`, which does not jump when the machine's clock is set"""
         self._redis: Any = redis  # the library's return types cover all protocols
         self._node = node
         self._prefix = f"{{{prefix}:budgets}}:"  # a hash tag: one slot of a cluster
+        self._away_us = int(away_s * _US)
+        self._others: tuple[str, list[str]] = "", []
+        """the last generation in which nothing was suspected to be lost, and the other nodes in it"""
         self._unix_time = unix_time
         self._order = asyncio.Lock()
         """keeps this node's changes of its reservations in chronological order"""
@@ -90,8 +100,12 @@ class RedisBudgets:
         self._suspected_losses_announced = 0
         """the number of suspected losses before the last announcement, which repaired them"""
         self._fixed = [
-            self._key(name) for name in ("life", f"node:{node}", "sums", "gates", "holds", "index", "closed")
+            self._key(name) for name in ("life", f"node:{node}", "sums", "gates", "holds", "index", "closed", "nodes")
         ]
+
+    def time(self) -> float:
+        """See BudgetStore."""
+        return self._monotonic() + self._server_ahead_s
 
     # -- this node's exchanges
 
@@ -109,7 +123,7 @@ class RedisBudgets:
                 return verdict
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
-                raise BudgetsUnavailable("budgets: still waiting for other nodes to re-announce reservations")
+                raise BudgetsIncomplete("budgets: still waiting for nodes to re-announce reservations")
             await asyncio.sleep(min(values[0] / _US + 0.001, left_s))
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
@@ -132,12 +146,15 @@ class RedisBudgets:
 
     async def heartbeat(self) -> bool:
         """See BudgetStore."""
-        began = self._own_time()
-        _, now_us = await self._call(scripts.HEARTBEAT)
-        ended = self._own_time()
-        if 0 <= ended - began <= _PROMPT_S:
-            self.clock_ahead_s = int(now_us) / _US - (began + ended) / 2
-        return self._suspected_losses == self._suspected_losses_announced
+        began = self._monotonic()
+        _, now_us, nodes = await self._call(scripts.HEARTBEAT)
+        ended = self._monotonic()
+        if ended - began <= _PROMPT_S:
+            self._server_ahead_s = int(now_us) / _US - (began + ended) / 2
+        if self._suspected_losses != self._suspected_losses_announced:
+            return False  # the nodes of before are those to wait for
+        self._others = self._generation.decode(), [name for name in map(bytes.decode, nodes) if name != self._node]
+        return True
 
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
@@ -201,12 +218,16 @@ class RedisBudgets:
 
     async def aclose(self) -> None:
         """See BudgetStore."""
+        if self._suspected_losses_announced:
+            with suppress(BudgetsUnavailable):
+                await self._call(scripts.LEAVE)
 
     # -- announcements and calls
 
     async def _announce(self, own: Callable[[], OwnHolds]) -> bool:
         """False if the data was lost meanwhile."""
-        _, members = await self._call(scripts.BEGIN_ANNOUNCEMENT)
+        known_in, others = self._others
+        _, members = await self._call(scripts.BEGIN_ANNOUNCEMENT, (others, self._away_us, known_in))
         # From here on the server rejects late earlier calls. Later suspected losses need another announcement.
         suspected_losses = self._suspected_losses
         generation, stored = self._generation.decode(), set(_exchange_ids(members))
@@ -221,6 +242,9 @@ class RedisBudgets:
         for some in _slices(orphans):
             if not await self._write_holds(generation, (), some):
                 return False
+        status, *_ = await self._call(scripts.END_ANNOUNCEMENT, (generation,))
+        if status != b"done":
+            return False
         self._suspected_losses_announced = suspected_losses
         return True
 
@@ -278,9 +302,9 @@ class RedisBudgets:
         raise BudgetsUnavailable(f"budgets: another process announces as node {self._node}: node names must be unique")
 
     async def _send(self, script: Script, keys: Sequence[str], fresh: str, question: bytes) -> list[Any]:
-        known = self._operations
         now = "" if self._unix_time is None else int(self._unix_time() * _US)
-        arguments = len(keys), *keys, self._node, self._fencing_token, fresh, now, known, question
+        known = self._operations, self._generation
+        arguments = len(keys), *keys, self._node, self._fencing_token, fresh, now, *known, question
         try:
             async with _budgets_door(self._redis, "calling the budget store"):
                 try:
@@ -290,16 +314,15 @@ class RedisBudgets:
         except BaseException:
             self._suspected_losses += 1
             raise
-        self._check_reply(known, *reply[:3])
+        self._check_reply(*reply[:3])
         return reply
 
-    def _check_reply(self, known: int, generation: bytes, operations: int, token: bytes) -> None:
-        """Detect losses. `known`: the value of `_operations` when the call was sent."""
-        undone = operations <= known
-        self._operations = operations if undone else max(operations, self._operations)
+    def _check_reply(self, generation: bytes, operations: int, token: bytes) -> None:
+        """Detect losses."""
+        self._operations = max(operations, self._operations) if generation == self._generation else operations
         fencing_token = token.decode() or self._fencing_token
         expected = {self._fencing_token, self._next_fencing_token}
-        if undone or generation != self._generation or fencing_token not in expected:
+        if generation != self._generation or fencing_token not in expected:
             self._suspected_losses += 1
         self._generation, self._fencing_token = generation, fencing_token
 

@@ -41,7 +41,8 @@ class SqliteBudgets:
 
     def __init__(self, path: Path, *, node: str, unix_time: Callable[[], float]) -> None:
         """The first call creates the file, readable by its owner only; its folder must exist."""
-        self.clock_ahead_s = 0.0  # there is one machine
+        self.time = unix_time
+        """see BudgetStore: there is one machine"""
         self._file = BudgetFile(path)
         self._tables = BudgetTables(self._file, node, unix_time)
         self._order = asyncio.Lock()

@@ -35,6 +35,8 @@ _DELETE_HOLD = "DELETE FROM holds WHERE exchange_id = ?"
 _COUNTER_STATES = (
     "SELECT gate_id, since, spent, held, open, closed FROM gates WHERE (spent IS NOT NULL OR open + closed > 0)"
 )
+# Or closed before the clock was set back.
+_OVERDUE = "SELECT exchange_id FROM holds WHERE closed_at < ? OR closed_at > ? ORDER BY closed_at"
 _SPEND = "UPDATE gates SET spent = spent + ? WHERE gate_id = ?"
 # A newer spend total of the same window stays.
 _SEED = (
@@ -357,8 +359,8 @@ class BudgetTables:
 
     def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""
-        before = self._unix_time() - older_than_s
-        rows = self._file.execute("SELECT exchange_id FROM holds WHERE closed_at < ? ORDER BY closed_at", (before,))
+        now = self._unix_time()
+        rows = self._file.execute(_OVERDUE, (now - older_than_s, now + 1.0))
         return [row[0] for row in rows]
 
     def counter_states(self, gate_ids: Collection[str] | None) -> list[CounterState]:

@@ -283,7 +283,7 @@ class ProxyHandler:
                 upstream_model=route.upstream_model,
                 endpoint=dialect.endpoint,
                 streamed=facts.streamed,
-                started_at=terms.at,
+                started_at=reservation.hold.at or terms.at,  # in the windows that it was admitted in
                 price=terms.price,
                 cost=terms.cost,
                 prompt_tokens_estimate=terms.prompt_tokens,

@@ -56,7 +56,7 @@ class LedgerFollowing:
         *,
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
-        """`on_settled`: called with exchanges that the ledger has."""
+        """`on_settled`: called with exchanges that are in all spend totals."""
         thresholds = Thresholds(
             engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets), in_thread=in_thread
         )
@@ -105,8 +105,8 @@ class AdmissionService:
         )
         observer = AdmissionObserver(metrics.budgets)
         self.admission = Admission(
-            self.store, seed=self._following.follower.seed, settled=FollowedLedger(engine, in_thread).settled,
-            tidy=partial(self._following.follower.tidy, 0.0), unix_time=time.time,
+            self.store, seed=self._following.follower.seed, settled=self._following.follower.counted,
+            tidy=partial(self._following.follower.tidy, 0.0),
             on_store_outage=settings.budgets.on_store_outage,
             allowance_nusd=settings.budgets.outage_allowance_usd, observer=observer,
         )  # fmt: skip
