@@ -126,9 +126,9 @@ class AccountStore:
         return new
 
 
-def read_accounts(connection: Connection, *conditions: ColumnElement[bool]) -> list[Account]:
-    """The accounts that meet the conditions, in the order of their last changes."""
-    rows = connection.execute(select(accounts).where(*conditions).order_by(_COLUMNS.revision))
+def read_accounts(connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None) -> list[Account]:
+    """The accounts that meet the conditions, in the order of their last changes; the first `limit` of them."""
+    rows = connection.execute(select(accounts).where(*conditions).order_by(_COLUMNS.revision).limit(limit))
     return [_account_of(row) for row in rows]
 
 

@@ -292,6 +292,13 @@ api_keys = Table(
     UniqueConstraint("revision"),
     Index("ix_api_keys_alias", "alias"),
     Index("ix_api_keys_project_id", "project_id"),
+    Index("ix_api_keys_created_at_key_id", "created_at", "key_id"),
+    Index(
+        "ix_api_keys_old_digest",
+        "old_digest",
+        sqlite_where=text("old_digest IS NOT NULL"),
+        postgresql_where=text("old_digest IS NOT NULL"),
+    ),
 )
 
 # Budget thresholds that were exceeded, once per window, and the delivery of their webhooks.

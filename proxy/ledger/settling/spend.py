@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
@@ -34,6 +34,8 @@ from proxy.storage.database import LedgerUnavailable, reading
 
 # Ids per statement: well below the limits of both databases.
 IDS_MAX = 1_000
+
+_T = TypeVar("_T")
 
 _ENTRIES = ledger_entries.c
 _DAY_US = 86_400_000_000
@@ -116,7 +118,7 @@ def scope_of(gate_id: str) -> str:
     return gate_id.removesuffix(_TWIN)
 
 
-def batches(ids: Collection[str], size_max: int) -> Iterator[list[str]]:
+def batches(ids: Collection[_T], size_max: int) -> Iterator[list[_T]]:
     """All ids, in lists of at most `size_max`."""
     rest = iter(ids)
     while batch := list(islice(rest, size_max)):

@@ -118,6 +118,7 @@ class AdmissionService:
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
         """Admit requests from now on."""
+        await self._keyring.remember({record.opened.key_id for record in _records(journal)})
         self.admission.remember(self._unsettled(journal))
         try:
             await self.admission.announce()
