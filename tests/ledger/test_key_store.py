@@ -125,6 +125,14 @@ def test_an_alias_belongs_to_one_live_key(keys: KeyStore, clock: Clock) -> None:
     assert [key.key_id for key in list(keys.every()) if key.live(clock.now)] == ["key-4"]
 
 
+def test_an_alias_of_revoked_keys_names_them(keys: KeyStore) -> None:
+    for number in (1, 2):
+        make(keys, number, "anna")
+        keys.revoke("anna")
+    with pytest.raises(UnknownKeyError, match=r"revoked or expired keys that had it: key-1, key-2$"):
+        keys.one("anna")
+
+
 def test_revoking_by_id_or_alias_and_again(keys: KeyStore, clock: Clock) -> None:
     make(keys, 1, "anna")
     assert keys.revoke("anna").revoked_at == clock.now

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, func, insert, lit
 
 from proxy.billing.keys import DEFAULT_PROJECT, Account, AccountKind, ApiKey, KeyChanges
 from proxy.billing.limits import UNLIMITED, Limits, OnExhausted, OnStoreOutage
-from proxy.ledger.accounts.account_store import UnknownAccountError, read_accounts
+from proxy.ledger.accounts.account_store import IDS_SHOWN_MAX, UnknownAccountError, read_accounts
 from proxy.ledger.accounts.limits import (
     LIMITS,
     NAME_CHARS_MAX,
@@ -249,7 +249,9 @@ def _one(connection: Connection, key_id_or_alias: str, now: float) -> ApiKey:
     keys = _keys(connection, or_(_COLUMNS.key_id == key_id_or_alias, _COLUMNS.alias == key_id_or_alias))
     matches = [key for key in keys if key.key_id == key_id_or_alias] or [key for key in keys if key.live(now)]
     if not matches:
-        raise UnknownKeyError(f"key: no key has the id, and no live key the alias, {key_id_or_alias!r}")
+        earlier = ", ".join(key.key_id for key in keys[-IDS_SHOWN_MAX:])
+        hint = f"; revoked or expired keys that had it: {earlier}" if earlier else ""
+        raise UnknownKeyError(f"key: no key has the id, and no live key the alias, {key_id_or_alias!r}{hint}")
     return matches[0]
 
 

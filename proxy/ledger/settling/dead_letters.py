@@ -82,7 +82,7 @@ class DeadLetters:
 
         Raises DeadLetterError with the reason if it stays open; then nothing has changed.
         """
-        arrival = Arrival(self._entry(dead_letter), dead_letter.node, dead_letter.journal_seq)
+        arrival = Arrival(self.entry(dead_letter), dead_letter.node, dead_letter.journal_seq)
         with self._store.settling() as settling:
             settled = settling.settle_any([arrival], [])
             if settled.conflicts or settled.rejected:
@@ -97,8 +97,9 @@ class DeadLetters:
         with writing(self._engine) as connection:
             _mark(connection, dead_letter, DROPPED, now, f"; dropped: {why.strip()}")
 
-    def _entry(self, dead_letter: StoredDeadLetter) -> LedgerEntry:
-        """The payload is a record that could not be read, or an entry that could not be stored."""
+    def entry(self, dead_letter: StoredDeadLetter) -> LedgerEntry:
+        """The entry of its payload: a record that could not be read, or an entry that could not be stored. Raises
+        DeadLetterError."""
         try:
             payload = msgspec.json.decode(dead_letter.payload)
             if isinstance(payload, dict) and "entry_id" in payload:
