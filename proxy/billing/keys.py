@@ -5,6 +5,7 @@ Invariant: a value never contains a secret.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -89,6 +90,17 @@ class ApiKey:
     def live(self, now: float) -> bool:
         """True if it is neither revoked nor expired at `now`. A blocked key is live: it can be unblocked."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChanges:
+    """Keys and accounts for a reader that follows their changes."""
+
+    rows: Sequence[ApiKey | Account]
+    revision: int
+    """`rows` has all changes up to this revision"""
+    behind: bool
+    """there are later changes"""
 
 
 def expires_at_from(text: str, now: float, longest_s: float | None = None) -> float | None:

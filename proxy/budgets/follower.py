@@ -3,7 +3,8 @@
 Invariants: Spend comes from the ledger, in the order of settlement, each entry once. A reservation is released only
 when its entry is in all spend totals.
 
-Any number of followers run at the same time, on any number of nodes: the store's cursor decides which one comes first.
+Of the followers of all nodes one leads: it follows the ledger, and the others stand by. If several do so at the same
+time, the store's cursor decides which one comes first.
 During an outage of the store or of the ledger nothing changes; afterwards following continues at the cursor.
 """
 
@@ -21,6 +22,8 @@ from proxy.billing.reservation import CounterState, SpendDelta, SpendTotal
 from proxy.budgets.store import BudgetStore, BudgetsUnavailable
 from proxy.foundation.outage import Listener, Outage
 
+# Without a sign of life for so long, another follower leads.
+LEAD_S = 5.0
 # An entry counts, and its reservation is released, about this long after its settlement.
 FOLLOW_S = 1.0
 # Entries in one call of `absorb`, about.
@@ -94,7 +97,11 @@ class Follower:
         """by step"""
         self._unreported: set[str] = set()
         """counters whose spend changed, for `on_spent`"""
+        self._leads = False
         self._measured_to = ""
+        """where the next comparison begins; empty: with the first counter"""
+        self._reported_to: str | None = None
+        """of a new leader: where its report of all counters continues; None: it is complete"""
         self._unseeded: tuple[float, int] | None = None
         """while no counter is seeded: the event loop's time and the ledger's time when that was observed"""
         self._seeding: dict[SeedRequest, asyncio.Future[None]] = {}
@@ -105,17 +112,35 @@ class Follower:
     # -- following the ledger
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow, or stand by, until cancelled."""
         time = asyncio.get_running_loop().time
         tidy_at = measure_at = time()
         while True:
-            followed = await self._attempt(self.follow)
+            followed = await self._attempt(self._elect) and await self._attempt(self._follow_or_report)
+            followed = followed and self._leads
+            if followed and self._reported_to is not None:
+                await self._attempt(self._report_more)
             if followed and time() >= tidy_at:
                 tidy_at = time() + TIDY_S
                 await self._attempt(self.tidy)
             if followed and time() >= measure_at:
                 measure_at = time() + (MEASURE_S if await self._attempt(self.measure) else TIDY_S)
             await asyncio.sleep(FOLLOW_S)
+
+    async def _elect(self) -> None:
+        led, self._leads = self._leads, await self._store.lead(LEAD_S)
+        if self._leads and not led:
+            self._reported_to = ""  # the previous leader may have crashed before its report
+
+    async def _follow_or_report(self) -> None:
+        """What this node has seeded is reported by this node."""
+        await (self.follow() if self._leads else self._report())
+
+    async def _report_more(self) -> None:
+        """Report the next counters of all."""
+        gate_ids, after = await self._store.seeded(self._reported_to or "", MEASURED_MAX)
+        self._unreported.update(gate_ids)
+        self._reported_to = after or None
 
     async def follow(self) -> None:
         """Bring all spend totals up to date with the ledger, and report the changed ones. Raises OSError."""
@@ -244,13 +269,10 @@ class Follower:
     # -- comparing spend totals with the ledger
 
     async def measure(self) -> None:
-        """Compare some spend totals with the ledger, the next ones at the next call. Also report all totals, because
-        another node may have crashed before its report. Raises OSError."""
-        gate_ids = await self._seeded_gates()
-        self._unreported.update(gate_ids)
-        rest = [one for one in gate_ids if one > self._measured_to] or gate_ids
-        drift = await self._drift(rest[:MEASURED_MAX])
-        self._measured_to = rest[MEASURED_MAX - 1] if len(rest) > MEASURED_MAX else ""
+        """Compare some spend totals with the ledger, the next ones at the next call. Raises OSError."""
+        gate_ids, after = await self._store.seeded(self._measured_to, MEASURED_MAX)
+        drift = await self._drift(gate_ids)
+        self._measured_to = after
         self._observer.drift(sum(map(abs, drift.values())))
 
     async def rebuild(self) -> dict[str, int]:
@@ -259,12 +281,13 @@ class Follower:
         Returns counter id → store minus ledger, in nUSD; without counters that changed during every comparison.
         Raises OSError.
         """
-        drift = await self._drift(await self._seeded_gates())
+        drift: dict[str, int] = {}
+        after = None
+        while after != "":
+            gate_ids, after = await self._store.seeded(after or "", MEASURED_MAX)
+            drift |= await self._drift(gate_ids)
         await self._store.forget_sums()
         return drift
-
-    async def _seeded_gates(self) -> list[str]:
-        return [one.gate_id for one in await self._store.counter_states() if one.spent is not None]
 
     async def _drift(self, gate_ids: Sequence[str]) -> dict[str, int]:
         drift: dict[str, int] = {}

@@ -86,6 +86,10 @@ class BudgetStore(Protocol):
         unless the counter's `since` is after the exchange's start, or its seed includes the entry. The exchange's
         reservation is released. Then the cursor is `until_us`. False, without effect, if it is not `after_us`."""
 
+    async def lead(self, for_s: float) -> bool:
+        """True: this node follows the ledger from now on, for `for_s`; other nodes stand by. After a loss of data, or a
+        pause of this node, another one may do so at the same time: `absorb` still counts each entry once."""
+
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """Drop all spend totals and the cursor, so that they are read from the ledger again. Reservations stay. For a
         minute, totals older than the cursor are still ignored: exchanges were released that they may lack. After the
@@ -100,6 +104,10 @@ class BudgetStore(Protocol):
 
     async def counter_states(self, gate_ids: Collection[str] | None = None) -> list[CounterState]:
         """States of these counters (None: of all), in the order of their ids; unknown ones are left out."""
+
+    async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
+        """About `limit` ids of counters that are seeded, and where the next page begins; empty: this was the last.
+        `after`: where this page begins; empty: the first. A counter that is seeded all the time is in some page."""
 
     async def aclose(self) -> None:
         """Close what the store opened. Never raises."""

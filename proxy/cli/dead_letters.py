@@ -37,8 +37,15 @@ def add_commands(commands: Any) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     with store_of(options) as store:
-        for letter in _letters(store).open():
-            print(json_line(_json(letter)) if options.json else _line(letter))
+        letters = _letters(store)
+        for letter in letters.open():
+            differences = _differences(store, letters, letter)
+            if options.json:
+                print(json_line({**_json(letter), **({"differences": differences} if differences else {})}))
+            else:
+                print(_line(letter))
+                for name, (ours, theirs) in differences.items():
+                    print(f"    {name}: the ledger has {ours}, the record {theirs}")
     return 0
 
 
@@ -65,6 +72,29 @@ def _drop(options: argparse.Namespace) -> int:
         letters.drop(letter, options.reason, time.time())
     print(json_line({"id": letter.id, "exchange_id": letter.exchange_id, "result": "dropped"}))
     return 0
+
+
+def _differences(store: LedgerStores, letters: DeadLetters, letter: StoredDeadLetter) -> dict[str, tuple[Any, Any]]:
+    """Of a conflict: field → its value in the ledger and in the record. Empty if either cannot be read."""
+    from proxy.ledger.settling.dead_letters import DeadLetterError
+    from proxy.reports.entry_reader import entry_json
+    from proxy.reports.exchanges import read_exchange
+
+    exchange = None if letter.exchange_id is None else read_exchange(store.engine, letter.exchange_id)
+    same = [one for one in exchange.entries if (one.kind, one.seq) == (letter.kind, letter.seq)] if exchange else []
+    if not letter.reason.startswith("conflict:") or not same:
+        return {}
+    try:
+        ours, theirs = _flat(entry_json(same[0])), _flat(entry_json(letters.entry(letter)))
+    except DeadLetterError:
+        return {}
+    names = dict.fromkeys([*ours, *theirs])
+    return {name: (ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)}
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    details = {f"details.{name}": value for name, value in (fields.get("details") or {}).items()}
+    return {name: value for name, value in fields.items() if name != "details"} | details
 
 
 def _letters(store: LedgerStores) -> DeadLetters:

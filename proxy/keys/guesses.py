@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from array import array
+from collections import Counter
 
 # More than a person needs who mixes up keys. 256 bits cannot be guessed anyway: this only limits the load on logs,
 # metrics and the database.
@@ -29,6 +30,8 @@ class Guesses:
     def __init__(self) -> None:
         # Address group → times of its latest failures, ascending; groups in the order of their latest failure.
         self._failed: dict[str, array[float]] = {}
+        self._undecided: Counter[str] = Counter()
+        """address group → counted keys that are being looked up"""
 
     def retry_after_s(self, address: str | None, now: float) -> float:
         """Seconds for which unknown keys of this address are refused; 0: they are looked up. None: no limit."""
@@ -37,21 +40,33 @@ class Guesses:
             return 0.0
         return max(0.0, failed[0] + WINDOW_S - now)
 
-    def count(self, address: str | None, now: float) -> None:
-        """Count an unknown key."""
+    def uncertain(self, address: str | None) -> bool:
+        """True if a key that was counted is still being looked up."""
+        return address is not None and group_of(address) in self._undecided
+
+    def count(self, address: str | None, now: float, *, decided: bool = True) -> None:
+        """Count an unknown key. `decided` False: it is being looked up, and `decide` follows."""
         if address is None:
             return
         group = group_of(address)
         failed = self._failed.pop(group, None) or array("d")
         failed.append(now)
         self._failed[group] = failed[-GUESSES_MAX:]
+        if not decided:
+            self._undecided[group] += 1
         if len(self._failed) > ADDRESSES_MAX:
             del self._failed[next(iter(self._failed))]
 
-    def forgive(self, address: str | None) -> None:
-        """Undo the latest `count`: the key was valid."""
-        if address is not None and (failed := self._failed.get(group_of(address))):
-            failed.pop()
+    def decide(self, address: str | None, *, failed: bool) -> None:
+        """End the look-up of a counted key; if it has not `failed`, it counts no more."""
+        if address is None:
+            return
+        group = group_of(address)
+        self._undecided[group] -= 1
+        if not self._undecided[group]:
+            del self._undecided[group]
+        if not failed and (times := self._failed.get(group)):
+            times.pop()
 
 
 def group_of(address: str) -> str:

@@ -1,19 +1,22 @@
-"""Every key and account, in memory.
+"""The keys and accounts of recent requests and recent changes, in memory.
 
-Invariants: A known key never waits for the database, and stays valid while the database is unavailable. An unknown key
-is refused only after a database read that began after the request arrived. Unknown keys share these reads, which begin
-at least `LOOKUP_INTERVAL_S` after any other. Nothing here blocks the event loop.
+Invariants: A key in memory never waits for the database, and stays valid while the database is unavailable. Another key
+is refused only after a database read that began after the request arrived. Such keys share these reads, which begin at
+least `LOOKUP_INTERVAL_S` after any other. Every read includes all changes of keys since the previous one. Neither
+memory nor a read grows with the number of keys. Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from proxy.billing.keys import Account, ApiKey
+from proxy.billing.keys import Account, ApiKey, KeyChanges
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.foundation.outage import Listener, Outage
@@ -24,8 +27,12 @@ from proxy.storage.executor import BoundedExecutor
 # A key that another process created or revoked is effective within a second.
 POLL_S = 0.5
 
-# Any number of unknown keys causes at most ten reads a second, each with an empty result.
-LOOKUP_INTERVAL_S = 0.1
+# Keys in memory, about 1.2 KiB each. With more keys, those of the latest requests and changes; the first request of
+# another one waits for a look-up, which takes milliseconds.
+KEYS_MAX = 100_000
+
+# Any number of unknown keys causes at most fifty reads a second, each by an index.
+LOOKUP_INTERVAL_S = 0.02
 
 # The longest wait of a request with an unknown key: the interval, the current read, and its own.
 LOOKUP_S_MAX = 2.0
@@ -48,15 +55,23 @@ class Refused(StrEnum):
 
 
 class KeySource(Protocol):
-    """The database of keys and accounts."""
+    """The database of keys and accounts. Called on a thread. Every method raises OSError if it is unavailable."""
 
-    def changes_since(self, revision: int) -> Sequence[ApiKey | Account]:
-        """Rows with a higher revision, ascending. Called on a thread. Raises OSError if the database is unavailable."""
+    def latest(self, keys_max: int) -> KeyChanges:
+        """All accounts, and the `keys_max` usable keys that changed last."""
+
+    def changes_since(self, revision: int, digests: Collection[bytes] = ()) -> KeyChanges:
+        """What changed after `revision`, oldest first, and the keys with these digests of secrets."""
+
+    def with_ids(self, key_ids: Collection[str]) -> Sequence[ApiKey]:
+        """The keys with these ids."""
 
 
 class _KeyState(NamedTuple):
     """What follows from a key and its accounts."""
 
+    levels: tuple[ApiKey, Account | None, Account | None]
+    """the key, its project and its organization as they were then"""
     blocked: bool
     scopes: tuple[Scope, ...]
     spends: bool
@@ -64,8 +79,7 @@ class _KeyState(NamedTuple):
 
 
 class Keyring:
-    """All keys that ever existed, about 1 KiB each, and all accounts. Call `refresh` before the first request, then
-    `run`."""
+    """Call `refresh` before the first request, then `run`."""
 
     def __init__(
         self,
@@ -75,7 +89,7 @@ class Keyring:
         unix_time: Callable[[], float],
         observer: Listener,
     ) -> None:
-        """`observer`: called when an outage of the source begins and ends; known keys stay valid meanwhile."""
+        """`observer`: called when an outage of the source begins and ends."""
         assert pepper, "an empty pepper hashes nothing"
         self._source = source
         self._pepper = pepper
@@ -83,17 +97,23 @@ class Keyring:
         self._outage = Outage(observer)
         self._by_digest: dict[bytes, ApiKey] = {}
         """by the digests of the current and of the previous secret"""
-        self._by_id: dict[str, ApiKey] = {}
+        self._by_id: OrderedDict[str, ApiKey] = OrderedDict()
+        """the one that was used or changed last at the end"""
         self._accounts: dict[str, Account] = {}
         self._states: dict[str, _KeyState] = {}
-        """by key id; a cache, cleared by every change"""
-        self._revision = 0
+        """by key id; a cache"""
+        self._revision: int | None = None
+        """all changes up to it are known; None: nothing was read yet"""
+        self._behind = True
+        """the source has more changes than the latest read returned"""
         self._guesses = Guesses()
-        self._lookups: set[bytes] = set()
-        """digests of the unknown keys whose look-up is running"""
+        self._lookups: Counter[bytes] = Counter()
+        """digests of the unknown keys that are being looked up → requests that wait"""
+        self._looked_up = asyncio.Event()
+        """set, and replaced, when any of these look-ups ends"""
         # Its own thread: a database that hangs must not block the threads that resolve host names.
         self._thread = BoundedExecutor(1, name="keyring")
-        self._current_read: asyncio.Future[Sequence[ApiKey | Account]] | None = None
+        self._current_read: asyncio.Future[KeyChanges] | None = None
         self._reads_begun = 0
         """how many have begun"""
         self._read_at = float("-inf")
@@ -102,7 +122,8 @@ class Keyring:
         """True if the latest completed read succeeded"""
 
     def authenticate(self, presented: str | None, now: float) -> ApiKey | Refused:
-        """The live key of the secret `presented`, without a database read. `now`: Unix seconds. A few microseconds."""
+        """The live key of the secret `presented`, without a database read; UNKNOWN: it is not in memory. `now`: Unix
+        seconds. A few microseconds."""
         if not presented:
             return Refused.MISSING
         secret = parse(presented)
@@ -113,6 +134,7 @@ class Keyring:
         # The look-up is by a keyed hash, which a client cannot control; the comparison is repeated in constant time.
         if key is None:
             return Refused.UNKNOWN
+        self._by_id.move_to_end(key.key_id)
         if not hmac.compare_digest(key.digest, hashed):
             if key.old_digest is None or not hmac.compare_digest(key.old_digest, hashed):
                 return Refused.UNKNOWN
@@ -130,7 +152,7 @@ class Keyring:
         result = self.authenticate(presented, self._unix_time())
         if result is Refused.UNKNOWN:
             assert presented
-            return await self._looked_up(presented, address)
+            return await self._look_up(presented, address)
         return Refused.TOO_MANY if result is Refused.MALFORMED and not self._count_failure(address) else result
 
     def retry_after_s(self, address: str | None) -> float:
@@ -153,6 +175,13 @@ class Keyring:
         """True if money is limited at any level."""
         return self._state(key).spends
 
+    async def remember(self, key_ids: Collection[str]) -> None:
+        """Read the keys with these ids that are not in memory; none during an outage."""
+        missing = [key_id for key_id in key_ids if key_id not in self._by_id]
+        if missing:
+            with suppress(OSError):  # which `refresh` reports
+                self._learn_all(await self._thread.run(self._source.with_ids, missing))
+
     async def refresh(self) -> None:
         """Read all changes up to now."""
         await self._read_after(self._reads_begun)
@@ -167,35 +196,55 @@ class Keyring:
         """Wait for the current read. The last call."""
         self._thread.close()
 
-    def _count_failure(self, address: str | None) -> bool:
-        """Count an unknown key; False if the address has too many already."""
+    def _count_failure(self, address: str | None, *, decided: bool = True) -> bool:
+        """Count an unknown key; False if the address has too many already. `decided`: see `Guesses.count`."""
         now = asyncio.get_running_loop().time()
         if self._guesses.retry_after_s(address, now):
             return False
-        self._guesses.count(address, now)
+        self._guesses.count(address, now, decided=decided)
         return True
 
-    async def _looked_up(self, presented: str, address: str | None) -> ApiKey | Refused:
-        """As `key`, for an unknown key: after a read that begins now or later."""
+    async def _look_up(self, presented: str, address: str | None) -> ApiKey | Refused:
+        """As `key`, for a key that is not in memory: after a read that begins now or later."""
         hashed = digest(presented, self._pepper)
-        shared = hashed in self._lookups  # the first requests of a new key are often concurrent: they count as one
-        if not shared and not self._count_failure(address):  # before the look-up, so that concurrent ones count
-            return Refused.TOO_MANY
-        self._lookups.add(hashed)
         try:
-            readable = await self._look_up()
+            async with asyncio.timeout(LOOKUP_S_MAX):
+                # The first requests of a new key are often concurrent: they count as one. Other keys count before their
+                # look-ups, so that concurrent guesses count; beyond the limit they wait for them: each may be a key.
+                while hashed not in self._lookups and not self._count_failure(address, decided=False):
+                    if not self._guesses.uncertain(address):
+                        return Refused.TOO_MANY
+                    await self._looked_up.wait()
+                    result = self.authenticate(presented, self._unix_time())
+                    if result is not Refused.UNKNOWN:
+                        return result
+        except TimeoutError:
+            return Refused.UNAVAILABLE
+        if hashed in self._lookups:
+            return await self._read_key(presented, hashed)
+        result = Refused.UNKNOWN  # also of a client that leaves
+        try:
+            result = await self._read_key(presented, hashed)
         finally:
-            if not shared:
-                self._lookups.discard(hashed)
-        result = self.authenticate(presented, self._unix_time())
-        if result is Refused.UNKNOWN:
-            return result if readable else Refused.UNAVAILABLE
-        if not shared:
-            self._guesses.forgive(address)
+            self._guesses.decide(address, failed=result is Refused.UNKNOWN)
+            self._looked_up.set()
+            self._looked_up = asyncio.Event()
         return result
 
-    async def _look_up(self) -> bool:
-        """Read all changes up to now, at the rate of look-ups; False after a failure or a timeout."""
+    async def _read_key(self, presented: str, hashed: bytes) -> ApiKey | Refused:
+        self._lookups[hashed] += 1
+        try:
+            readable = await self._read_lookups()
+        finally:
+            self._lookups[hashed] -= 1
+            if not self._lookups[hashed]:
+                del self._lookups[hashed]
+        result = self.authenticate(presented, self._unix_time())
+        return Refused.UNAVAILABLE if result is Refused.UNKNOWN and not readable else result
+
+    async def _read_lookups(self) -> bool:
+        """Read all changes up to now, and the keys that are looked up, at the rate of look-ups; False after a failure
+        or a timeout."""
         number = self._reads_begun
         try:
             async with asyncio.timeout(LOOKUP_S_MAX):
@@ -206,42 +255,43 @@ class Keyring:
         return self._readable
 
     async def _read_after(self, number: int) -> None:
-        """Wait until a read after read `number` has ended; begin one if none is running. Callers share a read."""
+        """Wait until a read after read `number` has ended; begin one if none is running. Callers share a read. It is
+        continued until it has all changes."""
         if self._reads_begun == number and self._current_read is not None:
             await asyncio.wait([self._current_read])
         if self._reads_begun == number:
             self._read()
-        if self._current_read is not None:
-            await asyncio.wait([self._current_read])
+        while True:
+            if self._current_read is not None:
+                await asyncio.wait([self._current_read])
+            if not (self._behind and self._readable):
+                return
+            if self._current_read is None:
+                self._read()
 
     def _read(self) -> None:
         """Begin a read of the source; none is running."""
-        loop = asyncio.get_running_loop()
         self._reads_begun += 1
-        self._read_at = loop.time()
-        self._current_read = self._thread.run(self._source.changes_since, self._revision)
+        self._read_at = asyncio.get_running_loop().time()
+        if self._revision is None:
+            self._current_read = self._thread.run(self._source.latest, KEYS_MAX)
+        else:
+            self._current_read = self._thread.run(self._source.changes_since, self._revision, tuple(self._lookups))
         self._current_read.add_done_callback(self._learn)
 
     def _state(self, key: ApiKey) -> _KeyState:
-        return self._states.get(key.key_id) or self._new_state(self._by_id.get(key.key_id, key))
-
-    def _new_state(self, key: ApiKey) -> _KeyState:
+        key = self._by_id.get(key.key_id, key)
         project = self._accounts.get(key.project_id)
         organization = None if project is None or project.parent_id is None else self._accounts.get(project.parent_id)
-        if project is None or organization is None:  # only after a partial restore of the database
-            state = _KeyState(blocked=True, scopes=(), spends=True, payer=Payer(key.key_id, key.alias, key.project_id))
-        else:
-            levels = (key, project, organization)
-            scopes = tuple(level.scope for level in levels if level.limits.any)
-            blocked = any(level.blocked_at is not None for level in levels)
-            payer = Payer(
-                key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name
-            )
-            state = _KeyState(blocked, scopes, any(scope.limits.spends for scope in scopes), payer)
-        self._states[key.key_id] = state
+        levels = (key, project, organization)
+        state = self._states.get(key.key_id)
+        if state is None or state.levels != levels:
+            state = _new_state(*levels)
+            if key.key_id in self._by_id:
+                self._states[key.key_id] = state
         return state
 
-    def _learn(self, reading: asyncio.Future[Sequence[ApiKey | Account]]) -> None:
+    def _learn(self, reading: asyncio.Future[KeyChanges]) -> None:
         self._current_read = None
         self._readable = False
         try:
@@ -251,20 +301,43 @@ class Keyring:
             return
         self._outage.over()
         self._readable = True
-        for change in changes:
-            if isinstance(change, ApiKey):
-                self._learn_key(change)
+        self._behind = changes.behind or (self._revision is None and bool(self._lookups))  # `latest` looks nothing up
+        self._revision = changes.revision
+        self._learn_all(changes.rows)
+
+    def _learn_all(self, rows: Sequence[ApiKey | Account]) -> None:
+        for row in rows:
+            if isinstance(row, ApiKey):
+                self._learn_key(row)
             else:
-                self._accounts[change.account_id] = change
-            self._revision = max(self._revision, change.revision)
-        if changes:
-            self._states.clear()
+                self._accounts[row.account_id] = row
+        while len(self._by_id) > KEYS_MAX:
+            _, oldest = self._by_id.popitem(last=False)
+            self._forget_digests(oldest)
+            self._states.pop(oldest.key_id, None)
 
     def _learn_key(self, key: ApiKey) -> None:
         if (previous := self._by_id.get(key.key_id)) is not None:
-            for hashed in (previous.digest, previous.old_digest):
-                self._by_digest.pop(hashed, None)  # type: ignore[arg-type]
+            if previous.revision >= key.revision:  # a look-up overtook it
+                return
+            self._forget_digests(previous)
         self._by_id[key.key_id] = key
+        self._by_id.move_to_end(key.key_id)
         for hashed in (key.old_digest, key.digest):
             if hashed is not None:
                 self._by_digest[hashed] = key
+
+    def _forget_digests(self, key: ApiKey) -> None:
+        for hashed in (key.digest, key.old_digest):
+            self._by_digest.pop(hashed, None)  # type: ignore[arg-type]
+
+
+def _new_state(key: ApiKey, project: Account | None, organization: Account | None) -> _KeyState:
+    if project is None or organization is None:  # only after a partial restore of the database
+        payer = Payer(key.key_id, key.alias, key.project_id)
+        return _KeyState((key, project, organization), blocked=True, scopes=(), spends=True, payer=payer)
+    levels = (key, project, organization)
+    scopes = tuple(level.scope for level in levels if level.limits.any)
+    blocked = any(level.blocked_at is not None for level in levels)
+    payer = Payer(key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name)
+    return _KeyState(levels, blocked, scopes, any(scope.limits.spends for scope in scopes), payer)

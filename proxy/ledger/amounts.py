@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, Dialect, literal_column
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Dialect, func, literal_column
 
 # Rows in memory at a time.
 _PAGE_ROWS = 2_000
@@ -27,6 +28,11 @@ def nusd(name: str, dialect: Dialect) -> ColumnElement[Any]:
 def nusd_sum(name: str, dialect: Dialect) -> ColumnElement[Any]:
     """The sum of a money column as a whole number of nUSD."""
     return literal_column(_SUM_NUSD[dialect.name].format(name), BigInteger)
+
+
+def utc_day(column: Column[Any], dialect: Dialect) -> ColumnElement[date]:
+    """The UTC day of a column's times."""
+    return func.date(column if dialect.name == "sqlite" else func.timezone("UTC", column))
 
 
 def rows_of(connection: Connection, query: Any) -> Iterator[Any]:

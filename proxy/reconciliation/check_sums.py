@@ -6,7 +6,7 @@ Invariants: a check only reads, and relies on no table but those that it compare
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -27,8 +27,17 @@ from sqlalchemy import (
 )
 
 from proxy.billing.entries import EntryKind
-from proxy.ledger.amounts import nusd, nusd_sum, rows_of
-from proxy.ledger.schema.tables import Money, balances, ledger_entries, usage_daily
+from proxy.ledger.amounts import nusd, nusd_sum, rows_of, utc_day
+from proxy.ledger.schema.tables import (
+    Money,
+    account_clock,
+    account_daily,
+    accounts,
+    api_keys,
+    balances,
+    ledger_entries,
+    usage_daily,
+)
 from proxy.reconciliation.check_credits import IS_CREDIT
 from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
@@ -61,7 +70,7 @@ def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
     """Daily usage, by key and model, is the sum of the day's entries without top-ups."""
     dialect = connection.dialect
     names = ("day", "key_id", "model")
-    day = _day(dialect)
+    day = utc_day(_COLUMNS.started_at, dialect)
     entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *_sums_of_entries(dialect))
     entries = entries.where(_COLUMNS.kind != EntryKind.CREDIT).group_by(day, _COLUMNS.key_id, _COLUMNS.model)
     kept = _summed(usage_daily, names, -1, dialect)
@@ -71,6 +80,31 @@ def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
         entries = entries.where(_COLUMNS.started_at >= begins, _COLUMNS.settled_at >= begins - _SKEW_S)
         kept = kept.where(usage_daily.c.day >= first)
     return _unequal(connection, names, [entries, kept])
+
+
+def accounts_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
+    """Daily charges of projects and organizations are those of their keys, less the entries not added yet."""
+    dialect = connection.dialect
+    day, later = utc_day(_COLUMNS.started_at, dialect), select(account_clock.c.settled_at).scalar_subquery()
+    entries = select(_COLUMNS.key_id, day.label("day"), (-nusd("charge_usd", dialect)).label("charged"))
+    entries = entries.where(_COLUMNS.settled_at > later, _COLUMNS.kind != EntryKind.CREDIT)
+    days = select(usage_daily.c.key_id, usage_daily.c.day, nusd("charged_usd", dialect).label("charged"))
+    charged = union_all(days, entries).subquery()
+    owners = charged.join(api_keys, api_keys.c.key_id == charged.c.key_id)
+    above = owners.join(accounts, accounts.c.account_id == api_keys.c.project_id)
+    parts = [
+        select(account_id.label("account_id"), charged.c.day, func.sum(charged.c.charged).label("charged"))
+        .select_from(source)
+        .group_by(account_id, charged.c.day)
+        for source, account_id in ((owners, api_keys.c.project_id), (above, accounts.c.parent_id))
+    ]
+    kept = account_daily.c
+    every = union_all(*parts, select(kept.account_id, kept.day, (-kept.charged_nusd).label("charged"))).subquery()
+    names, total = (every.c.account_id, every.c.day), func.sum(every.c.charged)
+    result = CheckResult()
+    for account_id, on, nusd_more in rows_of(connection, select(*names, total).group_by(*names).having(total != 0)):
+        result.differs(account_id=account_id, day=on, charged_nusd=int(nusd_more))
+    return result
 
 
 def _sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
@@ -136,8 +170,3 @@ def _not_whole(table: Table, dialect: Dialect) -> dict[str, ColumnElement[bool]]
         elif isinstance(column.type, BigInteger) and dialect.name == "sqlite":  # Postgres checks the type itself
             wrong[name] = literal_column(f"(typeof({name}) NOT IN ('integer', 'null'))", Boolean)
     return wrong
-
-
-def _day(dialect: Dialect) -> ColumnElement[date]:
-    """The UTC day on which an exchange began."""
-    return func.date(_COLUMNS.started_at if dialect.name == "sqlite" else func.timezone("UTC", _COLUMNS.started_at))

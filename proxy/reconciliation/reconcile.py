@@ -79,6 +79,7 @@ def _findings(
         ("credits", "each top-up equals the entry that was written", check_credits.credits_are_whole),
         ("balances", "each balance is the sum of its daily usage and top-ups", check_sums.balances_add_up),
         ("days", "daily usage by key and model is the sum of its entries", check_sums.days_add_up),
+        ("accounts", "daily charges of projects and organizations are those of their keys", check_sums.accounts_add_up),
         ("numbers", "tokens are integers, money is whole nano-USD", check_sums.whole_numbers),
         ("counts", "no number is negative, no part exceeds its whole", check_entries.counts),
         ("prices", "charge and cost follow from tokens and the pinned price", check_entries.prices),

@@ -1,7 +1,4 @@
-"""Sums per key and account: balances, daily usage, spend and credit.
-
-Invariant: only aggregate tables are read, never entries, so the time does not grow with traffic.
-"""
+"""Spend and credit of keys and accounts."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, Table, or_, select
+from sqlalchemy import Connection, Engine, Select, or_, select
 
-from proxy.ledger.amounts import nusd_sum
-from proxy.ledger.schema.tables import accounts, api_keys, balances, usage_daily
-from proxy.storage.database import reading
+from proxy.billing.limits import credit_counter_id
+from proxy.ledger.schema.tables import accounts, api_keys, balances
+from proxy.ledger.settling.spend import sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +31,12 @@ class SpendAndCredit:
 def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndCredit]:
     """Spend and credit of each of these keys and accounts (one page of ids). Raises LedgerUnavailable.
 
-    The time grows with keys, days and models, not with the number of entries.
+    The time grows with days and models, not with keys or entries.
     """
     ids = sorted(scope_ids)
-    used = dict.fromkeys(ids, 0)
-    with reading(engine) as connection:
-        levels = [tuple(row) for row in connection.execute(_levels(ids))]
-        charged = _charged(connection, usage_daily, _levels(ids).with_only_columns(api_keys.c.key_id))
-        itself = _charged(connection, usage_daily, ids)
-        balance = _charged(connection, balances, ids)
-    for level in levels:
-        for scope_id in used.keys() & set(level):
-            used[scope_id] += charged.get(level[0], 0)
-    return {one: SpendAndCredit(used[one], itself.get(one, 0) - balance.get(one, 0)) for one in ids}
+    wanted = [*ids, *map(credit_counter_id, ids)]
+    spent = {one.gate_id: one.nusd for one in sums(engine, [(gate_id, 0.0) for gate_id in wanted])}
+    return {one: SpendAndCredit(spent[one], spent[one] - spent[credit_counter_id(one)]) for one in ids}
 
 
 def read_balances(connection: Connection) -> dict[str, tuple[int, int]]:
@@ -60,17 +50,3 @@ def keys_below(scope_id: str) -> Select[Any]:
     columns = api_keys.c
     of_it = or_(columns.key_id == scope_id, columns.project_id == scope_id, columns.project_id.in_(projects))
     return select(columns.key_id).where(of_it)
-
-
-def _levels(scope_ids: Collection[str]) -> Select[Any]:
-    """Selects (key, project, organization) of every key that is one of these scopes or below one of them."""
-    key, project = api_keys.c, accounts.c
-    found = or_(key.key_id.in_(scope_ids), key.project_id.in_(scope_ids), project.parent_id.in_(scope_ids))
-    query = select(key.key_id, key.project_id, project.parent_id)
-    return query.select_from(api_keys.outerjoin(accounts, project.account_id == key.project_id)).where(found)
-
-
-def _charged(connection: Connection, table: Table, ids: Any) -> dict[str, int]:
-    """Id → sum of `charged_usd` in `table`, nUSD; ids without a row are left out."""
-    query = select(table.c.key_id, nusd_sum("charged_usd", connection.dialect)).group_by(table.c.key_id)
-    return {row[0]: int(row[1]) for row in connection.execute(query.where(table.c.key_id.in_(ids)))}

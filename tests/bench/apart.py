@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from tests.bench import dashboards
+from tests.bench import dashboards, many_keys
 from tests.bench.calm import CONDITIONS, CONTROL, WELL, calm
 from tests.bench.fleet import CONNECTIONS, EVENTS, FLEETS, cpu_per_exchange
 from tests.bench.history import fill
@@ -35,6 +35,7 @@ DRAIN = 5
 ARRIVING_PER_S = 500
 CALM = 1.05
 DASHBOARD_MS = 300
+KEYRING_MB, AT_ONCE_MS = 250, 50
 CPU_FLAT = 1.15
 
 
@@ -48,11 +49,12 @@ class Size:
     rounds: int
     seconds: float
     """of each measurement that takes a time"""
+    keys: int
 
 
-QUICK = Size(records=30_000, rows=100_000, backlog=30_000, rounds=1, seconds=2)
-USUAL = Size(records=100_000, rows=1_000_000, backlog=300_000, rounds=3, seconds=4)
-FULL = Size(records=200_000, rows=10_000_000, backlog=300_000, rounds=5, seconds=5)
+QUICK = Size(records=30_000, rows=100_000, backlog=30_000, rounds=1, seconds=2, keys=50_000)
+USUAL = Size(records=100_000, rows=1_000_000, backlog=300_000, rounds=3, seconds=4, keys=1_000_000)
+FULL = Size(records=200_000, rows=10_000_000, backlog=300_000, rounds=5, seconds=5, keys=1_000_000)
 
 Lines = Iterator[Line]
 
@@ -147,8 +149,36 @@ def processes(stores: Stores, size: Size, rig: Rig) -> Lines:
         yield at_most(title, ratio, CPU_FLAT, shown, " × of one") if flat else Line(title, shown)
 
 
+def keys(stores: Stores, size: Size, _rig: Rig) -> Lines:
+    """What a million keys cost a proxy, a worker and an operator."""
+    number = f"{size.keys:,} keys"
+    with stores.ledger() as ledger:
+        many_keys.fill(ledger, keys=size.keys, projects=size.keys // 100)
+        ring = many_keys.measured("keyring", ledger.url)
+        listed = many_keys.measured("listing", ledger.url)
+        spent = many_keys.measured("spending", ledger.url)
+        rest = many_keys.measured("following", ledger.url, stores.valkey.url, str(size.keys))
+    yield at_most(f"memory of a proxy's keyring, {number}", ring["mb"], KEYRING_MB, f"{ring['mb']:.0f} MB", " MB")
+    yield Line("– its first read", f"{ring['read_s']:.1f} s of processor time")
+    for title, ms, most in (
+        ("– a poll without a change", ring["poll_ms"], AT_ONCE_MS),
+        ("– the look-up of a key that is not in memory", ring["lookup_ms"], AT_ONCE_MS),
+        ("a page of 100 keys in the console", listed["page_ms"], DASHBOARD_MS),
+        ("the first spend of a key's budget", spent["key_ms"], AT_ONCE_MS),
+        ("the same of a project of 100 keys", spent["project_ms"], AT_ONCE_MS),
+        ("the same of an organization with half of all keys", spent["organization_ms"], AT_ONCE_MS),
+        ("the same of its prepaid credit", spent["prepaid_ms"], AT_ONCE_MS),
+        ("its balance", spent["balance_ms"], AT_ONCE_MS),
+        ("following the ledger at rest, every second", rest["follow_ms"], AT_ONCE_MS),
+        ("tidying reservations, every 10 s", rest["tidy_ms"], AT_ONCE_MS),
+    ):
+        yield at_most(f"{title}; {number}", ms, most, f"{ms:.1f} ms", " ms")
+    yield Line(f"comparing 2,000 counters of {number} with the ledger, every 10 min", f"{rest['measure_ms']:,.0f} ms")
+    yield Line(f"`keys list`, {number}", f"{listed['list_s']:.0f} s of processor time, {listed['list_mb']:+.0f} MB")
+
+
 PARTS: Mapping[str, Callable[[Stores, Size, Rig], Lines]] = {
-    part.__name__: part for part in (settling, past, outages, streams, processes)
+    part.__name__: part for part in (settling, past, outages, streams, processes, keys)
 }
 
 

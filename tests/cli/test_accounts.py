@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +14,8 @@ from proxy.cli import main
 from proxy.foundation.outage import OutageLog
 from proxy.keys.keyring import Keyring, Refused
 from proxy.ledger.settling.store import Arrival
+from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.settings import load
 from tests.cli.commands import CONFIG, Commands
 from tests.ledger.real import a_real_entry
 from tests.support.sqlite import with_empty_ledger
@@ -44,15 +45,14 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 
 async def asked(run: Commands, secret: str) -> ApiKey | Refused:
     """What a proxy that starts now says to this key."""
-    store = run.ledger(lambda store: (store.keys.changes_since(0), store.pepper()))
-
-    class Kept:
-        def changes_since(self, _revision: int) -> Any:
-            return store[0]
-
-    keyring = Keyring(Kept(), pepper=store[1], unix_time=time.time, observer=OutageLog("keys"))
-    await keyring.refresh()
-    return await keyring.key(secret)
+    store = LedgerStores.open(load(run.config, {}))
+    keyring = Keyring(store.keys, pepper=store.pepper(), unix_time=time.time, observer=OutageLog("keys"))
+    try:
+        await keyring.refresh()
+        return await keyring.key(secret)
+    finally:
+        keyring.close()
+        store.close()
 
 
 async def test_a_key_with_everything(run: Commands) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 from sqlalchemy import select, update
 
 from proxy.billing.pricing.prices import configured
@@ -136,6 +137,23 @@ def test_rerate_refuses_in_one_line(run: Commands, arguments: list[str], words: 
     assert words in run.err
     assert run.err.count("\n") == 1
     assert len(run("ledger", "--json")) == 3
+
+
+def test_a_conflict_shows_what_differs(run: Commands) -> None:
+    entry = a_real_entry(1)
+    details = {**entry.details, "note": "again"}
+    other = replace(entry, charge_usd=(entry.charge_usd or 0) + 10**9, outcome="crashed", details=details)
+    run.ledger(lambda store: store.ledger.settle([Arrival(other, NODE, FIRST + 1)]))
+    (letter,) = run("dead-letters", "list", "--json")
+    ours, theirs = letter["differences"]["charge_usd"]
+    assert letter["reason"].startswith("conflict")
+    assert letter["differences"] == {
+        "outcome": [entry.outcome, "crashed"], "charge_usd": [ours, theirs], "details.note": [None, "again"],
+    }  # fmt: skip
+    assert float(theirs) - float(ours) == pytest.approx(1)
+    run("dead-letters", "list")
+    assert f"\n    charge_usd: the ledger has {ours}, the record {theirs}\n" in run.out
+    assert run.out.count("\n") == 4
 
 
 def test_dead_letters_are_listed_retried_and_dropped(run: Commands) -> None:

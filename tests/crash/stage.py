@@ -70,20 +70,26 @@ async def told(tokenweir: Tokenweir, number: signal.Signals) -> int:
 
 
 def quick_key(tokenweir: Tokenweir, limits: Limits = UNLIMITED, *, alias: str = "test") -> str:
-    """A new key, without starting a process. Before the start: a running proxy takes up to a second to learn."""
+    """A new key, without starting a process."""
+    return quick_keys(tokenweir, 1, limits, alias=alias)[0]
+
+
+def quick_keys(tokenweir: Tokenweir, number: int, limits: Limits = UNLIMITED, *, alias: str = "new") -> list[str]:
+    """So many new keys, as fast as they can be made."""
     store = LedgerStores.open(load(tokenweir.config, tokenweir.environment))
-    secret = new_secret().reveal()
-    store.keys.create(
-        key_id=f"key_{secrets.token_hex(10)}",
-        alias=alias,
-        digest=digest(secret, store.pepper()),
-        hint=hint(secret),
-        models=None,
-        expires_at=None,
-        limits=limits,
-    )
+    made = [new_secret().reveal() for _ in range(number)]
+    for place, secret in enumerate(made):
+        store.keys.create(
+            key_id=f"key_{secrets.token_hex(10)}",
+            alias=f"{alias}-{place}" if place else alias,
+            digest=digest(secret, store.pepper()),
+            hint=hint(secret),
+            models=None,
+            expires_at=None,
+            limits=limits,
+        )
     store.close()
-    return secret
+    return made
 
 
 def left_behind(tokenweir: Tokenweir) -> tuple[int, int, int]:

@@ -842,3 +842,27 @@ async def test_a_clock_that_is_set_back_after_a_loss_locks_nobody_out(stores: St
     await one.cursor()
     await stores.warmed()
     assert granted(await one.reserve(hold("x", LimitCounter("key_p", parallel=1))))
+
+
+async def test_one_node_leads_and_another_after_it(one: BudgetStore, other: BudgetStore) -> None:
+    assert await one.lead(60.0)
+    for _ in range(3):
+        assert await one.lead(0.05)
+        assert not await other.lead(60.0)
+    await one.aclose()
+    async with asyncio.timeout(10):
+        while not await other.lead(60.0):
+            await asyncio.sleep(0.01)
+    assert await other.lead(60.0)
+
+
+async def test_seeded_counters_come_in_pages(one: BudgetStore) -> None:
+    seeded = {f"key_{number:04}" for number in range(1_500)}
+    await one.seed([SpendTotal(gate_id, 0.0, 1, int(NOW * 1e6)) for gate_id in seeded])
+    await one.reserve(Hold("x", (LimitCounter("key_unseeded", parallel=1),), 0, 0, NOW))
+    pages, after = [], None
+    while after != "":
+        page, after = await one.seeded(after or "", 500)
+        pages.append(page)
+    assert {gate_id for page in pages for gate_id in page} == seeded
+    assert len(pages) > 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import pytest
 
@@ -97,6 +98,7 @@ class Store:
     forgotten: int = 0
     restored_to_us: int | None = None
     released: list[str] = field(default_factory=list)
+    leads: bool = True
 
     async def cursor(self) -> int | None:
         await self._turn()
@@ -122,6 +124,16 @@ class Store:
             self.held.pop(change.exchange_id, None)
         self.at_us = until_us
         return True
+
+    async def lead(self, for_s: float) -> bool:
+        assert for_s == follower.LEAD_S
+        await self._turn()
+        return self.leads
+
+    async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
+        await self._turn()
+        later = sorted(one for one in self.counters if one > after)
+        return later[:limit], later[limit - 1] if len(later) > limit else ""
 
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         await self._turn()
@@ -228,6 +240,16 @@ def a_follower(store: Store, ledger: Ledger, seen: Seen) -> Follower:
 @pytest.fixture
 def one(store: Store, ledger: Ledger, seen: Seen) -> Follower:
     return a_follower(store, ledger, seen)
+
+
+@asynccontextmanager
+async def following(one: Follower) -> AsyncIterator[None]:
+    """Within, it runs, without rest."""
+    with patch.object(follower, "FOLLOW_S", 0.0):
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(one.run())
+            yield
+            task.cancel()
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -576,5 +598,40 @@ async def test_what_somebody_died_over_is_told_by_the_next(store: Store, ledger:
     ledger.settle("a")
     with suppress(OSError):
         await dying.follow()
-    await a_follower(store, ledger, seen).measure()
-    assert seen.told == [{"key": 1}]
+    async with following(a_follower(store, ledger, seen)):
+        await until(lambda: seen.told == [{"key": 1}])
+
+
+async def test_a_new_leader_tells_everything_page_by_page(
+    store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "MEASURED_MAX", 2)
+    await a_follower(store, ledger, Seen()).seed([LimitCounter(name) for name in names(5)])
+    async with following(a_follower(store, ledger, seen)):
+        await until(lambda: len(seen.told) == 3)
+        await asyncio.sleep(0.05)
+    assert [len(one) for one in seen.told] == [2, 2, 1]
+
+
+async def test_who_does_not_lead_reads_nothing_but_tells_what_it_seeds(
+    store: Store, ledger: Ledger, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.leads = False
+    one = a_follower(store, ledger, seen)
+    await one.seed([LimitCounter("key")])
+    reads: list[int] = []
+    changes = ledger.changes
+
+    async def counted(after_us: int, limit: int) -> tuple[list[SpendDelta], int, int]:
+        reads.append(after_us)
+        return await changes(after_us, limit)
+
+    monkeypatch.setattr(ledger, "changes", counted)
+    async with following(one):
+        await until(lambda: seen.told == [{"key": 0}])
+        ledger.settle("a")
+        await asyncio.sleep(0.1)
+        assert (reads, store.counters["key"].spent) == ([], 0)
+        store.leads = True
+        await until(lambda: store.counters["key"].spent == 1)
+    assert reads

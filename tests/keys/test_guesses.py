@@ -45,19 +45,30 @@ def test_never_more_in_any_minute_and_always_when_it_was_said(gaps: list[float])
         assert sum(start <= at < start + WINDOW_S - 1e-6 for at in times) <= GUESSES_MAX
 
 
-def test_what_is_forgiven_does_not_count() -> None:
+def test_what_is_looked_up_counts_until_it_is_found() -> None:
     guesses = Guesses()
-    guesses.forgive(HERE)
     for _ in range(GUESSES_MAX * 2):
-        assert guessing(guesses, HERE, 1.0)
-        guesses.forgive(HERE)
-    guesses.forgive(HERE)
+        guesses.count(HERE, 1.0, decided=False)
+        assert guesses.uncertain(HERE)
+        guesses.decide(HERE, failed=False)
+        assert not guesses.uncertain(HERE)
+    for _ in range(GUESSES_MAX):
+        guesses.count(HERE, 1.0, decided=False)
+    assert guesses.retry_after_s(HERE, 1.0) == WINDOW_S
+    guesses.decide(HERE, failed=False)
+    assert guesses.retry_after_s(HERE, 1.0) == 0
+    for _ in range(GUESSES_MAX - 1):
+        guesses.decide(HERE, failed=True)
+    assert not guesses.uncertain(HERE)
+    guesses.count(HERE, 1.0)
+    assert guesses.retry_after_s(HERE, 1.0) == WINDOW_S
 
 
 def test_who_has_no_address_is_never_limited() -> None:
     guesses = Guesses()
     assert all(guessing(guesses, None, 1.0) for _ in range(100))
-    guesses.forgive(None)
+    guesses.decide(None, failed=False)
+    assert not guesses.uncertain(None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -21,6 +21,7 @@ from proxy.billing.keys import (
     Account,
     AccountKind,
     ApiKey,
+    KeyChanges,
     expires_at_from,
 )  # fmt: skip
 from proxy.billing.limits import UNLIMITED, Limits
@@ -77,22 +78,43 @@ class Keys:
     hold: threading.Event | None = None
     unseen: int = 0
     """so many readings from now on began before `rows` were there"""
+    page: int = 1_000
     asked_at: list[float] = field(default_factory=list)
 
     @property
     def asked(self) -> int:
         return len(self.asked_at)
 
-    def changes_since(self, revision: int) -> list[ApiKey | Account]:
+    def latest(self, keys_max: int) -> KeyChanges:
+        self._ask()
+        seen = self._seen()
+        rows = sorted(seen, key=lambda row: row.revision)[-keys_max:]
+        return KeyChanges([*self.accounts, *rows], max((row.revision for row in seen), default=0), behind=False)
+
+    def changes_since(self, revision: int, digests: Collection[bytes] = ()) -> KeyChanges:
+        self._ask()
+        seen = self._seen()
+        later = sorted((row for row in seen if row.revision > revision), key=lambda row: row.revision)
+        page = later[: self.page]
+        found = [row for row in seen if {row.digest, row.old_digest} & set(digests)]
+        until = page[-1].revision if page else revision
+        return KeyChanges([*self.accounts, *page, *found], until, behind=len(page) == self.page)
+
+    def with_ids(self, key_ids: Collection[str]) -> list[ApiKey]:
+        return [row for row in self.rows if row.key_id in key_ids]
+
+    def _ask(self) -> None:
         self.asked_at.append(time.monotonic())
         if self.hold is not None:
             assert self.hold.wait(10)
         if self.away:
             raise OSError("the database is away")
+
+    def _seen(self) -> list[ApiKey]:
         if self.unseen:
             self.unseen -= 1
-            return [*self.accounts]
-        return [*self.accounts, *(row for row in self.rows if row.revision > revision)]
+            return []
+        return self.rows
 
     async def until_asked(self, times: int) -> None:
         async with asyncio.timeout(10):
@@ -207,31 +229,34 @@ async def test_many_at_once_with_one_key_that_is_none_are_one_guess(hurried: Non
 
 
 async def test_a_client_that_leaves_takes_its_look_up_from_nobody(hurried: None) -> None:
-    source = Keys(hold=threading.Event())
+    source = Keys()
     keyring = a_keyring(source)
-    assert source.hold is not None
+    await keyring.refresh()
+    source.hold = threading.Event()
     async with asyncio.TaskGroup() as tasks:
         first, other = (tasks.create_task(keyring.key(ANNA, "192.0.2.1")) for _ in range(2))
-        await source.until_asked(1)
+        await source.until_asked(2)
         first.cancel()
         source.rows = [a_key(ANNA)]
         source.hold.set()
     assert other.result() == source.rows[0]
-    assert source.asked == 1
+    assert source.asked == 2
 
 
 async def test_unknown_keys_share_their_look_ups_and_malformed_ones_have_none() -> None:
     source = Keys()
     keyring = a_keyring(source)
+    await keyring.refresh()
     for _ in range(3):
         answers = await asyncio.gather(*(keyring.key(new_secret().reveal()) for _ in range(500)))
         assert set(answers) == {Refused.UNKNOWN}
-    assert source.asked == 3
+    assert source.asked == 1 + 3
     assert await keyring.key("tw-short") is Refused.MALFORMED
-    assert source.asked == 3
+    assert source.asked == 1 + 3
 
 
-async def test_look_ups_are_apart_from_one_another_and_from_other_readings() -> None:
+async def test_look_ups_are_apart_from_one_another_and_from_other_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.1)
     source = Keys()
     keyring = a_keyring(source)
     for _ in range(3):
@@ -329,6 +354,100 @@ async def test_the_levels_that_limit_anything_are_those_of_now() -> None:
     assert keyring.spends(key)
 
 
+# -- more keys than are kept in memory -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ten secrets, of which a keyring keeps three."""
+    monkeypatch.setattr(module, "KEYS_MAX", 3)
+    return [new_secret().reveal() for _ in range(10)]
+
+
+async def test_so_many_keys_are_kept_and_any_other_is_looked_up(few: list[str], hurried: None) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    for secret, key in zip(few[-3:], source.rows[-3:], strict=True):  # those that changed last are there
+        assert keyring.authenticate(secret, NOW) is key
+    asked = source.asked
+    for secret, key in zip(few, source.rows, strict=True):
+        for _ in range(2):  # the second time from memory
+            assert await keyring.key(secret, "192.0.2.1") is key
+            keyring.scopes(key)
+    assert source.asked == asked + 10  # the last three have made way
+    kept = keyring._by_id, keyring._by_digest, keyring._states
+    assert [len(one) for one in kept] == [3, 3, 3]
+    assert keyring.retry_after_s("192.0.2.1") == 0
+
+
+async def test_who_asks_often_is_kept(few: list[str], hurried: None) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    for secret in few[:7]:
+        await keyring.key(few[9])
+        await keyring.key(secret)
+    assert keyring.authenticate(few[9], NOW) is source.rows[9]
+    assert keyring.authenticate(few[8], NOW) is Refused.UNKNOWN
+
+
+async def test_a_key_that_is_not_kept_counts_by_both_secrets_and_is_refused_for_its_reason(
+    few: list[str], hurried: None
+) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
+    old = new_secret().reveal()
+    source.rows[0] = a_key(few[0], 1, old_digest=digest(old, PEPPER), old_until=NOW + 10)
+    source.rows[1] = a_key(few[1], 2, revoked_at=NOW - 1)
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    assert await keyring.key(old, "192.0.2.1") is source.rows[0]
+    for _ in range(2 * GUESSES_MAX):
+        assert await keyring.key(few[1], "192.0.2.1") is Refused.REVOKED
+    assert keyring.retry_after_s("192.0.2.1") == 0
+    source.away = True
+    assert await keyring.key(few[3]) is Refused.UNAVAILABLE
+    assert await keyring.key(old) is source.rows[0]
+
+
+async def test_a_change_of_a_key_that_is_not_kept_counts(few: list[str], hurried: None) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    source.rows[0] = a_key(few[0], 11, revoked_at=NOW)
+    assert await keyring.key(few[0]) is Refused.REVOKED
+    source.rows[1] = a_key(few[1], 12, revoked_at=NOW)
+    await keyring.refresh()
+    assert keyring.authenticate(few[1], NOW) is Refused.REVOKED
+
+
+async def test_a_reading_is_continued_until_it_has_all_changes(few: list[str]) -> None:
+    source = Keys(page=2)
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    source.rows = [a_key(secret, number + 1) for number, secret in enumerate(few)]
+    await keyring.refresh()
+    assert keyring.authenticate(few[9], NOW) is source.rows[9]
+    assert source.asked == 1 + 6  # five whole pages, and one without a change
+
+
+async def test_a_key_is_looked_up_though_nothing_could_be_read_before(few: list[str]) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)], away=True)
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    source.away = False
+    assert await keyring.key(few[0]) is source.rows[0]
+
+
+async def test_keys_are_remembered_by_their_ids(few: list[str]) -> None:
+    source = Keys([a_key(secret, number + 1) for number, secret in enumerate(few)])
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    assert keyring.known(source.rows[0].key_id) is None
+    await keyring.remember({source.rows[0].key_id, "unknown"})
+    assert keyring.known(source.rows[0].key_id) is source.rows[0]
+
+
 # -- guesses ------------------------------------------------------------------------------------------------------
 
 
@@ -369,6 +488,57 @@ async def test_guesses_at_once_are_not_more_than_one_after_another() -> None:
     answers = await asyncio.gather(*(keyring.key(new_secret().reveal(), "192.0.2.1") for _ in range(100)))
     assert answers.count(Refused.UNKNOWN) == GUESSES_MAX
     assert answers.count(Refused.TOO_MANY) == 100 - GUESSES_MAX
+
+
+async def test_any_number_of_new_keys_at_once_is_no_guess() -> None:
+    """Of one address: a deployment that has just been given its keys."""
+    source = Keys()
+    keyring = a_keyring(source)
+    await keyring.refresh()
+    made = [new_secret().reveal() for _ in range(10 * GUESSES_MAX)]
+    source.rows = [a_key(secret, number + 1) for number, secret in enumerate(made)]
+    answers = await asyncio.gather(*(keyring.key(secret, "192.0.2.1") for secret in made for _ in range(3)))
+    assert answers == [row for row in source.rows for _ in range(3)]
+    assert keyring.retry_after_s("192.0.2.1") == 0
+
+
+async def test_new_keys_among_guesses_are_found_until_the_guesses_are_too_many() -> None:
+    source = Keys([a_key(ANNA)])
+    keyring = a_keyring(source)
+    guesses = [keyring.key(new_secret().reveal(), "192.0.2.1") for _ in range(GUESSES_MAX - 1)]
+    *_, found, last, late = await asyncio.gather(
+        *guesses,
+        keyring.key(ANNA, "192.0.2.1"),
+        *(keyring.key(new_secret().reveal(), "192.0.2.1") for _ in range(2)),
+    )
+    assert found is source.rows[0]
+    assert {last, late} == {Refused.UNKNOWN, Refused.TOO_MANY}
+
+
+async def test_a_guess_whose_client_leaves_counts() -> None:
+    source = Keys(hold=threading.Event())
+    keyring = a_keyring(source)
+    assert source.hold is not None
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(GUESSES_MAX):
+            tasks.create_task(keyring.key(new_secret().reveal(), "192.0.2.1")).cancel()
+            await asyncio.sleep(0)
+        left = [tasks.create_task(keyring.key(new_secret().reveal(), "192.0.2.2")) for _ in range(GUESSES_MAX)]
+        await source.until_asked(1)
+        for one in left:
+            one.cancel()
+        source.hold.set()
+    assert await keyring.key(new_secret().reveal(), "192.0.2.2") is Refused.TOO_MANY
+
+
+async def test_an_outage_makes_no_guesses_of_keys(hurried: None) -> None:
+    source = Keys(away=True)
+    keyring = a_keyring(source)
+    secrets_ = [new_secret().reveal() for _ in range(3 * GUESSES_MAX)]
+    answers = [await keyring.key(secret, "192.0.2.1") for secret in secrets_]
+    assert set(answers) == {Refused.UNAVAILABLE}
+    source.away, source.rows = False, [a_key(ANNA)]
+    assert await keyring.key(ANNA, "192.0.2.1") is source.rows[0]
 
 
 async def test_a_new_key_is_no_guess(hurried: None) -> None:

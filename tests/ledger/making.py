@@ -17,7 +17,7 @@ from sqlalchemy import Engine, Table, delete, func, insert, select
 from proxy.billing.entries import ENTRY_FIELDS, TOKENS, LedgerEntry
 from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
-from proxy.ledger.schema.tables import accounts, ledger_clock, metadata
+from proxy.ledger.schema.tables import account_clock, accounts, ledger_clock, metadata
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.metering.usage import Reading, Usage, UsageSource
 from proxy.reports.entry_reader import EntryFilter, EntryReader
@@ -137,7 +137,8 @@ def emptied(engine: Engine) -> None:
     with writing(engine) as connection:
         for table in reversed(metadata.sorted_tables):
             connection.execute(delete(table))
-        connection.execute(insert(ledger_clock).values(id=1, settled_at=0.0))
+        for clock in (ledger_clock, account_clock):
+            connection.execute(insert(clock).values(id=1, settled_at=0.0))
         connection.execute(insert(accounts).values(DEFAULT_ACCOUNTS))
 
 

@@ -55,12 +55,21 @@ def test_a_name_belongs_to_one_of_its_kind_and_organization(accounts: AccountSto
         accounts.create_project(account_id="proj-3", name="web", organization="acme")
     with pytest.raises(NameTakenError):
         accounts.update("bolt", name="acme")
-    with pytest.raises(UnknownAccountError, match="use one of the ids proj-acme, proj-bolt"):
+    both = r"use one of the ids proj-acme \(project of org-1\), proj-bolt \(project of org-2\)$"
+    with pytest.raises(UnknownAccountError, match=both):
         accounts.one("web")
     assert accounts.one("proj-bolt").parent_id == "org-2"
     assert accounts.one("default", AccountKind.PROJECT).account_id == DEFAULT_PROJECT
     with pytest.raises(UnknownAccountError, match="2 have the name"):
         accounts.block("default")
+
+
+def test_a_name_of_very_many_names_some(accounts: AccountStore) -> None:
+    for number in range(12):
+        accounts.create_organization(account_id=f"org-{number:02}", name=f"customer {number}")
+        accounts.create_project(account_id=f"proj-{number:02}", name="web", organization=f"customer {number}")
+    with pytest.raises(UnknownAccountError, match=r"12 have the name 'web'.* proj-09 \(project of org-09\), …$"):
+        accounts.one("web")
 
 
 def test_an_id_comes_before_a_name(accounts: AccountStore) -> None:

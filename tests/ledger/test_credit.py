@@ -63,7 +63,7 @@ def test_a_top_up_is_an_entry_that_lowers_the_balance(engine: Engine) -> None:
     assert (balance.charged_usd, balance.entries) == (used - 50 * USD, 2)
     (day,) = read_daily(engine, *EVER)
     assert (day.charged_usd, day.entries) == (used, 1)
-    assert read_paid(engine, ["key-1"]) == {"key-1": SpendAndCredit(0, 50 * USD)}, "no such key was ever made"
+    assert read_paid(engine, ["key-1"]) == {"key-1": SpendAndCredit(used, 50 * USD)}
     assert wrong(engine) == wrong(engine, since=0.0) == {}
 
 

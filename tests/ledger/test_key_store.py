@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select
 
-from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, ApiKey
+from proxy.billing.keys import DEFAULT_ORGANIZATION, DEFAULT_PROJECT, Account, ApiKey, KeyChanges
 from proxy.billing.limits import BUDGET_NUSD_MAX, RATE_MAX, UNLIMITED, Limits, OnExhausted, OnStoreOutage
+from proxy.ledger.accounts import key_store as module
 from proxy.ledger.accounts.account_store import AccountStore, UnknownAccountError
 from proxy.ledger.accounts.key_store import AliasTakenError, KeyStore, KeyStoreError, UnknownKeyError
 from proxy.ledger.schema.tables import api_keys
@@ -72,7 +73,7 @@ def test_a_key_comes_back_as_it_was_made(keys: KeyStore, clock: Clock) -> None:
             tags=["x", "ü y", "x"],
         ),
     ]
-    assert keys.every() == made
+    assert list(keys.every()) == made
     assert [key.models for key in made] == [None, frozenset("ab"), frozenset(), None]
     assert [key.revision for key in made] == [3, 4, 5, 6]  # after the two accounts that are there from the beginning
     assert (made[0].project_id, made[0].limits, made[0].tags) == (DEFAULT_PROJECT, UNLIMITED, ())
@@ -91,16 +92,16 @@ def test_what_is_not_limited_is_not_kept(engine: Engine, keys: KeyStore) -> None
 
 def test_changes_since_a_revision_in_their_order(keys: KeyStore) -> None:
     first, second = make(keys, 1, "anna"), make(keys, 2, "bert")
-    assert [getattr(one, "account_id", None) for one in keys.changes_since(0)[:2]] == [
+    assert [getattr(one, "account_id", None) for one in keys.changes_since(0).rows[:2]] == [
         DEFAULT_ORGANIZATION,
         DEFAULT_PROJECT,
     ]
-    assert keys.changes_since(2) == [first, second]
-    assert keys.changes_since(4) == []
+    assert keys.changes_since(2).rows == [first, second]
+    assert keys.changes_since(4).rows == []
     revoked = keys.revoke("key-1")
     assert revoked.revision == 5
-    assert keys.changes_since(4) == [revoked]
-    assert keys.changes_since(3) == [second, revoked]
+    assert keys.changes_since(4).rows == [revoked]
+    assert keys.changes_since(3).rows == [second, revoked]
 
 
 def test_keys_and_accounts_count_their_changes_together(engine: Engine, keys: KeyStore, clock: Clock) -> None:
@@ -110,7 +111,7 @@ def test_keys_and_accounts_count_their_changes_together(engine: Engine, keys: Ke
     blocked = keys.block("anna")
     project = accounts.block("proj_default")
     assert [one.revision for one in (key, organization, blocked, project)] == [3, 4, 5, 6]
-    assert keys.changes_since(3) == [organization, blocked, project]
+    assert keys.changes_since(3).rows == [organization, blocked, project]
 
 
 def test_an_alias_belongs_to_one_live_key(keys: KeyStore, clock: Clock) -> None:
@@ -121,7 +122,15 @@ def test_an_alias_belongs_to_one_live_key(keys: KeyStore, clock: Clock) -> None:
     make(keys, 3, "anna")  # the first has expired
     keys.revoke("anna")
     make(keys, 4, "anna")
-    assert [key.key_id for key in keys.every() if key.live(clock.now)] == ["key-4"]
+    assert [key.key_id for key in list(keys.every()) if key.live(clock.now)] == ["key-4"]
+
+
+def test_an_alias_of_revoked_keys_names_them(keys: KeyStore) -> None:
+    for number in (1, 2):
+        make(keys, number, "anna")
+        keys.revoke("anna")
+    with pytest.raises(UnknownKeyError, match=r"revoked or expired keys that had it: key-1, key-2$"):
+        keys.one("anna")
 
 
 def test_revoking_by_id_or_alias_and_again(keys: KeyStore, clock: Clock) -> None:
@@ -155,7 +164,7 @@ def test_changes_made_at_once_take_one_revision_each_and_an_alias_once(engine: E
         made = [key for key in pool.map(make_or_none, range(24)) if key is not None]
     assert sorted(key.alias for key in made) == [f"alias-{number}" for number in range(6)]
     assert sorted(key.revision for key in made) == list(range(3, 9))
-    assert len(keys.changes_since(2)) == 6
+    assert len(keys.changes_since(2).rows) == 6
 
 
 def test_a_key_belongs_to_a_project_that_is_there(engine: Engine, keys: KeyStore, clock: Clock) -> None:
@@ -165,7 +174,7 @@ def test_a_key_belongs_to_a_project_that_is_there(engine: Engine, keys: KeyStore
     for project_id in ("proj-2", DEFAULT_ORGANIZATION, "web"):
         with pytest.raises(UnknownAccountError, match="project"):
             make(keys, 2, "bert", project_id=project_id)
-    assert len(keys.every()) == 1
+    assert len(list(keys.every())) == 1
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -192,7 +201,7 @@ def test_nonsense_is_refused_and_its_field_named(keys: KeyStore, words: str, cha
     new = {"alias": "bert", **{name: value for name, value in change.items() if name not in limits}}
     with pytest.raises(ValueError, match=f"^{words}"):
         make(keys, 2, **new, limits=Limits(**limits))
-    assert keys.every() == [made]
+    assert list(keys.every()) == [made]
 
 
 def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock: Clock) -> None:
@@ -209,7 +218,7 @@ def test_an_update_changes_what_is_given_and_nothing_else(keys: KeyStore, clock:
         models=None,
         revision=4,
     )
-    assert keys.every() == [changed]
+    assert list(keys.every()) == [changed]
     assert keys.update("bert", tpm=9, alias="bert") == changed  # nothing to do: nobody need learn of it
     assert keys.update("bert", limits=UNLIMITED, parallel=2).limits == Limits(parallel=2)
 
@@ -244,7 +253,7 @@ def test_rotating_keeps_the_secret_before_for_a_while(keys: KeyStore, clock: Clo
     )
     again = keys.rotate("anna", digest=b"3" * 32, hint="tw-…3333", old_until=clock.now)
     assert (again.old_digest, again.old_until) == (b"2" * 32, clock.now)
-    assert keys.every() == [again]
+    assert list(keys.every()) == [again]
 
 
 def test_blocking_and_unblocking_and_again(keys: KeyStore, clock: Clock) -> None:
@@ -268,7 +277,7 @@ def test_a_revoked_key_stays_as_it_is(keys: KeyStore) -> None:
     ):
         with pytest.raises(KeyStoreError, match="revoked"):
             change()
-    assert keys.every() == [revoked]
+    assert list(keys.every()) == [revoked]
 
 
 def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clock) -> None:
@@ -280,3 +289,63 @@ def test_changes_at_once_lose_nothing(engine: Engine, keys: KeyStore, clock: Clo
     changed = keys.one("anna")
     assert changed.limits == Limits(rpm=5, tpm=5, parallel=5, budget_usd=5)
     assert changed.revision == 3 + 20
+
+
+# -- more keys than are read at a time
+
+
+def test_every_key_is_read_page_by_page(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several are of the same instant."""
+    monkeypatch.setattr(module, "PAGE_KEYS", 3)
+    made = [make(keys, number, f"key {number}") for number in range(1, 9)]
+    assert list(keys.every()) == made
+    few = keys.every()
+    assert next(few) == made[0]
+    keys.revoke("key 8")
+    assert [one.revoked_at is None for one in few] == [True] * 6 + [False]
+
+
+def test_a_page_of_the_selected_keys_and_how_many_there_are(keys: KeyStore, clock: Clock) -> None:
+    accounts = AccountStore(keys._engine, clock=clock)
+    accounts.create_project(account_id="proj-1", name="web", organization=DEFAULT_ORGANIZATION)
+    made = []
+    for number in range(1, 8):
+        clock.now += 1
+        made.append(make(keys, number, f"key {number}", project_id="proj-1" if number % 2 else DEFAULT_PROJECT))
+    made.reverse()
+    assert keys.page(first=0, size=3) == (made[:3], 7)
+    assert keys.page(first=6, size=3) == (made[6:], 7)
+    assert keys.page(first=9, size=3) == ([], 7)
+    assert keys.page(first=1, size=2, project_id="proj-1") == ([made[2], made[4]], 4)
+    assert keys.page(first=0, size=9, alias="key 2") == ([made[5]], 1)
+    assert keys.page(first=0, size=9, key_id="key-3") == ([made[4]], 1)
+    revoked = keys.revoke("key 7")
+    assert keys.page(first=0, size=1) == ([made[1]], 6)
+    assert keys.page(first=0, size=1, revoked=True) == ([revoked], 7)
+
+
+def test_the_usable_keys_that_changed_last(keys: KeyStore, clock: Clock) -> None:
+    made = [make(keys, number, f"key {number}") for number in range(1, 6)]
+    make(keys, 6, "late", expires_at=clock.now)
+    keys.revoke("key 5")
+    latest = keys.latest(2)
+    assert [row for row in latest.rows if isinstance(row, ApiKey)] == made[2:4]
+    assert {row.account_id for row in latest.rows if isinstance(row, Account)} == {
+        DEFAULT_ORGANIZATION,
+        DEFAULT_PROJECT,
+    }
+    assert keys.changes_since(latest.revision).rows == []
+
+
+def test_changes_come_in_pages_with_the_keys_of_digests(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHANGES_MAX", 3)
+    made = [make(keys, number, f"key {number}") for number in range(1, 6)]
+    rotated = keys.rotate("key 1", digest=bytes(32), hint="tw-…0000", old_until=0.0)
+    page = keys.changes_since(2)
+    assert (list(page.rows), page.revision, page.behind) == (made[1:4], made[3].revision, True)
+    page = keys.changes_since(page.revision)
+    assert (list(page.rows), page.behind) == ([made[4], rotated], False)
+    for hashed in (bytes(32), bytes([1]) * 32):
+        assert keys.changes_since(page.revision, [hashed]).rows == [rotated]
+    assert keys.changes_since(page.revision, [bytes([9]) * 32]) == KeyChanges([], page.revision, behind=False)
+    assert sorted(one.key_id for one in keys.with_ids(["key-1", "key-2", "other"])) == ["key-1", "key-2"]

@@ -195,9 +195,9 @@ def test_keys_of_0002_come_along_in_a_project_without_limits(database_url: str) 
     assert check(database_url) == []
     keys = KeyStore(engine, clock=lambda: 9.0)
     key = ApiKey("key-1", "anna", b"1" * 32, "tw-…1111", frozenset("m"), 5.0, None, None, 7)
-    assert keys.every() == [key]
+    assert list(keys.every()) == [key]
     assert key.project_id == DEFAULT_PROJECT
-    organization, project = keys.changes_since(7)
+    organization, project = keys.changes_since(7).rows
     assert isinstance(organization, Account)
     assert isinstance(project, Account)
     assert (organization.account_id, project.account_id) == (DEFAULT_ORGANIZATION, DEFAULT_PROJECT)

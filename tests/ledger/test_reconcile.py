@@ -42,6 +42,7 @@ NAMES = [
         "credits",
         "balances",
         "days",
+        "accounts",
         "numbers",
         "counts",
         "prices",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,10 +17,13 @@ from sqlalchemy import Engine, delete, insert, update
 from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock, ledger_entries
+from proxy.ledger.schema.tables import account_clock, accounts, api_keys, ledger_clock, ledger_entries, usage_daily
+from proxy.ledger.settling import account_sums
+from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.settling import DROPPED, DeadLetter
 from proxy.ledger.settling.spend import changes, ledger_time, settled, sums
 from proxy.ledger.settling.store import LedgerStore
+from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import LedgerUnavailable, writing
 from tests.ledger.making import a_store, an_entry, arriving, emptied
 from tests.support.examples import examples
@@ -261,6 +266,58 @@ def test_what_never_will_be_settled_counts_as_settled(tree: Engine, store: Ledge
     assert settled(tree, [there, dropped]) == {dropped}
 
 
+# -- the sums of accounts
+
+
+def found_wrong(engine: Engine) -> list[dict[str, Any]]:
+    """What reconcile says of them."""
+    return [
+        dict(one) for each in reconcile(engine, clock=time.time) if each.name == "accounts" for one in each.examples
+    ]
+
+
+def test_what_is_added_up_is_not_read_again(tree: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_sums, "ENTRIES_MAX", 3)
+    for number in range(8):
+        store.settle(arriving(an_entry(2 * number, key_id="key_1"), an_entry(2 * number + 1, key_id="key_4")))
+    wants = [(scope, 0.0) for scope in SCOPES]
+    before = [one.nusd for one in sums(tree, wants)]
+    assert add_up(tree)
+    assert [one.nusd for one in sums(tree, wants)] == before
+    while add_up(tree):
+        pass
+    assert [one.nusd for one in sums(tree, wants)] == before
+    assert found_wrong(tree) == []
+    with writing(tree) as connection:  # nobody looks at these any more
+        connection.execute(delete(ledger_entries))
+        connection.execute(delete(usage_daily))
+    found = {one.gate_id: one.nusd for one in sums(tree, wants)}
+    assert [found[scope] for scope in ("proj_a", "org_1", "proj_c", "org_2")] == [
+        before[SCOPES.index(scope)] for scope in ("proj_a", "org_1", "proj_c", "org_2")
+    ]
+    assert found["key_1"] == 0
+    assert {one["account_id"] for one in found_wrong(tree)} == {"proj_a", "org_1", "proj_c", "org_2"}
+
+
+def test_any_number_may_add_up_at_once(tree: Engine, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_sums, "ENTRIES_MAX", 2)
+    for number in range(60):
+        store.settle(arriving(an_entry(number, key_id="key_1")))
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: add_up(tree), range(200)))
+    assert not add_up(tree)
+    (one,) = sums(tree, [("org_1", 0.0)])
+    assert one.nusd == 60 * (an_entry(0).charge_usd or 0)
+    assert found_wrong(tree) == []
+
+
+def test_sums_of_accounts_without_their_clock_say_so(tree: Engine) -> None:
+    with writing(tree) as connection:
+        connection.execute(delete(account_clock))
+    with pytest.raises(LedgerUnavailable, match="account_clock"):
+        sums(tree, [("org_1", 0.0)])
+
+
 STEPS = st.lists(
     st.lists(
         st.tuples(
@@ -277,14 +334,18 @@ STEPS = st.lists(
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS, since_us=st.integers(0, 3 * DAY_S * 1_000_000), limit=st.integers(1, 5))
+@given(
+    steps=STEPS, since_us=st.integers(0, 3 * DAY_S * 1_000_000), limit=st.integers(1, 5),
+    added=st.sets(st.integers(0, 5)),
+)  # fmt: skip
 def test_sums_are_what_their_changes_add_up_to(
-    engine: Engine, steps: list[list[tuple[str, int, int | None, str]]], since_us: int, limit: int
+    engine: Engine, steps: list[list[tuple[str, int, int | None, str]]], since_us: int, limit: int, added: set[int]
 ) -> None:
+    """Whether and whenever those of accounts are added up."""
     emptied(engine)
     a_tree(engine)
     store, entries, since = a_store(engine), [], MIDNIGHT + since_us / 1e6
-    for step in steps:
+    for place, step in enumerate(steps):
         batch = []
         for key_id, at_us, charge, kind in step:
             number, scope_id = len(entries) + len(batch), "org_1" if kind == EntryKind.CREDIT and at_us % 2 else key_id
@@ -292,6 +353,9 @@ def test_sums_are_what_their_changes_add_up_to(
             batch.append(an_entry(number, **more))
         store.settle(arriving(*batch))
         entries += batch
+        if place in added:
+            assert not add_up(engine)
+    assert found_wrong(engine) == []
     wants = [(scope, since) for scope in SCOPES] + [(credit_counter_id(scope), 0.0) for scope in SCOPES]
     found, after_us, clock_us = [], 0, ledger_time(engine)
     while after_us < clock_us:

@@ -214,7 +214,7 @@ def test_a_second_upgrade_waits_and_says_so(postgres: Server, said: list[str]) -
         assert said == ["another process changes the ledger's tables: waiting for it"]
     second.join(60)
     assert not second.is_alive()
-    assert said[-1] == f"revision {upgrading._revisions()[-1]}"
+    assert [one for one in said if one.startswith("revision ")][-1] == f"revision {upgrading._revisions()[-1]}"
     assert upgrading.check(postgres.url(name)) == []
     engine.dispose()
     postgres.drop_database(name)

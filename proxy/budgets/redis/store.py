@@ -84,6 +84,8 @@ class RedisBudgets:
         self._others: tuple[str, list[str]] = "", []
         """the last generation in which nothing was suspected to be lost, and the other nodes in it"""
         self._unix_time = unix_time
+        self._candidate = secrets.token_bytes(8)
+        """for `lead`: workers of two machines may have the same name"""
         self._order = asyncio.Lock()
         """keeps this node's changes of its reservations in chronological order"""
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE)
@@ -195,6 +197,16 @@ class RedisBudgets:
         _, absorbed = await self._call(scripts.ABSORB, (after_us, until_us, rows))
         return bool(absorbed)
 
+    async def lead(self, for_s: float) -> bool:
+        """See BudgetStore."""
+        key, lease_ms = self._key("leader"), int(for_s * 1_000)
+        async with _budgets_door(self._redis, "choosing a follower of the ledger"):
+            if await self._redis.set(key, self._candidate, nx=True, px=lease_ms):
+                return True
+            if await self._redis.get(key) != self._candidate:
+                return False
+            return bool(await self._redis.pexpire(key, lease_ms))
+
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """See BudgetStore."""
         await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
@@ -215,6 +227,13 @@ class RedisBudgets:
             _, rows = await self._call(scripts.COUNTER_STATES, some)
             states += [_counter_state(gate_id, row) for gate_id, row in zip(some, rows, strict=True) if any(row)]
         return states
+
+    async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
+        """See BudgetStore."""
+        async with _budgets_door(self._redis, "listing limit counters"):
+            # Two fields a counter.
+            cursor, fields = await self._redis.hscan(self._key("sums"), int(after or 0), count=2 * limit)
+        return [one[1:].decode() for one in fields if one.startswith(b"s")], str(cursor) if cursor else ""
 
     async def aclose(self) -> None:
         """See BudgetStore."""

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from proxy.billing.reservation import CounterState, Hold, SpendDelta, SpendTotal, Verdict
 from proxy.budgets.sqlite.file import BudgetFile, Busy
+from proxy.budgets.sqlite.leadership import Leadership
 from proxy.budgets.sqlite.tables import BudgetTables, HeldAlready
 from proxy.budgets.store import BudgetsUnavailable, OwnHolds
 
@@ -44,6 +45,7 @@ class SqliteBudgets:
         self.time = unix_time
         """see BudgetStore: there is one machine"""
         self._file = BudgetFile(path)
+        self._leadership = Leadership(path.with_suffix(".leader"))
         self._tables = BudgetTables(self._file, node, unix_time)
         self._order = asyncio.Lock()
         """keeps this node's changes of its reservations in chronological order"""
@@ -171,6 +173,10 @@ class SqliteBudgets:
         """See BudgetStore."""
         return await self._transaction(self._tables.absorb, after_us, changes, until_us)
 
+    async def lead(self, for_s: float) -> bool:
+        """See BudgetStore. Until it is closed, or its process ends."""
+        return self._leadership.acquire()
+
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """See BudgetStore."""
         await self._transaction(self._tables.forget_sums, restored_to_us)
@@ -187,8 +193,14 @@ class SqliteBudgets:
         """See BudgetStore."""
         return await self._transaction(self._tables.counter_states, gate_ids)
 
+    async def seeded(self, after: str, limit: int) -> tuple[list[str], str]:
+        """See BudgetStore."""
+        gate_ids = await self._transaction(self._tables.seeded, after, limit)
+        return gate_ids, gate_ids[-1] if len(gate_ids) == limit else ""
+
     async def aclose(self) -> None:
         """See BudgetStore."""
+        self._leadership.release()
         self._run_batch()
         _fail(self._requests, BudgetsUnavailable("budgets: shutting down"))
         self._requests.clear()

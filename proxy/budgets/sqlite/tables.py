@@ -363,6 +363,11 @@ class BudgetTables:
         rows = self._file.execute(_OVERDUE, (now - older_than_s, now + 1.0))
         return [row[0] for row in rows]
 
+    def seeded(self, after: str, limit: int) -> list[str]:
+        """See BudgetStore."""
+        query = "SELECT gate_id FROM gates WHERE gate_id > ? AND spent IS NOT NULL ORDER BY gate_id LIMIT ?"
+        return [row[0] for row in self._file.execute(query, (after, limit))]
+
     def counter_states(self, gate_ids: Collection[str] | None) -> list[CounterState]:
         """See BudgetStore."""
         if gate_ids is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -191,20 +192,18 @@ class KeysApi:
     async def listed(self, call: Call) -> Reply:
         """Raises ApiError, OSError."""
         query: KeysQuery = call.query
-        every = await self._threads.run(self._keys.every)
-        wanted = [
-            key
-            for key in reversed(every)
-            if call.session.may_see(key.key_id)
-            and query.team_id in (UNSET, key.project_id)
-            and query.key_alias in (UNSET, key.alias)
-            and (query.include_revoked or key.revoked_at is None)
-        ]
-        page = wanted[(query.page - 1) * query.size :][: query.size]
+        own = call.session.key
+        page, total = await self._threads.run(
+            partial(
+                self._keys.page, first=(query.page - 1) * query.size, size=query.size,
+                key_id=None if own is None else own.key_id, project_id=_or_none(query.team_id),
+                alias=_or_none(query.key_alias), revoked=query.include_revoked,
+            )
+        )  # fmt: skip
         paid = await self._threads.run(self._paid, [key.key_id for key in page])
         keys = [KeyInfo(**shown(key, paid[key.key_id])) for key in page]
-        pages = -(-len(wanted) // query.size)
-        return Reply(KeyPage(keys=keys, total_count=len(wanted), current_page=query.page, total_pages=pages))
+        pages = -(-total // query.size)
+        return Reply(KeyPage(keys=keys, total_count=total, current_page=query.page, total_pages=pages))
 
     # -- shared helpers
 
@@ -231,6 +230,10 @@ class KeysApi:
 
     def _lifetime(self, fields: KeyFields) -> dict[str, float | None]:
         return {"expires_at": self._expires(fields)}
+
+
+def _or_none(text: str | UnsetType) -> str | None:
+    return None if text is UNSET else text
 
 
 def _not_a_secret(text: str) -> str:

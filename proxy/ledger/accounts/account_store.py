@@ -26,6 +26,9 @@ from proxy.ledger.accounts.limits import (
 from proxy.ledger.schema.tables import accounts
 from proxy.storage.database import Lock, hold, reading, writing
 
+# In the message about an ambiguous name: ten thousand projects may be called "default".
+IDS_SHOWN_MAX = 10
+
 _COLUMNS = accounts.c
 CHANGES = frozenset({"name", "limits"}) | LIMITS
 """the fields that `update` takes"""
@@ -126,9 +129,9 @@ class AccountStore:
         return new
 
 
-def read_accounts(connection: Connection, *conditions: ColumnElement[bool]) -> list[Account]:
-    """The accounts that meet the conditions, in the order of their last changes."""
-    rows = connection.execute(select(accounts).where(*conditions).order_by(_COLUMNS.revision))
+def read_accounts(connection: Connection, *conditions: ColumnElement[bool], limit: int | None = None) -> list[Account]:
+    """The accounts that meet the conditions, in the order of their last changes; the first `limit` of them."""
+    rows = connection.execute(select(accounts).where(*conditions).order_by(_COLUMNS.revision).limit(limit))
     return [_account_of(row) for row in rows]
 
 
@@ -142,8 +145,14 @@ def _one(connection: Connection, id_or_name: str, kind: AccountKind | None) -> A
     if not matches:
         raise UnknownAccountError(f"{field}: none has the id or the name {id_or_name!r}")
     if len(matches) > 1:
-        ids = ", ".join(one.account_id for one in matches)
-        raise UnknownAccountError(f"{field}: {len(matches)} have the name {id_or_name!r}; use one of the ids {ids}")
+        ids = ", ".join(
+            f"{one.account_id} ({one.kind.value}{'' if one.parent_id is None else f' of {one.parent_id}'})"
+            for one in matches[:IDS_SHOWN_MAX]
+        )
+        more = ", …" if len(matches) > IDS_SHOWN_MAX else ""
+        raise UnknownAccountError(
+            f"{field}: {len(matches)} have the name {id_or_name!r}; use one of the ids {ids}{more}"
+        )
     return matches[0]
 
 

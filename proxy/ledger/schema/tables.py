@@ -223,6 +223,26 @@ usage_daily = Table(
     Index("ix_usage_daily_day", "day"),
 )
 
+# Charges by project and by organization, for their budgets: see account_sums.py.
+account_daily = Table(
+    "account_daily",
+    metadata,
+    Column("account_id", _text(), nullable=False),
+    # The UTC day of the entries' `started_at`.
+    Column("day", Date, nullable=False),
+    # In nUSD: exact on both databases.
+    Column("charged_nusd", BigInteger, nullable=False),
+    PrimaryKeyConstraint("account_id", "day"),
+)
+
+# One row: the entries settled until then are in account_daily.
+account_clock = Table(
+    "account_clock",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("settled_at", UtcTime, nullable=False),
+)
+
 dead_letters = Table(
     "dead_letters",
     metadata,
@@ -328,6 +348,13 @@ api_keys = Table(
     UniqueConstraint("revision"),
     Index("ix_api_keys_alias", "alias"),
     Index("ix_api_keys_project_id", "project_id"),
+    Index("ix_api_keys_created_at_key_id", "created_at", "key_id"),
+    Index(
+        "ix_api_keys_old_digest",
+        "old_digest",
+        sqlite_where=text("old_digest IS NOT NULL"),
+        postgresql_where=text("old_digest IS NOT NULL"),
+    ),
 )
 
 # Budget thresholds that were exceeded, once per window, and the delivery of their webhooks.

@@ -83,7 +83,8 @@ class DeadLetters:
 
         Raises DeadLetterError with the reason if it stays open; then nothing has changed.
         """
-        entry, written = self._entry(dead_letter)
+        entry, record = self.entry(dead_letter), dead_letter.payload.encode()
+        written = None if _is_entry(msgspec.json.decode(record)) else record_hash(record)
         arrival = Arrival(entry, dead_letter.node, dead_letter.journal_seq, written)
         with self._store.settling() as settling:
             settled = settling.settle_any([arrival], [])
@@ -99,15 +100,13 @@ class DeadLetters:
         with writing(self._engine) as connection:
             _mark(connection, dead_letter, DROPPED, now, f"; dropped: {why.strip()}")
 
-    def _entry(self, dead_letter: StoredDeadLetter) -> tuple[LedgerEntry, str | None]:
-        """The payload is a record that could not be read, or an entry that could not be stored → the entry, and the
-        hash of the record."""
+    def entry(self, dead_letter: StoredDeadLetter) -> LedgerEntry:
+        """The entry of its payload: a record that could not be read, or an entry that could not be stored. Raises
+        DeadLetterError."""
         try:
-            payload = msgspec.json.decode(dead_letter.payload)
-            if isinstance(payload, dict) and "entry_id" in payload:
-                return msgspec.convert(payload, LedgerEntry), None
-            record = dead_letter.payload.encode()
-            return self._to_entry(record), record_hash(record)
+            if _is_entry(payload := msgspec.json.decode(dead_letter.payload)):
+                return msgspec.convert(payload, LedgerEntry)
+            return self._to_entry(dead_letter.payload.encode())
         except Exception as error:
             raise DeadLetterError(f"the payload still cannot be read: {type(error).__name__}: {error}") from error
 
@@ -117,6 +116,11 @@ def count_open(engine: Engine) -> int:
     with reading(engine) as connection:
         counted = connection.execute(select(func.count()).where(_COLUMNS.state == OPEN)).scalar_one()
     return int(counted)
+
+
+def _is_entry(payload: object) -> bool:
+    """False for a record."""
+    return isinstance(payload, dict) and "entry_id" in payload
 
 
 def _why(settled: Settled) -> str:

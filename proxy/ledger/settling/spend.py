@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Dialect, Engine, Select, Table, bindparam, func, select
 
@@ -21,6 +21,7 @@ from proxy.billing.limits import credit_counter_id
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.ledger.amounts import nusd, nusd_sum
 from proxy.ledger.schema.tables import (
+    account_daily,
     accounts,
     api_keys,
     balances,
@@ -29,11 +30,14 @@ from proxy.ledger.schema.tables import (
     ledger_entries,
     usage_daily,
 )
+from proxy.ledger.settling.account_sums import added_until
 from proxy.ledger.settling.settling import DROPPED
 from proxy.storage.database import LedgerUnavailable, reading
 
 # Ids per statement: well below the limits of both databases.
 IDS_MAX = 1_000
+
+_T = TypeVar("_T")
 
 _ENTRIES = ledger_entries.c
 _DAY_US = 86_400_000_000
@@ -57,11 +61,12 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
     minus the credit added under this id. An unknown id has spent nothing.
     """
     with reading(engine) as connection:
-        as_of_us = clock_of(connection)
+        as_of_us, added = clock_of(connection), added_until(connection)
         kinds = _kinds(connection, {scope_of(gate_id) for gate_id, _ in counters})
         return [
-            SpendTotal(gate_id, since, _spent(connection, kinds.get(scope_of(gate_id), _KEY), gate_id, since), as_of_us)
+            SpendTotal(gate_id, since, _spent(connection, kind, gate_id, since, added), as_of_us)
             for gate_id, since in counters
+            for kind in (kinds.get(scope_of(gate_id), _KEY),)
         ]
 
 
@@ -116,7 +121,7 @@ def scope_of(gate_id: str) -> str:
     return gate_id.removesuffix(_TWIN)
 
 
-def batches(ids: Collection[str], size_max: int) -> Iterator[list[str]]:
+def batches(ids: Collection[_T], size_max: int) -> Iterator[list[_T]]:
     """All ids, in lists of at most `size_max`."""
     rest = iter(ids)
     while batch := list(islice(rest, size_max)):
@@ -159,40 +164,58 @@ def _kinds(connection: Connection, scope_ids: Collection[str]) -> dict[str, str]
     return {row.account_id: row.kind for row in rows}
 
 
-def _spent(connection: Connection, kind: str, gate_id: str, since: float) -> int:
-    """nUSD."""
+def _spent(connection: Connection, kind: str, gate_id: str, since: float, added: float) -> int:
+    """nUSD. `added`: entries that were settled until then are in the daily sums of accounts."""
     scope_id = scope_of(gate_id)
     parameters: dict[str, Any] = {"id": scope_id}
+    if kind != _KEY:
+        parameters |= {"added": added, "first": 0.0}
     if scope_id != gate_id:
         what = _LESS_CREDIT
     else:
         since_us = _first_us(since)
         days, part_us = divmod(since_us, _DAY_US)
         what = _PART_AND_DAYS if part_us else _DAYS
-        parameters["day"] = _EPOCH + timedelta(days=days + bool(part_us))
+        days_us = (days + bool(part_us)) * _DAY_US
+        parameters["day"] = _EPOCH + timedelta(microseconds=days_us)
+        if kind != _KEY:
+            parameters["first"] = days_us / 1e6
         if part_us:
-            parameters |= {"since": since_us / 1e6, "until": (days + 1) * _DAY_US / 1e6}
+            parameters |= {"since": since_us / 1e6, "until": days_us / 1e6}
     return int(connection.execute(_sum(kind, what, connection.dialect), parameters).scalar_one())
 
 
 @lru_cache(maxsize=32)
 def _sum(kind: str, what: str, dialect: Dialect) -> Select[Any]:
     """The spend in nUSD of `:id`: of the part of a day from `:since` to `:until`, and of the days from `:day` on."""
-    of_days, of_entries = _of(kind, usage_daily.c.key_id), _of(kind, _ENTRIES.key_id)
     if what == _LESS_CREDIT:
         own = _total(balances, "charged_usd", dialect, balances.c.key_id == bindparam("id"))
         # A key's balance includes its spend; an account's balance is its credit alone.
-        return select(own if kind == _KEY else own + _total(usage_daily, "charged_usd", dialect, of_days))
-    total = _total(usage_daily, "charged_usd", dialect, of_days, usage_daily.c.day >= bindparam("day"))
+        return select(own if kind == _KEY else own + _of_account(kind, dialect))
+    if kind == _KEY:
+        days = usage_daily.c.key_id == bindparam("id"), usage_daily.c.day >= bindparam("day")
+        total = _total(usage_daily, "charged_usd", dialect, *days)
+    else:
+        total = _of_account(kind, dialect, account_daily.c.day >= bindparam("day"))
     if what == _PART_AND_DAYS:
         began = _ENTRIES.started_at
         part = began >= bindparam("since"), began < bindparam("until"), _ENTRIES.kind != EntryKind.CREDIT
-        total += _total(ledger_entries, "charge_usd", dialect, of_entries, *part)
+        total += _total(ledger_entries, "charge_usd", dialect, _of(kind), *part)
     return select(total)
 
 
-def _of(kind: str, key_id: ColumnElement[str]) -> ColumnElement[bool]:
-    """The condition that the key is `:id` or belongs to it."""
+def _of_account(kind: str, dialect: Dialect, *days: ColumnElement[bool]) -> ColumnElement[Any]:
+    """The charges of the account on these days: those added up, and those settled since, which began at `:first` or
+    later."""
+    added = select(func.sum(account_daily.c.charged_nusd)).where(account_daily.c.account_id == bindparam("id"), *days)
+    later = _ENTRIES.settled_at > bindparam("added"), _ENTRIES.started_at >= bindparam("first")
+    rest = _total(ledger_entries, "charge_usd", dialect, _of(kind), *later, _ENTRIES.kind != EntryKind.CREDIT)
+    return func.coalesce(added.scalar_subquery(), 0) + rest
+
+
+def _of(kind: str) -> ColumnElement[bool]:
+    """The condition that an entry's key is `:id` or belongs to it."""
+    key_id = _ENTRIES.key_id
     scope_id = bindparam("id", type_=key_id.type)
     if kind == _KEY:
         return key_id == scope_id

@@ -6,6 +6,7 @@ journal.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,12 +26,14 @@ from proxy.budgets.follower import Follower
 from proxy.budgets.observers import AdmissionObserver, FollowerObserver, ThresholdObserver, WebhookObserver
 from proxy.budgets.open_budgets import open_budgets
 from proxy.budgets.store import BudgetStore
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
 from proxy.journal.journal import Journal
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
+from proxy.ledger.settling.account_sums import add_up
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.settings import Settings
 from proxy.sinks.alert_webhook import Webhook
@@ -39,6 +42,9 @@ from proxy.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from proxy.runtime.machine.queue import Queue
+
+# The entries since are read by every seed of an account's counter.
+ADD_UP_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +63,7 @@ class LedgerFollowing:
         on_settled: Callable[[Iterable[str]], None] | None = None,
     ) -> None:
         """`on_settled`: called with exchanges that are in all spend totals."""
+        self._engine, self._in_thread = engine, in_thread
         thresholds = Thresholds(
             engine, unix_time=time.time, observer=ThresholdObserver(metrics.budgets), in_thread=in_thread
         )
@@ -77,8 +84,22 @@ class LedgerFollowing:
     def start(self, tasks: Tasks) -> None:
         """Follow from now on."""
         tasks.start(self.follower.run(), name="follower")
+        tasks.start(self._add_up(), name="account sums")
         if self._webhook is not None:
             tasks.start(self._webhook.run(), name="webhook")
+
+    async def _add_up(self) -> None:
+        """Add the charges of accounts up until cancelled."""
+        outage = Outage(OutageLog("adding up the charges of accounts"))
+        while True:
+            try:
+                while await self._in_thread(add_up, self._engine):
+                    pass
+            except OSError as error:
+                outage.began(error)
+            else:
+                outage.over()
+            await asyncio.sleep(ADD_UP_S)
 
 
 class AdmissionService:
@@ -118,6 +139,7 @@ class AdmissionService:
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
         """Admit requests from now on."""
+        await self._keyring.remember({record.opened.key_id for record in _records(journal)})
         self.admission.remember(self._unsettled(journal))
         try:
             await self.admission.announce()
