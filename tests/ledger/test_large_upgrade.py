@@ -72,12 +72,14 @@ class Load:
             self.waits.append((began, time.monotonic() - began))
 
     def _read(self, _number: int) -> None:
-        while not self._stop.wait(2):
+        took = 1.0
+        while not self._stop.wait(4 * took):  # an index that is made concurrently waits for each of them
             began = time.monotonic()
             with reading(self._engine) as connection:
                 connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
                 connection.exec_driver_sql("SELECT sum(charge_usd) FROM ledger_entries")
-            self.read_s.append(time.monotonic() - began)
+            took = time.monotonic() - began
+            self.read_s.append(took)
 
 
 def _new_id(settler: int, number: int) -> str:
