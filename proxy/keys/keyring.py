@@ -27,7 +27,7 @@ from proxy.storage.executor import BoundedExecutor
 # A key that another process created or revoked is effective within a second.
 POLL_S = 0.5
 
-# Keys in memory, about 1.2 KiB each. With more keys, those of the latest requests and changes; the first request of
+# Keys in memory, up to 2 KiB each. With more keys, those of the latest requests and changes; the first request of
 # another one waits for a look-up, which takes milliseconds.
 KEYS_MAX = 100_000
 

@@ -256,7 +256,7 @@ async def test_unknown_keys_share_their_look_ups_and_malformed_ones_have_none() 
 
 
 async def test_look_ups_are_apart_from_one_another_and_from_other_readings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.1)
+    monkeypatch.setattr(module, "LOOKUP_INTERVAL_S", 0.4)
     source = Keys()
     keyring = a_keyring(source)
     for _ in range(3):
