@@ -23,6 +23,7 @@ import aiohttp
 
 from proxy.billing.adjustment import MONEY, NUMBERS
 from proxy.billing.limits import UNLIMITED, Limits
+from proxy.ledger.schema.migrate import migrate
 from proxy.storage.database import open_engine
 from tests.crash.chaos import Call, Kind, converse, deployment, nano, settle, shape, wrong_in
 from tests.crash.stage import quick_key
@@ -149,6 +150,7 @@ class Site:
         self.valkey = valkey
         self.provider = provider
         self.ledger_url = postgres.url(postgres.new_database())
+        migrate(self.ledger_url)
         self.proxies: dict[str, Tokenweir] = {name: self._made(folder, name) for name in PROXIES}
         self.processes: dict[str, Listening] = {
             **self.proxies,

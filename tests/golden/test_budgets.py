@@ -100,9 +100,16 @@ async def node(
         yield RedisBudgets(client, node="node-one", unix_time=clock)
 
 
+def what_node_one_has() -> OwnHolds:
+    """As its journal says after the restart."""
+    closed = Hold("x-closed", GATES, 333, 444, NOW)
+    return OwnHolds((Hold("x-runs", GATES, 750, 1_000, NOW),), (closed,), ())
+
+
 async def test_what_is_held_and_spent_counts(node: BudgetStore, clock: Clock) -> None:
     assert await node.counter_states() == STANDINGS
     assert await node.cursor() == NOW_US + 10
+    await node.announce(what_node_one_has)
     assert isinstance(await node.reserve(Hold("x-runs", GATES, 750, 1_000)), Granted), "it is held already"
     full = await node.reserve(Hold("x-new", GATES, 1, 1))
     assert isinstance(full, Denied)
@@ -122,9 +129,7 @@ async def test_what_is_held_and_spent_counts(node: BudgetStore, clock: Clock) ->
 
 async def test_what_is_held_is_settled_and_released(node: BudgetStore, clock: Clock) -> None:
     assert not await node.heartbeat(), "it was not this process that announced"
-    one = Hold("x-runs", GATES, 750, 1_000, NOW)
-    closed = Hold("x-closed", GATES, 333, 444, NOW)
-    await node.announce(lambda: OwnHolds((one,), (closed,), ()))
+    await node.announce(what_node_one_has)
     assert await node.heartbeat()
     assert await node.counter_states() == STANDINGS
     assert await node.grow("x-runs", 800)
