@@ -269,8 +269,10 @@ class Follower:
     # -- comparing spend totals with the ledger
 
     async def measure(self) -> None:
-        """Compare some spend totals with the ledger, the next ones at the next call. Raises OSError."""
+        """Compare some spend totals with the ledger, the next ones at the next call. They are also reported: a budget
+        may have changed, and who would spend no more of it would not be reported otherwise. Raises OSError."""
         gate_ids, after = await self._store.seeded(self._measured_to, MEASURED_MAX)
+        self._unreported.update(gate_ids)
         drift = await self._drift(gate_ids)
         self._measured_to = after
         self._observer.drift(sum(map(abs, drift.values())))

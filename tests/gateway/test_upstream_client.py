@@ -157,6 +157,13 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_what_a_resolver_without_descriptors_says() -> None:
+    """It may say that the name is unknown, or what another call had failed with."""
+    with no_descriptors():
+        for failure in (socket.gaierror(socket.EAI_NONAME, "…"), OSError(errno.EINVAL, "…")):
+            assert module._exhausted(failure) is not None
+
+
 async def test_E4_without_descriptors_it_is_this_machine_that_failed(caplog: pytest.LogCaptureFixture) -> None:
     client = UpstreamClient(TLS)
     async with listening() as url:
@@ -187,6 +194,7 @@ def several(*numbers: int) -> OSError:
         (ConnectionRefusedError(errno.ECONNREFUSED, "…"), False),
         (TimeoutError(), False),
         (socket.gaierror(socket.EAI_NONAME, "…"), False),
+        (OSError(errno.EINVAL, "…"), False),
     ],
     ids=str,
 )

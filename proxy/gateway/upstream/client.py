@@ -339,8 +339,8 @@ def _system_certificates() -> ssl.SSLContext:
 
 def _exhausted(failure: Exception) -> OSError | None:
     """The limit of this machine that prevented a connection; None if it was something else."""
-    if isinstance(failure, socket.gaierror):
-        return _no_descriptor()  # a resolver without descriptors reports that the name is unknown
+    if isinstance(failure, socket.gaierror) or (isinstance(failure, OSError) and failure.errno == errno.EINVAL):
+        return _no_descriptor()  # a resolver without descriptors reports an unknown name, or whatever errno was before
     numbers = {failure.errno} if isinstance(failure, OSError) and failure.errno is not None else _errnos_of(failure)
     reached = numbers & _EXHAUSTED
     if not reached or numbers - _EXHAUSTED - _OTHER_IP_VERSION:
