@@ -15,6 +15,7 @@ import pytest
 from proxy.keys.guesses import GUESSES_MAX
 from proxy.keys.keyring import LOOKUP_S_MAX
 from proxy.keys.secrets import new_secret
+from proxy.ledger.schema.migrate import migrate
 from tests.crash.stage import quick_key, quick_keys
 from tests.distributed.apart import Apart
 from tests.support.postgres import PostgresServer, own_server
@@ -40,6 +41,7 @@ def machines(
 ) -> Iterator[Sequence[Tokenweir]]:
     """Two, of which one has two processes."""
     name = server.new_database()
+    migrate(server.url(name))
     apart = Apart(tmp_path, provider, server.url(name), queue_url)
     apart.proxies[0].start()
     apart.proxy("--workers", str(WORKERS)).start()

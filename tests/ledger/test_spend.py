@@ -305,7 +305,8 @@ def test_any_number_may_add_up_at_once(tree: Engine, store: LedgerStore, monkeyp
         store.settle(arriving(an_entry(number, key_id="key_1")))
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: add_up(tree), range(200)))
-    assert not add_up(tree)
+    while add_up(tree):  # who finds another at work does nothing
+        pass
     (one,) = sums(tree, [("org_1", 0.0)])
     assert one.nusd == 60 * (an_entry(0).charge_usd or 0)
     assert found_wrong(tree) == []
