@@ -157,11 +157,21 @@ def no_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_what_a_resolver_without_descriptors_says() -> None:
-    """It may say that the name is unknown, or what another call had failed with."""
-    with no_descriptors():
-        for failure in (socket.gaierror(socket.EAI_NONAME, "…"), OSError(errno.EINVAL, "…")):
-            assert module._exhausted(failure) is not None
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EBUSY])
+async def test_a_resolver_without_descriptors_may_say_anything(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It raises the error that another call had left."""
+    client = UpstreamClient(TLS)
+
+    def failing(*_arguments: object, **_options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "getaddrinfo", failing)
+    provider = provider_at("http://a.example")
+    with no_descriptors(), pytest.raises(OutOfConnectionsError, match="Too many open files"):
+        await client.ask(provider, b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(NotSentError):
+        await client.ask(provider, b"GET / HTTP/1.1\r\n\r\n")
+    await client.close()
 
 
 async def test_E4_without_descriptors_it_is_this_machine_that_failed(caplog: pytest.LogCaptureFixture) -> None:
@@ -194,7 +204,6 @@ def several(*numbers: int) -> OSError:
         (ConnectionRefusedError(errno.ECONNREFUSED, "…"), False),
         (TimeoutError(), False),
         (socket.gaierror(socket.EAI_NONAME, "…"), False),
-        (OSError(errno.EINVAL, "…"), False),
     ],
     ids=str,
 )

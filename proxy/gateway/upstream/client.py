@@ -15,7 +15,7 @@ import ssl
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
@@ -283,7 +283,7 @@ class UpstreamClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(connect_s):
-                found = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+                found = await _addresses(origin)
                 made = await start_connection(
                     found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, interleave=1, socket_factory=_socket
                 )
@@ -337,10 +337,19 @@ def _system_certificates() -> ssl.SSLContext:
     return context
 
 
+async def _addresses(origin: Origin) -> list[Any]:
+    """Where to connect to. Raises socket.gaierror: a resolver without descriptors can also raise the error of any call
+    that failed before."""
+    try:
+        return await asyncio.get_running_loop().getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+    except OSError as failure:
+        raise socket.gaierror(socket.EAI_SYSTEM, "the resolver failed") from failure
+
+
 def _exhausted(failure: Exception) -> OSError | None:
     """The limit of this machine that prevented a connection; None if it was something else."""
-    if isinstance(failure, socket.gaierror) or (isinstance(failure, OSError) and failure.errno == errno.EINVAL):
-        return _no_descriptor()  # a resolver without descriptors reports an unknown name, or whatever errno was before
+    if isinstance(failure, socket.gaierror):
+        return _no_descriptor()  # a resolver without descriptors reports that the name is unknown
     numbers = {failure.errno} if isinstance(failure, OSError) and failure.errno is not None else _errnos_of(failure)
     reached = numbers & _EXHAUSTED
     if not reached or numbers - _EXHAUSTED - _OTHER_IP_VERSION:
