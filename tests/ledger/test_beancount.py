@@ -71,6 +71,7 @@ def exported(folder: Path, count: int) -> str:
     file = io.BytesIO()
     settled = EntryReader(engine, EntryFilter()).settled()
     write_beancount(file, with_owners(settled, partial(owners_of, engine), Closings()), balances)
+    engine.dispose()
     return file.getvalue().decode()
 
 

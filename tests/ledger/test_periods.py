@@ -22,8 +22,9 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
 from proxy.reports.statement_text import LATE_USAGE, statement_csv, statement_json
-from proxy.storage.database import reading, writing
+from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.making import an_entry, arriving, content_hash
+from tests.support.sqlite import empty_ledger
 
 OCTOBER, NOVEMBER, DECEMBER = (month_from(f"2026-{number}") for number in (10, 11, 12))
 KEY, PROJECT, ORGANIZATION = (
@@ -190,10 +191,14 @@ KINDS = st.sampled_from(["usage", "usage", "usage", "adjustment", "credit"])
 def test_every_entry_is_on_one_statement_and_a_closed_one_stays(
     tmp_path_factory: pytest.TempPathFactory, made: list[Any], closed: list[Any]
 ) -> None:
-    from proxy.storage.database import open_engine
-    from tests.support.sqlite import empty_ledger
+    engine = open_engine(empty_ledger(tmp_path_factory.mktemp("ledger") / "ledger.db"))
+    try:
+        _all_stays(Book(engine), made, closed)
+    finally:
+        engine.dispose()
 
-    book = Book(open_engine(empty_ledger(tmp_path_factory.mktemp("ledger") / "ledger.db")))
+
+def _all_stays(book: Book, made: list[Any], closed: list[Any]) -> None:
     steps: list[tuple[float, Callable[[], None]]] = []
     for number, (began, settled, kind, nusd, key) in enumerate(made):
         entry = an_entry(
