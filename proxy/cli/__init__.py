@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from proxy import __version__
 from proxy.cli import (
     accounts,
+    archive,
     audit,
     backup,
     budgets,
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     conformance.add_commands(commands)
     backup.add_commands(commands)
     audit.add_commands(commands)
+    archive.add_commands(commands)
     statement.add_commands(commands)
     periods.add_commands(commands)
     export.add_commands(commands)

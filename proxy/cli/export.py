@@ -50,6 +50,7 @@ def add_commands(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     from proxy.ledger.accounts.owners import owners_of
+    from proxy.ledger.archive.archives import archived_until
     from proxy.ledger.periods.closing import read_closings
     from proxy.ledger.settling.spend import clock_of
     from proxy.reports.entry_reader import EntryReader, count_entries
@@ -68,8 +69,13 @@ def _export(options: argparse.Namespace) -> int:
         with reading(store.engine) as connection:
             closings, balances = read_closings(connection), read_balances(connection)
             settled_by = clock_of(connection) / 1e6
+            archived = archived_until(connection)
         entry_filter = _entry_filter(store, options, settled_by)
-        write = _writer(options, in_parquet, balances)
+        if archived is not None and (entry_filter.since is None or entry_filter.since < archived.until):
+            print(
+                f"tokenweir: the entries until {archived} are archived: see `tokenweir periods list`", file=sys.stderr
+            )
+        write = _writer(options, in_parquet, balances if archived is None else None)
         settled: Iterable[Any] = EntryReader(store.engine, entry_filter).settled()
         if sys.stderr.isatty():
             settled = with_progress_bar(settled, count_entries(store.engine, entry_filter), sys.stderr)
@@ -81,7 +87,8 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances) -> Write:
+def _writer(options: argparse.Namespace, in_parquet: bool, balances: Balances | None) -> Write:
+    """`balances`: None if some entries are archived."""
     from proxy.reports.beancount import write_beancount
     from proxy.reports.export import write_csv, write_parquet
 

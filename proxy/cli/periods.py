@@ -26,6 +26,7 @@ from proxy.cli.common import (
 
 if TYPE_CHECKING:
     from proxy.billing.period import Month
+    from proxy.ledger.archive.archives import Archive
     from proxy.runtime.machine.ledger_stores import LedgerStores
     from proxy.runtime.machine.unsettled import Unsettled
     from proxy.settings import Settings
@@ -62,10 +63,12 @@ _VERIFY = "check a statement or a receipt from files alone: every sum, and every
 
 def _list(options: argparse.Namespace) -> int:
     from proxy.foundation.times import iso_utc
+    from proxy.ledger.archive.archives import read_archives
     from proxy.ledger.periods.closing import read_periods
     from proxy.storage.database import reading
 
     with store_of(options) as store, reading(store.engine) as connection:
+        archives = {one.month: one for one in read_archives(connection)}
         for one in read_periods(connection):
             fields = {
                 "month": str(one.month),
@@ -75,9 +78,26 @@ def _list(options: argparse.Namespace) -> int:
                 "entries": one.entries,
                 "digest": one.digest,
                 "left_behind": list(one.left_behind),
+                "archive": _archive_json(archives.get(one.month)),
             }
             print(json_line(fields))
     return 0
+
+
+def _archive_json(archive: Archive | None) -> dict[str, Any] | None:
+    from proxy.foundation.times import iso_utc
+
+    if archive is None:
+        return None
+    return {
+        "file": archive.file,
+        "sha256": archive.sha256,
+        "entries": archive.entries,
+        "statements_until": str(archive.statements_until),
+        "archived_at": iso_utc(archive.archived_at),
+        "archived_by": archive.archived_by,
+        "removed": archive.removed,
+    }
 
 
 def _close(options: argparse.Namespace) -> int:

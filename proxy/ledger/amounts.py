@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from datetime import date
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Dialect, func, literal_column
+
+from proxy.ledger.schema.tables import balances, ledger_entries
+
+SUMS = tuple(column.name for column in balances.columns if not column.primary_key)
+"""the columns of the tables of sums"""
 
 # Rows in memory at a time.
 _PAGE_ROWS = 2_000
@@ -30,11 +35,23 @@ def nusd_sum(name: str, dialect: Dialect) -> ColumnElement[Any]:
     return literal_column(_SUM_NUSD[dialect.name].format(name), BigInteger)
 
 
+def sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
+    """The sums over a group of entries, named like the columns of the tables of sums. Money: nUSD."""
+    for name in SUMS:
+        sum_: ColumnElement[Any]
+        if name.endswith("_usd"):
+            sum_ = nusd_sum("charge_usd" if name == "charged_usd" else name, dialect)
+        else:
+            sum_ = func.count() if name == "entries" else func.sum(ledger_entries.c[name])
+        yield func.coalesce(sum_, 0).label(name)
+
+
 def utc_day(column: Column[Any], dialect: Dialect) -> ColumnElement[date]:
     """The UTC day of a column's times."""
     return func.date(column if dialect.name == "sqlite" else func.timezone("UTC", column))
 
 
-def rows_of(connection: Connection, query: Any) -> Iterator[Any]:
-    """All rows, one page in memory at a time."""
-    return iter(connection.execute(query, execution_options={"stream_results": True, "yield_per": _PAGE_ROWS}))
+def rows_of(connection: Connection, query: Any) -> Generator[Any]:
+    """All rows, one page in memory at a time. Whoever may not read all of them closes it."""
+    with connection.execute(query, execution_options={"stream_results": True, "yield_per": _PAGE_ROWS}) as rows:
+        yield from rows

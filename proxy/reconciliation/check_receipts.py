@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, func, literal_c
 
 from proxy.billing.entries import EntryKind
 from proxy.ledger.amounts import rows_of
-from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
+from proxy.ledger.schema.tables import archived_receipts, dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.settling import OPEN
 from proxy.reconciliation.integrity import CheckResult, CheckScope, RecordsInFlight
 
@@ -40,7 +40,7 @@ class Journals:
         self._horizons: dict[tuple[str, int], int] = {}
 
     def find(self) -> CheckResult:
-        """Each closed journal record is one entry or a dead letter."""
+        """Each closed journal record is one entry or a dead letter, archived ones included."""
         result = CheckResult()
         for node, seq, before in self._all_jumps():
             if before == seq:
@@ -49,7 +49,7 @@ class Journals:
             first = (seq >> EPOCH_BITS << EPOCH_BITS) + 1
             if before is None or before < first:
                 before = self._below(node, first, seq)
-            for low, high in _gaps(self._dead_letters(node, before + 1, seq - 1), before + 1, seq - 1):
+            for low, high in self._missing(node, before + 1, seq - 1):
                 self._count(result, node, low, high)
         return result
 
@@ -88,6 +88,22 @@ class Journals:
             return first - 1
         query = _highest(ledger_entries, node, seq >> EPOCH_BITS).where(ledger_entries.c.journal_seq < seq)
         return int(self._connection.execute(query).scalar() or first - 1)
+
+    def _missing(self, node: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """The ranges within low..high (both included) of neither a dead letter nor an archived receipt."""
+        for start, end in _gaps(self._dead_letters(node, low, high), low, high):
+            for first, last in self._archived(node, start, end):
+                if start < first:
+                    yield start, first - 1
+                start = last + 1
+            if start <= end:
+                yield start, end
+
+    def _archived(self, node: str, low: int, high: int) -> Sequence[Any]:
+        """The ranges of archived receipts that overlap low..high, in order."""
+        first, last = archived_receipts.c.first_seq, archived_receipts.c.last_seq
+        query = select(first, last).where(archived_receipts.c.node == node, first <= high, last >= low)
+        return self._connection.execute(query.order_by(first)).all()
 
     def _dead_letters(self, node: str, low: int, high: int) -> list[int]:
         """The seqs of dead letters from `low` to `high`, in order."""

@@ -5,8 +5,7 @@ Invariants: a check only reads, and relies on no table but those that it compare
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -27,13 +26,16 @@ from sqlalchemy import (
 )
 
 from proxy.billing.entries import EntryKind
-from proxy.ledger.amounts import nusd, nusd_sum, rows_of, utc_day
+from proxy.billing.period import Month, day_of
+from proxy.ledger.amounts import SUMS, nusd, rows_of, sums_of_entries, utc_day
+from proxy.ledger.archive.archives import archived_until, not_archived
 from proxy.ledger.schema.tables import (
     Money,
     account_clock,
     account_daily,
     accounts,
     api_keys,
+    archived_sums,
     balances,
     ledger_entries,
     usage_daily,
@@ -43,11 +45,9 @@ from proxy.reconciliation.integrity import CheckResult, CheckScope, settled
 
 # The largest tolerated difference between the clocks of a proxy and the ledger.
 _SKEW_S = 86_400.0
+_DAY_S = 86_400.0
 
 _COLUMNS = ledger_entries.c
-_SUMS = [column.name for column in balances.columns if not column.primary_key]
-_MONEY_SUMS = {"charged_usd": "charge_usd", "cost_usd": "cost_usd"}
-"""column of a sum → column of an entry"""
 
 # A few times the relative precision of a float; smaller differences are rounding.
 _NOT_MONEY = {
@@ -57,29 +57,62 @@ _NOT_MONEY = {
 
 
 def balances_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
-    """Each balance is the sum of its daily usage and its top-ups. Cheap: it reads no entries but top-ups."""
+    """Each balance is the sum of its daily usage and its top-ups, archived ones included. Cheap: it reads no other
+    entries."""
     names = ("key_id",)
     dialect = connection.dialect
     days = _summed(usage_daily, names, 1, dialect)
-    top_ups = select(_COLUMNS.key_id, *_sums_of_entries(dialect)).where(*IS_CREDIT).group_by(_COLUMNS.key_id)
+    top_ups = select(_COLUMNS.key_id, *sums_of_entries(dialect)).where(*IS_CREDIT, not_archived(connection))
+    top_ups = top_ups.group_by(_COLUMNS.key_id)
+    archived = _summed(archived_sums, names, 1, dialect).where(archived_sums.c.kind == EntryKind.CREDIT)
     kept = _summed(balances, names, -1, dialect)
-    return _unequal(connection, names, [days, top_ups, kept])
+    return _unequal(connection, names, [days, top_ups, archived, kept])
 
 
 def days_add_up(connection: Connection, scope: CheckScope) -> CheckResult:
-    """Daily usage, by key and model, is the sum of the day's entries without top-ups."""
+    """Daily usage, by key and model, is the sum of the day's entries without top-ups. Of archived months it was."""
+    month = archived_until(connection)
+    after = None if month is None else month.until
+    if scope.since is None:
+        return _days_add_up(connection, after, settled_from=None)
+    day = _midnight(scope.since)
+    return _days_add_up(connection, day if after is None else max(day, after), settled_from=day - _SKEW_S)
+
+
+def days_of_month_add_up(connection: Connection, month: Month) -> CheckResult:
+    """The same for the days of one month and all before it that are not archived."""
+    last = archived_until(connection)
+    return _days_add_up(connection, None if last is None else last.until, until=month.until, settled_from=None)
+
+
+def _days_add_up(
+    connection: Connection, since: float | None, *, until: float | None = None, settled_from: float | None
+) -> CheckResult:
+    """`since`, `until`: midnights, Unix seconds. `settled_from`: no entry of these days was settled before."""
     dialect = connection.dialect
     names = ("day", "key_id", "model")
     day = utc_day(_COLUMNS.started_at, dialect)
-    entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *_sums_of_entries(dialect))
-    entries = entries.where(_COLUMNS.kind != EntryKind.CREDIT).group_by(day, _COLUMNS.key_id, _COLUMNS.model)
+    entries = select(day.label("day"), _COLUMNS.key_id, _COLUMNS.model, *sums_of_entries(dialect))
+    entries = entries.where(_COLUMNS.kind != EntryKind.CREDIT, not_archived(connection))
+    entries = entries.group_by(day, _COLUMNS.key_id, _COLUMNS.model)
     kept = _summed(usage_daily, names, -1, dialect)
-    if scope.since is not None:
-        first = datetime.fromtimestamp(scope.since, UTC).date()
-        begins = datetime(first.year, first.month, first.day, tzinfo=UTC).timestamp()
-        entries = entries.where(_COLUMNS.started_at >= begins, _COLUMNS.settled_at >= begins - _SKEW_S)
-        kept = kept.where(usage_daily.c.day >= first)
-    return _unequal(connection, names, [entries, kept])
+    archived = _summed(archived_sums, names, 1, dialect).where(archived_sums.c.kind == EntryKind.USAGE)
+    if since is not None:
+        entries = entries.where(_COLUMNS.started_at >= since)
+        kept = kept.where(usage_daily.c.day >= day_of(since))
+        archived = archived.where(archived_sums.c.day >= day_of(since))
+    if until is not None:
+        entries = entries.where(_COLUMNS.started_at < until)
+        kept = kept.where(usage_daily.c.day < day_of(until))
+        archived = archived.where(archived_sums.c.day < day_of(until))
+    if settled_from is not None:
+        entries = entries.where(_COLUMNS.settled_at >= settled_from)
+    return _unequal(connection, names, [entries, archived, kept])
+
+
+def _midnight(unix_s: float) -> float:
+    """The beginning of the UTC day."""
+    return unix_s // _DAY_S * _DAY_S
 
 
 def accounts_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
@@ -107,35 +140,24 @@ def accounts_add_up(connection: Connection, _scope: CheckScope) -> CheckResult:
     return result
 
 
-def _sums_of_entries(dialect: Dialect) -> Iterator[ColumnElement[Any]]:
-    """The sums over a group of entries, in the columns of the tables of sums."""
-    for name in _SUMS:
-        sum_: ColumnElement[Any]
-        if name in _MONEY_SUMS:
-            sum_ = nusd_sum(_MONEY_SUMS[name], dialect)
-        else:
-            sum_ = func.count() if name == "entries" else func.sum(_COLUMNS[name])
-        yield func.coalesce(sum_, 0).label(name)
-
-
 def _summed(table: Table, names: Iterable[str], sign: int, dialect: Dialect) -> Select[Any]:
     """The rows of a table of sums, times `sign`."""
-    amounts = (nusd(name, dialect) if name in _MONEY_SUMS else table.c[name] for name in _SUMS)
-    labelled = ((value * sign).label(name) for name, value in zip(_SUMS, amounts, strict=True))
+    amounts = (nusd(name, dialect) if name.endswith("_usd") else table.c[name] for name in SUMS)
+    labelled = ((value * sign).label(name) for name, value in zip(SUMS, amounts, strict=True))
     return select(*(table.c[name] for name in names), *labelled)
 
 
 def _unequal(connection: Connection, names: Sequence[str], parts: Sequence[Select[Any]]) -> CheckResult:
     """The groups in which the parts do not add up to zero, with the difference: entries (or days) minus stored sums."""
     every = union_all(*parts).subquery()
-    more = {name: func.sum(every.c[name]).label(name) for name in _SUMS}
+    more = {name: func.sum(every.c[name]).label(name) for name in SUMS}
     by = [every.c[name] for name in names]
     query = select(*by, *more.values()).group_by(*by).having(or_(*(sum_ != 0 for sum_ in more.values())))
     result = CheckResult()
     for row in rows_of(connection, query):
         fields = row._asdict()
         result.differs(
-            **{name: fields[name] for name in names}, **{name: fields[name] for name in _SUMS if fields[name]}
+            **{name: fields[name] for name in names}, **{name: fields[name] for name in SUMS if fields[name]}
         )
     return result
 

@@ -78,7 +78,8 @@ class Column:
 
     name: str
     kind: ColumnType
-    of: Callable[[ExportedEntry], Any]
+    of: Callable[[Any], Any]
+    """its value in a source, which is an ExportedEntry or, in an archive, a row"""
 
 
 class ParquetMissing(ValueError):  # noqa: N818  a missing extra, no bug
@@ -89,7 +90,7 @@ def _field(name: str) -> Callable[[ExportedEntry], Any]:
     return lambda source: getattr(source.entry, name)
 
 
-_KINDS = {
+KINDS = {
     "streamed": ColumnType.FLAG,
     "cost_usd": ColumnType.MONEY,
     "charge_usd": ColumnType.MONEY,
@@ -99,9 +100,10 @@ _KINDS = {
     "details": ColumnType.JSON,
     **dict.fromkeys((*TOKENS, "events", "bytes", "seq"), ColumnType.COUNT),
 }
+"""the types of an entry's fields that are not text"""
 
 ENTRIES: tuple[Column, ...] = (
-    *(Column(name, _KINDS.get(name, ColumnType.TEXT), _field(name)) for name in ENTRY_FIELDS),
+    *(Column(name, KINDS.get(name, ColumnType.TEXT), _field(name)) for name in ENTRY_FIELDS),
     Column("settled_at", ColumnType.TIME, lambda source: source.settled_at),
     Column("project_id", ColumnType.TEXT, lambda source: source.owner and source.owner.project_id),
     Column("organization_id", ColumnType.TEXT, lambda source: source.owner and source.owner.organization_id),
@@ -110,11 +112,11 @@ ENTRIES: tuple[Column, ...] = (
 """all entry fields, the settlement time, the project and organization of the key, and the month whose statement has the
 entry"""
 
-Write = Callable[[IO[bytes], Sequence[Column], Iterable[ExportedEntry]], None]
+Write = Callable[[IO[bytes], Sequence[Column], Iterable[Any]], None]
 """writes rows with these columns to a file"""
 
 
-def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[ExportedEntry]) -> None:
+def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Any]) -> None:
     """CSV in UTF-8 with a header line; null is an empty cell."""
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=False)
     try:
@@ -128,13 +130,20 @@ def write_csv(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Expo
         text.detach()
 
 
-def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[ExportedEntry]) -> None:
-    """Parquet with money as decimals of 9 places and times in UTC to the microsecond. Raises ParquetMissing."""
+def require_parquet() -> None:
+    """Raises ParquetMissing."""
     try:
-        import pyarrow
-        from pyarrow import parquet
+        import pyarrow  # noqa: F401
     except ImportError:
         raise ParquetMissing("parquet: the package pyarrow is missing (pip install 'tokenweir[parquet]')") from None
+
+
+def write_parquet(file: IO[bytes], columns: Sequence[Column], sources: Iterable[Any]) -> None:
+    """Parquet with money as decimals of 9 places and times in UTC to the microsecond. Raises ParquetMissing."""
+    require_parquet()
+    import pyarrow
+    from pyarrow import parquet
+
     types = {
         ColumnType.TEXT: pyarrow.string(),
         ColumnType.JSON: pyarrow.string(),

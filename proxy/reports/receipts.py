@@ -15,6 +15,7 @@ from proxy.billing.merkle import MerkleTree, path, root_by
 from proxy.billing.money import nusd_from_usd, usd_text
 from proxy.billing.period import Closings, Month
 from proxy.billing.receipt import EMPTY, FORMAT, Line, digest_of, line_leaf, line_of, order_of, scope_leaf
+from proxy.ledger.archive.archives import absent, read_archives
 from proxy.ledger.periods.activity import lines_of
 from proxy.ledger.periods.closing import month_digests, read_closings, read_period
 from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries
@@ -31,8 +32,12 @@ class FalseDocument(ValueError):  # noqa: N818  the file is wrong, not the progr
 
 
 def statement_lines(engine: Engine, owner: StatementOwner, month: Month) -> Iterator[Line]:
-    """The line of each entry of a statement, by key or account, in the order of its tree. Raises LedgerUnavailable."""
+    """The line of each entry of a statement, by key or account, in the order of its tree.
+
+    Raises ValueError if some of them are in an archive, LedgerUnavailable.
+    """
     with reading(engine) as connection:
+        _require_entries(connection, month)
         ids = ledger_entries.c.key_id.in_(scopes_of(owner))
         for row in lines_of(connection, month, read_closings(connection), ids):
             yield line_of(row)
@@ -48,10 +53,11 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
         closings = read_closings(connection)
         months = _months(connection, exchange_id, closings)
         if not months:
-            raise ValueError(f"{exchange_id}: the ledger has no such exchange")
+            raise ValueError(f"{exchange_id}: {absent(connection, exchange_id)}")
         issued = [month for month in months if _is_issued(connection, month)]
         if not issued:
             raise ValueError(f"{exchange_id}: {months[0]} is not closed: a receipt is of a closed month")
+        _require_entries(connection, issued[0])
         return {
             "object": "receipt",
             "format": FORMAT,
@@ -59,6 +65,13 @@ def read_receipt(engine: Engine, exchange_id: str) -> dict[str, Any]:
             "months": [_of_month(connection, exchange_id, month, closings) for month in issued],
             "open_months": [str(month) for month in months if month not in issued],
         }
+
+
+def _require_entries(connection: Connection, month: Month) -> None:
+    """Raises ValueError if some of a month's entries are in an archive."""
+    holder = next((one for one in read_archives(connection) if one.statements_until >= month), None)
+    if holder is not None:
+        raise ValueError(f"{month}: entries of its statements are archived, in {holder.file} and before")
 
 
 def _months(connection: Connection, exchange_id: str, closings: Closings) -> list[Month]:

@@ -75,7 +75,7 @@ def test_every_count_can_be_set_and_every_charge_be_explained(run: Commands) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nobody's", "--reason", "r", "--charge-usd", "0"], "no entry of this exchange"),
+        (["nobody's", "--reason", "r", "--charge-usd", "0"], "no such exchange"),
         ([NAME, "--reason", "r"], "nothing is set"),
         ([NAME, "--reason", "", "--charge-usd", "0"], "a reason has"),
         ([NAME, "--reason", "r", "--charge-usd", "-1"], "charge_usd"),

@@ -75,6 +75,12 @@ ENTRY = LedgerEntry(
 )
 
 
+def id_at(moment: datetime, low_bits: int = 0) -> str:
+    """A UUIDv7 of this moment."""
+    ms = round(moment.timestamp() * 1000)
+    return str(UUID(int=ms << 80 | 7 << 76 | 2 << 62 | low_bits))
+
+
 def an_entry(number: int = 0, *, exchange: str | None = None, **differences: Any) -> LedgerEntry:
     """The entry of exchange `number` (or of the one named), with its id derived as in real life."""
     exchange_id = str(UUID(int=number + 1)) if exchange is None else exchange

@@ -80,7 +80,7 @@ def test_a_dry_run_says_what_it_would_write_and_does_not(engine: Engine, at_work
 
 def test_an_exchange_that_is_not_there_is_refused(engine: Engine, at_work: Corrections) -> None:
     for dry_run in (True, False):
-        with pytest.raises(CorrectionError, match="no entry"):
+        with pytest.raises(CorrectionError, match="no such exchange"):
             at_work.adjust("nobody's", CorrectionRequest(charge_usd=0), "goodwill", dry_run=dry_run)
     assert stored(engine) == []
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -20,7 +19,7 @@ from proxy.ledger.schema.migrate import check
 from proxy.ledger.schema.partitions import first_id, make_partitions, partition_name
 from proxy.ledger.settling.store import Settled
 from proxy.storage.database import open_engine, reading
-from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, stored
+from tests.ledger.making import a_ledger, a_store, an_entry, arriving, assert_sums, id_at, stored
 
 DAY_S = 86_400.0
 
@@ -31,12 +30,6 @@ def engine(postgres_ledger_url: str) -> Iterator[Engine]:
     engine = open_engine(postgres_ledger_url)
     yield engine
     engine.dispose()
-
-
-def id_at(moment: datetime, low_bits: int = 0) -> str:
-    """A UUIDv7 of this moment."""
-    ms = round(moment.timestamp() * 1000)
-    return str(UUID(int=ms << 80 | 7 << 76 | 2 << 62 | low_bits))
 
 
 def entry_at(moment: datetime, number: int = 0) -> LedgerEntry:

@@ -3,103 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sqlalchemy import Engine, delete, insert, update
+from sqlalchemy import Engine, delete, update
 
 from proxy.billing.entries import LedgerEntry
 from proxy.billing.period import Closing, Closings, month_from, month_of
 from proxy.ledger.accounts.credit import credit_entry
 from proxy.ledger.periods.closing import PeriodError, close, issue_all, read_closings, read_period, read_periods
-from proxy.ledger.schema.tables import accounts, api_keys, ledger_clock, ledger_entries, scope_months
-from proxy.ledger.settling.store import LedgerStore
+from proxy.ledger.schema.tables import accounts, api_keys, ledger_entries, scope_months
 from proxy.reconciliation.reconcile import reconcile
-from proxy.reports.statement import Statement, StatementOwner, read_statement
 from proxy.reports.statement_html import statement_html
-from proxy.reports.statement_text import LATE_USAGE, statement_csv, statement_json
+from proxy.reports.statement_text import LATE_USAGE, statement_json
 from proxy.storage.database import open_engine, reading, writing
-from tests.ledger.making import an_entry, arriving, content_hash
+from tests.ledger.books import (
+    DECEMBER,
+    KEY,
+    NOVEMBER,
+    OCTOBER,
+    ORGANIZATION,
+    OWNERS,
+    Book,
+    adjusted,
+    at,
+    book,
+    everything,
+)
+from tests.ledger.making import an_entry
 from tests.support.sqlite import empty_ledger
 
-OCTOBER, NOVEMBER, DECEMBER = (month_from(f"2026-{number}") for number in (10, 11, 12))
-KEY, PROJECT, ORGANIZATION = (
-    StatementOwner("key-1", "key", "anna"),
-    StatementOwner("proj-1", "project", "web"),
-    StatementOwner("org-1", "organization", "acme"),
-)
-OWNERS = (KEY, PROJECT, ORGANIZATION)
-
-
-def at(text: str) -> float:
-    """Unix seconds."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-
-
-class Book:
-    """A ledger whose clock a test sets."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.now = at("2026-10-01")
-        self.store = LedgerStore(engine, content_hash=content_hash, clock=lambda: self.now)
-        with writing(engine) as connection:
-            connection.execute(update(ledger_clock).values(settled_at=self.now))
-            row = {"created_at": 1.0, "limits": None, "blocked_at": None}
-            above = [("org-1", "organization", None, "acme"), ("proj-1", "project", "org-1", "web")]
-            for revision, (account_id, kind, parent_id, name) in enumerate(above, 11):
-                one = {"account_id": account_id, "kind": kind, "parent_id": parent_id, "name": name}
-                connection.execute(insert(accounts), {**row, **one, "revision": revision})
-            for revision, (key_id, alias) in enumerate([("key-1", "anna"), ("key-2", "bert")], 21):
-                key = {"key_id": key_id, "alias": alias, "digest": alias.encode(), "hint": "", "created_at": 1.0}
-                connection.execute(insert(api_keys), {**key, "revision": revision, "project_id": "proj-1"})
-
-    def settle(self, entry: LedgerEntry, settled: str | float) -> None:
-        self.now = at(settled) if isinstance(settled, str) else settled
-        self.store.settle(arriving(entry))
-
-    def close(self, month: Any, closed: str | float) -> None:
-        self.now = at(closed) if isinstance(closed, str) else closed
-        close(self.store, month, by="anna")
-        issue_all(self.engine)
-
-    def statement(self, owner: StatementOwner, month: Any) -> Statement:
-        return read_statement(self.engine, owner, month)
-
-
-@pytest.fixture
-def book(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Book:
-    """Postgres has a clock of its own, which this one takes the place of."""
-    from proxy.ledger.settling import clock
-
-    tick = clock.LedgerClock.tick
-
-    def ticked(self: Any, connection: Any) -> float:
-        if connection.dialect.name == "sqlite":
-            return tick(self, connection)
-        last = connection.exec_driver_sql("SELECT settled_at FROM ledger_clock FOR UPDATE").scalar().timestamp()
-        now = max(round(self._clock(), 6), round(last + 1e-6, 6))
-        connection.execute(update(ledger_clock).values(settled_at=now))
-        return now
-
-    monkeypatch.setattr(clock.LedgerClock, "tick", ticked)
-    return Book(engine)
-
-
-def adjusted(number: int, nusd: int) -> LedgerEntry:
-    """An operator's correction of an exchange of October."""
-    more = {"kind": "adjustment", "seq": 1, "details": {"why": "goodwill"}}
-    return an_entry(number, started_at=at("2026-10-20"), charge_usd=nusd, **more)
-
-
-def everything(book: Book, months: Any) -> list[Any]:
-    """All that is ever said of these months."""
-    found = [book.statement(owner, month) for month in months for owner in OWNERS]
-    return [(statement_json(one), statement_csv(one), statement_html(one)) for one in found]
+__all__ = ["book"]
 
 
 def test_an_issued_month_never_moves(book: Book) -> None:

@@ -1,7 +1,7 @@
 """The audit log of operators' changes.
 
 Invariants: an operation is recorded before it runs, and is not run if it cannot be recorded; its result is added to
-the same entry, once; no entry is ever deleted, and none contains a secret.
+the same entry, once; only archived entries are deleted, and none contains a secret.
 """
 
 from __future__ import annotations

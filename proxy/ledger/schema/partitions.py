@@ -2,12 +2,12 @@
 
 An exchange id is a UUIDv7, so ids sort by time and a month is a range of ids. Entries of months without a partition
 (an unusual id, a clock that is years off) are in the default partition and move when their month gets its own.
-Operators can detach and archive old months; this module never does.
+Months that are archived are never made again: see proxy/ledger/archive.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, Engine, text
 
@@ -15,6 +15,8 @@ from proxy.storage.database import Lock, hold, is_shared, writing
 
 # Entries of last month may still arrive; workers make partitions daily, so three months ahead are ample.
 MONTHS_BACK, MONTHS_AHEAD = 1, 3
+
+DEFAULT_PARTITION = "ledger_entries_default"
 
 _PARTITIONS = text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'ledger_entries'::regclass")
 
@@ -55,11 +57,16 @@ def missing_partitions(connection: Connection, now: float) -> list[datetime]:
     """The months around `now` without a partition, each as its first moment."""
     if not is_shared(connection):
         return []
-    existing = {name.rpartition(".")[2] for name in connection.execute(_PARTITIONS).scalars()}
+    existing = partitions(connection)
     return [month for month in _months(now) if partition_name(month) not in existing]
 
 
-def partition_name(month: datetime) -> str:
+def partitions(connection: Connection) -> list[str]:
+    """The names of all partitions, of months in their order."""
+    return sorted(str(name).rpartition(".")[2] for name in connection.execute(_PARTITIONS).scalars())
+
+
+def partition_name(month: date) -> str:
     """For example ledger_entries_2026_11."""
     return f"ledger_entries_{month:%Y_%m}"
 

@@ -1,7 +1,8 @@
 """The ledger's tables, the same on SQLite and Postgres.
 
-Invariants: rows of `ledger_entries` are inserted and never changed; a balance is the sum of its entries; daily usage is
-the sum of the day's entries without top-ups. `migrations/` creates these tables; a test compares the two.
+Invariants: rows of `ledger_entries` are inserted and never changed, and deleted only when they are in an archive; a
+balance is the sum of its entries, archived ones included; daily usage is the sum of the day's entries without top-ups.
+`migrations/` creates these tables; a test compares the two.
 """
 
 from __future__ import annotations
@@ -259,7 +260,7 @@ dead_letters = Table(
     # The receipt, as in ledger_entries.
     Column("node", _text()),
     Column("journal_seq", BigInteger),
-    # open: an operator must decide; retried or dropped: the decision. Rows are never deleted.
+    # open: an operator must decide; retried or dropped: the decision. Only archived rows are deleted.
     Column("state", _text(), nullable=False),
     Column("state_at", UtcTime, nullable=False),
     Index("ix_dead_letters_first_seen", "first_seen"),
@@ -301,6 +302,49 @@ scope_months = Table(
     Column("content", _json(), nullable=False),
     PrimaryKeyConstraint("scope_id", "month"),
     Index("ix_scope_months_month", "month"),
+)
+
+# The months whose entries are in a file, each with all entries of exchanges that began before its end. No entry of
+# such an exchange is stored any more. Rows are never deleted.
+archives = Table(
+    "archives",
+    metadata,
+    # 2026-11
+    Column("month", _text(), primary_key=True),
+    # The last month with some of these entries on its statements.
+    Column("statements_until", _text(), nullable=False),
+    Column("entries", BigInteger, nullable=False),
+    # Its name, and the SHA-256 of its bytes in hexadecimal.
+    Column("file", _text(), nullable=False),
+    Column("sha256", _text(), nullable=False),
+    Column("archived_at", UtcTime, nullable=False),
+    Column("archived_by", _text(), nullable=False),
+    # When the last of the entries was deleted here; null: some are still there.
+    Column("removed_at", UtcTime),
+)
+
+# Sums of archived entries that the ledger's own sums still have beside those of its entries.
+archived_sums = Table(
+    "archived_sums",
+    metadata,
+    Column("month", _text(), nullable=False),
+    Column("key_id", _text(), nullable=False),
+    Column("day", Date, nullable=False),
+    Column("model", _text(), nullable=False),
+    # credit: top-ups; usage: all others, of exchanges that are dated after the month.
+    Column("kind", _text(), nullable=False),
+    *_sums(),
+    PrimaryKeyConstraint("month", "key_id", "day", "model", "kind"),
+)
+
+# The receipts of archived entries and dead letters, as ranges.
+archived_receipts = Table(
+    "archived_receipts",
+    metadata,
+    Column("node", _text(), nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    PrimaryKeyConstraint("node", "first_seq"),
 )
 
 # Organizations and projects. Two accounts named "default" are created with the table; none is ever deleted.
@@ -378,7 +422,7 @@ budget_alerts = Table(
     Index("ix_budget_alerts_state_next_at", "state", "next_at"),
 )
 
-# The audit log: one row per operation, written before the operation runs.
+# The audit log: one row per operation, written before the operation runs. Only archived rows are deleted.
 acts = Table(
     "acts",
     metadata,

@@ -13,11 +13,19 @@ from typing import Any, Protocol
 from sqlalchemy import Connection, Engine, Row, select, true, tuple_
 
 from proxy.billing.adjustment import MONEY
-from proxy.billing.correction import CorrectionRequest, ExchangeTotals, corrected, exchange_totals, rerated
+from proxy.billing.correction import (
+    CorrectionError,
+    CorrectionRequest,
+    ExchangeTotals,
+    corrected,
+    exchange_totals,
+    rerated,
+)
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
 from proxy.billing.pricing.prices import unpriced_service
 from proxy.billing.record import Price
 from proxy.billing.reread import read_again
+from proxy.ledger.archive.archives import absent
 from proxy.ledger.schema.tables import ledger_entries
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.storage.database import reading
@@ -121,9 +129,9 @@ class Corrections:
         """
         if dry_run:
             with reading(self._engine) as connection:
-                return corrected(exchange_totals(_entries(connection, [exchange_id])[exchange_id]), request, why)
+                return corrected(_totals(connection, exchange_id), request, why)
         with self._store.settling() as settling:
-            line = corrected(exchange_totals(_entries(settling.connection, [exchange_id])[exchange_id]), request, why)
+            line = corrected(_totals(settling.connection, exchange_id), request, why)
             if line is not None:
                 settling.insert([Arrival(line)])
         return line
@@ -236,6 +244,14 @@ def _repriced(
         result.by_hand += not totals.by_hand.isdisjoint(MONEY)
         lines += [line] if line is not None else []
     return lines
+
+
+def _totals(connection: Connection, exchange_id: str) -> ExchangeTotals:
+    """Raises CorrectionError."""
+    entries = _entries(connection, [exchange_id])[exchange_id]
+    if not entries:
+        raise CorrectionError(f"{exchange_id}: {absent(connection, exchange_id)}")
+    return exchange_totals(entries)
 
 
 def _entries(connection: Connection, exchange_ids: Sequence[str]) -> dict[str, list[LedgerEntry]]:

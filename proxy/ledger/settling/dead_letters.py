@@ -1,7 +1,7 @@
 """The operator's handling of dead letters: list, retry, drop.
 
-Invariants: a dead letter is never deleted; a retry settles it as at first and marks it in the same transaction; a retry
-that fails changes nothing.
+Invariants: a dead letter that is open is never deleted; a retry settles it as at first and marks it in the same
+transaction; a retry that fails changes nothing.
 """
 
 from __future__ import annotations

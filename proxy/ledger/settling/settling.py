@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Dialect, bindparam, case, exc, literal_column
 from proxy.billing.adjustment import ContradictionError, Finality, finality, restated
 from proxy.billing.attempts import attempt_entries
 from proxy.billing.entries import ENTRY_FIELDS, EntryKind, LedgerEntry
+from proxy.ledger.schema.archive_guard import is_refused
 from proxy.ledger.schema.tables import dead_letters, ledger_clock, ledger_entries
 from proxy.ledger.settling.sums import Sums
 from proxy.storage.database import refused_row
@@ -26,6 +27,9 @@ from proxy.storage.prepared import prepared_insert
 
 OPEN, RETRIED, DROPPED = "open", "retried", "dropped"
 """states of a dead letter: an operator must decide; settled by a retry; closed unsettled"""
+
+ARCHIVED = "rejected: its month is archived: only the archive can tell whether it was settled"
+"""the reason of a dead letter"""
 
 _ALL_FIELDS = attrgetter(*ENTRY_FIELDS)
 _IDENTITY = attrgetter("exchange_id", "kind", "seq")
@@ -229,7 +233,8 @@ class Settling:
                 self._insert_valid(arrivals[middle:], tally)
             else:
                 tally.rejected += 1
-                tally.letters.append(_dead_letter(arrivals[0], f"rejected: {_class_name(error)}"))
+                why = ARCHIVED if is_refused(error) else f"rejected: {_class_name(error)}"
+                tally.letters.append(_dead_letter(arrivals[0], why))
         else:
             tally.inserted += (arrival.entry for arrival in arrivals)
 

@@ -1,0 +1,60 @@
+"""`tokenweir archive`: the entries of closed months leave the ledger for files. Invariant: none is in neither."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proxy.cli.common import Failure, audited_as, load_settings, operator, store_of, whole_file, with_config
+
+if TYPE_CHECKING:
+    from proxy.reports.archive import Order
+    from proxy.runtime.machine.ledger_stores import LedgerStores
+
+
+def add_commands(commands: Any) -> None:
+    archive = with_config(
+        commands, "archive", "move the entries of closed months, closed dead letters and the audit log to files"
+    )
+    archive.add_argument("--before", required=True, metavar="2026-01", help="the months before this one")
+    archive.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where the files are written")
+    archive.add_argument("--dry-run", action="store_true", help="only say which months they are")
+    audited_as(archive, "archive", _archive)
+
+
+def _archive(options: argparse.Namespace) -> int:
+    from proxy.billing.period import month_from
+    from proxy.reports.archive import Order, months_before
+    from proxy.reports.export import require_parquet
+
+    require_parquet()
+    if not options.to.is_dir():
+        raise Failure(f"--to: {options.to} is not a folder")
+    configured = load_settings(options.config).sinks
+    order = Order(month_from(options.before), options.to, operator(), time.time(), tuple(configured))
+    with store_of(options) as store:
+        months = months_before(store.engine, order)
+        if options.dry_run:
+            for month in months:
+                print(f"tokenweir: {month} would be archived")
+        else:
+            _move(store, months, order)
+    if not months:
+        print(f"tokenweir: every closed month before {order.before} is archived already")
+    return 0
+
+
+def _move(store: LedgerStores, months: list[Any], order: Order) -> None:
+    from proxy.reports.archive import archive, archive_logs, finish
+
+    def say(line: str) -> None:
+        print(f"tokenweir: {line}", flush=True)
+
+    finish(store.engine, order, say)
+    for month in months:
+        done = archive(store.engine, month, order, whole_file, say)
+        say(f"{month}: {done.entries} entries are in {done.file}, SHA-256 {done.sha256}")
+    for name, rows in archive_logs(store.engine, order, whole_file):
+        say(f"{rows} rows are in {name}")

@@ -1,0 +1,1 @@
+"""Months whose entries have left the ledger for files."""

@@ -1,0 +1,77 @@
+"""The months whose entries are in an archive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, select, true
+
+from proxy.billing.period import Month, month_from
+from proxy.ledger.schema.partitions import first_id
+from proxy.ledger.schema.tables import archives, ledger_entries
+
+_COLUMNS = archives.c
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """All entries of exchanges that began before the end of a month, less those of earlier archives."""
+
+    month: Month
+    statements_until: Month
+    """the last month with some of these entries on its statements"""
+    entries: int
+    file: str
+    """its name"""
+    sha256: str
+    """of its bytes, hexadecimal"""
+    archived_at: float
+    """Unix seconds"""
+    archived_by: str
+    removed: bool
+    """False: some of the entries are still in the ledger"""
+
+
+def read_archives(connection: Connection) -> list[Archive]:
+    """Every archive, in the order of their months."""
+    return [
+        Archive(
+            month=month_from(row.month),
+            statements_until=month_from(row.statements_until),
+            entries=row.entries,
+            file=row.file,
+            sha256=row.sha256,
+            archived_at=row.archived_at,
+            archived_by=row.archived_by,
+            removed=row.removed_at is not None,
+        )
+        for row in connection.execute(select(archives).order_by(_COLUMNS.month))
+    ]
+
+
+def archived_until(connection: Connection) -> Month | None:
+    """The last month whose entries are in an archive; None: there is no archive."""
+    found = read_archives(connection)
+    return found[-1].month if found else None
+
+
+def statements_until(connection: Connection) -> Month | None:
+    """The last month of whose statements entries are in an archive; None: there is no archive."""
+    return max((one.statements_until for one in read_archives(connection)), default=None)
+
+
+def not_archived(connection: Connection) -> ColumnElement[bool]:
+    """The condition of the entries that are in no archive. Those that are may not all be deleted yet."""
+    month = archived_until(connection)
+    return true() if month is None else ledger_entries.c.exchange_id >= first_id(month.end)
+
+
+def holder_of(connection: Connection, exchange_id: str) -> Archive | None:
+    """The archive that has the exchange, if the ledger ever had it; None: it began later, or the id is none."""
+    return next((one for one in read_archives(connection) if exchange_id < first_id(one.month.end)), None)
+
+
+def absent(connection: Connection, exchange_id: str) -> str:
+    """Why the ledger does not have an exchange, in words for whoever asks."""
+    holder = holder_of(connection, exchange_id)
+    return "the ledger has no such exchange" if holder is None else f"it is archived: look in {holder.file}"

@@ -1,0 +1,285 @@
+"""Moves the entries of closed months, a month at a time, from the ledger to files.
+
+Invariants: entries are deleted only after their file is on the disk, was read back, and is recorded; only entries whose
+statements are issued, which every sink has had, and which agree with the ledger's sums and those statements are taken.
+If it is interrupted, run it again: a month is either still in the ledger as a whole, or recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Table, delete, select
+
+from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits, window_end, window_start
+from proxy.billing.period import Month, month_of
+from proxy.foundation.times import iso_utc
+from proxy.ledger.accounts.limits import limits_of
+from proxy.ledger.amounts import SUMS, rows_of
+from proxy.ledger.archive import contents
+from proxy.ledger.archive.archives import Archive, archived_until, read_archives, statements_until
+from proxy.ledger.periods.closing import read_closings, read_periods
+from proxy.ledger.schema.archive_guard import refuse_until
+from proxy.ledger.schema.partitions import MONTHS_BACK
+from proxy.ledger.schema.tables import accounts, acts, api_keys, dead_letters, ledger_entries, sink_letters, sinks
+from proxy.ledger.settling.account_sums import added_until
+from proxy.ledger.settling.settling import OPEN
+from proxy.reconciliation.check_periods import closed_month_stays
+from proxy.reconciliation.check_sums import days_of_month_add_up
+from proxy.reconciliation.reconcile import snapshot
+from proxy.reports.export import KINDS, Column, ColumnType, write_parquet
+from proxy.storage.database import reading, writing
+
+COLUMNS = tuple(
+    Column(
+        name,
+        {**KINDS, "settled_at": ColumnType.TIME, "journal_seq": ColumnType.COUNT}.get(name, ColumnType.TEXT),
+        lambda row, index=index: row[index],  # type: ignore[misc]
+    )
+    for index, name in enumerate(ledger_entries.c.keys())
+)
+"""all columns of the table, in its order"""
+
+SENT = "sent"
+"""the state of a sink's letter that was delivered at last"""
+
+_ENTRIES = ledger_entries.c
+_DAY_S = 86_400.0
+
+Say = Callable[[str], None]
+WholeFile = Callable[[Path], Any]
+"""a context that writes a file which appears only when it is complete"""
+
+
+class ArchiveError(ValueError):
+    """A month that cannot be archived now; the message is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the operator asks for."""
+
+    before: Month
+    folder: Path
+    by: str
+    now: float
+    """Unix seconds"""
+    sinks: Collection[str]
+    """the names of the sinks that are configured"""
+
+
+def months_before(engine: Engine, order: Order) -> list[Month]:
+    """The months to archive, in their order. Raises ArchiveError, LedgerUnavailable."""
+    last = _month_before(order.now, MONTHS_BACK)
+    if order.before > last:
+        raise ArchiveError(f"--before: {order.before} is too late: {last} at most, so that late usage has a place")
+    with reading(engine) as connection:
+        archived = archived_until(connection)
+        periods = read_periods(connection)
+    closed = [one.month for one in periods if one.issued_at is not None]
+    if not closed or closed[-1].next < order.before:
+        first_open = closed[-1].next if closed else "no month"
+        state = f"{first_open} is not closed" if closed else "no month is closed"
+        raise ArchiveError(f"--before: {state}: archive closed months only (`tokenweir periods close`)")
+    return [month for month in closed if month < order.before and (archived is None or month > archived)]
+
+
+def finish(engine: Engine, order: Order, say: Say) -> None:
+    """What an interrupted archive has left to do. Raises LedgerUnavailable."""
+    with reading(engine) as connection:
+        recorded = read_archives(connection)
+    refuse_until(engine, recorded[-1].month if recorded else None, say)
+    for one in recorded:
+        if not one.removed:
+            contents.remove(engine, one.month, order.now, say)
+
+
+def archive(engine: Engine, month: Month, order: Order, whole_file: WholeFile, say: Say) -> Archive:
+    """Move one month. Raises ArchiveError, ParquetMissing, OSError, LedgerUnavailable; then nothing has changed."""
+    with reading(engine) as connection:
+        previous = archived_until(connection)
+    path = order.folder / f"entries-{month}.parquet"
+    refuse_until(engine, month, say)
+    try:
+        done, sums, received = _stored(engine, month, path, order, whole_file)
+        contents.record(engine, done, sums, received)
+    except BaseException:
+        refuse_until(engine, previous, say)
+        raise
+    contents.remove(engine, month, order.now, say)
+    return done
+
+
+def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tuple[str, int]]:
+    """Move the dead letters that are closed and the audit log, each as JSON lines → the files and their rows.
+
+    Raises OSError, LedgerUnavailable.
+    """
+    first = order.before.since
+    letters = dead_letters.c
+    closed = (letters.state != OPEN, letters.state_at < first)
+    moved = [
+        _move(engine, dead_letters, closed, order.folder / f"dead-letters-before-{order.before}", whole_file),
+        _move(engine, acts, (acts.c.at < first,), order.folder / f"audit-log-before-{order.before}", whole_file),
+    ]
+    with writing(engine) as connection:
+        connection.execute(delete(sink_letters).where(sink_letters.c.state == SENT, sink_letters.c.first_seen < first))
+    return [one for one in moved if one is not None]
+
+
+def _move(
+    engine: Engine, table: Table, which: Sequence[ColumnElement[bool]], name: Path, whole_file: WholeFile
+) -> tuple[str, int] | None:
+    """The conditions hold for ever, or no longer: rows that change meanwhile stay."""
+    path = _free(name)
+    key = list(table.primary_key)
+    written = 0
+    received: list[tuple[str, int, int]] = []
+    with snapshot(engine) as connection:
+        if connection.execute(select(*key).where(*which).limit(1)).first() is None:
+            return None
+        with whole_file(path) as file:
+            for row in rows_of(connection, select(table).where(*which).order_by(*key)):
+                fields = row._asdict()
+                file.write(f"{json.dumps(fields, ensure_ascii=False)}\n".encode("utf-8", "surrogatepass"))
+                written += 1
+                if fields.get("node") is not None:
+                    received.append((row.node, row.journal_seq, row.journal_seq))
+            file.flush()
+            os.fsync(file.fileno())
+    _sync_folder(path.parent)
+    with writing(engine) as connection:
+        contents.keep_receipts(connection, received)
+        connection.execute(delete(table).where(*which))
+    return path.name, written
+
+
+def _free(name: Path) -> Path:
+    """What an earlier run has written is not replaced: its rows are in no other place."""
+    tries = (name.with_name(f"{name.name}{'' if number == 1 else f'-{number}'}.jsonl") for number in count(1))
+    return next(path for path in tries if not path.exists())
+
+
+def _stored(
+    engine: Engine, month: Month, path: Path, order: Order, whole_file: WholeFile
+) -> tuple[Archive, list[dict[str, Any]], contents.Receipts]:
+    """The archive in its file, and what the ledger keeps of it, all of one snapshot."""
+    with snapshot(engine) as connection:
+        last = _checked(connection, month, order)
+        with whole_file(path) as file, closing(contents.rows(connection, month)) as rows:
+            write_parquet(file, COLUMNS, rows)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(path.parent)
+        totals = contents.totals(connection, month)
+        if _read_back(path) != totals:
+            raise ArchiveError(f"{path}: differs from the ledger after writing: is the disk sound?")
+        entries = totals[SUMS.index("entries")]
+        done = Archive(month, last, entries, path.name, _sha256(path), order.now, order.by, removed=False)
+        return done, contents.kept_sums(connection, month), contents.receipts(connection, month)
+
+
+def _checked(connection: Connection, month: Month, order: Order) -> Month:
+    """The last month of the entries' statements. Raises ArchiveError."""
+    issued = [one.month for one in read_periods(connection) if one.issued_at is not None]
+    last = contents.last_statements(connection, month, read_closings(connection))
+    if last > issued[-1]:
+        raise ArchiveError(f"{month}: some of its entries are on the statements of {last}, which is not closed")
+    settled = contents.last_settled(connection, month)
+    if settled is not None:
+        if settled > added_until(connection):
+            raise ArchiveError(
+                f"{month}: the sums of accounts do not have all of its entries yet: is a server running?"
+            )
+        for name in _behind(connection, month, settled, order.sinks):
+            raise ArchiveError(f"{month}: the sink {name} has not had all of its entries (`tokenweir sinks list`)")
+    with closing(_windows_from(connection, month, order.now)) as windows:
+        for name, began, ends in windows:
+            raise ArchiveError(
+                f"{month}: the budget of {name} counts from {began} on, for which the entries of that day are needed "
+                f"until {ends}"
+            )
+    archived = statements_until(connection)
+    checks = [("the sums of its days", days_of_month_add_up)]
+    if archived is None or month > archived:
+        checks.append(("its statements", closed_month_stays))
+    for what, check in checks:
+        if found := check(connection, month).examples:
+            raise ArchiveError(f"{month}: its entries differ from {what} (`tokenweir reconcile`): {found[0]}")
+    return last
+
+
+def _behind(connection: Connection, month: Month, settled: float, names: Collection[str]) -> Iterator[str]:
+    """The sinks that have not sent all of the entries."""
+    late = select(sinks.c.name).where(sinks.c.name.in_(names), sinks.c.settled_at < settled)
+    yield from connection.execute(late).scalars()
+    rejected = select(sink_letters.c.sink).join(ledger_entries, _ENTRIES.entry_id == sink_letters.c.entry_id)
+    rejected = rejected.where(contents.of_month(month), sink_letters.c.state != SENT, sink_letters.c.sink.in_(names))
+    yield from connection.execute(rejected.limit(1)).scalars()
+
+
+def _windows_from(connection: Connection, month: Month, now: float) -> Generator[tuple[str, str, str]]:
+    """The budgets whose window began within a day of the month or before: name, beginning, end. From the next day on
+    they are read from the sums of days."""
+    for table, key, name in ((api_keys, "key_id", "alias"), (accounts, "account_id", "name")):
+        columns = table.c
+        query = select(columns[key], columns[name], columns.limits, columns.created_at)
+        query = query.where(columns.limits.is_not(None), columns.created_at < month.until)
+        with closing(rows_of(connection, query)) as found:
+            for row in found:
+                if (span := _rolling(limits_of(row.limits), row.created_at, now)) and span[0] < month.until:
+                    yield f"{row[1]} ({row[0]})", iso_utc(span[0]), iso_utc(span[1])
+
+
+def _rolling(limits: Limits, created_at: float, now: float) -> tuple[float, float] | None:
+    """The window of its budget, if that begins within a day."""
+    if limits.budget_usd is None or limits.budget_window in (LIFETIME, CALENDAR_MONTH):
+        return None
+    began, ends = (of(limits.budget_window, created_at, now) for of in (window_start, window_end))
+    assert began is not None, "every window begins"
+    assert ends is not None, "a window with a length ends"
+    return (began, ends) if began % _DAY_S else None
+
+
+def _read_back(path: Path) -> tuple[int, ...]:
+    """The sums of the file, as `contents.totals` has them from the ledger. Money: nUSD."""
+    from pyarrow import compute, parquet
+
+    read = parquet.ParquetFile(path)
+    names = {name: "charge_usd" if name == "charged_usd" else name for name in SUMS if name != "entries"}
+    sums = dict.fromkeys(names, 0)
+    for batch in read.iter_batches(columns=sorted(names.values())):
+        for name, column in names.items():
+            value = Decimal(compute.sum(batch.column(column)).as_py() or 0)
+            sums[name] += int(value.scaleb(9) if name.endswith("_usd") else value)
+    return tuple(read.metadata.num_rows if name == "entries" else sums[name] for name in SUMS)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file's name survives a power cut only then."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _month_before(now: float, months: int) -> Month:
+    month = month_of(now)
+    for _ in range(months):
+        month = month_of(month.since - 1)
+    return month
