@@ -24,6 +24,7 @@ from proxy.ledger.settling.settling import Settling
 from proxy.ledger.settling.spend import changes, ledger_time, sums
 from proxy.ledger.settling.store import LedgerStore, Settled
 from proxy.reports.entry_reader import EntryFilter, EntryReader
+from proxy.reports.totals import read_balances
 from proxy.storage.database import LedgerUnavailable, open_engine, reading, writing
 from tests.ledger.making import a_store, an_entry, arriving, assert_sums, stored
 
@@ -127,6 +128,20 @@ def test_a_total_is_that_of_the_ledgers_time(engine: Engine, shards: list[Ledger
     later, _, _ = changes(engine, totals[0].as_of_us, 100)
     assert [one.nusd for one in later if "key-1" in one.gate_ids] == [70]
     assert [one.nusd for one in sums(engine, wants)] == [75, 75]
+
+
+def test_balances_are_those_of_the_ledgers_time(engine: Engine, shards: list[LedgerStore]) -> None:
+    shards[0].settle(arriving(an_entry(1, key_id="key-1", charge_usd=5, cost_usd=3)))
+    level_clocks(engine)
+    with running(shards[2], an_own(2)):
+        more = [an_entry(3, key_id="key-1", charge_usd=70, cost_usd=20), an_own(4)]
+        shards[1].settle(arriving(*more, an_entry(5, key_id="key-1", charge_usd=None, cost_usd=None)))
+        level_clocks(engine)
+        with reading(engine) as connection:
+            assert read_balances(connection) == {"key-1": (5, 3)}
+    level_clocks(engine)
+    with reading(engine) as connection:
+        assert read_balances(connection)["key-1"] == (75, 23)
 
 
 def ledger_time_of(totals: Sequence[SpendTotal]) -> int:

@@ -93,9 +93,9 @@ def add_clocks(engine: Engine, shards: int) -> None:
 
     No transaction settles meanwhile, and a new clock starts at the newest time: no reader can have passed it.
     """
+    wanted = {clock_id(shard) for shard in range(shards)}
     with writing(engine) as connection:
-        wanted = {clock_id(shard) for shard in range(shards)}
-        if not is_shared(connection) or wanted <= _clocks(connection):
+        if wanted <= _clocks(connection):
             return
         connection.exec_driver_sql("LOCK TABLE ledger_clock IN EXCLUSIVE MODE")
         newest = connection.execute(select(func.max(ledger_clock.c.settled_at))).scalar()
@@ -110,9 +110,9 @@ def level_clocks(engine: Engine) -> None:
     advances by itself. Raises LedgerUnavailable."""
     settled_at = ledger_clock.c.settled_at
     newest = select(func.max(settled_at)).scalar_subquery()
+    if not is_shared(engine):
+        return
     with writing(engine) as connection:
-        if not is_shared(connection):
-            return
         behind = select(ledger_clock.c.id).where(settled_at < newest).with_for_update(skip_locked=True)
         if idle := connection.execute(behind).scalars().all():
             later = func.greatest(settled_at, newest)
