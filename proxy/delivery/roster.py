@@ -33,7 +33,8 @@ class WorkerRoster:
     def __init__(self, redis: RedisClient, worker: str, *, shards: int, prefix: str = "tokenweir") -> None:
         """`worker`: its unique name."""
         self._redis: Any = redis
-        self._key = f"{{{prefix}}}:workers".encode()
+        # Workers with another number of shards divide theirs by themselves, while a deployment changes it.
+        self._key = f"{{{prefix}}}:workers:{shards}".encode()
         self._worker = worker.encode()
         self._shards = shards
         self._workers: list[bytes] = []

@@ -129,3 +129,11 @@ async def test_a_worker_that_stands_by_takes_nothing_until_its_turn(
     assert await taken(stream) == []
     turn = True
     assert await taken(stream) == [1]
+
+
+async def test_workers_with_another_number_of_shards_divide_theirs(redis: RedisClient, prefix: str) -> None:
+    few, many = (WorkerRoster(redis, "a", shards=number, prefix=prefix) for number in (2, 3))
+    await few.renew()
+    await many.renew()
+    assert [few.settles(shard) for shard in range(2)] == [True] * 2
+    assert [many.settles(shard) for shard in range(3)] == [True] * 3
