@@ -189,6 +189,28 @@ def exchange_id_in(payload: bytes) -> str | None:
         return None
 
 
+class _KeyEnvelope(msgspec.Struct):
+    """The key of a record."""
+
+    class Of(msgspec.Struct):
+        """The record's `Opened`."""
+
+        key_id: str
+
+    opened: Of
+
+
+_KEY_ENVELOPE = msgspec.json.Decoder(_KeyEnvelope)
+
+
+def key_id_in(payload: bytes) -> str | None:
+    """The key of a record of any version. `payload`: its JSON; None if it cannot be read."""
+    try:
+        return _KEY_ENVELOPE.decode(payload).opened.key_id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 class UsageRecord(msgspec.Struct, frozen=True):
     """One ended exchange: sufficient to derive its ledger entry."""
 

@@ -36,6 +36,8 @@ _STRAYS_AT_ONCE = 100
 _READ_AT_ONCE = 1_000
 # XRANGE returns whole messages: this many block a proxy's event loop for a millisecond.
 _CHECKED_AT_ONCE = 100
+# Until a queue that another worker settles looks again whether it is its turn.
+STANDBY_S = 0.5
 # Under load, wait this long for more records to share a transaction; the first one after a pause does not wait.
 LINGER_S = 0.02
 
@@ -74,10 +76,13 @@ class RedisQueue:
         block_ms: int = BLOCK_MS,
         linger_s: float = LINGER_S,
         reclaim: ReclaimLock | None = None,
+        settles: Callable[[], bool] = lambda: True,
         monotonic: Callable[[], float] = time.monotonic,
         unix_time: Callable[[], float] = time.time,
     ) -> None:
-        """`consumer`: unique name of this worker. `reclaim`: shared by all queues of a worker process."""
+        """`consumer`: unique name of this worker. `reclaim`: shared by all queues of a worker process. `settles`: False
+        while another worker takes from this stream; both may do so for a moment."""
+        self.shard = shard
         self._redis: Any = redis  # the library types its answers for all protocols at once
         self._key = f"{{{prefix}:{shard}}}:records".encode()
         self._consumer = consumer
@@ -85,6 +90,7 @@ class RedisQueue:
         self._block_ms = block_ms
         self._linger_s = linger_s
         self._reclaim = reclaim or ReclaimLock()
+        self._settles = settles
         self._monotonic = monotonic
         self._unix_time = unix_time
         self._full = True
@@ -203,7 +209,12 @@ class RedisQueue:
             self._tidy_at = self._monotonic() + TIDY_S
             await self._find_strays()
             await self._remove_dead_consumers()
-        return await self._unseen(limit) or await self._orphaned(limit) or await self._new(limit)
+        if unseen := await self._unseen(limit):
+            return unseen
+        if not self._settles():
+            await sleep(STANDBY_S)
+            return []
+        return await self._orphaned(limit) or await self._new(limit)
 
     async def _new(self, limit: int) -> list[DeliveredRecord]:
         """Messages that were never delivered."""

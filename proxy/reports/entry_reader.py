@@ -1,7 +1,8 @@
 """Reads ledger entries in the order of their settlement.
 
 Invariants:
-- A reader returns every matching entry once, also entries settled after it was created.
+- A reader returns every matching entry once, also entries settled after it was created. It reads up to the ledger's
+  time, behind which no entry can appear.
 - A read transaction lasts for one page: a slow consumer does not block SQLite's WAL checkpoint.
 """
 
@@ -18,6 +19,7 @@ from proxy.billing.entries import ENTRY_FIELDS, LedgerEntry
 from proxy.billing.money import usd_text
 from proxy.foundation.times import iso_utc
 from proxy.ledger.schema.tables import ledger_entries
+from proxy.ledger.settling.clock import settled_until
 from proxy.storage.database import reading
 
 # A page takes about 1 MB of memory and a few milliseconds.
@@ -52,8 +54,7 @@ class EntryReader:
         self._query = _filtered(entry_filter)
         begin = 0.0 if entry_filter.since is None else max(0.0, entry_filter.since - CLOCKS_DIFFER_S_MAX)
         self._after = (begin, "") if after is None else after
-        """settled_at and entry_id of the last entry read; no later entry sorts before it, because settled_at rises with
-        every settling transaction"""
+        """settled_at and entry_id of the last entry read"""
 
     def new_entries(self) -> Iterator[LedgerEntry]:
         """All entries not read yet. Raises LedgerUnavailable."""
@@ -73,7 +74,8 @@ class EntryReader:
     def _page(self) -> list[Row[Any]]:
         cursor = tuple_(ledger_entries.c.settled_at, ledger_entries.c.entry_id)
         with reading(self._engine) as connection:
-            return list(connection.execute(self._query.where(cursor > self._after)))
+            final = ledger_entries.c.settled_at <= settled_until(connection)
+            return list(connection.execute(self._query.where(cursor > self._after, final)))
 
 
 def _entry(row: Row[Any]) -> LedgerEntry:

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, or_, select
+from sqlalchemy import Connection, Engine, Select, func, or_, select
 
 from proxy.billing.limits import credit_counter_id
-from proxy.ledger.schema.tables import accounts, api_keys, balances
+from proxy.ledger.schema.tables import accounts, api_keys, balances, ledger_entries
+from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.spend import sums
 
 
@@ -40,8 +41,20 @@ def read_paid(engine: Engine, scope_ids: Collection[str]) -> dict[str, SpendAndC
 
 
 def read_balances(connection: Connection) -> dict[str, tuple[int, int]]:
-    """(charged less credits, cost) of each key and account with entries, nUSD."""
-    return {row.key_id: (row.charged_usd, row.cost_usd) for row in connection.execute(select(balances))}
+    """(charged less credits, cost) of each key and account with entries, up to the ledger's time; nUSD."""
+    entries = ledger_entries.c
+    later = (
+        select(entries.key_id, func.sum(entries.charge_usd), func.sum(entries.cost_usd), func.count())
+        .where(entries.settled_at > settled_until(connection))
+        .group_by(entries.key_id)
+    )
+    early = {key_id: (charged or 0, cost or 0, number) for key_id, charged, cost, number in connection.execute(later)}
+    totals = {}
+    for row in connection.execute(select(balances)):
+        charged, cost, number = early.get(row.key_id, (0, 0, 0))
+        if row.entries > number:
+            totals[row.key_id] = (row.charged_usd - charged, row.cost_usd - cost)
+    return totals
 
 
 def keys_below(scope_id: str) -> Select[Any]:

@@ -1,6 +1,7 @@
 """One worker process: settles the records in the queue and the exchanges of dead proxies, and maintains the ledger.
 
-Invariants: any number of workers do the same work at once, and none of it twice. The parts start in one order and stop
+Invariants: any number of workers do the same work at once, and none of it twice; of each shard of the queue, one worker
+takes the records, and settles them in the ledger's shard of the same number. The parts start in one order and stop
 in the reverse; a start that fails or is cancelled stops the parts that had started. A graceful stop finishes the
 batches in hand.
 """
@@ -21,6 +22,7 @@ from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
 from proxy.http.probes import add_probes
 from proxy.http.server import Routes, Server, serving
+from proxy.ledger.settling.clock import add_clocks
 from proxy.ledger.settling.settler import HOLD_S, Settler
 from proxy.ledger.settling.store import Arrival
 from proxy.metering.estimator.estimate import Estimator
@@ -67,7 +69,7 @@ class Worker:
             started.push_async_callback(server.stop_listening)
             tasks = Tasks()
             started.push_async_callback(tasks.stop)
-            self._start_settlers(tasks, started)
+            await self._start_settlers(tasks, started)
             self._start_maintenance(tasks)
             self._started = started.pop_all()
 
@@ -78,18 +80,23 @@ class Worker:
     def hurry(self) -> None:
         """Nothing waits for anybody here: the batches in hand take moments."""
 
-    def _start_settlers(self, tasks: Tasks, started: AsyncExitStack) -> None:
+    async def _start_settlers(self, tasks: Tasks, started: AsyncExitStack) -> None:
+        shards = self._queue.shards
+        await self._in_thread(add_clocks, self._store.engine, len(shards))
+        stores = [self._store.ledger.of_shard(one.shard) for one in shards]
         settlers = [
             Settler(
-                lane, self._store.ledger, to_entry=entry, observer=SettlerObserver(self._metrics),
+                lane, stores[lane.shard], to_entry=entry, observer=SettlerObserver(self._metrics),
                 batch_records_max=BATCH_RECORDS_MAX, hold_s=min(HOLD_S, self.settings.lease_s / HOLDS_PER_LEASE),
             )
             for lane in self._queue.lanes
         ]  # fmt: skip
+        tasks.start(self._queue.roster.run(), name="roster")
         for number, settler in enumerate(settlers):
             tasks.start(settler.run(), name=f"settler-{number}")
 
         async def finish() -> None:
+            await self._queue.roster.leave()
             await asyncio.gather(*(settler.close(LAST_SETTLE_S) for settler in settlers))
 
         started.push_async_callback(finish)

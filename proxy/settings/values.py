@@ -285,7 +285,9 @@ class Settings:
     queue_shards: int = field(
         default=1,
         metadata=about(
-            whole(1, SHARDS_MAX), "number of Redis streams of the queue; the same on every proxy and worker"
+            whole(1, SHARDS_MAX),
+            "number of Redis streams of the queue and of shards of the ledger, which workers divide among themselves; "
+            "the same on every proxy and worker",
         ),
     )
     lease_s: float = field(

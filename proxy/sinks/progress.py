@@ -3,7 +3,7 @@
 Invariants:
 - A cursor moves past an entry in the transaction that records it as sent or as a dead letter.
 - Only the process that holds the claim of a sink moves its cursor. After a crash, the last chunk is sent again.
-- No entry can appear behind a cursor, because `settled_at` rises with every settling transaction.
+- No entry can appear behind a cursor, because entries are read up to the ledger's time.
 """
 
 from __future__ import annotations

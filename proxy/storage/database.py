@@ -104,9 +104,9 @@ def outside_transactions(engine: Engine) -> Iterator[Connection]:
             yield connection
 
 
-def is_shared(connection: Connection) -> bool:
+def is_shared(database: Connection | Engine) -> bool:
     """True on Postgres, which allows concurrent writers."""
-    return connection.dialect.name == "postgresql"
+    return database.dialect.name == "postgresql"
 
 
 def hold(connection: Connection, lock: Lock) -> None:

@@ -12,7 +12,7 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from tests.bench.lines import Line, at_least, at_most, table
 from tests.bench.load import Rig, RigError, build
 from tests.bench.outage import Away, drain
 from tests.bench.settle import settle
+from tests.bench.sharing import Shared, share, simulated
 from tests.bench.stores import POSTGRES, Ledger, Stores, cores, stores
 
 SETTLE_PER_S = 10_000
@@ -37,6 +38,9 @@ CALM = 1.05
 DASHBOARD_MS = 300
 KEYRING_MB, AT_ONCE_MS = 250, 50
 CPU_FLAT = 1.15
+WORKERS, FEW_KEYS, MANY_KEYS = (1, 2, 4), 10, 20_000
+SAME, WAITING, SHARDS = 0.9, 0.1, 4
+SIMULATED_SHARDS, BATCH = 8, 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,41 @@ def settling(stores: Stores, size: Size, _rig: Rig) -> Lines:
     if cores() < TWO_WORKERS_CORES:
         line = Line(line.title, f"{line.measured} ({cores()} cores for all)", f"{line.must_reach} where cores allow")
     yield line
+
+
+def sharing(stores: Stores, size: Size, _rig: Rig) -> Lines:
+    """What a record costs Postgres, by the number of workers and keys, and how long workers wait for each other."""
+    for keys in (FEW_KEYS, MANY_KEYS):
+        found: dict[int, list[Shared]] = {workers: [] for workers in WORKERS}
+        for _ in range(size.rounds):
+            for workers, rounds in found.items():
+                with stores.ledger() as ledger:
+                    rounds.append(
+                        share(stores, ledger, records=size.records, workers=workers, keys=keys, shards=SHARDS)
+                    )
+        alone = found[1]
+        for workers, rounds in found.items():
+            yield from _shared(workers, keys, rounds, median(one.per_cpu_s for one in alone))
+        yield from _simulated(alone, keys)
+
+
+def _shared(workers: int, keys: int, rounds: Sequence[Shared], alone: float) -> Lines:
+    per_cpu_s, waiting = median(one.per_cpu_s for one in rounds), median(one.waiting for one in rounds)
+    rate = f"{median(one.per_s for one in rounds):,.0f} entries/s, {median(one.worker_us for one in rounds):.0f} µs"
+    title = f"entries per second of Postgres' CPU, {workers} at work, {keys:,} keys"
+    shown = f"{per_cpu_s:,.0f} ({per_cpu_s / alone:.2f} ×; {rate} of the workers each)"
+    yield at_least(title, per_cpu_s / alone, SAME, shown, " × of one")
+    yield at_most("– waiting for another's lock", waiting, WAITING, f"{waiting:.1%}", "")
+
+
+def _simulated(alone: Sequence[Shared], keys: int) -> Lines:
+    """What one worker's figures say of machines that are not here."""
+    for workers, machine_cores in ((2, 4), (4, 8)):
+        size = {"shards": SIMULATED_SHARDS, "cores": machine_cores, "batch": BATCH}
+        one = median(simulated(found, workers=1, **size) for found in alone)
+        several = median(simulated(found, workers=workers, **size) for found in alone)
+        title = f"simulated: {workers} workers against one, {SIMULATED_SHARDS} shards, {machine_cores} cores"
+        yield Line(f"{title}, {keys:,} keys", f"{several / one:.2f} × ({several:,.0f} entries/s)")
 
 
 def past(stores: Stores, size: Size, _rig: Rig) -> Lines:
@@ -178,7 +217,7 @@ def keys(stores: Stores, size: Size, _rig: Rig) -> Lines:
 
 
 PARTS: Mapping[str, Callable[[Stores, Size, Rig], Lines]] = {
-    part.__name__: part for part in (settling, past, outages, streams, processes, keys)
+    part.__name__: part for part in (settling, sharing, past, outages, streams, processes, keys)
 }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from itertools import count
 from typing import Any, Final
 
 from redis import Redis
 
 from proxy.billing.record import BillableParts, Opened, Outcome, Price, Rates, UsageRecord
+from proxy.delivery.sharded_queue import shard_of
 from proxy.foundation.ids import exchange_id
 from proxy.journal.frames import record_payload
 from proxy.journal.replay import COUNT_BITS
@@ -24,9 +26,9 @@ _PRICE = Price("2026-11-01", (Rates(100_000_000, 50_000_000, 400_000_000),))
 _COST = Price("2026-11-01", (Rates(80_000_000, 40_000_000, 320_000_000),))
 
 
-def opened(number: int) -> Opened:
-    """An exchange that begins now; the key and the model follow from the number."""
-    key = random.randrange(KEYS)
+def opened(number: int, keys: int = KEYS) -> Opened:
+    """An exchange of any of so many keys that begins now; the model follows from the key."""
+    key = random.randrange(keys)
     model = f"model-{key % MODELS}"
     return Opened(
         exchange_id=exchange_id(),
@@ -64,17 +66,18 @@ def record(begun: Opened) -> UsageRecord:
     )
 
 
-def fill_stream(redis: Redis, number: int) -> None:
-    """Put so many new records into the queue, as several proxies' shippers do."""
+def fill_stream(redis: Redis, number: int, *, keys: int = KEYS, streams: Sequence[str] = (STREAM,)) -> None:
+    """Put so many new records of so many keys into the queue, as several proxies' shippers do."""
     seqs = count(random.randrange(1, 1 << 22) << COUNT_BITS)  # another run of these nodes
     for start in range(0, number, _AT_ONCE):
         pipeline = redis.pipeline(transaction=False)
         for one in range(start, min(start + _AT_ONCE, number)):
+            begun = opened(one, keys)
             fields: dict[Any, Any] = {
                 "v": 1,
                 "n": f"bench-node-{one % NODES}",
                 "s": next(seqs),
-                "r": record_payload(record(opened(one))),
+                "r": record_payload(record(begun)),
             }
-            pipeline.xadd(STREAM, fields)
+            pipeline.xadd(streams[shard_of(begun.key_id, len(streams))], fields)
         pipeline.execute()

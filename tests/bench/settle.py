@@ -14,7 +14,7 @@ from tests.bench.records import fill_stream
 from tests.bench.stores import POLL_S, STREAM, Ledger, Stores, cpu_s
 
 S_MAX = 240.0
-_SUMS = (
+SUMS = (
     "SELECT count(*) FROM (SELECT (SELECT sum(entries) FROM balances) a, (SELECT sum(entries) FROM usage_daily) b) "
     "WHERE a = b"
 )
@@ -43,6 +43,6 @@ def settle(stores: Stores, ledger: Ledger, *, records: int, workers: int = 1) ->
                     raise RigError(f"{redis.xlen(STREAM)} records wait after {S_MAX:.0f} s")
                 time.sleep(POLL_S)
             settled = Settled(began_at / (time.monotonic() - began), (cpu_s(pids) - began_cpu_s) / began_at * 1e6)
-    if ledger.settled - before != records or not ledger.ask(_SUMS):
+    if ledger.settled - before != records or not ledger.ask(SUMS):
         raise RigError(f"{ledger.settled - before} of {records} records are in the balances")
     return settled

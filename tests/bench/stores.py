@@ -32,6 +32,7 @@ POSTGRES: dict[str, Any] = {
     "deadlock_timeout": "1s",
 }
 STREAM = "{tokenweir:0}:records"
+"""of the first shard"""
 POLL_S = 0.01
 
 
@@ -68,10 +69,10 @@ class Stores:
         return Redis(port=self.valkey.port)
 
     @contextmanager
-    def workers(self, ledger_url: str, number: int) -> Iterator[list[Listening]]:
+    def workers(self, ledger_url: str, number: int, **settings: Any) -> Iterator[list[Listening]]:
         """So many `tokenweir worker`s, at work."""
         with TemporaryDirectory(dir=self.folder) as folder:
-            made = deployment(Path(folder), ledger_url, self.valkey.url)
+            made = deployment(Path(folder), ledger_url, self.valkey.url, **settings)
             running = [made.worker() for _ in range(number)]
             try:
                 yield [one.start() for one in running]
@@ -118,11 +119,19 @@ def stores() -> Iterator[Stores]:
 
 
 def deployment(
-    folder: Path, ledger_url: str, queue_url: str, *, provider_port: int = 9, options: tuple[str, ...] = ()
+    folder: Path,
+    ledger_url: str,
+    queue_url: str,
+    *,
+    provider_port: int = 9,
+    options: tuple[str, ...] = (),
+    **settings: Any,
 ) -> Tokenweir:
     """Proxies and workers as anybody would run them. Port 9: nobody is asked."""
     section = provider_section(f"http://127.0.0.1:{provider_port}/v1", on_client_disconnect="cancel")
-    made = Tokenweir(folder, providers={"bench": section}, ledger_url=ledger_url, queue_url=queue_url, options=options)
+    made = Tokenweir(
+        folder, providers={"bench": section}, ledger_url=ledger_url, queue_url=queue_url, options=options, **settings
+    )
     made.program = COMMAND
     return made
 

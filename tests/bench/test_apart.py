@@ -20,6 +20,7 @@ from tests.bench.history import fill
 from tests.bench.lines import Line, at_least, at_most, table
 from tests.bench.load import Rig, Target, build, compiler
 from tests.bench.records import opened, record
+from tests.bench.sharing import Shared, postgres_s, simulated
 from tests.bench.stores import Ledger, cpu_s
 from tests.support.postgres import own_server
 
@@ -64,6 +65,33 @@ def test_a_past_is_what_settling_would_have_left(ledger: Ledger) -> None:
     assert len(charged) == 1
     assert dashboards.spend(ledger).rows > 300
     assert dashboards.last_entries(ledger).rows == 5
+
+
+def test_the_processor_time_of_postgres_has_that_of_sessions_that_ended(ledger: Ledger) -> None:
+    work = "SELECT sum(n) FROM generate_series(1, 1500000) AS n"
+    before, until = postgres_s(ledger.postgres.pid), time.monotonic() + 10
+    ledger.ask(work)
+    while not 0.03 < postgres_s(ledger.postgres.pid) - before < 10:  # the session is still to be buried
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_simulation_is_bound_by_what_is_scarce() -> None:
+    """100 µs of a worker and 50 µs of Postgres for each entry."""
+    one = Shared(per_s=0, postgres_us=50, worker_us=100, waiting=0)
+    found = {
+        (workers, shards, cores): simulated(one, workers=workers, shards=shards, cores=cores, batch=1_000)
+        for workers, shards, cores in ((1, 1, 8), (1, 8, 8), (2, 8, 8), (4, 8, 2))
+    }
+    assert found == pytest.approx(
+        {
+            (1, 1, 8): 1 / 151e-6,  # one after the other, with a commit of a millisecond in a thousand
+            (1, 8, 8): 1 / 100e-6,  # one worker
+            (2, 8, 8): 2 / 100e-6,
+            (4, 8, 2): 2 / 150e-6,  # two cores for all of it
+        },
+        rel=0.1,
+    )
 
 
 def test_the_clock_of_a_process_is_its_processor_time() -> None:

@@ -37,9 +37,16 @@ class Apart:
     """Proxies and workers that share a queue and a ledger, and nothing else."""
 
     def __init__(
-        self, folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, *, lease_s: float = LEASE_S
+        self,
+        folder: Path,
+        provider: ScriptedProvider,
+        ledger_url: str,
+        queue_url: str,
+        *,
+        lease_s: float = LEASE_S,
+        queue_shards: int = 1,
     ) -> None:
-        self._lease_s = lease_s
+        self._lease_s, self._queue_shards = lease_s, queue_shards
         self._folder = folder
         self._provider = provider
         self._urls = {"ledger_url": ledger_url, "queue_url": queue_url}
@@ -79,6 +86,7 @@ class Apart:
             **self._urls,
             options=options,
             lease_s=self._lease_s,
+            queue_shards=self._queue_shards,
             shutdown_grace_s=2.0,
             metrics={"projects_max": 1},
             **settings,

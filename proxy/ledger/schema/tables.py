@@ -173,7 +173,7 @@ ledger_entries = Table(
     Column("seq", Integer, nullable=False),
     # Distinguishes a redelivery (same content: ignored) from a conflict (other content: a dead letter).
     Column("content_hash", _text(), nullable=False),
-    # Rises strictly from one settling transaction to the next: the cursor of readers that follow the ledger.
+    # Rises strictly from one settling transaction of a shard to the next: the cursor of readers that follow the ledger.
     Column("settled_at", UtcTime, nullable=False),
     # The receipt: the journal and the record that this entry comes from. A journal deletes records with a receipt.
     Column("node", _text()),
@@ -195,8 +195,8 @@ ledger_entries = Table(
     postgresql_partition_by="RANGE (exchange_id)",  # by month: see partitions.py
 )
 
-# One row, the lock and the clock of settling: a settling transaction updates it first, so it commits before the next
-# one gets its `settled_at`.
+# A row for each shard, its lock and its clock: a settling transaction updates it first, so it commits before the next
+# one of the shard gets its `settled_at`. See clock.py.
 ledger_clock = Table(
     "ledger_clock",
     metadata,

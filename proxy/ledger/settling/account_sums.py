@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.entries import EntryKind
 from proxy.ledger.amounts import nusd_sum, utc_day
-from proxy.ledger.schema.tables import account_clock, account_daily, accounts, api_keys, ledger_clock, ledger_entries
+from proxy.ledger.schema.tables import account_clock, account_daily, accounts, api_keys, ledger_entries
+from proxy.ledger.settling.clock import settled_until
 from proxy.storage.database import LedgerUnavailable, is_shared, writing
 
 # Entries in one transaction, about: it takes a quarter of a second.
@@ -28,14 +29,13 @@ _ENTRIES = ledger_entries.c
 def add_up(engine: Engine) -> bool:
     """Add the next entries; True if there may be more. Any number of processes may call this: one of them does the
     work. Raises LedgerUnavailable."""
-    last, clock = account_clock.c.settled_at, ledger_clock.c.settled_at
+    last = account_clock.c.settled_at
     with writing(engine) as connection:
         after = connection.execute(select(last).with_for_update(skip_locked=True)).scalar()
-        until = connection.execute(select(clock)).scalar()
-        if after is None or until is None or until <= after:
+        if after is None or (until := settled_until(connection)) <= after:
             return False
-        later = select(_ENTRIES.settled_at).where(_ENTRIES.settled_at > after).order_by(_ENTRIES.settled_at)
-        full = connection.execute(later.offset(ENTRIES_MAX).limit(1)).scalar()
+        later = select(_ENTRIES.settled_at).where(_ENTRIES.settled_at > after, _ENTRIES.settled_at <= until)
+        full = connection.execute(later.order_by(_ENTRIES.settled_at).offset(ENTRIES_MAX).limit(1)).scalar()
         until = until if full is None else full  # a settling transaction is never split
         every = union_all(*_charges(connection, after, until)).subquery()
         query = select(every.c.account_id, every.c.day, func.sum(every.c.nusd)).group_by(

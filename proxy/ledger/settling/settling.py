@@ -100,13 +100,15 @@ class Batch:
 class Statements:
     """The statements, compiled once per database."""
 
-    def __init__(self, dialect: Dialect, content_hash: Callable[[LedgerEntry], str]) -> None:
+    def __init__(self, dialect: Dialect, content_hash: Callable[[LedgerEntry], str], clock_id: int) -> None:
+        """`clock_id`: the row of `ledger_clock` that all transactions with these statements hold."""
+        settled_at = select(ledger_clock.c.settled_at).where(ledger_clock.c.id == literal_column(str(clock_id)))
         self.content_hash = content_hash
         self.entries = prepared_insert(
             ledger_entries,
             lambda insert: insert.on_conflict_do_nothing(),
             dialect,
-            computed={"settled_at": select(ledger_clock.c.settled_at).scalar_subquery()},
+            computed={"settled_at": settled_at.scalar_subquery()},
         )
         self.letters = prepared_insert(dead_letters, _counting, dialect)
         self.sums = Sums(dialect)
@@ -138,10 +140,10 @@ class _Tally:
 
 
 class Settling:
-    """One settling transaction; it excludes all others."""
+    """One settling transaction; it excludes all others of its shard."""
 
     def __init__(self, statements: Statements, connection: Connection, now: float) -> None:
-        """`now`: the `settled_at` of all rows written, equal to that of `ledger_clock`."""
+        """`now`: the `settled_at` of all rows written, equal to that of the clocks it holds."""
         self.connection = connection
         self.now = now
         self._statements = statements
@@ -156,7 +158,8 @@ class Settling:
         )
 
     def settle_any(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter]) -> Settled:
-        """Settle each arrival by itself: as a new entry, a repetition, an adjustment or a dead letter."""
+        """Settle each arrival by itself: as a new entry, a repetition, an adjustment or a dead letter. The transaction
+        must exclude those of all shards, since it compares with stored entries."""
         stored = self.stored({arrival.entry.exchange_id for arrival in arrivals})
         repeats = {identity for one in arrivals if _is_of(stored.get(identity := _IDENTITY(one.entry)), one)}
         tally, adjusting = _Tally(), _Tally()

@@ -7,7 +7,7 @@ are summed only for the part of the day in which a window begins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -26,13 +26,13 @@ from proxy.ledger.schema.tables import (
     api_keys,
     balances,
     dead_letters,
-    ledger_clock,
     ledger_entries,
     usage_daily,
 )
 from proxy.ledger.settling.account_sums import added_until
+from proxy.ledger.settling.clock import settled_until
 from proxy.ledger.settling.settling import DROPPED
-from proxy.storage.database import LedgerUnavailable, reading
+from proxy.storage.database import reading
 
 # Ids per statement: well below the limits of both databases.
 IDS_MAX = 1_000
@@ -62,9 +62,14 @@ def sums(engine: Engine, counters: Sequence[tuple[str, float]]) -> list[SpendTot
     """
     with reading(engine) as connection:
         as_of_us, added = clock_of(connection), added_until(connection)
+        # A shard may be ahead of the ledger's time: its entries come as changes, and do not count here.
+        ahead = _entries(connection.dialect).where(_ENTRIES.settled_at > as_of_us / 1e6)
+        early = _deltas(connection, connection.execute(ahead).all())
         kinds = _kinds(connection, {scope_of(gate_id) for gate_id, _ in counters})
         return [
-            SpendTotal(gate_id, since, _spent(connection, kind, gate_id, since, added), as_of_us)
+            SpendTotal(
+                gate_id, since, _spent(connection, kind, gate_id, since, added) - _part(early, gate_id, since), as_of_us
+            )
             for gate_id, since in counters
             for kind in (kinds.get(scope_of(gate_id), _KEY),)
         ]
@@ -78,7 +83,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
     """
     with reading(engine) as connection:
         until_us = clock_us = clock_of(connection)
-        every = _entries(connection.dialect)
+        every = _entries(connection.dialect).where(_ENTRIES.settled_at <= clock_us / 1e6)
         rows = connection.execute(every.where(_ENTRIES.settled_at > after_us / 1e6).limit(limit + 1)).all()
         if len(rows) > limit:
             last = rows[-1].settled_at
@@ -87,13 +92,7 @@ def changes(engine: Engine, after_us: int, limit: int) -> tuple[list[SpendDelta]
             else:
                 rows = [row for row in rows if row.settled_at < last]
             until_us = _us(rows[-1].settled_at)
-        gates = _gates(connection, {row.key_id for row in rows})
-    deltas = [
-        # An unpriced entry spends nothing.
-        SpendDelta(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == EntryKind.CREDIT])
-        for exchange_id, kind, key_id, settled_at, started_at, money in rows
-    ]
-    return deltas, until_us, clock_us
+        return _deltas(connection, rows), until_us, clock_us
 
 
 def settled(engine: Engine, exchange_ids: Collection[str], until_us: int | None = None) -> set[str]:
@@ -133,10 +132,7 @@ def batches(ids: Collection[_T], size_max: int) -> Iterator[list[_T]]:
 
 def clock_of(connection: Connection) -> int:
     """The ledger's clock, in µs; 0: nothing was ever settled. Raises LedgerUnavailable."""
-    settled_at = connection.execute(select(ledger_clock.c.settled_at)).scalar()
-    if settled_at is None:
-        raise LedgerUnavailable("the row of table ledger_clock is missing: was the ledger restored in part?")
-    return _us(settled_at)
+    return _us(settled_until(connection))
 
 
 def _us(unix_s: float) -> int:
@@ -240,6 +236,20 @@ def _entries(dialect: Dialect) -> Select[Any]:
     money = nusd("charge_usd", dialect).label("nusd")
     query = select(*columns, money).where(_ENTRIES.kind != EntryKind.ATTEMPT)
     return query.order_by(_ENTRIES.settled_at, _ENTRIES.entry_id)
+
+
+def _deltas(connection: Connection, rows: Sequence[Any]) -> list[SpendDelta]:
+    gates = _gates(connection, {row.key_id for row in rows})
+    return [
+        # An unpriced entry spends nothing.
+        SpendDelta(exchange_id, _us(settled_at), started_at, int(money or 0), gates[key_id][kind == EntryKind.CREDIT])
+        for exchange_id, kind, key_id, settled_at, started_at, money in rows
+    ]
+
+
+def _part(deltas: Iterable[SpendDelta], gate_id: str, since: float) -> int:
+    """What the changes add to a counter, in nUSD."""
+    return sum(one.nusd for one in deltas if gate_id in one.gate_ids and one.started_at >= since)
 
 
 _ABOVE = (

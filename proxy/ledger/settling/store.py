@@ -6,6 +6,10 @@ overwrites it, except the late record of a swept exchange, which is booked as an
 
 A batch is inserted as a whole; if a row exists already or is rejected, the transaction rolls back and the batch is
 settled row by row. Only such batches pay for the comparison.
+
+The store of a shard inserts beside the other shards. What reads stored entries and writes by them (the comparison,
+corrections, closings) excludes all shards. Two shards that insert the same entry exclude each other by its identity:
+the later one finds it stored.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from sqlalchemy import Engine, select, union_all
 
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
-from proxy.ledger.settling.clock import LedgerClock
+from proxy.ledger.settling.clock import LedgerClock, clock_id
 from proxy.ledger.settling.settling import (
     Arrival,
     DeadLetter,
@@ -40,12 +44,24 @@ class LedgerStore:
     """Writes the ledger. Safe for concurrent use by threads, processes and machines."""
 
     def __init__(
-        self, engine: Engine, *, content_hash: Callable[[LedgerEntry], str], clock: Callable[[], float]
+        self,
+        engine: Engine,
+        *,
+        content_hash: Callable[[LedgerEntry], str],
+        clock: Callable[[], float],
+        shard: int | None = None,
     ) -> None:
-        """`content_hash`: equal only for equal entries. `clock`: Unix seconds."""
+        """`content_hash`: equal only for equal entries. `clock`: Unix seconds. `shard`: `settle` excludes this shard
+        alone, whose clock exists; None: all shards."""
         self._engine = engine
-        self._clock = LedgerClock(engine.dialect, clock)
-        self._statements = Statements(engine.dialect, content_hash)
+        self._content_hash, self._unix_time = content_hash, clock
+        self._clocks = LedgerClock(engine.dialect, clock)
+        self._own_clock = self._clocks if shard is None else LedgerClock(engine.dialect, clock, shard)
+        self._statements = Statements(engine.dialect, content_hash, clock_id(shard or 0))
+
+    def of_shard(self, shard: int) -> LedgerStore:
+        """The store that settles this shard."""
+        return LedgerStore(self._engine, content_hash=self._content_hash, clock=self._unix_time, shard=shard)
 
     def settle(self, arrivals: Sequence[Arrival], letters: Sequence[DeadLetter] = ()) -> Settled:
         """Store `arrivals` and `letters` durably, in one transaction. Idempotent.
@@ -54,7 +70,7 @@ class LedgerStore:
         """
         try:
             batch = self._statements.batch([*arrivals, *attempts(arrivals)]) if arrivals else None
-            with self.settling() as settling:
+            with self._settling(self._own_clock) as settling:
                 return settling.settle_new(batch, letters)
         except DuplicateInBatchError:
             pass
@@ -67,8 +83,13 @@ class LedgerStore:
     @contextmanager
     def settling(self) -> Iterator[Settling]:
         """A settling transaction, which excludes all others. Raises LedgerUnavailable."""
+        with self._settling(self._clocks) as settling:
+            yield settling
+
+    @contextmanager
+    def _settling(self, clock: LedgerClock) -> Iterator[Settling]:
         with writing(self._engine) as connection:
-            yield Settling(self._statements, connection, self._clock.tick(connection))
+            yield Settling(self._statements, connection, clock.tick(connection))
 
     def receipts(self, node: str, low: int, high: int) -> set[Receipt]:
         """The node's journal records, numbered from `low` to `high`, that are entries or dead letters.

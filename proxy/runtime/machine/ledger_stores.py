@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from sqlalchemy import Engine
 
@@ -20,6 +20,7 @@ from proxy.ledger.accounts.audit_log import AuditLog
 from proxy.ledger.accounts.key_store import KeyStore
 from proxy.ledger.schema.migrate import OutdatedLedgerError, require_current
 from proxy.ledger.schema.partitions import make_partitions
+from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.settling.store import LedgerStore
 from proxy.runtime.machine.data_folder import key_pepper, ledger_url
 from proxy.settings import Settings
@@ -56,7 +57,11 @@ class LedgerStores:
         """For a command. Raises LedgerUnavailable, OutdatedLedgerError, NewerDatabaseError."""
         url = ledger_url(settings)
         require_current(url)
-        return cls(settings, open_engine(url))
+        engine = open_engine(url)
+        # If no worker runs, nobody else does it. A replica cannot be written, and is read up to its own time.
+        with suppress(LedgerUnavailable):
+            level_clocks(engine)
+        return cls(settings, engine)
 
     def pepper(self) -> bytes:
         """The secret that key digests are computed with."""

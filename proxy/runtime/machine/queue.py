@@ -9,14 +9,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from proxy.delivery.redis_leases import RedisLeases
 from proxy.delivery.redis_queue import ReclaimLock, RedisQueue
+from proxy.delivery.roster import WorkerRoster
+from proxy.delivery.sharded_queue import ShardedQueue
 from proxy.settings import Settings
 from proxy.storage.redis_client import check, open_redis
 
-# Batches at work in one process: while the ledger writes one, the next is taken, read and priced. More would only wait
-# for the ledger's lock.
+# Batches at work in one process, at least: while the ledger writes one, the next is taken, read and priced. More of one
+# shard would only wait for its clock.
 LANES = 2
 
 
@@ -29,9 +32,16 @@ class Queue:
         """for calls that do not block"""
         name = f"worker-{secrets.token_hex(6)}"
         claim_after_ms, reclaim = int(settings.lease_s * 1000), ReclaimLock()
+        self.roster = WorkerRoster(self.redis, name, shards=settings.queue_shards)
+        """for workers"""
         self.lanes = [
             RedisQueue(
-                self.redis, shard=shard, consumer=f"{name}-{lane}", claim_after_ms=claim_after_ms, reclaim=reclaim
+                self.redis,
+                shard=shard,
+                consumer=f"{name}-{lane}",
+                claim_after_ms=claim_after_ms,
+                reclaim=reclaim,
+                settles=partial(self.roster.settles, shard),
             )
             for lane in range(max(1, LANES // settings.queue_shards))
             for shard in range(settings.queue_shards)
@@ -40,8 +50,8 @@ class Queue:
         self.shards = self.lanes[: settings.queue_shards]
         """each stream once"""
         self.leases = RedisLeases(self.redis)
-        self.outgoing = secrets.choice(self.shards)
-        """the shard that this process sends to; any one will do"""
+        self.outgoing = ShardedQueue(self.shards)
+        """for proxies"""
 
     async def check(self) -> None:
         """Raises QueueUnsuitable, whose message is for the operator; QueueUnavailable."""

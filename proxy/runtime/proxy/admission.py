@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from proxy.keys.claims_local import LocalClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
 from proxy.ledger.settling.account_sums import add_up
+from proxy.ledger.settling.clock import level_clocks
 from proxy.runtime.machine.data_folder import key_pepper
 from proxy.settings import Settings
 from proxy.sinks.alert_webhook import Webhook
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 # The entries since are read by every seed of an account's counter.
 ADD_UP_S = 10.0
+# An entry of an idle shard counts about this long after its settlement.
+LEVEL_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -84,22 +87,31 @@ class LedgerFollowing:
     def start(self, tasks: Tasks) -> None:
         """Follow from now on."""
         tasks.start(self.follower.run(), name="follower")
-        tasks.start(self._add_up(), name="account sums")
+        adding = Outage(OutageLog("adding up the charges of accounts"))
+        tasks.start(self._repeat(self._add_up, ADD_UP_S, adding), name="account sums")
+        leveling = Outage(OutageLog("advancing the ledger's clocks"))
+        tasks.start(self._repeat(self._level_clocks, LEVEL_S, leveling), name="clocks")
         if self._webhook is not None:
             tasks.start(self._webhook.run(), name="webhook")
 
     async def _add_up(self) -> None:
-        """Add the charges of accounts up until cancelled."""
-        outage = Outage(OutageLog("adding up the charges of accounts"))
+        """Add the charges of accounts up."""
+        while await self._in_thread(add_up, self._engine):
+            pass
+
+    async def _level_clocks(self) -> None:
+        await self._in_thread(level_clocks, self._engine)
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]], pause_s: float, outage: Outage) -> None:
+        """Repeat until cancelled."""
         while True:
             try:
-                while await self._in_thread(add_up, self._engine):
-                    pass
+                await step()
             except OSError as error:
                 outage.began(error)
             else:
                 outage.over()
-            await asyncio.sleep(ADD_UP_S)
+            await asyncio.sleep(pause_s)
 
 
 class AdmissionService:

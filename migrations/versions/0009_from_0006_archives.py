@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010_from_0006"
+revision = "0009_from_0006"
 down_revision = "0008_from_0006"
 branch_labels = None
 depends_on = None

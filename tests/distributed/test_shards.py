@@ -1,0 +1,79 @@
+"""Several shards: workers that come and go divide them, and each record is settled once wherever it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from proxy.delivery.redis_queue import RedisQueue
+from proxy.delivery.sharded_queue import ShardedQueue
+from proxy.journal.frames import record_payload
+from proxy.journal.journal import Pending
+from proxy.ledger.schema.tables import ledger_clock
+from proxy.storage.database import open_engine, reading
+from proxy.storage.redis_client import open_redis
+from tests.distributed.apart import Apart
+from tests.ledger.making import assert_sums
+from tests.ledger.real import FIRST, NODE, a_real_record
+from tests.support.provider import ScriptedProvider
+
+SHARDS, KEYS, RECORDS = 3, 20, 1_500
+PATIENCE_S = 120.0
+
+
+@pytest.fixture
+def apart(tmp_path: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str) -> Iterator[Apart]:
+    """A deployment with several shards."""
+    made = Apart(tmp_path, provider, ledger_url, queue_url, queue_shards=SHARDS)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def streams(queue_url: str) -> AsyncIterator[list[RedisQueue]]:
+    """As a proxy sends to them."""
+    redis = open_redis(queue_url)
+    yield [RedisQueue(redis, shard=shard, consumer="-") for shard in range(SHARDS)]
+    with suppress(Exception):
+        await redis.aclose()
+
+
+def pending(number: int) -> Pending:
+    return Pending(FIRST + number, record_payload(a_real_record(number, key=f"key_{number % KEYS}")))
+
+
+@pytest.mark.waits
+async def test_workers_come_and_go_and_each_record_is_settled_once(
+    apart: Apart, streams: list[RedisQueue], ledger_url: str
+) -> None:
+    """Versions before 0.2 sent to any stream; a record that is sent again may be in two."""
+    records = [pending(number) for number in range(RECORDS)]
+    workers = [apart.unstarted_worker() for _ in range(3)]
+    await asyncio.gather(*(asyncio.to_thread(one.start) for one in workers))
+    for at in range(0, RECORDS, 100):
+        part = records[at : at + 100]
+        await ShardedQueue(streams).add(part, NODE)
+        await streams[at // 100 % SHARDS].add(part[::10], NODE)
+        if at == RECORDS // 3:
+            workers[0].kill()
+        if at == RECORDS // 2:
+            await asyncio.to_thread(workers[1].stop)
+    async with asyncio.timeout(PATIENCE_S):
+        while any([await stream.depth() for stream in streams]):
+            await asyncio.sleep(0.1)
+    proxy = apart.proxies[0]
+    entries = await asyncio.to_thread(proxy.until, lambda all_: len(all_) >= RECORDS, timeout_s=PATIENCE_S)
+    assert Counter(entry["exchange_id"] for entry in entries) == Counter(
+        a_real_record(number).opened.exchange_id for number in range(RECORDS)
+    )
+    engine = open_engine(ledger_url)
+    assert_sums(engine)
+    with reading(engine) as connection:
+        assert connection.execute(select(func.count()).select_from(ledger_clock)).scalar_one() == SHARDS
+    engine.dispose()
