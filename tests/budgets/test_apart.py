@@ -154,6 +154,7 @@ async def holding_all(
 async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machines, valkey: Valkey, how: str) -> None:
     """Seen: another proxy was granted all of the sleeper's budget again 1.6 s later, and both were settled."""
     first, second = machines.proxies
+    _, rated = second.key("--rpm", "100")
     valkey.ask("SAVE")
     async with AsyncExitStack() as stack:
         key_id, key, rest = await holding_all(first, stack)
@@ -163,9 +164,8 @@ async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machin
             else:  # as a replica that is promoted, and behind
                 valkey.kill()
                 valkey.start()
-            _, parallel = second.key("--rpm", "100")
             assert await statuses_for(second, key, 990, 5.0) <= {402, 503}
-            assert (await second.post(parallel, second.model(5))).status == 200, "it needs nobody's reservations"
+            assert (await second.post(rated, second.model(5))).status == 200, "it needs nobody's reservations"
         assert done((await rest()).body)
     assert await statuses_for(second, key, 990, 3.0) <= {402, 503}, "400 are spent, at every moment"
     [entry] = first.entries(key_id, 1)
