@@ -158,9 +158,10 @@ end
 local function window(key)
   if windows[key] then return windows[key] end
   local packed = call("GET", key)
-  local kept = {}
-  if packed then
-    local all = cmsgpack.unpack(packed)
+  local all = packed and cmsgpack.unpack(packed) or {}
+  local kept = all
+  if #all > 0 and (all[1] < second - 60 or all[#all - 2] > second + 60) then
+    kept = {}
     for at = 1, #all, 3 do
       if all[at] >= second - 60 and all[at] <= second + 60 then
         kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = all[at], all[at + 1], all[at + 2]
