@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.budgets.limited import Limited, deployment
@@ -15,8 +19,17 @@ LEASE_S, GRACE_S = 3.0, 7.0
 class Machines:
     """Proxies of one deployment, each with a data directory of its own, and a worker."""
 
-    def __init__(self, folder: Path, provider: ScriptedProvider, ledger_url: str, queue_url: str, count: int) -> None:
-        urls = {"ledger_url": ledger_url, "queue_url": queue_url, "lease_s": LEASE_S, "shutdown_grace_s": 1.0}
+    def __init__(
+        self,
+        folder: Path,
+        provider: ScriptedProvider,
+        ledger_url: str,
+        queue_url: str,
+        count: int,
+        *,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        urls = {"ledger_url": ledger_url, "queue_url": queue_url, "lease_s": lease_s, "shutdown_grace_s": 1.0}
         self.proxies = [
             Limited(deployment(folder / f"machine-{number}", provider, **urls), provider) for number in range(count)
         ]
@@ -36,3 +49,23 @@ class Machines:
         """So many at once, spread over all of them."""
         turns = (self.proxies[number % len(self.proxies)] for number in range(count))
         return await asyncio.gather(*(one.post(key, model, **options) for one in turns))  # type: ignore[arg-type]
+
+
+async def statuses_for(limited: Limited, key: str, tokens: int, seconds: float) -> set[int]:
+    """Of requests for so many tokens, one after the other."""
+    model, until = limited.model(tokens), time.monotonic() + seconds
+    found = set()
+    while time.monotonic() < until:
+        found.add((await limited.post(key, model, max_tokens=tokens)).status)
+        await asyncio.sleep(0.1)
+    return found
+
+
+@contextmanager
+def asleep(limited: Limited) -> Iterator[None]:
+    """Its process stands still within."""
+    limited.tokenweir.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        limited.tokenweir.signal(signal.SIGCONT)

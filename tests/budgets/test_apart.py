@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from proxy.budgets.admission import FORGET_S
 from proxy.budgets.open_budgets import SWEPT_S
 from proxy.ledger.schema.migrate import migrate
 from tests.budgets.limited import SOON_S, Limited, code, hold, served
-from tests.budgets.machines import GRACE_S, LEASE_S, Machines
+from tests.budgets.machines import GRACE_S, LEASE_S, Machines, asleep, statuses_for
 from tests.support.net import Response, ask, chat_request, connect
 from tests.support.postgres import own_server
 from tests.support.provider import ScriptedProvider
@@ -150,30 +149,12 @@ async def holding_all(
     return key_id, key, partial(client.read_body, head)
 
 
-async def statuses_for(limited: Limited, key: str, seconds: float) -> set[int]:
-    """Of requests for all but ten tokens of the budget."""
-    model, until = limited.model(990), time.monotonic() + seconds
-    found = set()
-    while time.monotonic() < until:
-        found.add((await limited.post(key, model, max_tokens=990)).status)
-        await asyncio.sleep(0.1)
-    return found
-
-
-@contextmanager
-def asleep(limited: Limited) -> Iterator[None]:
-    limited.tokenweir.signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        limited.tokenweir.signal(signal.SIGCONT)
-
-
 @pytest.mark.waits
 @pytest.mark.parametrize("how", ["flush", "failover"])
 async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machines, valkey: Valkey, how: str) -> None:
     """Seen: another proxy was granted all of the sleeper's budget again 1.6 s later, and both were settled."""
     first, second = machines.proxies
+    _, rated = second.key("--rpm", "100")
     valkey.ask("SAVE")
     async with AsyncExitStack() as stack:
         key_id, key, rest = await holding_all(first, stack)
@@ -183,11 +164,10 @@ async def test_a_loss_while_a_proxy_sleeps_grants_nothing_twice(machines: Machin
             else:  # as a replica that is promoted, and behind
                 valkey.kill()
                 valkey.start()
-            _, parallel = second.key("--rpm", "100")
-            assert await statuses_for(second, key, 5.0) <= {402, 503}
-            assert (await second.post(parallel, second.model(5))).status == 200, "it needs nobody's reservations"
+            assert await statuses_for(second, key, 990, 5.0) <= {402, 503}
+            assert (await second.post(rated, second.model(5))).status == 200, "it needs nobody's reservations"
         assert done((await rest()).body)
-    assert await statuses_for(second, key, 3.0) <= {402, 503}, "400 are spent, at every moment"
+    assert await statuses_for(second, key, 990, 3.0) <= {402, 503}, "400 are spent, at every moment"
     [entry] = first.entries(key_id, 1)
     assert entry["completion_tokens"] == 400
     assert (await second.at_rest(key_id)).spent == 400_000
@@ -202,7 +182,7 @@ async def test_a_proxy_that_never_comes_back_after_a_loss_is_not_waited_for(mach
         first.tokenweir.kill()
         valkey.ask("FLUSHALL")
         began = time.monotonic()
-        assert await statuses_for(second, key, LEASE_S) <= {402, 503}
+        assert await statuses_for(second, key, 990, LEASE_S) <= {402, 503}
         while (await second.post(key, second.model(10))).status != 200:
             assert time.monotonic() - began < LEASE_S + SWEPT_S + GRACE_S
             await asyncio.sleep(0.2)

@@ -177,7 +177,7 @@ async def scenario(handle: Callable[[str], BudgetStore], clock: Clock) -> None:
 RANDOM = {"{tokenweir:budgets}:life": ["generation"], "{tokenweir:budgets}:node:node-one": ["e", "n"],
           "{tokenweir:budgets}:node:node-other": ["e", "n"]}  # fmt: skip
 # What 0.1 neither writes nor reads.
-LATER = "server", "away", "patience"
+LATER = "history", "away", "patience"
 
 
 def without_random(keys: dict[str, Any]) -> dict[str, Any]:

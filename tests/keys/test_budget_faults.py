@@ -293,6 +293,32 @@ async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> 
     await its_money_is_granted_to_nobody(one, other)
 
 
+async def test_nor_by_a_server_that_followed_another_meanwhile(connect: Open, valkey: Valkey, tmp_path: Path) -> None:
+    """The same process, with the data of a replica that had been promoted, and behind."""
+    behind = Valkey(tmp_path / "behind").start()
+    try:
+        behind.ask("REPLICAOF", "127.0.0.1", str(valkey.port))
+        behind.until("master_link_status:up", "INFO", "replication")
+        one, other = (connect(valkey.url, name) for name in ("one", "other"))
+        for node in (one, other):
+            await node.announce(owns())
+        await begin(one)
+        for node in (one, other):
+            assert await node.heartbeat()
+        behind.until(":2", "HLEN", one._key("nodes"))
+        behind.ask("REPLICAOF", "NO", "ONE")
+        assert isinstance(await one.reserve(hold("x", 999)), Granted)
+        valkey.ask("REPLICAOF", "127.0.0.1", str(behind.port))
+        valkey.until("master_link_status:up", "INFO", "replication")
+    finally:
+        behind.close()
+    valkey.ask("REPLICAOF", "NO", "ONE")
+    with pytest.raises(BudgetsIncomplete):
+        await other.reserve(hold("y", 2))
+    await back_again(other)
+    await its_money_is_granted_to_nobody(one, other)
+
+
 async def test_a_sleeper_is_not_waited_for_for_ever(connect: Open, valkey: Valkey) -> None:
     one, other = await a_sleeper_that_holds_all(connect, valkey, away_s=1.0)
     valkey.ask("FLUSHALL")

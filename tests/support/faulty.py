@@ -85,6 +85,11 @@ class FaultyPath:
         self.flow()
         self._do(self._listen)
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Another server from now on. End every connection to the one before."""
+        self._server_address = host, port
+        self.reset()
+
     def lose_reply(self, to: bytes = b"") -> None:
         """The next request with `to` in it arrives; its reply does not, and the connection is reset. Once."""
         self._losing = to

@@ -5,10 +5,11 @@ other numbers are whole, too, and far below 2^53. Each operation is one script, 
 
 A limit counter is called a gate in the names of keys and fields, which are stored.
 
-A generation is the life of the data in one server process: it ends when data may have been lost, by a flush, a restart
-or a failover, and then every node has to announce its reservations again.
+A generation is the life of the data in one history of replication: it ends when data may have been lost, by a flush, a
+restart or a failover, and then every node has to announce its reservations again. The server gives a history its id, a
+new one at each start and whenever a replica is promoted, even one that was the primary before.
 
-KEYS: 1 `life`, a hash: generation; server (its run id); warm (µs: end of the time for re-announcements); away (how many
+KEYS: 1 `life`, a hash: generation; history (its id); warm (µs: end of the time for re-announcements); away (how many
 nodes have not announced in this generation); patience (µs after `warm` for which they are waited for); cursor; floor
 (the cursor before all spend totals were dropped: older totals may lack exchanges released before it); floor_until (µs:
 after that, an older ledger, restored from a backup, is accepted). 2 the calling node's hash: `n` the number of its
@@ -59,7 +60,7 @@ if not now then
 end
 local second = math.floor(now / 1000000)
 
-local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until", "server", "away", "patience")
+local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until", "history", "away", "patience")
 local function count_away()
   local away = 0
   for _, announced in ipairs(call("HVALS", NODES)) do
@@ -81,14 +82,14 @@ if tonumber(life[2]) > now + 1500000 then -- the server's clock was set back
   life[2] = whole(now + 1500000)
   call("HSET", LIFE, "warm", life[2])
 end
--- Another process than before may lack the last writes of nodes that are asleep.
-local function check_server()
-  local info = redis.pcall("INFO", "server")
-  local server = type(info) == "string" and string.match(info, "run_id:(%x+)")
-  if not server or life[6] == server then return end -- a server may hide it
+-- In another history than before, the last writes of nodes that are asleep may be missing.
+local function check_history()
+  local info = redis.pcall("INFO", "replication")
+  local history = type(info) == "string" and string.match(info, "master_replid:(%x+)")
+  if not history or life[6] == history then return end -- a server may hide it
   if life[6] then begin_generation() end
-  life[6] = server
-  call("HSET", LIFE, "server", server)
+  life[6] = history
+  call("HSET", LIFE, "history", history)
 end
 local function warm_until()
   return tonumber(life[2]) + (tonumber(life[7] or 0) > 0 and tonumber(life[8] or 0) or 0)
@@ -125,8 +126,10 @@ local function write()
   for gate, one in pairs(moves) do
     local h = written("h" .. gate, one[1])
     local o = written("o" .. gate, one[2])
-    local c = written("c" .. gate, one[3])
-    if o == 0 and c == 0 and h == 0 then call("HDEL", GATES, "h" .. gate, "o" .. gate, "c" .. gate) end
+    if one[3] ~= 0 then call("HINCRBY", GATES, "c" .. gate, whole(one[3])) end
+    if o == 0 and h == 0 and tonumber(call("HGET", GATES, "c" .. gate) or "0") == 0 then
+      call("HDEL", GATES, "h" .. gate, "o" .. gate, "c" .. gate)
+    end
   end
   moves = {}
 end
@@ -155,9 +158,10 @@ end
 local function window(key)
   if windows[key] then return windows[key] end
   local packed = call("GET", key)
-  local kept = {}
-  if packed then
-    local all = cmsgpack.unpack(packed)
+  local all = packed and cmsgpack.unpack(packed) or {}
+  local kept = all
+  if #all > 0 and (all[1] < second - 60 or all[#all - 2] > second + 60) then
+    kept = {}
     for at = 1, #all, 3 do
       if all[at] >= second - 60 and all[at] <= second + 60 then
         kept[#kept + 1], kept[#kept + 2], kept[#kept + 3] = all[at], all[at + 1], all[at + 2]

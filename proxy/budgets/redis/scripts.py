@@ -83,7 +83,7 @@ if known then return answer("granted", levels()) end
 if #unseeded > 0 then return answer("unseeded", unseeded) end
 if failures > 0 then return answer("denied", why, where, waits, levels()) end
 if matters then
-  check_server()
+  check_history()
   local warm = tonumber(life[2])
   if warm > now then return answer("warming", warm - now) end
   -- Another one is waited for, or its own reservations may be missing: it announces them first.
@@ -139,7 +139,7 @@ return answer("done")
 # → the time in µs, and all nodes. The node's key expires a day after its last heartbeat. Nodes that were waited for in
 # vain are forgotten: they are dead, or announce when they are back.
 HEARTBEAT = script("""
-check_server()
+check_history()
 call("EXPIRE", NODE, 86400)
 if tonumber(life[7] or 0) > 0 and warm_until() <= now then
   local all = call("HGETALL", NODES)
@@ -154,7 +154,7 @@ return answer("done", whole(now), call("HKEYS", NODES))
 # {{nodes that this node knows of}, patience in µs, the generation that has told them} → all exchanges of this node. It
 # has a new fencing token from now on.
 BEGIN_ANNOUNCEMENT = script("""
-check_server()
+check_history()
 life[8] = question[2]
 call("HSET", LIFE, "patience", whole(life[8]))
 if question[3] ~= life[1] and tonumber(life[2]) + life[8] > now then

@@ -1,10 +1,10 @@
 """The budget store of many machines, on Redis. See BudgetStore, and `scripts.py`.
 
 Invariants: A call is one script and one round trip; a lost reply is not retried. Redis may lose all data, or its last
-writes, at any time: the server's script detects that by a missing generation, by its own run id or by the count of a
-node's operations, and a node detects it at its next call by the new generation. Then no reservation that depends on
-other nodes is granted until all nodes that any of them knew have re-announced, or `away_s` has passed; and none of a
-node that has not.
+writes, at any time: the server's script detects that by a missing generation, by the id of its replication history or
+by the count of a node's operations, and a node detects it at its next call by the new generation. Then no reservation
+that depends on other nodes is granted until all nodes that any of them knew have re-announced, or `away_s` has passed;
+and none of a node that has not.
 """
 
 from __future__ import annotations
