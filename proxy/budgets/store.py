@@ -95,6 +95,12 @@ class BudgetStore(Protocol):
         minute, totals older than the cursor are still ignored: exchanges were released that they may lack. After the
         ledger was restored from a backup the limit is its time then, `restored_to_us`: it has nothing later."""
 
+    async def timeline(self) -> str | None:
+        """The history of the ledger that the spend totals come from; None: it is not known."""
+
+    async def set_timeline(self, timeline: str) -> None:
+        """From now on they come from this one."""
+
     async def overdue(self, older_than_s: float) -> list[str]:
         """Exchanges of all nodes that were closed longer ago than this, or before the clock was set back, and are still
         reserved."""

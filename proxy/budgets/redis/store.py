@@ -211,6 +211,17 @@ class RedisBudgets:
         """See BudgetStore."""
         await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
 
+    async def timeline(self) -> str | None:
+        """See BudgetStore."""
+        async with _budgets_door(self._redis, "reading the ledger's timeline"):
+            timeline = await self._redis.get(self._key("timeline"))
+        return None if timeline is None else str(timeline.decode())
+
+    async def set_timeline(self, timeline: str) -> None:
+        """See BudgetStore."""
+        async with _budgets_door(self._redis, "writing the ledger's timeline"):
+            await self._redis.set(self._key("timeline"), timeline)
+
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""
         _, exchange_ids = await self._call(scripts.OVERDUE, (int(older_than_s * _US),))

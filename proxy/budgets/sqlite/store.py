@@ -181,6 +181,14 @@ class SqliteBudgets:
         """See BudgetStore."""
         await self._transaction(self._tables.forget_sums, restored_to_us)
 
+    async def timeline(self) -> str | None:
+        """See BudgetStore."""
+        return await self._transaction(self._tables.timeline)
+
+    async def set_timeline(self, timeline: str) -> None:
+        """See BudgetStore."""
+        await self._transaction(self._tables.set_timeline, timeline)
+
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""
         return await self._transaction(self._tables.overdue, older_than_s)
