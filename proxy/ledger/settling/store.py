@@ -18,6 +18,7 @@ from sqlalchemy import Engine, select, union_all
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.clock import LedgerClock
+from proxy.ledger.settling.history import LedgerState, ledger_state
 from proxy.ledger.settling.settling import (
     Arrival,
     DeadLetter,
@@ -69,6 +70,10 @@ class LedgerStore:
         """A settling transaction, which excludes all others. Raises LedgerUnavailable."""
         with writing(self._engine) as connection:
             yield Settling(self._statements, connection, self._clock.tick(connection))
+
+    def state(self) -> LedgerState:
+        """How far the ledger is, and in which history of its server. Raises LedgerUnavailable."""
+        return ledger_state(self._engine)
 
     def receipts(self, node: str, low: int, high: int) -> set[Receipt]:
         """The node's journal records, numbered from `low` to `high`, that are entries or dead letters.
