@@ -189,6 +189,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir conformance",
         "tokenweir doctor",
         "tokenweir backup",
+        "tokenweir journal replay",
         "tokenweir audit",
         "tokenweir statement",
         "tokenweir export",
