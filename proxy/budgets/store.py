@@ -64,6 +64,10 @@ class BudgetStore(Protocol):
         """False if the store may have lost data of this node since its last `announce`: call `announce` again. Called
         about every second; it is also the node's sign of life."""
 
+    async def resumes(self) -> bool:
+        """True if the store still has all reservations of this node's last process, as they were: then requests may be
+        admitted before `announce`. False: it may lack some."""
+
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """Replace this node's reservations in the store by those of `own`, without checks. `own` is called after the
         store was read, so that no reservation made meanwhile is taken for an orphan. Closed reservations that `own`

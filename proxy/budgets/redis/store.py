@@ -158,6 +158,11 @@ class RedisBudgets:
         self._others = self._generation.decode(), [name for name in map(bytes.decode, nodes) if name != self._node]
         return True
 
+    async def resumes(self) -> bool:
+        """See BudgetStore."""
+        _, resumes = await self._call(scripts.RESUMES)
+        return bool(resumes)
+
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
         async with self._order:

@@ -45,7 +45,8 @@ _SEED = (
     " WHERE spent IS NULL OR since <> excluded.since OR as_of_us <= excluded.as_of_us"
 )
 
-# Not with the other tables: files that were made before it are used on.
+# Not with the other tables: files that were made before these are used on.
+_MAKE_ANNOUNCED = "CREATE TABLE IF NOT EXISTS announcements (node TEXT PRIMARY KEY, announced TEXT NOT NULL)"
 _MAKE_TIMELINE = "CREATE TABLE IF NOT EXISTS timeline (one INTEGER PRIMARY KEY, timeline TEXT NOT NULL)"
 
 # No read of the ledger takes so long. After that, an older ledger (restored from a backup) is accepted.
@@ -248,6 +249,17 @@ class BudgetTables:
         """The token of the node's last announcement; None: it is lost, and so may be later changes."""
         row = self._file.execute("SELECT announced FROM nodes WHERE node = ?", (self._node,)).fetchone()
         return None if row is None else str(row[0])
+
+    def is_announced(self) -> bool:
+        """True if the node's last announcement was completed in this generation."""
+        self._file.execute(_MAKE_ANNOUNCED)
+        query = "SELECT count(*) FROM nodes JOIN announcements USING (node, announced) WHERE node = ?"
+        return bool(self._file.execute(query, (self._node,)).fetchone()[0])
+
+    def end_announcement(self, token: str) -> None:
+        """All reservations are announced."""
+        self._file.execute(_MAKE_ANNOUNCED)
+        self._file.execute("INSERT OR REPLACE INTO announcements VALUES (?, ?)", (self._node, token))
 
     def begin_announcement(self) -> tuple[StoredExchanges, str]:
         """The node's stored exchanges, and its new fencing token."""
