@@ -63,6 +63,7 @@ PROMISED = {
     "tokenweir_unsettled_exchanges": "gauge",
     "tokenweir_journal_unwritten_records": "gauge",
     "tokenweir_journal_damage": "counter",
+    "tokenweir_journal_replayed": "counter",
     "tokenweir_queue_records": "counter",
     "tokenweir_queue_outages": "counter",
     "tokenweir_nodes": "gauge",
@@ -239,6 +240,7 @@ def test_nothing_is_there_that_is_not_promised(watched: Watched) -> None:
 
 def test_after_traffic_every_counter_that_can_have_counted_has_samples(watched: Watched) -> None:
     cannot = {"tokenweir_ledger_write_failures", "tokenweir_journal_damage", "tokenweir_queue_records"}
+    cannot |= {"tokenweir_journal_replayed"}
     cannot |= {"tokenweir_reconcile_differences"}  # no audit within the first minutes
     cannot |= {"tokenweir_failed_attempts"}  # there is one provider
     cannot |= {"tokenweir_unread_usage", "tokenweir_unpriced_units"}  # which says nothing unknown

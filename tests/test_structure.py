@@ -190,6 +190,7 @@ def test_the_commands_are_the_ones_that_were_promised() -> None:
         "tokenweir doctor",
         "tokenweir backup",
         "tokenweir archive",
+        "tokenweir journal replay",
         "tokenweir audit",
         "tokenweir statement",
         "tokenweir export",

@@ -38,6 +38,8 @@ HANGS_S = 1.0
 CACHED_KEYS_MAX = 4_096
 # After so many tries the spend changes faster than the ledger can be read: treated as an outage.
 SEED_TRIES = 3
+# The longest wait of a client for the reservations of unsettled records, after a start.
+COUNTED_S = 3.0
 # The longest wait of a client for a read of the ledger.
 ANSWER_S = 5.0
 
@@ -89,7 +91,7 @@ class Reservation:
 
 
 class Admission:
-    """Admission of one node. Call `remember` and `announce` before the first request, then `run`."""
+    """Admission of one node. Call `resume` before the first request; then `remember`, `announce` and `run`."""
 
     def __init__(
         self,
@@ -132,6 +134,8 @@ class Admission:
         self._outage = Outage(observer)
         self._incomplete = Outage(observer)
         self._ledger_bugs = Outage(observer)
+        self._counted = asyncio.Event()
+        """the store has the reservations of this node's earlier runs, or cannot be told of them now"""
         self._announced = self._tidied = 0
         """announcements, and how many of them were tidied up after: they may contain what the ledger has"""
 
@@ -182,6 +186,7 @@ class Admission:
             return None
         self._reserving.add(hold.exchange_id)
         try:
+            await self._until_counted()
             verdict = await self._store.reserve(hold)
             if isinstance(verdict, Unseeded):
                 verdict = await self._seeded(hold, verdict)
@@ -204,6 +209,14 @@ class Admission:
         finally:
             self._reserving.discard(hold.exchange_id)
         return None
+
+    async def _until_counted(self) -> None:
+        if not self._counted.is_set():
+            try:
+                async with asyncio.timeout(COUNTED_S):
+                    await self._counted.wait()
+            except TimeoutError:
+                raise BudgetsIncomplete("budgets: still reading the records that the last run left") from None
 
     async def _seeded(self, hold: Hold, unseeded: Unseeded) -> Granted | Denied:
         for _ in range(SEED_TRIES):
@@ -269,6 +282,11 @@ class Admission:
         """Add exchanges that ended before a restart of this node, unless the ledger is known to have them."""
         self._closed.update((hold.exchange_id, hold) for hold in ended)
 
+    def hold_again(self, ended: Iterable[Hold]) -> None:
+        """The ledger has lost the entries of these: they count against budgets until it has them again."""
+        self.remember(ended)
+        self._unannounced = True
+
     def _queue_ended(self, ended: Iterable[Hold]) -> None:
         self._ended += ended
         self._wakeup.set()
@@ -300,6 +318,20 @@ class Admission:
 
     async def announce(self) -> None:
         """Replace this node's reservations in the store by those in memory. Raises BudgetsUnavailable."""
+        try:
+            await self._announce()
+        finally:
+            self._counted.set()
+
+    async def resume(self) -> None:
+        """Before the first request: if the store still has the reservations of this node's last process, requests are
+        admitted even before `remember` and `announce`. Otherwise those with limits wait for these."""
+        with suppress(OSError):  # `announce` reports it
+            if await self._store.resumes():
+                await self._store.heartbeat()  # which tells the time that all nodes share
+                self._counted.set()
+
+    async def _announce(self) -> None:
         self._unannounced = False
         try:
             await self._store.announce(self._own_holds)

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from proxy.billing.reservation import SpendDelta, SpendTotal
 from proxy.budgets.follower import SeedRequest
 from proxy.ledger.settling import spend
+from proxy.ledger.settling.history import timeline
 from proxy.storage.executor import InThread
 
 
@@ -24,6 +25,11 @@ class FollowedLedger:
         """The time up to which everything is settled."""
         time_us: int = await self._in_thread(spend.ledger_time, self._engine)
         return time_us
+
+    async def timeline(self) -> str:
+        """The history that the ledger's server continues."""
+        known: str = await self._in_thread(timeline, self._engine)
+        return known
 
     async def sums(self, wants: Sequence[SeedRequest]) -> list[SpendTotal]:
         """The spend totals of these counters, all at one moment."""

@@ -54,6 +54,9 @@ class Ledger(Protocol):
     async def time(self) -> int:
         """The time up to which all settlements are visible."""
 
+    async def timeline(self) -> str:
+        """The history that its server continues: another one after a standby was promoted, which may lack commits."""
+
     async def sums(self, requests: Sequence[SeedRequest]) -> list[SpendTotal]:
         """The spend of each counter, all in one snapshot, in the order of `requests`."""
 
@@ -143,11 +146,17 @@ class Follower:
         self._reported_to = after or None
 
     async def follow(self) -> None:
-        """Bring all spend totals up to date with the ledger, and report the changed ones. Raises OSError."""
+        """Bring all spend totals up to date with the ledger, and report the changed ones. Raises OSError.
+
+        After its clock went back, or its server began another history, entries that are counted may be missing in it,
+        and be settled again at any time: the spend totals are dropped.
+        """
         while (cursor := await self._store.cursor()) is not None:
             changes, until_us, ledger_us = await self._ledger.changes(cursor, CHANGES_MAX)
-            if until_us < cursor:
-                await self._forget(cursor, restored_to_us=until_us)
+            timeline = await self._ledger.timeline()  # after `changes`: if it is the known one, they are of it
+            known = await self._store.timeline()
+            if until_us < cursor or known not in (None, timeline):
+                await self._forget(cursor, restored_to_us=ledger_us)
             elif ledger_us - until_us > BEHIND_US_MAX:
                 await self._forget(cursor)
             elif until_us > cursor and await self._store.absorb(cursor, changes, until_us):
@@ -155,6 +164,8 @@ class Follower:
                 if self._on_settled is not None:
                     self._on_settled([one.exchange_id for one in changes])
                 self._unreported.update(*[one.gate_ids for one in changes])
+            if known != timeline:  # last: a crash before repeats the rest
+                await self._store.set_timeline(timeline)
             if until_us == ledger_us:
                 break
         await self._report()

@@ -64,6 +64,10 @@ class BudgetStore(Protocol):
         """False if the store may have lost data of this node since its last `announce`: call `announce` again. Called
         about every second; it is also the node's sign of life."""
 
+    async def resumes(self) -> bool:
+        """True if the store still has all reservations of this node's last process, as they were: then requests may be
+        admitted before `announce`. False: it may lack some."""
+
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """Replace this node's reservations in the store by those of `own`, without checks. `own` is called after the
         store was read, so that no reservation made meanwhile is taken for an orphan. Closed reservations that `own`
@@ -94,6 +98,12 @@ class BudgetStore(Protocol):
         """Drop all spend totals and the cursor, so that they are read from the ledger again. Reservations stay. For a
         minute, totals older than the cursor are still ignored: exchanges were released that they may lack. After the
         ledger was restored from a backup the limit is its time then, `restored_to_us`: it has nothing later."""
+
+    async def timeline(self) -> str | None:
+        """The history of the ledger that the spend totals come from; None: it is not known."""
+
+    async def set_timeline(self, timeline: str) -> None:
+        """From now on they come from this one."""
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """Exchanges of all nodes that were closed longer ago than this, or before the clock was set back, and are still

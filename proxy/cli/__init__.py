@@ -24,6 +24,7 @@ from proxy.cli import (
     dead_letters,
     doctor,
     export,
+    journal,
     keys,
     ledger,
     periods,
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_commands(commands)
     conformance.add_commands(commands)
     backup.add_commands(commands)
+    journal.add_commands(commands)
     audit.add_commands(commands)
     archive.add_commands(commands)
     statement.add_commands(commands)

@@ -229,6 +229,7 @@ async def _serve_until_stopped(
     starting = asyncio.current_task()
     assert starting is not None
     _on_stop(loop, line, starting.cancel)
+    gc.set_threshold(*GC_THRESHOLDS)  # a start makes only objects that stay
     try:
         await service.start()
     except (JournalUnavailable, ProgressBroken) as refusal:
@@ -240,7 +241,6 @@ async def _serve_until_stopped(
     # These objects (the price book alone has some hundred thousand) live until the end: exclude them from collections.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
     sys.setswitchinterval(SWITCH_S)
     started(service.port)
     await stop.wait()

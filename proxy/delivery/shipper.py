@@ -120,6 +120,12 @@ class Shipper:
         """A record is pending. Cheap; only on the event loop's thread."""
         self._woken.set()
 
+    def send_again(self, seqs: Iterable[int]) -> None:
+        """These records are pending again. Only on the event loop's thread."""
+        for seq in seqs:
+            heappush(self._again, seq)
+        self._woken.set()
+
     @property
     def unconfirmed(self) -> int:
         """The number of records that were sent and are not confirmed."""
@@ -232,9 +238,7 @@ class Shipper:
         after, first = 0, self._journal.node.epoch << COUNT_BITS
         while page := {one.seq: one.exchange_id for one in self._journal.pending(SEND_MAX, after) if one.seq <= first}:
             self._exchanges |= page
-            for seq in await self._lacking(list(page)):
-                heappush(self._again, seq)
-            self._woken.set()
+            self.send_again(await self._lacking(list(page)))
             after = max(page)
         self._resumed = True
         self._woken.set()
@@ -247,7 +251,7 @@ class Shipper:
     async def _lacking(self, seqs: list[int]) -> list[int]:
         """Those that the ledger lacks; the journal forgets the others. Raises the errors of `receipts`."""
         lacking: list[int] = []
-        for part in _parts(sorted(seqs)):
+        for part in parts(sorted(seqs)):
             receipts = await self._in_thread(self._receipts.receipts, self._node, part[0], part[-1])
             self._confirming.over()
             confirmed = [seq for seq in part if (seq, self._exchanges.get(seq)) in receipts or (seq, None) in receipts]
@@ -302,7 +306,7 @@ class Shipper:
                     await asyncio.sleep(RETRY_S_MIN)
 
 
-def _parts(seqs: Sequence[int]) -> Iterator[list[int]]:
+def parts(seqs: Sequence[int]) -> Iterator[list[int]]:
     """Rising seqs, split into parts that each span less than ASK_MAX."""
     part: list[int] = []
     for seq in seqs:

@@ -147,9 +147,12 @@ def read(folder: Path) -> tuple[int, int, int]:
         content = scan(image)
         size_bytes += len(image)
         gaps += len(content.gaps)
-        closed |= {frame.seq for frame in content.frames if frame.kind == FrameKind.CLOSE}
         for frame in content.frames:
-            settled |= set(_seqs(frame.payload)) if frame.kind == FrameKind.SETTLED else set()
+            if frame.kind == FrameKind.CLOSE:
+                closed.add(frame.seq)
+                settled.discard(frame.seq)  # it is pending again: the ledger has lost it
+            elif frame.kind == FrameKind.SETTLED:
+                settled.update(_seqs(frame.payload))
     return len(closed - settled), size_bytes, gaps
 
 

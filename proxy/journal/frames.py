@@ -24,6 +24,7 @@ from proxy.billing.record import Opened, RecordEnvelope, UsageRecord
 MAGIC = b"\xffTW\xff"
 _HEAD = Struct("<4sIII")
 _TAIL = Struct("<BQ")
+_WHOLE_HEAD = Struct("<4sIIIBQ")
 HEADER_BYTES = _HEAD.size + _TAIL.size
 
 # The largest record of all recorded provider exchanges is below 4 KiB; a length below 1 MiB fits 20 bits.
@@ -70,6 +71,7 @@ class Scan:
 
 _ENCODER = msgspec.json.Encoder()
 _OPENED = msgspec.json.Decoder(Opened)
+_OPENED_EXCHANGE = msgspec.json.Decoder(RecordEnvelope.Of)
 _RECORD = msgspec.json.Decoder(UsageRecord)
 _ENVELOPE = msgspec.json.Decoder(RecordEnvelope)
 _SEQS = msgspec.json.Decoder(list[int])
@@ -92,14 +94,14 @@ def frame_at(image: bytes, offset: int) -> Frame | None:
     start = offset + HEADER_BYTES
     if len(image) < start:
         return None
-    magic, length, inverse, crc = _HEAD.unpack_from(image, offset)
+    magic, length, inverse, crc, kind, seq = _WHOLE_HEAD.unpack_from(image, offset)
     if magic != MAGIC or length != inverse ^ _LENGTH_MASK or length > PAYLOAD_BYTES_MAX:
         return None
-    payload = image[start : start + length]
-    if len(payload) != length or crc32(payload, crc32(image[offset + _HEAD.size : start])) != crc:
+    end = start + length
+    checked = image[offset + _HEAD.size : end]
+    if end > len(image) or crc32(checked) != crc:
         return None
-    kind, seq = _TAIL.unpack_from(image, offset + _HEAD.size)
-    return Frame(offset, HEADER_BYTES + length, kind, seq, payload)
+    return Frame(offset, HEADER_BYTES + length, kind, seq, checked[_TAIL.size :])
 
 
 def scan(image: bytes) -> Scan:
@@ -198,6 +200,11 @@ def _details(details: Mapping[str, Any]) -> dict[str, Any]:
 def settled_payload(seqs: list[int]) -> bytes:
     """Seqs → JSON list."""
     return _ENCODER.encode(seqs)
+
+
+def opened_exchange(payload: bytes) -> str:
+    """JSON of an `Opened` of any version → its exchange: a third of the work. Raises UndecodableError."""
+    return _decoded(_OPENED_EXCHANGE, payload).exchange_id
 
 
 def decode_opened(payload: bytes) -> Opened:

@@ -1,11 +1,11 @@
 """The local durable outbox: every exchange is opened here before its first response byte, and closed by its record.
 
 Invariants: frames that `begin` and `finish` wrote survive `kill -9` once they return (the page cache does), and a
-power cut after the next `sync`. A record stays until the ledger has it. No data is dropped silently: on a full disk,
-records wait in memory; after a failed fsync, live frames are rewritten to a new file; damaged bytes are quarantined and
-reported.
+power cut after the next `sync`. A record stays until the ledger has it; what it then still has of the record counts as
+settled (`kept.py`), and `revive` makes it pending again. No data is dropped silently: on a full disk, records wait in
+memory; after a failed fsync, live frames are rewritten to a new file; damaged bytes are quarantined and reported.
 
-The lsn of each live frame is in memory (about 150 bytes each). The oldest segment is deleted when it has no live frame;
+The lsn of each live frame is in memory (about 150 bytes each). The oldest segment is retired when it has no live frame;
 when less than half of the log is live, the live frames of the oldest are copied to the end. The disk therefore holds
 less than twice the unsettled bytes plus two segments, a byte is copied about once, and an outage copies nothing.
 
@@ -15,10 +15,10 @@ All methods run on one thread, except `sync`, which may run in another.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -33,6 +33,7 @@ from proxy.journal.frames import (
     record_payload,
     settled_payload,
 )
+from proxy.journal.kept import KeptSegments
 from proxy.journal.log import (
     NOWHERE,
     JournalFull,
@@ -79,18 +80,23 @@ class Pending(msgspec.Struct, frozen=True, gc=False):
 class Journal:
     """See the invariants above. Created by `Journal.open`; every call takes microseconds."""
 
-    def __init__(self, directory: Path, lock_fd: int, *, bytes_max: int, durability: Durability) -> None:
+    def __init__(
+        self, directory: Path, lock_fd: int, *, bytes_max: int, durability: Durability, keep_settled_s: float
+    ) -> None:
         last = last_node(directory)
         existing = segments(directory)
         state = replay(directory, existing)
         self._directory = directory
         self._lock_fd = lock_fd
         self._bytes_max = bytes_max
-        self._log = Log(directory, existing)
+        self._kept = KeptSegments(directory, keep_s=keep_settled_s, bytes_max=bytes_max)
+        self._log = Log(directory, existing, self._kept)
         self._open = state.open
         self._pending = state.pending
         self._earlier = sorted(state.pending)
         """seqs of earlier runs, settled ones included"""
+        self._settled_to = 0
+        """no seq up to this one is pending"""
         self._unwritten: dict[int, tuple[str, bytes]] = {}
         """seq → (exchange_id, payload) of records that could not be written yet; their OPEN stays in `_open`"""
         self._unwritten_bytes = 0
@@ -107,8 +113,11 @@ class Journal:
         self._seq = self.node.epoch << COUNT_BITS
 
     @classmethod
-    def open(cls, directory: Path, *, bytes_max: int, durability: Durability = "process") -> Journal:
+    def open(
+        cls, directory: Path, *, bytes_max: int, durability: Durability = "process", keep_settled_s: float = 0.0
+    ) -> Journal:
         """Lock and read the journal. `bytes_max`: from so many unsettled bytes on, `begin` raises JournalFull.
+        `keep_settled_s`: how long segments of settled records are kept, as far as `bytes_max` allows.
 
         Raises JournalInUse; JournalFull or JournalBroken if the folder cannot be written.
         """
@@ -118,7 +127,9 @@ class Journal:
             if lock_fd is None:
                 raise JournalInUse(f"another process has the journal {directory} open")
             try:
-                journal = cls(directory, lock_fd, bytes_max=bytes_max, durability=durability)
+                journal = cls(
+                    directory, lock_fd, bytes_max=bytes_max, durability=durability, keep_settled_s=keep_settled_s
+                )
                 journal.sync()
             except BaseException:
                 os.close(lock_fd)
@@ -178,14 +189,17 @@ class Journal:
         return records
 
     def _pending_after(self, seq: int) -> Iterator[int]:
-        """Unsettled seqs above `seq`, in order. To skip over a long backlog at each page would block the event loop."""
-        first = self.node.epoch << COUNT_BITS
-        for at in range(bisect_right(self._earlier, seq), len(self._earlier)):
-            if self._earlier[at] in self._pending:
-                yield self._earlier[at]
-        for one in range(max(seq, first) + 1, self._seq + 1):
+        """Unsettled seqs above `seq`, in order. What is settled at the beginning is passed over once, not at each
+        call: of a long backlog, or a long run, that would block the event loop."""
+        seq = max(seq, self._settled_to)
+        first, unbroken = self.node.epoch << COUNT_BITS, seq == self._settled_to
+        places = range(bisect_right(self._earlier, seq), len(self._earlier))
+        for one in chain(map(self._earlier.__getitem__, places), range(max(seq, first) + 1, self._seq + 1)):
             if one in self._pending:
+                unbroken = False
                 yield one
+            elif unbroken:
+                self._settled_to = one
 
     def settled(self, seqs: Iterable[int]) -> None:
         """The ledger has committed these records: forget them. Idempotent."""
@@ -195,6 +209,38 @@ class Journal:
                 self._log.mark_dead(lsn)
                 self._unwritten_settled.append(seq)
         self.retry()
+
+    def revive(self, lost: Iterable[Pending]) -> list[int]:
+        """The ledger has lost these settled records: they are pending again. The seqs of those that were not pending.
+        Call it with a few hundred.
+
+        Raises JournalFull, JournalBroken: some may be pending; call it again.
+        """
+        self._write_waiting()  # else it may say later that they are settled
+        revived = []
+        for one in lost:
+            if one.seq not in self._pending:
+                self._pending[one.seq] = self._write(FrameKind.CLOSE, one.seq, one.payload)
+                self._note_pending(one.seq)
+                revived.append(one.seq)
+        return revived
+
+    def _note_pending(self, seq: int) -> None:
+        """Let `pending` find a record that was settled before."""
+        self._settled_to = min(self._settled_to, seq - 1)
+        at = bisect_left(self._earlier, seq)
+        if seq <= self.node.epoch << COUNT_BITS and self._earlier[at : at + 1] != [seq]:
+            self._earlier.insert(at, seq)
+
+    def prune_kept(self) -> None:
+        """Delete kept segments that are too old or too large. May run in another thread; blocks. Never raises."""
+        with suppress(OSError):  # the next call tries again
+            self._kept.prune(self._log.length)
+
+    @property
+    def keeps_segments(self) -> bool:
+        """True if segments of settled records are kept aside."""
+        return not self._kept.empty
 
     def unfinished(self) -> list[Opened]:
         """The open exchanges; right after `open`: those that a crash interrupted."""

@@ -1,9 +1,9 @@
 """The log under the journal: one address space, split into segment files that are named by their first address.
 
-Invariants: an lsn (log sequence number: address and length in one integer) identifies a frame. Segments are deleted in
+Invariants: an lsn (log sequence number: address and length in one integer) identifies a frame. Segments are retired in
 the order of their addresses, and only when the copies of their live frames are on the disk: reading all files in order
-gives the state at the instant of a crash. After an I/O error no existing file is trusted (fsync reports an error only
-once).
+gives the state at the instant of a crash. A retired segment is deleted or kept aside (`kept.py`). After an I/O error no
+existing file is trusted (fsync reports an error only once).
 
 All methods run on one thread, except `sync`, which may run in another.
 """
@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from proxy.journal.frames import Frame, encode_frame
+from proxy.journal.kept import KeptSegments
 from proxy.journal.segment import Segment, sync_directory
 
 # A busy proxy (10 MB/s of frames) starts at most one segment a second, and copying one takes milliseconds.
@@ -30,8 +31,10 @@ _LENGTH_MASK = (1 << _LENGTH_BITS) - 1
 NOWHERE = 0
 """the lsn of a frame that is not in the log"""
 
-# Temporary conditions: no space, no quota, above the file size limit, out of file descriptors.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
+# What deleting files resolves: no space, no quota.
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Temporary conditions: besides, above the file size limit, out of file descriptors.
+_FULL = _NO_SPACE | {errno.EFBIG, errno.EMFILE, errno.ENFILE}
 
 
 class JournalUnavailable(Exception):  # noqa: N818 - a state of the disk, named like JournalFull and JournalBroken
@@ -65,10 +68,16 @@ def lsn_of(segment: Segment, offset: int, length: int) -> int:
     return segment.base + offset << _LENGTH_BITS | length
 
 
+def place_of(segment: Segment, lsn: int) -> tuple[int, int]:
+    """The offset in its segment, and the length, of the frame at `lsn`."""
+    return (lsn >> _LENGTH_BITS) - segment.base, lsn & _LENGTH_MASK
+
+
 class Log:
     """Appends and reads frames, and counts the live ones."""
 
-    def __init__(self, directory: Path, segments: Sequence[Segment]) -> None:
+    def __init__(self, directory: Path, segments: Sequence[Segment], kept: KeptSegments) -> None:
+        self.kept = kept
         self.segments = list(segments)
         self.alive_bytes = 0
         """length of all live frames"""
@@ -106,13 +115,22 @@ class Log:
                 segment = self.roll()
         frame = encode_frame(kind, seq, payload)
         try:
-            offset = segment.append(frame)
+            offset = self._append(segment, frame)
         except OSError as error:
             if error.errno not in _FULL:
                 self.distrust()
             with unavailable():
                 raise
         return lsn_of(segment, offset, len(frame))
+
+    def _append(self, segment: Segment, frame: bytes) -> int:
+        """On a full disk, kept segments make room."""
+        while True:
+            try:
+                return segment.append(frame)
+            except OSError as error:
+                if error.errno not in _NO_SPACE or not self.kept.drop_oldest():
+                    raise
 
     def read(self, lsn: int) -> Frame | None:
         """The frame at `lsn`; None if it is missing or damaged."""
@@ -140,7 +158,7 @@ class Log:
         segment = self.segments[-1]
         if address < segment.base:
             segment = self.segments[bisect_right(self.segments, address, key=lambda s: s.base) - 1]
-        return segment, address - segment.base, lsn & _LENGTH_MASK
+        return segment, *place_of(segment, lsn)
 
     def roll(self) -> Segment:
         """A new segment at the end. Raises OSError."""
@@ -151,7 +169,7 @@ class Log:
         return segment
 
     def retire_oldest(self) -> None:
-        """Retire the oldest segment, which has no live frame; the next `sync` deletes it."""
+        """Retire the oldest segment, which has no live frame; the next `sync` deletes it or keeps it aside."""
         assert self.segments[0].alive == 0, "a segment with live frames is not retired"
         self._retired.append(self.segments.pop(0))
 
@@ -163,7 +181,7 @@ class Log:
         self.suspect = not self.broken
 
     def sync(self) -> None:
-        """Make everything written so far survive a power cut, then delete retired segments. Blocks.
+        """Make everything written so far survive a power cut, then delete retired segments or keep them aside. Blocks.
 
         Raises JournalBroken (or JournalFull: some file systems report only now that the disk is full).
         """
@@ -178,10 +196,12 @@ class Log:
             if self.suspect or self.broken:
                 raise JournalBroken("the journal cannot be synced: an earlier write or sync failed")
             self.probation = False
-            with suppress(OSError):  # retried at the next sync; segments are still deleted in order
+            with suppress(OSError):  # retried at the next sync; segments still go in order
                 for segment in retired:
-                    segment.remove()
+                    self.kept.keep(segment)
                     self._retired.remove(segment)
+                if retired:
+                    self.kept.prune(self.length)
 
     def _sync_files(self) -> None:
         for segment in tuple(self.segments):

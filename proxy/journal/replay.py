@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from msgspec import structs
+
 from proxy.journal.frames import (
     RECORD_VERSION,
     Frame,
@@ -20,9 +22,10 @@ from proxy.journal.frames import (
     decode_envelope,
     decode_opened,
     decode_seqs,
+    opened_exchange,
     scan,
 )
-from proxy.journal.log import lsn_of
+from proxy.journal.log import lsn_of, place_of
 from proxy.journal.segment import Segment, keep_aside
 
 # A seq is one integer, epoch × 2^40 + count: 34 years at 1,000 records a second, and 8 million starts, in 63 bits.
@@ -60,6 +63,7 @@ def replay(directory: Path, segments: Sequence[Segment]) -> Replay:
     state = Replay()
     for segment in segments:
         _read(state, directory, segment, last=segment is segments[-1])
+    state.damage += [damage for segment in segments for damage in _unreadable(state, directory, segment)]
     state.damage += _holes(segments)
     state.pending = dict(sorted(state.pending.items()))
     return state
@@ -72,9 +76,27 @@ def _read(state: Replay, directory: Path, segment: Segment, *, last: bool) -> No
     state.frames += len(content.frames)
     state.damage += _gaps(directory, segment, image, content)
     for frame in content.frames:
-        state.damage += _apply(state, directory, segment, frame)
+        try:
+            _take(state, frame, lsn_of(segment, frame.offset, frame.length))
+        except UndecodableError as wrong:
+            state.damage.append(_quarantined(directory, segment, frame, wrong))
     if last and content.torn_bytes:
         segment.cut(segment.end - content.torn_bytes)
+
+
+def _unreadable(state: Replay, directory: Path, segment: Segment) -> Iterator[Damage]:
+    """The open exchanges in `segment` that this version cannot read: they are quarantined."""
+    first, last = lsn_of(segment, 0, 0), lsn_of(segment, segment.end, 0)
+    for exchange_id, lsn in [(one, lsn) for one, lsn in state.open.items() if first < lsn < last]:
+        offset, length = place_of(segment, lsn)
+        frame = segment.read(offset, length)
+        if frame is None:  # it was whole a moment ago: `Journal.unfinished` passes over it
+            continue
+        try:
+            decode_opened(frame.payload)
+        except UndecodableError as wrong:
+            del state.open[exchange_id]
+            yield _quarantined(directory, segment, structs.replace(frame, offset=offset), wrong)
 
 
 def _holes(segments: Sequence[Segment]) -> Iterator[Damage]:
@@ -91,20 +113,17 @@ def _gaps(directory: Path, segment: Segment, image: bytes, content: Scan) -> Ite
             yield Damage(segment.path.name, offset, length, "unreadable bytes", kept_as)
 
 
-def _apply(state: Replay, directory: Path, segment: Segment, frame: Frame) -> Iterator[Damage]:
-    """Apply one frame to the state; a payload that this version cannot read is quarantined."""
-    try:
-        _take(state, frame, lsn_of(segment, frame.offset, frame.length))
-    except UndecodableError as wrong:
-        name = f"{segment.path.name}-{frame.offset}-kind{frame.kind}"
-        kept_as = keep_aside(directory, name, frame.payload)
-        yield Damage(segment.path.name, frame.offset, frame.length, str(wrong), kept_as)
+def _quarantined(directory: Path, segment: Segment, frame: Frame, wrong: UndecodableError) -> Damage:
+    """Keep the payload of a frame that this version cannot read."""
+    name = f"{segment.path.name}-{frame.offset}-kind{frame.kind}"
+    kept_as = keep_aside(directory, name, frame.payload)
+    return Damage(segment.path.name, frame.offset, frame.length, str(wrong), kept_as)
 
 
 def _take(state: Replay, frame: Frame, lsn: int) -> None:
     match frame.kind:
         case FrameKind.OPEN:
-            state.open[decode_opened(frame.payload).exchange_id] = lsn
+            state.open[opened_exchange(frame.payload)] = lsn
         case FrameKind.CLOSE:
             state.epoch_seen = max(state.epoch_seen, frame.seq >> COUNT_BITS)
             envelope = decode_envelope(frame.payload)

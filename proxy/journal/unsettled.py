@@ -28,6 +28,7 @@ def unsettled_exchanges(folder: Path) -> set[str]:
                     opened.add(decode_opened(frame.payload).exchange_id)
                 elif frame.kind == FrameKind.CLOSE:
                     closed[frame.seq] = decode_envelope(frame.payload).opened.exchange_id
+                    settled.discard(frame.seq)  # it is pending again: the ledger has lost it
                 elif frame.kind == FrameKind.SETTLED:
                     settled |= set(decode_seqs(frame.payload))
             except UndecodableError:  # of a later version, or damaged: the journal quarantines and logs it

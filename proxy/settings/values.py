@@ -73,6 +73,8 @@ REQUEST_BYTES_MAX = 256 << 20
 EXCHANGES_MAX = 1 << 20
 # Six series each, in each process; for more, query the ledger.
 METRIC_KEYS_MAX = METRIC_PROJECTS_MAX = 1_000
+# Ledgers archive months; what is older than a day is restored from a backup.
+KEEP_SETTLED_S_MAX = 86_400.0
 # Below 16 MiB a short outage of the ledger would fill the journal; 1 TiB or more is probably a wrong unit.
 JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX = 16 << 20, 1 << 40
 
@@ -124,6 +126,14 @@ class JournalSettings:
         metadata=about(
             size(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
             "largest size on disk; at this size new requests get 503 and running streams finish",
+        ),
+    )
+    keep_settled_s: float = field(
+        default=3600.0,
+        metadata=about(
+            seconds(KEEP_SETTLED_S_MAX, zero=True),
+            "how long records stay after the ledger has confirmed them, to be sent again if it loses them (a failover "
+            "to a standby that was behind); less if `bytes_max` or the disk has no room for them; 0: off",
         ),
     )
     durability: Durability = field(

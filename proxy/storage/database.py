@@ -128,6 +128,12 @@ def lock_timed_out(error: LedgerUnavailable) -> bool:
     return isinstance(cause, exc.DBAPIError) and getattr(cause.orig, "sqlstate", None) in ("55P03", "40P01")
 
 
+def refused_statement(error: LedgerUnavailable) -> bool:
+    """True if the server does not have a function, or lets this role not call it."""
+    cause = error.__cause__
+    return isinstance(cause, exc.DBAPIError) and getattr(cause.orig, "sqlstate", None) in ("42883", "42501", "0A000")
+
+
 def refused_row(error: Exception) -> bool:
     """True if a row's values cannot be stored; False if the database is unavailable, or for a bug.
 

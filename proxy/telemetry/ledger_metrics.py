@@ -128,6 +128,12 @@ class LedgerMetrics:
             registry=r,
         )
 
+        self.journal_replayed = Counter(
+            "tokenweir_journal_replayed",
+            "Settled records that the ledger has lost, by a failover or a restore, and that were sent again.",
+            registry=r,
+        )
+
     def _make_queue(self, r: CollectorRegistry) -> None:
         """Delivery between machines; 0 without a queue."""
         self.records_sent = Counter(

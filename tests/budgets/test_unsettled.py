@@ -12,7 +12,6 @@ from proxy.billing.limits import LimitCounter
 from proxy.billing.pricing.prices import configured
 from proxy.billing.record import Rates
 from proxy.billing.settlement import entry
-from proxy.journal.frames import record_payload
 from proxy.runtime.proxy import admission
 from tests.pipeline.making import opened, record
 
@@ -26,9 +25,7 @@ def test_it_is_what_the_entry_will_charge(monkeypatch: pytest.MonkeyPatch, tier:
     counter = LimitCounter("key_a", nusd_max=10**12)
     monkeypatch.setattr(admission, "limit_counters", lambda scope, now: [counter])
     keyring = SimpleNamespace(known=lambda key_id: key_id, scopes=lambda key: ("key_a",))
-    pages = {0: [SimpleNamespace(seq=7, payload=record_payload(one))]}
-    journal: Any = SimpleNamespace(pending=lambda most, after: pages.get(after, []))
     service: Any = SimpleNamespace(_keyring=keyring)
-    (hold,) = admission.AdmissionService._unsettled(service, journal)
+    (hold,) = admission.AdmissionService._holds(service, [one])
     assert hold.nusd == entry(one).charge_usd
     assert hold.exchange_id == one.opened.exchange_id

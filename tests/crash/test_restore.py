@@ -32,6 +32,9 @@ from tests.support.postgres import Server, binaries
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import Tokenweir
 
+# What was settled is kept nowhere else; tests/distributed/test_failover.py keeps it.
+FORGETS = {"keep_settled_s": 0}
+
 
 class OnSqlite:
     """The steps for a ledger beside the journal."""
@@ -166,10 +169,12 @@ def _deployment(
     ledger: str, tokenweir: Callable[..., Tokenweir], request: pytest.FixtureRequest, backup: Path
 ) -> tuple[Tokenweir, OnSqlite | OnPostgres]:
     if ledger == "sqlite":
-        served = tokenweir(start=False)
+        served = tokenweir(start=False, journal=FORGETS)
         return served, OnSqlite(served, backup)
     server: Server = request.getfixturevalue("postgres")
-    served = tokenweir(start=False, ledger_url=server.url(server.new_database(request.getfixturevalue("migrated"))))
+    served = tokenweir(
+        start=False, journal=FORGETS, ledger_url=server.url(server.new_database(request.getfixturevalue("migrated")))
+    )
     return served, OnPostgres(served, backup, server)
 
 

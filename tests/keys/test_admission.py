@@ -466,6 +466,32 @@ async def _after(gate: asyncio.Event) -> None:
     raise OSError("too late")
 
 
+async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the store has kept it. Who has no limit waits for nothing."""
+    monkeypatch.setattr(under_test, "COUNTED_S", 0.05)
+    unknown = Plant(tmp_path)
+    await unknown.admission.resume()
+    assert isinstance(await unknown.admission.admit(KEY, (), "x0", nusd=1, tokens=1), Reservation)
+    assert isinstance(await unknown.admit("x1", 1), Denied)
+    waiting = asyncio.gather(unknown.admit("x2", 200))
+    await asyncio.sleep(0.01)
+    unknown.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
+    await unknown.admission.announce()
+    (verdict,) = await waiting
+    assert isinstance(verdict, Denied)
+    assert verdict.why is DenialReason.MONEY
+    await unknown.admission.aclose()
+
+    kept = Plant(tmp_path)
+    await kept.admission.resume()
+    assert isinstance(await kept.admit("x3", 200), Denied), "it holds 900 of 1,000"
+    assert isinstance(await kept.admit("x4", 100), Reservation)
+    assert kept.store.announced == []
+    await kept.admission.aclose()
+
+
 def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
     plant.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
     assert [hold.exchange_id for hold in plant.admission._own_holds().closed] == ["old"]

@@ -517,6 +517,38 @@ async def test_a_restored_ledger_is_read_at_once(one: BudgetStore, other: Budget
     assert granted(await one.reserve(hold("y", KEY, nusd=1)))
 
 
+async def test_the_history_of_the_ledger_is_known_to_all(one: BudgetStore, other: BudgetStore) -> None:
+    assert await one.timeline() is None
+    await one.set_timeline("00000001/5")
+    await other.set_timeline("00000002/5")
+    assert (await one.timeline(), await other.timeline()) == ("00000002/5", "00000002/5")
+
+
+async def test_a_restarted_node_resumes_what_the_store_has_kept(stores: Stores) -> None:
+    """However its last process ended; not what the store has lost, and not what was never announced to the end."""
+    first = stores.node("again")
+    assert not await first.resumes()
+    await first.announce(owns)
+    await seeded(first, KEY)
+    assert granted(await first.reserve(hold("x", KEY, nusd=600)))
+    await first.close([ended(hold("x", KEY, nusd=600), 600)])
+    await first.aclose()
+    for crashed in (stores.node("again"), stores.node("again")):
+        assert await crashed.resumes()
+        assert denied(await crashed.reserve(hold("y", KEY, nusd=500))).why is DenialReason.MONEY
+        assert granted(await crashed.reserve(hold("z", KEY, nusd=1)))
+
+    async def dies() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await crashed.announce(lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+
+    if stores.kind == "local":  # on a server, the holds of the announcement before are there all the same
+        await dies()
+        assert not await stores.node("again").resumes()
+    await stores.lose()
+    assert not await stores.node("again").resumes()
+
+
 async def test_forgotten_sums_leave_the_rates(one: BudgetStore) -> None:
     gate = LimitCounter("key_r", rpm=1)
     assert granted(await one.reserve(hold("x", gate)))

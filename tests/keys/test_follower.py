@@ -29,6 +29,7 @@ class Ledger:
         self.entries: list[SpendDelta] = []
         self.terminal: set[str] = set()
         self.now_us = 0
+        self.history = "1"
         self.away = False
         self.reads = 0
         self.reading = asyncio.Event()
@@ -66,6 +67,10 @@ class Ledger:
         await self._turn()
         return found, found[-1].settled_at_us if found and until_us != now_us else until_us, now_us
 
+    async def timeline(self) -> str:
+        await self._turn()
+        return self.history
+
     async def settled(self, exchange_ids: Collection[str], until_us: int) -> set[str]:
         await self._turn()
         return {one.exchange_id for one in self.entries if one.settled_at_us <= until_us} & set(exchange_ids)
@@ -99,6 +104,15 @@ class Store:
     restored_to_us: int | None = None
     released: list[str] = field(default_factory=list)
     leads: bool = True
+    history: str | None = None
+
+    async def timeline(self) -> str | None:
+        await self._turn()
+        return self.history
+
+    async def set_timeline(self, timeline: str) -> None:
+        await self._turn()
+        self.history = timeline
 
     async def cursor(self) -> int | None:
         await self._turn()
@@ -352,6 +366,24 @@ async def test_a_ledger_that_was_put_back_is_read_anew(one: Follower, store: Sto
     assert (store.at_us, store.forgotten, store.restored_to_us) == (None, 1, START_US)
     await one.seed([LimitCounter("key")])
     assert store.counters["key"].spent == 1
+
+
+async def test_a_promoted_ledger_is_read_anew_though_its_clock_is_ahead(
+    one: Follower, store: Store, ledger: Ledger
+) -> None:
+    ledger.settle("a")
+    await one.seed([LimitCounter("key")])
+    ledger.settle("b", "c")
+    await one.follow()
+    ledger.entries = ledger.entries[:2]
+    ledger.history = "2"
+    ledger.settle("d")
+    await one.follow()
+    assert (store.at_us, store.forgotten, store.restored_to_us) == (None, 1, ledger.now_us)
+    await one.seed([LimitCounter("key")])
+    ledger.settle("c")
+    await one.follow()
+    assert (store.counters["key"].spent, store.forgotten) == (4, 1)
 
 
 async def test_an_outage_is_said_once_and_nothing_is_lost(

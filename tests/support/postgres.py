@@ -120,8 +120,18 @@ class PostgresServer:
                 self._child = self._launched()  # again, while the last one's memory is not let go of
             time.sleep(0.02)
         self._mourner = self._mourning()
-        self.execute(f"DO $$BEGIN CREATE ROLE {OWNER} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+        self.execute(
+            f"DO $$BEGIN CREATE ROLE {OWNER} LOGIN; EXCEPTION "
+            "WHEN duplicate_object OR read_only_sql_transaction THEN NULL; END$$"
+        )  # a standby is read-only
         return self
+
+    def promote(self, port: int) -> None:
+        """Of a standby: take the place of the server that was on this port, with what has arrived so far."""
+        self.stop()
+        self.port = port
+        self.settings |= {"port": str(port), "primary_conninfo": ""}
+        self.start().execute("SELECT pg_promote()")
 
     @property
     def pid(self) -> int:
@@ -272,6 +282,23 @@ def own_server(
     """A server for one test, running."""
     with tempfile.TemporaryDirectory(prefix="tokenweir-pg-", ignore_cleanup_errors=True) as folder:
         server = PostgresServer(cluster, Path(folder), tiny_disk_mb=tiny_disk_mb, host=host, **settings)
+        try:
+            yield server.start()
+        finally:
+            server.stop_immediately()
+
+
+@contextmanager
+def standby_of(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """An asynchronous standby for one test, running: it has all that the other one had when it began."""
+    with tempfile.TemporaryDirectory(prefix="tokenweir-pg-", ignore_cleanup_errors=True) as folder:
+        copy = Path(folder) / "copy"
+        where = f"host={primary.host} port={primary.port} user=postgres"
+        command = [str(binaries() / "pg_basebackup"), "-D", str(copy), "-d", where, "-c", "fast", "--no-sync"]
+        made = subprocess.run(unprivileged(command), capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+        (copy / "standby.signal").touch()
+        server = PostgresServer(copy, Path(folder), primary_conninfo=where)
         try:
             yield server.start()
         finally:

@@ -13,12 +13,13 @@ KEYS: 1 `life`, a hash: generation; history (its id); warm (µs: end of the time
 nodes have not announced in this generation); patience (µs after `warm` for which they are waited for); cursor; floor
 (the cursor before all spend totals were dropped: older totals may lack exchanges released before it); floor_until (µs:
 after that, an older ledger, restored from a backup, is accepted). 2 the calling node's hash: `n` the number of its
-operations, `e` the fencing token of its last announcement. 3 `sums`, a hash: `s<gate>` spent; `w<gate>` start of the
-window, and the ledger's time of the spend total. 4 `gates`, a hash: `h<gate>` reserved, `o<gate>` open, `c<gate>`
-closed, deleted when all are 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0:
-open), {{gate, since, maximum of nUSD or false, true if it has a rate window}, …}}. 6 `index`, a sorted set of
-`<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they were closed. 8 `nodes`, a hash: node → the
-generation of its last complete announcement, empty if only others know of it. From 9 on: see each script.
+operations, `e` the fencing token of its last announcement, `left` the generation in which it stopped, if it did. 3
+`sums`, a hash: `s<gate>` spent; `w<gate>` start of the window, and the ledger's time of the spend total. 4 `gates`, a
+hash: `h<gate>` reserved, `o<gate>` open, `c<gate>` closed, deleted when all are 0. 5 `holds`, a hash: exchange → packed
+{node, nusd, tokens, second, closed at (µs; 0: open), {{gate, since, maximum of nUSD or false, true if it has a rate
+window}, …}}. 6 `index`, a sorted set of `<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they
+were closed. 8 `nodes`, a hash: node → the generation of its last complete announcement, empty if only others know of
+it. From 9 on: see each script.
 ARGV: 1 the node. 2 its fencing token, or empty. 3 a new random token. 4 the time in µs; empty: the server's time. 5 the
 number of the node's operations that the node has seen confirmed, 6 in which generation. 7 the script's arguments: JSON.
 Reply: generation, operations, fencing token, status, and the values of the script.

@@ -151,6 +151,17 @@ end
 return answer("done", whole(now), call("HKEYS", NODES))
 """)
 
+# → 1 if no reservation of the node's last process was lost: it announced them in this generation, and may have left.
+RESUMES = script("""
+check_history()
+if call("HGET", NODE, "left") == life[1] then
+  call("HSET", NODES, node, life[1])
+  count_away()
+end
+call("HDEL", NODE, "left")
+return answer("done", call("HGET", NODES, node) == life[1] and 1 or 0)
+""")
+
 # {{nodes that this node knows of}, patience in µs, the generation that has told them} → all exchanges of this node. It
 # has a new fencing token from now on.
 BEGIN_ANNOUNCEMENT = script("""
@@ -219,8 +230,9 @@ count_away()
 return answer("done")
 """)
 
-# The node has stopped, and nothing of it runs.
+# The node has stopped, and nothing of it runs. Its unsettled reservations stay.
 LEAVE = script("""
+if call("HGET", NODES, node) == life[1] then call("HSET", NODE, "left", life[1]) end
 call("HDEL", NODES, node)
 count_away()
 return answer("done")
@@ -230,6 +242,7 @@ return answer("done")
 # reserves nothing before. One that is waited for stays so: its exchanges may not be counted yet.
 ORPHANS = script("""
 if call("EXISTS", KEYS[9]) == 1 then call("HSET", KEYS[9], "e", ARGV[3]) end
+call("HDEL", KEYS[9], "left")
 if call("HGET", NODES, question[1]) == life[1] then call("HDEL", NODES, question[1]) end
 return answer("done", call("ZRANGEBYLEX", INDEX, "[" .. question[1] .. "\\0", "(" .. question[1] .. "\\1"))
 """)

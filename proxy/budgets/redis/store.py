@@ -158,6 +158,11 @@ class RedisBudgets:
         self._others = self._generation.decode(), [name for name in map(bytes.decode, nodes) if name != self._node]
         return True
 
+    async def resumes(self) -> bool:
+        """See BudgetStore."""
+        _, resumes = await self._call(scripts.RESUMES)
+        return bool(resumes)
+
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
         async with self._order:
@@ -210,6 +215,17 @@ class RedisBudgets:
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """See BudgetStore."""
         await self._call(scripts.FORGET_SUMS, (False if restored_to_us is None else restored_to_us,))
+
+    async def timeline(self) -> str | None:
+        """See BudgetStore."""
+        async with _budgets_door(self._redis, "reading the ledger's timeline"):
+            timeline = await self._redis.get(self._key("timeline"))
+        return None if timeline is None else str(timeline.decode())
+
+    async def set_timeline(self, timeline: str) -> None:
+        """See BudgetStore."""
+        async with _budgets_door(self._redis, "writing the ledger's timeline"):
+            await self._redis.set(self._key("timeline"), timeline)
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""

@@ -141,6 +141,10 @@ class SqliteBudgets:
         """See BudgetStore."""
         return await self._transaction(self._tables.fencing_token) == self._announced
 
+    async def resumes(self) -> bool:
+        """See BudgetStore."""
+        return await self._transaction(self._tables.is_announced)
+
     async def announce(self, own: Callable[[], OwnHolds]) -> None:
         """See BudgetStore."""
         async with self._order:
@@ -151,6 +155,7 @@ class SqliteBudgets:
             announced = {one.exchange_id for holds in (current.open, current.closed) for one in holds}
             orphans = [one for one in stored.ids - announced if one not in current.reserving]
             await self._in_slices(self._tables.release_open, orphans)
+            await self._transaction(self._tables.end_announcement, fencing_token)
             self._announced = fencing_token
 
     # -- other nodes, and the ledger
@@ -180,6 +185,14 @@ class SqliteBudgets:
     async def forget_sums(self, restored_to_us: int | None = None) -> None:
         """See BudgetStore."""
         await self._transaction(self._tables.forget_sums, restored_to_us)
+
+    async def timeline(self) -> str | None:
+        """See BudgetStore."""
+        return await self._transaction(self._tables.timeline)
+
+    async def set_timeline(self, timeline: str) -> None:
+        """See BudgetStore."""
+        await self._transaction(self._tables.set_timeline, timeline)
 
     async def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""

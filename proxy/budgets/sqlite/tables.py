@@ -45,6 +45,10 @@ _SEED = (
     " WHERE spent IS NULL OR since <> excluded.since OR as_of_us <= excluded.as_of_us"
 )
 
+# Not with the other tables: files that were made before these are used on.
+_MAKE_ANNOUNCED = "CREATE TABLE IF NOT EXISTS announcements (node TEXT PRIMARY KEY, announced TEXT NOT NULL)"
+_MAKE_TIMELINE = "CREATE TABLE IF NOT EXISTS timeline (one INTEGER PRIMARY KEY, timeline TEXT NOT NULL)"
+
 # No read of the ledger takes so long. After that, an older ledger (restored from a backup) is accepted.
 FLOOR_S = 60.0
 
@@ -246,6 +250,17 @@ class BudgetTables:
         row = self._file.execute("SELECT announced FROM nodes WHERE node = ?", (self._node,)).fetchone()
         return None if row is None else str(row[0])
 
+    def is_announced(self) -> bool:
+        """True if the node's last announcement was completed in this generation."""
+        self._file.execute(_MAKE_ANNOUNCED)
+        query = "SELECT count(*) FROM nodes JOIN announcements USING (node, announced) WHERE node = ?"
+        return bool(self._file.execute(query, (self._node,)).fetchone()[0])
+
+    def end_announcement(self, token: str) -> None:
+        """All reservations are announced."""
+        self._file.execute(_MAKE_ANNOUNCED)
+        self._file.execute("INSERT OR REPLACE INTO announcements VALUES (?, ?)", (self._node, token))
+
     def begin_announcement(self) -> tuple[StoredExchanges, str]:
         """The node's stored exchanges, and its new fencing token."""
         token = secrets.token_hex(8)
@@ -356,6 +371,17 @@ class BudgetTables:
         # Counters with reservations or rate counts stay; others are inserted again when needed.
         self._file.execute("DELETE FROM gates WHERE open + closed = 0 AND counted IS NULL")
         self._file.execute("UPDATE gates SET since = NULL, spent = NULL, as_of_us = NULL")
+
+    def timeline(self) -> str | None:
+        """See BudgetStore."""
+        self._file.execute(_MAKE_TIMELINE)
+        row = self._file.execute("SELECT timeline FROM timeline").fetchone()
+        return None if row is None else str(row[0])
+
+    def set_timeline(self, timeline: str) -> None:
+        """See BudgetStore."""
+        self._file.execute(_MAKE_TIMELINE)
+        self._file.execute("INSERT OR REPLACE INTO timeline VALUES (1, ?)", (timeline,))
 
     def overdue(self, older_than_s: float) -> list[str]:
         """See BudgetStore."""

@@ -22,6 +22,7 @@ from sqlalchemy import Engine, select, union_all
 from proxy.billing.entries import LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.clock import LedgerClock, clock_id
+from proxy.ledger.settling.history import LedgerState, ledger_state
 from proxy.ledger.settling.settling import (
     Arrival,
     DeadLetter,
@@ -90,6 +91,10 @@ class LedgerStore:
     def _settling(self, clock: LedgerClock) -> Iterator[Settling]:
         with writing(self._engine) as connection:
             yield Settling(self._statements, connection, clock.tick(connection))
+
+    def state(self) -> LedgerState:
+        """How far the ledger is, and in which history of its server. Raises LedgerUnavailable."""
+        return ledger_state(self._engine)
 
     def receipts(self, node: str, low: int, high: int) -> set[Receipt]:
         """The node's journal records, numbered from `low` to `high`, that are entries or dead letters.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -27,7 +28,8 @@ async def settle_abandoned(
     release: Callable[[Journal], Awaitable[None]],
     start: Callable[[Node, Tasks], None],
 ) -> None:
-    """Settle the records in `folder`, however long it takes; another process's journal is left alone.
+    """Settle the records in `folder`, however long it takes, and keep the settled ones for their time; another
+    process's journal is left alone.
 
     `recover` closes the exchanges that a crash cut off, `release` their reservations; `start` begins to settle.
     """
@@ -43,5 +45,8 @@ async def settle_abandoned(
         tasks = Tasks()
         opened.push_async_callback(tasks.stop)
         start(node, tasks)
+        while node.journal.keeps_segments:  # the ledger may still lose what it has confirmed
+            node.journal.prune_kept()
+            await asyncio.sleep(ATTEMPT_S)
         while not await node.close(ATTEMPT_S):
             pass

@@ -1,7 +1,7 @@
 """Admission in one proxy process: the budget store, the follower of the ledger, and idempotency claims.
 
-Invariant: before the first request is admitted, this node has reservations for exactly the unsettled records in its
-journal.
+Invariant: before the first request with a limit is admitted, this node has reservations for the unsettled records in
+its journal: those that its last process made, if the store still has them all, or those that are announced anew.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from proxy.budgets.store import BudgetStore
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.journal.frames import UndecodableError, decode_record
-from proxy.journal.journal import Journal
+from proxy.journal.journal import Journal, Pending
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
@@ -44,6 +44,10 @@ from proxy.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from proxy.runtime.machine.queue import Queue
 
+# A backlog that is read within 50 ms is read before the first request.
+BACKLOG_MAX = 2_000
+# Reading so many takes 2 ms of the event loop's time.
+PAGE_RECORDS = 100
 # The entries since are read by every seed of an account's counter.
 ADD_UP_S = 10.0
 # An entry of an idle shard counts about this long after its settlement.
@@ -150,16 +154,34 @@ class AdmissionService:
         metrics.budgets.outstanding(lambda: self.admission.held_nusd)
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
-        """Admit requests from now on."""
-        await self._keyring.remember({record.opened.key_id for record in _records(journal)})
-        self.admission.remember(self._unsettled(journal))
+        """Admit requests from now on; a long backlog is read while they are served."""
+        await self.admission.resume()
+        announcing = self._announce(journal)
+        if journal.depth <= BACKLOG_MAX:
+            await announcing
+            tasks.start(self.admission.run(), name="admission")
+        else:
+            tasks.start(self._run_after(announcing), name="admission")
+        if self._follows:
+            self._following.start(tasks)
+
+    async def _run_after(self, announcing: Awaitable[None]) -> None:
+        await announcing
+        await self.admission.run()
+
+    async def _announce(self, journal: Journal) -> None:
+        """Reserve for the records of earlier runs."""
+        async for records in _pages(journal):
+            await self._keyring.remember({record.opened.key_id for record in records})
+            self.admission.remember(self._holds(records))
         try:
             await self.admission.announce()
         except OSError as error:  # until it works, admission follows each key's policy for outages
             _log.error("budgets: %s", error)
-        tasks.start(self.admission.run(), name="admission")
-        if self._follows:
-            self._following.start(tasks)
+
+    def hold_again(self, lost: Iterable[Pending]) -> None:
+        """The ledger has lost these records: they count against budgets until it has them again."""
+        self.admission.hold_again(self._holds(_decoded(lost)))
 
     async def close(self) -> None:
         """Release what has ended, and close the stores."""
@@ -170,16 +192,16 @@ class AdmissionService:
     async def abandoned(self, journal: Journal) -> None:
         """Release the reservations of another process, whose journal this one settles, except those of its unsettled
         records."""
-        unsettled = [record.opened.exchange_id for record in _records(journal)]
+        unsettled = [record.opened.exchange_id async for records in _pages(journal) for record in records]
         try:
             await self.store.abandon(journal.node.node_id, unsettled)
         except OSError as error:
             _log.error("budgets: %s", error)
 
-    def _unsettled(self, journal: Journal) -> Iterator[Hold]:
-        """The reservations for records of earlier runs."""
+    def _holds(self, records: Iterable[UsageRecord]) -> Iterator[Hold]:
+        """The reservations for records that the ledger may not have."""
         now = time.time()
-        for record in _records(journal):
+        for record in records:
             key = self._keyring.known(record.opened.key_id)
             scopes = () if key is None else self._keyring.scopes(key)
             counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
@@ -188,16 +210,21 @@ class AdmissionService:
                 yield Hold(record.opened.exchange_id, counters, charge, 0, record.opened.started_at)
 
 
-def _records(journal: Journal) -> Iterator[UsageRecord]:
-    """The records that the ledger may not have."""
+async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:
+    """The records that the ledger may not have; those that are settled meanwhile may be left out."""
     after = 0
-    while page := journal.pending(1_000, after):
+    while page := journal.pending(PAGE_RECORDS, after):
         after = page[-1].seq
-        for one in page:
-            try:
-                yield decode_record(one.payload)
-            except UndecodableError:  # of another version: it is settled or shipped as it is
-                continue
+        yield list(_decoded(page))
+        await asyncio.sleep(0)  # streams go on
+
+
+def _decoded(records: Iterable[Pending]) -> Iterator[UsageRecord]:
+    for one in records:
+        try:
+            yield decode_record(one.payload)
+        except UndecodableError:  # of another version: it is settled or shipped as it is
+            continue
 
 
 def _open_claims(settings: Settings, queue: Queue | None) -> ClaimStore:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
@@ -20,10 +20,11 @@ from proxy.billing.settlement import entry
 from proxy.delivery.leases import RENEW_S, LeaseKeeper
 from proxy.delivery.local_queue import LocalQueue
 from proxy.delivery.observers import SettlerObserver, ShipperObserver
+from proxy.delivery.replay import Replayer
 from proxy.delivery.shipper import Shipper
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
-from proxy.journal.journal import Journal
+from proxy.journal.journal import Journal, Pending
 from proxy.journal.progress import ProgressTable
 from proxy.journal.recovery import recover
 from proxy.journal.replay import COUNT_BITS
@@ -59,6 +60,10 @@ class Node:
         self._backlog_to = self.journal.node.epoch << COUNT_BITS
         """the last seq of the records of earlier runs, recovered ones included"""
         self._lease_s = settings.lease_s
+        self._folder = folder.journal
+        self._keeps_settled = settings.journal.keep_settled_s > 0
+        self.on_lost: Callable[[Sequence[Pending]], None] = lambda _: None
+        """called with records that the ledger has lost; the owner sets it"""
         self._keeper: LeaseKeeper | None = None
         self._settler: Settler | Shipper | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -99,6 +104,8 @@ class Node:
             )  # fmt: skip
             self.journal.wakeup = shipper.wake
         tasks.start(self._settler.run(), name="settler")
+        if self._keeps_settled:
+            tasks.start(self._replayer(store, metrics, in_thread).run(), name="replay")
         tasks.start(self.outbox.keep_durable(), name="outbox")
 
     async def close(self, deadline_s: float) -> bool:
@@ -114,6 +121,18 @@ class Node:
     def release(self) -> None:
         """Unlock the journal for the next process."""
         self._resources.close()
+
+    def _replayer(self, store: LedgerStore, metrics: Metrics, in_thread: InThread) -> Replayer:
+        def revived(lost: Sequence[Pending], seqs: Sequence[int]) -> None:
+            self.on_lost(lost)
+            if isinstance(self._settler, Shipper):
+                self._settler.send_again(seqs)
+            metrics.ledger.journal_replayed.inc(len(seqs))
+
+        return Replayer(
+            self._folder, self.journal, store, observer=OutageLog("looking for records that the ledger has lost"),
+            in_thread=in_thread, revived=revived,
+        )  # fmt: skip
 
     def _caught_up(self) -> bool:
         """True if no record of an earlier run is pending."""
@@ -132,7 +151,12 @@ class Node:
 
 def _open_journal(folder: DataFolder, settings: Settings) -> Journal:
     journal = settings.journal
-    return Journal.open(folder.journal, bytes_max=journal.bytes_max, durability=journal.durability.value)
+    return Journal.open(
+        folder.journal,
+        bytes_max=journal.bytes_max,
+        durability=journal.durability.value,
+        keep_settled_s=journal.keep_settled_s,
+    )
 
 
 def _open_table(folder: DataFolder, settings: Settings) -> ProgressTable:

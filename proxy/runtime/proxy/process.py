@@ -181,6 +181,7 @@ class Proxy:
 
     async def _settle(self, started: AsyncExitStack) -> None:
         self._add_gauges()
+        self._node.on_lost = self._admission.hold_again
         self._start_node(self._node, self._tasks)
         started.push_async_callback(self._settle_last)
 

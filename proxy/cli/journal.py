@@ -1,0 +1,30 @@
+"""`tokenweir journal …`: what a command can do about the journals of this machine while their proxies run, or not."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from proxy.cli.common import audited_as, json_line, load_settings, store_of, with_commands, with_config
+
+
+def add_commands(commands: Any) -> None:
+    journal = with_commands(commands, "journal", "settle records again that the ledger has lost")
+    help_text = (
+        "compare the settled records that the journals of this machine keep with the ledger, and settle the lost"
+    )
+    replay = with_config(journal, "replay", help_text)
+    replay.add_argument("--dry-run", action="store_true", help="only count them")
+    audited_as(replay, "journal.replay", _replay)
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from proxy.runtime.machine.lost_records import lost, settle_again
+
+    settings = load_settings(options.config)
+    with store_of(options) as store:
+        for one in lost(settings, store.ledger):
+            found = {"journal": str(one.journal), "node": one.node, "lost": len(one.records)}
+            results = {} if options.dry_run else settle_again(store.ledger, one.records)
+            print(json_line({**found, **results}))
+    return 0

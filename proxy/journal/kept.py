@@ -1,0 +1,73 @@
+"""Segments whose records the ledger has confirmed, kept aside in case that it loses them.
+
+A Postgres that fails over to an asynchronous standby, or that is restored from a backup, loses its last commits; the
+records of these are then sent again from here (`settled.py` reads them).
+
+Invariants: a kept segment has no live frame. It is not read at start, counts as neither open nor unsettled, and is the
+first to go: it is deleted `keep_s` after its last record was confirmed, and earlier when the journal needs the room,
+when kept segments would take more of the disk than they leave free, or when a write finds the disk full.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from proxy.journal.segment import SUFFIX, Segment
+
+FOLDER: Final = "settled"
+"""in the journal's folder, where neither this version nor an older one looks for live segments"""
+
+
+class KeptSegments:
+    """The folder of kept segments of one journal. Safe for use by several threads: every step is idempotent."""
+
+    def __init__(self, journal: Path, *, keep_s: float, bytes_max: int) -> None:
+        """`bytes_max`: of the journal as a whole."""
+        self._folder = journal / FOLDER
+        self._keep_s = keep_s
+        self._bytes_max = bytes_max
+
+    def keep(self, segment: Segment) -> None:
+        """Move a retired segment aside, or delete it if nothing is kept. Raises OSError."""
+        if not self._keep_s:
+            segment.remove()
+            return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileNotFoundError):  # somebody has deleted it
+            os.utime(segment.path)  # its age is the time since now
+            segment.path.rename(self._folder / segment.path.name)
+        segment.close()
+
+    def prune(self, live_bytes: int) -> None:
+        """Delete what is too old or too much; `live_bytes`: of the other segments. Raises OSError."""
+        kept = [(path, path.stat()) for path in self._oldest_first()]
+        total = sum(stat.st_size for _, stat in kept)
+        if not kept:
+            return
+        disk = os.statvfs(self._folder)
+        room = min(self._bytes_max - live_bytes, disk.f_bavail * disk.f_frsize)
+        now = time.time()  # files have this clock
+        for path, stat in kept:
+            if total <= room and now - stat.st_mtime < self._keep_s:
+                break
+            path.unlink(missing_ok=True)
+            total -= stat.st_size
+
+    def drop_oldest(self) -> bool:
+        """Delete one segment, for space; False if there is none. Raises OSError."""
+        for path in self._oldest_first()[:1]:
+            path.unlink(missing_ok=True)
+            return True
+        return False
+
+    @property
+    def empty(self) -> bool:
+        """True if nothing is kept."""
+        return not self._oldest_first()
+
+    def _oldest_first(self) -> list[Path]:
+        return sorted(self._folder.glob(f"*{SUFFIX}"))
