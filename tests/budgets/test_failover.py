@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -74,21 +74,26 @@ async def begin(limited: Limited, key: str, stack: AsyncExitStack) -> Callable[[
 
 @pytest.mark.process
 @pytest.mark.waits
-@pytest.mark.parametrize("sleeps", [False, True])
+@pytest.mark.parametrize("asleep_now", ["nobody", "one", "each in turn"])
 async def test_a_replica_that_is_behind_grants_nothing_twice(
-    machines: Machines, replicated: Replicated, *, sleeps: bool
+    machines: Machines, replicated: Replicated, asleep_now: str
 ) -> None:
+    """Each in turn: the one that asks afterwards has told the primary nothing that the replica lacks."""
     first, second = machines.proxies
+    in_turn = asleep_now == "each in turn"
     key_id, key = first.key(*BUDGET)
     async with AsyncExitStack() as stack:
         streams = [await begin(one, key, stack) for one in machines.proxies]
         replicated.replica.until(":2", "HLEN", HOLDS)
-        replicated.link.cut()
-        streams += [await begin(one, key, stack) for one in machines.proxies]
-        replicated.primary.until(f":{STREAMS}", "HLEN", HOLDS)
-        assert b":2" in replicated.replica.ask("HLEN", HOLDS)
-        with asleep(first) if sleeps else nullcontext():
-            replicated.fail_over()
+        with ExitStack() as waking:
+            with asleep(second) if in_turn else nullcontext():
+                replicated.link.cut()
+                streams += [await begin(one, key, stack) for one in (first, first if in_turn else second)]
+                replicated.primary.until(f":{STREAMS}", "HLEN", HOLDS)
+                assert b":2" in replicated.replica.ask("HLEN", HOLDS)
+                if asleep_now != "nobody":
+                    waking.enter_context(asleep(first))
+                replicated.fail_over()
             # As much as the replica has not heard of: free only when all streams have ended.
             assert await statuses_for(second, key, 2 * QUOTED, 3.0) <= {402, 503}
         for stream in streams:
