@@ -29,7 +29,7 @@ _CONNECTING = {
 }
 
 # A statement takes milliseconds. The idle timeout bounds how long a client that stops in mid-transaction (a suspended
-# machine) keeps the lock that all settlers share.
+# machine) keeps the clock of its shard.
 _SETTINGS = {
     "statement_timeout": "30s",
     "lock_timeout": "10s",

@@ -15,6 +15,7 @@ from proxy.delivery import redis_queue
 from proxy.delivery.leases import LeaseParts
 from proxy.journal.frames import opened_payload, record_payload
 from proxy.journal.journal import Pending
+from proxy.ledger.settling.clock import add_clocks
 from proxy.ledger.settling.store import Arrival
 from proxy.runtime.machine.ledger_stores import LedgerStores
 from proxy.runtime.machine.queue import Queue
@@ -77,6 +78,17 @@ async def test_a_queue_that_is_away_says_so(config: Path, valkey: Valkey) -> Non
     valkey.kill()
     with pytest.raises(QueueUnavailable):
         await read_records_in_flight(settings_of(config))
+
+
+def test_a_command_sees_what_a_shard_has_settled_without_a_worker(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = LedgerStores.open(settings_of(config))
+    add_clocks(store.engine, 2)
+    store.ledger.of_shard(1).settle([Arrival(a_real_entry(1), NODE, FIRST)])
+    store.close()
+    assert main(["ledger", "--json", "--config", str(config)]) == 0
+    assert a_real_entry(1).exchange_id in capsys.readouterr().out
 
 
 def test_reconcile_tells_what_waits_in_the_queue_from_what_is_lost(
