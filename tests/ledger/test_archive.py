@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -24,19 +29,20 @@ from proxy.ledger.schema.tables import acts, api_keys, archived_receipts, dead_l
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.settling import ARCHIVED
 from proxy.ledger.settling.spend import sums
-from proxy.ledger.settling.store import Arrival
+from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.archive import ArchiveError, Order, archive, archive_logs, finish, months_before
 from proxy.reports.receipts import read_receipt, statement_lines
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.books import KEY, NOVEMBER, OCTOBER, Book, adjusted, at, book, everything
-from tests.ledger.making import an_entry, id_at, stored
+from tests.ledger.making import an_entry, arriving, content_hash, id_at, stored
 
 __all__ = ["book"]
 
 pytest.importorskip("pyarrow")
 
 SEPTEMBER, DECEMBER = month_from("2026-09"), month_from("2026-12")
+BATCH = 2_000
 JANUARY = at("2027-01-15")
 
 
@@ -298,3 +304,42 @@ def test_closed_letters_and_the_audit_log_move(years: Book, tmp_path: Path) -> N
         ranges = connection.execute(select(columns.first_seq, columns.last_seq).order_by(columns.first_seq)).all()
     assert [tuple(one) for one in ranges] == [(1, 21), (28, 28)]
     assert [name for name, _ in differing(years)] == ["dead letters"]
+
+
+def test_settling_goes_on_while_a_month_is_archived(years: Book, tmp_path: Path, capsys: Any) -> None:
+    """Nobody waits for long, and nothing is lost. Many more rows with TEST_LEDGER_ROWS."""
+    many = int(os.environ.get("TEST_LEDGER_ROWS", "2000"))
+    years.now = at("2027-01-11")
+    years.store.settle(arriving(*(used(number, "2026-12-20") for number in range(1_000, 1_100))))
+    for first in range(0, many, BATCH):
+        batch = [used(10_000 + first + number, "2026-12-24") for number in range(min(BATCH, many - first))]
+        years.store.settle(arriving(*batch))
+    years.close(DECEMBER, "2027-01-12")
+    while add_up(years.engine):
+        pass
+    clock, stop, waits, number = count(int(years.now) + 10), Event(), [], count(1_000_000)
+    live = LedgerStore(years.engine, content_hash=content_hash, clock=lambda: float(next(clock)))
+
+    def settling() -> None:
+        while not stop.is_set():
+            began = time.monotonic()
+            live.settle(arriving(used(next(number), "2027-01-20"), used(next(number), "2027-02-03")))
+            waits.append(time.monotonic() - began)
+            time.sleep(0.005)
+
+    later = order(tmp_path, "2027-01", now=at("2027-03-15"))
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(settling)
+        began = time.monotonic()
+        try:
+            assert len(archived(years, later)) == 3
+        finally:
+            took_s = time.monotonic() - began
+            stop.set()
+        done.result()
+    with capsys.disabled():
+        if many > BATCH:
+            print(f"{many} entries in {took_s:.1f} s, {len(waits)} settlements meanwhile, longest {max(waits):.3f} s")
+    assert max(waits) < 2.0
+    assert len(ids(years)) == 1 + 2 * len(waits)
+    assert differing(years) == []
