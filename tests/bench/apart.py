@@ -64,23 +64,16 @@ Lines = Iterator[Line]
 
 
 def settling(stores: Stores, size: Size, _rig: Rig) -> Lines:
-    """Into an empty ledger, by one worker and by two, in turn."""
-    pairs = []
+    """Into an empty ledger, by one worker."""
+    rounds = []
     for _ in range(size.rounds):
         with stores.ledger() as ledger:
-            one = settle(stores, ledger, records=size.records)
-        with stores.ledger() as ledger:
-            pairs.append((one, settle(stores, ledger, records=size.records, workers=2)))
-    per_s, cpu_us = median(one.per_s for one, _ in pairs), median(one.cpu_us for one, _ in pairs)
+            rounds.append(settle(stores, ledger, records=size.records))
+    per_s, cpu_us = median(one.per_s for one in rounds), median(one.cpu_us for one in rounds)
     yield at_least(
         f"queue to ledger, one worker, {size.records:,} records that wait", per_s, SETTLE_PER_S,
         f"{per_s:,.0f} entries/s ({cpu_us:.0f} µs of the worker each)", " entries/s",
     )  # fmt: skip
-    ratio = median(two.per_s / one.per_s for one, two in pairs)
-    line = at_least("two workers against one", ratio, TWO_WORKERS, f"{ratio:.2f} ×", " ×")
-    if cores() < TWO_WORKERS_CORES:
-        line = Line(line.title, f"{line.measured} ({cores()} cores for all)", f"{line.must_reach} where cores allow")
-    yield line
 
 
 def sharing(stores: Stores, size: Size, _rig: Rig) -> Lines:
@@ -96,6 +89,7 @@ def sharing(stores: Stores, size: Size, _rig: Rig) -> Lines:
         alone = found[1]
         for workers, rounds in found.items():
             yield from _shared(workers, keys, rounds, median(one.per_cpu_s for one in alone))
+        yield _two_workers(alone, found[2], keys)
         yield from _simulated(alone, keys)
 
 
@@ -106,6 +100,14 @@ def _shared(workers: int, keys: int, rounds: Sequence[Shared], alone: float) -> 
     shown = f"{per_cpu_s:,.0f} ({per_cpu_s / alone:.2f} ×; {rate} of the workers each)"
     yield at_least(title, per_cpu_s / alone, SAME, shown, " × of one")
     yield at_most("– waiting for another's lock", waiting, WAITING, f"{waiting:.1%}", "")
+
+
+def _two_workers(one: Sequence[Shared], two: Sequence[Shared], keys: int) -> Line:
+    ratio = median(found.per_s for found in two) / median(found.per_s for found in one)
+    line = at_least(f"two workers against one, {keys:,} keys", ratio, TWO_WORKERS, f"{ratio:.2f} ×", " ×")
+    if cores() < TWO_WORKERS_CORES:
+        line = Line(line.title, f"{line.measured} ({cores()} cores for all)", f"{line.must_reach} where cores allow")
+    return line
 
 
 def _simulated(alone: Sequence[Shared], keys: int) -> Lines:

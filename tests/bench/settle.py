@@ -29,13 +29,13 @@ class Settled:
     """of the workers, per entry"""
 
 
-def settle(stores: Stores, ledger: Ledger, *, records: int, workers: int = 1) -> Settled:
+def settle(stores: Stores, ledger: Ledger, *, records: int) -> Settled:
     """Settle so many. Raises RigError."""
     before = ledger.settled
     with stores.redis as redis:
         redis.delete(STREAM)
         fill_stream(redis, records)
-        with stores.workers(ledger.url, workers) as running:
+        with stores.workers(ledger.url, 1) as running:
             pids = tuple(one.child.pid for one in running if one.child is not None)
             began, began_cpu_s, began_at = time.monotonic(), cpu_s(pids), int(redis.xlen(STREAM))
             while redis.xlen(STREAM):
