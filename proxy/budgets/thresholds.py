@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import Connection, Engine, bindparam, literal, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from proxy.billing.limits import Limits, window_end, window_start
@@ -142,6 +142,28 @@ def mark_failed(engine: Engine, alert: Alert, why: str, now: float) -> str:
     with writing(engine) as connection:
         _updated(connection, alert, state=state, next_at=now + wait_s, last_error=why[:_ERROR_CHARS_MAX])
     return state
+
+
+def forget(engine: Engine, before: float, now: float) -> int:
+    """Delete the alerts made before `before` (Unix seconds) that are sent or abandoned, and whose window is not the
+    present one, in which they would ring again → their number. Raises LedgerUnavailable."""
+    over = (_COLUMNS.created_at < before, _COLUMNS.state != OPEN)
+    query = select(_COLUMNS.alert_id, _COLUMNS.scope_id, _COLUMNS.since).where(*over)
+    with reading(engine) as connection:
+        old = connection.execute(query).all()
+    forgotten = 0
+    for some in batches(old, IDS_MAX):
+        owners = subjects(engine, {one.scope_id for one in some})
+        ids = [one.alert_id for one in some if not _is_present(owners.get(one.scope_id), one.since, now)]
+        with writing(engine) as connection:
+            forgotten += connection.execute(delete(budget_alerts).where(_COLUMNS.alert_id.in_(ids))).rowcount
+    return forgotten
+
+
+def _is_present(subject: Subject | None, since: float, now: float) -> bool:
+    if subject is None:
+        return False
+    return abs(window_start(subject.limits.budget_window, subject.minted_at, now) - since) <= _SAME_S
 
 
 def _updated(connection: Connection, alert: Alert, **values: Any) -> bool:

@@ -22,6 +22,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Table, delete, select
 
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits, window_end, window_start
 from proxy.billing.period import Month, month_of
+from proxy.budgets.thresholds import forget
 from proxy.foundation.times import iso_utc
 from proxy.ledger.accounts.limits import limits_of
 from proxy.ledger.amounts import SUMS, rows_of
@@ -120,7 +121,8 @@ def archive(engine: Engine, month: Month, order: Order, whole_file: WholeFile, s
 
 
 def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tuple[str, int]]:
-    """Move the dead letters that are closed and the audit log, each as JSON lines → the files and their rows.
+    """Move the dead letters that are closed and the audit log, each as JSON lines → the files and their rows. Delete
+    the alerts and the sinks' letters that are delivered.
 
     Raises OSError, LedgerUnavailable.
     """
@@ -131,6 +133,7 @@ def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tu
         _move(engine, dead_letters, closed, order.folder / f"dead-letters-before-{order.before}", whole_file),
         _move(engine, acts, (acts.c.at < first,), order.folder / f"audit-log-before-{order.before}", whole_file),
     ]
+    forget(engine, first, order.now)
     with writing(engine) as connection:
         connection.execute(delete(sink_letters).where(sink_letters.c.state == SENT, sink_letters.c.first_seen < first))
     return [one for one in moved if one is not None]

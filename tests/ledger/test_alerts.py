@@ -10,7 +10,7 @@ from itertools import count
 
 import pytest
 from msgspec import structs
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, delete, insert
 
 from proxy.billing.limits import CALENDAR_MONTH, LIFETIME, Limits
 from proxy.billing.money import NUSD_PER_USD
@@ -25,6 +25,7 @@ from proxy.budgets.thresholds import (
     Alert,
     Subject,
     claim,
+    forget,
     mark_failed,
     mark_sent,
     reached,
@@ -239,3 +240,22 @@ def test_subjects_are_keys_projects_and_organizations(engine: Engine) -> None:
 def test_a_window_ends_where_the_next_begins(window: str, since: float, end: float | None) -> None:
     subject = Subject("key_1", "key", "", Limits(budget_usd=1, budget_window=window), MINTED)
     assert subject.window_end(since) == (None if end is None else pytest.approx(end, abs=1e-6))
+
+
+def test_old_alerts_are_forgotten_unless_they_would_ring_again(engine: Engine) -> None:
+    for scope_id, window in (("over", "30d"), ("ever", LIFETIME), ("year", "365d"), ("unsent", "30d")):
+        made(engine, scope_id, Limits(budget_usd=BUDGET, budget_window=window))
+    early, late = MINTED + DAY_S, MINTED + 100 * DAY_S
+    began = {"over": MINTED, "ever": 0.0, "year": MINTED, "unsent": MINTED, "gone": MINTED}
+    states = [CounterState(one, since, BUDGET, 0, 0, 0) for one, since in began.items()]
+    made(engine, "gone", Limits(budget_usd=BUDGET))
+    alerts = record_new(engine, reached(engine, states, early))
+    for alert in alerts:
+        if alert.scope_id != "unsent":
+            mark_sent(engine, alert)
+    with writing(engine) as connection:
+        connection.execute(delete(api_keys).where(api_keys.c.key_id == "gone"))
+    assert forget(engine, early, late) == 0
+    assert forget(engine, late, late) == 6
+    assert {one.scope_id for one in read_alerts(engine)} == {"ever", "year", "unsent"}
+    assert record_new(engine, reached(engine, states, late)) == []
