@@ -27,7 +27,8 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         await made.warmed()
         made.clock.now = NOW
         yield made
-        await first.aclose()
+        for node in made.nodes:
+            await node.aclose()
 
 
 async def announced(stores: Stores, name: str) -> BudgetStore:

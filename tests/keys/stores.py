@@ -37,9 +37,14 @@ class Stores:
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.nodes: list[BudgetStore] = []
 
     def node(self, name: str) -> BudgetStore:
-        """A new handle."""
+        """A new handle; the fixture closes it."""
+        self.nodes.append(one := self._node(name))
+        return one
+
+    def _node(self, name: str) -> BudgetStore:
         raise NotImplementedError
 
     async def lose(self) -> None:
@@ -60,7 +65,7 @@ class LocalStores(Stores):
         super().__init__()
         self.path = folder / "budgets.db"
 
-    def node(self, name: str) -> BudgetStore:
+    def _node(self, name: str) -> BudgetStore:
         return SqliteBudgets(self.path, node=name, unix_time=self.clock)
 
     async def lose(self) -> None:
@@ -81,7 +86,7 @@ class RedisStores(Stores):
         self.redis: Any = open_redis(url)
         self._prefix = prefix
 
-    def node(self, name: str) -> BudgetStore:
+    def _node(self, name: str) -> BudgetStore:
         return RedisBudgets(self.redis, node=name, prefix=self._prefix, away_s=AWAY_S, unix_time=self.clock)
 
     async def lose(self) -> None:

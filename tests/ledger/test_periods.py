@@ -34,6 +34,7 @@ from tests.ledger.books import (
     everything,
 )
 from tests.ledger.making import an_entry
+from tests.support.examples import AT_RANDOM
 from tests.support.sqlite import empty_ledger
 
 __all__ = ["book"]
@@ -118,7 +119,9 @@ MOMENTS = st.integers(0, 92 * 24 * 60 * 60 * 1000).map(lambda ms: at("2026-10-01
 KINDS = st.sampled_from(["usage", "usage", "usage", "adjustment", "credit"])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25 if AT_RANDOM else 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(
         st.tuples(MOMENTS, MOMENTS, KINDS, st.integers(-50, 10_000), st.sampled_from(["key-1", "key-2"])), max_size=12

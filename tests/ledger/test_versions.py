@@ -25,6 +25,7 @@ from proxy.reconciliation.reconcile import reconcile
 from proxy.storage.database import reading
 from tests.ledger.making import assert_sums, emptied
 from tests.ledger.real import FIRST, NODE, a_real_record, a_real_store
+from tests.support.examples import AT_RANDOM
 
 Settle = Callable[[Engine, bytes], Settled]
 
@@ -110,7 +111,7 @@ def a_payload(record: UsageRecord, unknown: dict[str, int]) -> bytes:
 
 
 @pytest.mark.hypothesis
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30 if AT_RANDOM else 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     number=st.integers(0, 9),
     late=st.booleans(),
