@@ -26,7 +26,7 @@ def add_commands(commands: Any) -> None:
 
 def _archive(options: argparse.Namespace) -> int:
     from proxy.billing.period import month_from
-    from proxy.reports.archive import Order, months_before
+    from proxy.reports.archive import Order, alone, months_before
     from proxy.reports.export import require_parquet
 
     require_parquet()
@@ -34,7 +34,7 @@ def _archive(options: argparse.Namespace) -> int:
         raise Failure(f"--to: {options.to} is not a folder")
     configured = load_settings(options.config).sinks
     order = Order(month_from(options.before), options.to, operator(), time.time(), tuple(configured))
-    with store_of(options) as store:
+    with store_of(options) as store, alone(store.engine):
         months = months_before(store.engine, order)
         if options.dry_run:
             for month in months:

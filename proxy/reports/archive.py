@@ -7,11 +7,12 @@ If it is interrupted, run it again: a month is either still in the ledger as a w
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import count
@@ -38,7 +39,8 @@ from proxy.reconciliation.check_periods import closed_month_stays
 from proxy.reconciliation.check_sums import days_of_month_add_up
 from proxy.reconciliation.reconcile import snapshot
 from proxy.reports.export import KINDS, Column, ColumnType, write_parquet
-from proxy.storage.database import reading, writing
+from proxy.storage.database import Lock, reading, try_hold, writing
+from proxy.storage.postgres import remove_time_limits
 
 COLUMNS = tuple(
     Column(
@@ -94,11 +96,41 @@ def months_before(engine: Engine, order: Order) -> list[Month]:
     return [month for month in closed if month < order.before and (archived is None or month > archived)]
 
 
+@contextmanager
+def alone(engine: Engine) -> Iterator[None]:
+    """Archive inside this context only: another run would move the guard. Raises ArchiveError, LedgerUnavailable."""
+    if engine.dialect.name == "sqlite":
+        with _locked(Path(engine.url.database or ".").parent):
+            yield
+        return
+    with writing(engine) as connection:
+        remove_time_limits(connection)
+        if not try_hold(connection, Lock.ARCHIVE):
+            raise ArchiveError(_RUNNING)
+        yield
+
+
+_RUNNING = "another process archives: wait for it"
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArchiveError(_RUNNING) from None
+        yield
+    finally:
+        os.close(fd)
+
+
 def finish(engine: Engine, order: Order, say: Say) -> None:
     """What an interrupted archive has left to do. Raises LedgerUnavailable."""
     with reading(engine) as connection:
         recorded = read_archives(connection)
-    refuse_until(engine, recorded[-1].month if recorded else None, say)
+    _reset_guard(engine, say)
     for one in recorded:
         if not one.removed:
             contents.remove(engine, one.month, order.now, say)
@@ -106,18 +138,23 @@ def finish(engine: Engine, order: Order, say: Say) -> None:
 
 def archive(engine: Engine, month: Month, order: Order, whole_file: WholeFile, say: Say) -> Archive:
     """Move one month. Raises ArchiveError, ParquetMissing, OSError, LedgerUnavailable; then nothing has changed."""
-    with reading(engine) as connection:
-        previous = archived_until(connection)
     path = order.folder / f"entries-{month}.parquet"
     refuse_until(engine, month, say)
     try:
         done, sums, received = _stored(engine, month, path, order, whole_file)
         contents.record(engine, done, sums, received)
     except BaseException:
-        refuse_until(engine, previous, say)
+        _reset_guard(engine, say)
         raise
     contents.remove(engine, month, order.now, say)
     return done
+
+
+def _reset_guard(engine: Engine, say: Say) -> None:
+    """To what is recorded, which an interrupted call may have done or not."""
+    with reading(engine) as connection:
+        month = archived_until(connection)
+    refuse_until(engine, month, say)
 
 
 def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tuple[str, int]]:

@@ -44,6 +44,7 @@ class Lock(IntEnum):
     SCHEMA = 1
     KEYS = 2
     PERIODS = 3
+    ARCHIVE = 4
 
 
 def sqlite_url(path: Path) -> str:

@@ -31,7 +31,7 @@ from proxy.ledger.settling.settling import ARCHIVED
 from proxy.ledger.settling.spend import sums
 from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
-from proxy.reports.archive import ArchiveError, Order, archive, archive_logs, finish, months_before
+from proxy.reports.archive import ArchiveError, Order, alone, archive, archive_logs, finish, months_before
 from proxy.reports.receipts import read_receipt, statement_lines
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.books import KEY, NOVEMBER, OCTOBER, Book, adjusted, at, book, everything
@@ -205,6 +205,32 @@ def test_an_interrupted_removal_is_finished(years: Book, tmp_path: Path, monkeyp
     assert archived(years, order(tmp_path)) == []
     assert len(ids(years)) == 6
     assert differing(years) == []
+
+
+def test_a_record_that_was_stored_all_the_same_keeps_its_guard(years: Book, tmp_path: Path, monkeypatch: Any) -> None:
+    """Else what arrives before the next run would be removed by it, and be in no archive."""
+    given = contents.record
+
+    def interrupted(*arguments: Any) -> None:
+        given(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(contents, "record", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            archived(years, order(tmp_path))
+    late = used(99, "2026-10-05")
+    received(years, late, settled="2027-01-12", first=28)
+    assert late.exchange_id not in ids(years)
+    assert archived(years, order(tmp_path)) == []
+    assert [name for name, _ in differing(years)] == ["dead letters"]
+
+
+def test_one_archives_at_a_time(years: Book) -> None:
+    with alone(years.engine), pytest.raises(ArchiveError, match="another process"), alone(years.engine):
+        pass
+    with alone(years.engine):
+        pass
 
 
 def test_a_file_that_differs_from_the_ledger_is_noticed(years: Book, tmp_path: Path, monkeypatch: Any) -> None:
