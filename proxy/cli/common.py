@@ -97,13 +97,18 @@ def usd(text: str) -> int:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file (mode 600) that replaces `path` atomically on success; a failure leaves `path` as it was. Raises
-    OSError."""
+    """Write a file (mode 600) that replaces `path` atomically on success, and survives a power cut then; a failure
+    leaves `path` as it was. Raises OSError."""
+    from proxy.journal.segment import sync_directory
+
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(path)
+        sync_directory(path.parent)
     finally:
         part.unlink(missing_ok=True)
 

@@ -60,7 +60,7 @@ _DAY_S = 86_400.0
 
 Say = Callable[[str], None]
 WholeFile = Callable[[Path], Any]
-"""a context that writes a file which appears only when it is complete"""
+"""a context that writes a file, which appears only when it is complete and on the disk"""
 
 
 class ArchiveError(ValueError):
@@ -138,7 +138,7 @@ def finish(engine: Engine, order: Order, say: Say) -> None:
 
 def archive(engine: Engine, month: Month, order: Order, whole_file: WholeFile, say: Say) -> Archive:
     """Move one month. Raises ArchiveError, ParquetMissing, OSError, LedgerUnavailable; then nothing has changed."""
-    path = order.folder / f"entries-{month}.parquet"
+    path = _free(order.folder, f"entries-{month}", "parquet")
     refuse_until(engine, month, say)
     try:
         done, sums, received = _stored(engine, month, path, order, whole_file)
@@ -167,8 +167,8 @@ def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tu
     letters = dead_letters.c
     closed = (letters.state != OPEN, letters.state_at < first)
     moved = [
-        _move(engine, dead_letters, closed, order.folder / f"dead-letters-before-{order.before}", whole_file),
-        _move(engine, acts, (acts.c.at < first,), order.folder / f"audit-log-before-{order.before}", whole_file),
+        _move(engine, dead_letters, closed, order.folder, f"dead-letters-before-{order.before}", whole_file),
+        _move(engine, acts, (acts.c.at < first,), order.folder, f"audit-log-before-{order.before}", whole_file),
     ]
     forget(engine, first, order.now)
     with writing(engine) as connection:
@@ -177,10 +177,10 @@ def archive_logs(engine: Engine, order: Order, whole_file: WholeFile) -> list[tu
 
 
 def _move(
-    engine: Engine, table: Table, which: Sequence[ColumnElement[bool]], name: Path, whole_file: WholeFile
+    engine: Engine, table: Table, which: Sequence[ColumnElement[bool]], folder: Path, name: str, whole_file: WholeFile
 ) -> tuple[str, int] | None:
     """The conditions hold for ever, or no longer: rows that change meanwhile stay."""
-    path = _free(name)
+    path = _free(folder, name, "jsonl")
     key = list(table.primary_key)
     written = 0
     received: list[tuple[str, int, int]] = []
@@ -194,18 +194,15 @@ def _move(
                 written += 1
                 if fields.get("node") is not None:
                     received.append((row.node, row.journal_seq, row.journal_seq))
-            file.flush()
-            os.fsync(file.fileno())
-    _sync_folder(path.parent)
     with writing(engine) as connection:
         contents.keep_receipts(connection, received)
         connection.execute(delete(table).where(*which))
     return path.name, written
 
 
-def _free(name: Path) -> Path:
-    """What an earlier run has written is not replaced: its rows are in no other place."""
-    tries = (name.with_name(f"{name.name}{'' if number == 1 else f'-{number}'}.jsonl") for number in count(1))
+def _free(folder: Path, name: str, kind: str) -> Path:
+    """No file is replaced: another ledger, or an earlier run, may have its rows in no other place."""
+    tries = (folder / f"{name}{'' if number == 1 else f'-{number}'}.{kind}" for number in count(1))
     return next(path for path in tries if not path.exists())
 
 
@@ -217,9 +214,6 @@ def _stored(
         last = _checked(connection, month, order)
         with whole_file(path) as file, closing(contents.rows(connection, month)) as rows:
             write_parquet(file, COLUMNS, rows)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_folder(path.parent)
         totals = contents.totals(connection, month)
         if _read_back(path) != totals:
             raise ArchiveError(f"{path}: differs from the ledger after writing: is the disk sound?")
@@ -241,7 +235,7 @@ def _checked(connection: Connection, month: Month, order: Order) -> Month:
                 f"{month}: the sums of accounts do not have all of its entries yet: is a server running?"
             )
         for name in _behind(connection, month, settled, order.sinks):
-            raise ArchiveError(f"{month}: the sink {name} has not had all of its entries (`tokenweir sinks list`)")
+            raise ArchiveError(f"{month}: the sink {name} has not had all of its entries (`tokenweir sinks status`)")
     with closing(_windows_from(connection, month, order.now)) as windows:
         for name, began, ends in windows:
             raise ArchiveError(
@@ -307,15 +301,6 @@ def _read_back(path: Path) -> tuple[int, ...]:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """A file's name survives a power cut only then."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _month_before(now: float, months: int) -> Month:

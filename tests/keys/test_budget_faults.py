@@ -273,14 +273,20 @@ async def test_what_a_sleeper_holds_is_granted_to_nobody_after_a_flush(connect: 
     await its_money_is_granted_to_nobody(one, other)
 
 
-async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> None:
-    """It has all that the other one did: only the sleeper could miss something."""
+async def two_that_hold_nothing(connect: Open, valkey: Valkey) -> tuple[RedisBudgets, RedisBudgets]:
+    """And know of each other."""
     one, other = (connect(valkey.url, name) for name in ("one", "other"))
     for node in (one, other):
         await node.announce(owns())
     await begin(one)
     for node in (one, other):
         assert await node.heartbeat()
+    return one, other
+
+
+async def test_nor_by_a_server_that_is_behind(connect: Open, valkey: Valkey) -> None:
+    """It has all that the other one did: only the sleeper could miss something."""
+    one, other = await two_that_hold_nothing(connect, valkey)
     valkey.ask("SAVE")
     assert isinstance(await one.reserve(hold("x", 999)), Granted)
     valkey.kill()
@@ -299,12 +305,7 @@ async def test_nor_by_a_server_that_followed_another_meanwhile(connect: Open, va
     try:
         behind.ask("REPLICAOF", "127.0.0.1", str(valkey.port))
         behind.until("master_link_status:up", "INFO", "replication")
-        one, other = (connect(valkey.url, name) for name in ("one", "other"))
-        for node in (one, other):
-            await node.announce(owns())
-        await begin(one)
-        for node in (one, other):
-            assert await node.heartbeat()
+        one, other = await two_that_hold_nothing(connect, valkey)
         behind.until(":2", "HLEN", one._key("nodes"))
         behind.ask("REPLICAOF", "NO", "ONE")
         assert isinstance(await one.reserve(hold("x", 999)), Granted)

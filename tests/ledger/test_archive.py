@@ -33,6 +33,7 @@ from proxy.ledger.settling.store import Arrival, LedgerStore
 from proxy.reconciliation.reconcile import reconcile
 from proxy.reports.archive import ArchiveError, Order, alone, archive, archive_logs, finish, months_before
 from proxy.reports.receipts import read_receipt, statement_lines
+from proxy.sinks import progress
 from proxy.storage.database import open_engine, reading, writing
 from tests.ledger.books import KEY, NOVEMBER, OCTOBER, Book, adjusted, at, book, everything
 from tests.ledger.making import an_entry, arriving, content_hash, id_at, stored
@@ -277,6 +278,21 @@ def test_what_others_need_is_refused(years: Book, tmp_path: Path) -> None:
     with writing(years.engine) as connection:
         connection.execute(update(api_keys).values(created_at=at("2026-10-03")))
     assert archived(years, order(tmp_path)) == ["entries-2026-10.parquet"]
+
+
+def test_no_file_is_replaced(years: Book, tmp_path: Path) -> None:
+    """It may be the archive of another ledger."""
+    there = tmp_path / "entries-2026-10.parquet"
+    there.write_bytes(b"of another")
+    assert archived(years, order(tmp_path)) == ["entries-2026-10-2.parquet"]
+    assert there.read_bytes() == b"of another"
+
+
+def test_what_is_delivered_is_called_alike() -> None:
+    """The reports may not know of sinks."""
+    from proxy.reports.archive import SENT
+
+    assert SENT == progress.SENT
 
 
 def test_what_does_not_add_up_is_not_archived(years: Book, tmp_path: Path) -> None:
