@@ -115,7 +115,10 @@ class Log:
                 segment = self.roll()
         frame = encode_frame(kind, seq, payload)
         try:
-            offset = self._append(segment, frame)
+            try:
+                offset = segment.append(frame)
+            except OSError as error:
+                offset = self._append_in_their_place(segment, frame, error)
         except OSError as error:
             if error.errno not in _FULL:
                 self.distrust()
@@ -123,14 +126,14 @@ class Log:
                 raise
         return lsn_of(segment, offset, len(frame))
 
-    def _append(self, segment: Segment, frame: bytes) -> int:
-        """On a full disk, kept segments make room."""
-        while True:
+    def _append_in_their_place(self, segment: Segment, frame: bytes, error: OSError) -> int:
+        """On a full disk, kept segments make room. Raises OSError: `error`, unless that helps."""
+        while error.errno in _NO_SPACE and self.kept.drop_oldest():
             try:
                 return segment.append(frame)
-            except OSError as error:
-                if error.errno not in _NO_SPACE or not self.kept.drop_oldest():
-                    raise
+            except OSError as again:
+                error = again
+        raise error
 
     def read(self, lsn: int) -> Frame | None:
         """The frame at `lsn`; None if it is missing or damaged."""
@@ -158,7 +161,7 @@ class Log:
         segment = self.segments[-1]
         if address < segment.base:
             segment = self.segments[bisect_right(self.segments, address, key=lambda s: s.base) - 1]
-        return segment, *place_of(segment, lsn)
+        return segment, address - segment.base, lsn & _LENGTH_MASK
 
     def roll(self) -> Segment:
         """A new segment at the end. Raises OSError."""
