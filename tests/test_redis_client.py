@@ -13,6 +13,7 @@ from shutil import which
 from typing import Any
 
 import pytest
+import uvloop
 from redis.asyncio import RedisCluster
 
 from proxy.delivery.redis_queue import RedisQueue
@@ -404,3 +405,25 @@ async def test_a_connection_that_asyncio_has_lost_is_an_outage_and_our_own_bug_i
         with pytest.raises(AttributeError):
             async with map_errors(client, "writing"):
                 ours(Lost())
+
+
+def test_a_connection_that_uvloop_has_closed_is_an_outage_and_our_own_bug_is_none() -> None:
+    """Seen: 500 for a client, in the moment in which a server died."""
+
+    async def lost(error: Exception | None) -> None:
+        async with ScriptedRedis({}) as server:
+            client = open_redis(server.url)
+            _, writer = await asyncio.open_connection(*server.url.removeprefix("redis://").split("/")[0].split(":"))
+            writer.transport.abort()
+            await asyncio.sleep(0.05)
+            try:
+                async with map_errors(client, "writing"):
+                    if error is not None:
+                        raise error
+                    writer.transport.writelines([b"PING"])
+            finally:
+                await client.aclose()
+
+    for error, seen in ((None, QueueUnavailable), (RuntimeError("ours"), RuntimeError)):
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, pytest.raises(seen):
+            runner.run(lost(error))

@@ -96,9 +96,9 @@ async def map_errors(redis: RedisClient, doing: str) -> AsyncIterator[None]:
     failed: QueueUnavailable | None = None
     try:
         yield
-    except (RedisError, RedisClusterException, OSError, AttributeError, TypeError) as raised:
-        error = RedisConnectionError("the connection was lost") if _lost_in_asyncio(raised) else raised
-        if isinstance(error, AttributeError | TypeError):
+    except (RedisError, RedisClusterException, OSError, AttributeError, TypeError, RuntimeError) as raised:
+        error = RedisConnectionError("the connection was lost") if _lost_in_loop(raised) else raised
+        if isinstance(error, AttributeError | TypeError | RuntimeError):
             raise
         with suppress(RedisError, OSError):
             await _renew(redis, error)
@@ -244,11 +244,14 @@ def _check_server(answer: Mapping[str, Any]) -> None:
         )
 
 
-def _lost_in_asyncio(error: Exception) -> bool:
-    """True for the error of asyncio's `writelines` on a lost connection: gh-136234, 3.12 up to late 3.13.
+_UVLOOP_CLOSED = "the handler is closed"
 
-    uvloop does not have it.
-    """
+
+def _lost_in_loop(error: Exception) -> bool:
+    """True for the error of `writelines` on a lost connection: asyncio's gh-136234, 3.12 up to late 3.13; uvloop's own
+    once its handle is closed."""
+    if isinstance(error, RuntimeError):
+        return str(error).endswith(_UVLOOP_CLOSED)
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
