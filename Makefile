@@ -12,18 +12,22 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:            ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
+# The lists are whole, so pip resolves nothing: its resolver refuses a list as soon as a newer release of a package
+# exists that another one wants with an extra.
+LOCKED := --no-deps --require-hashes
+
 # No build isolation: setuptools is the pinned one, and 3.12 and later put none into a new environment.
 $(RUNTIME): requirements/runtime.txt requirements/build.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=…"; exit 1; }
 	@echo "preparing $(VENV) (once) …"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) --require-hashes -r requirements/build.txt -r requirements/runtime.txt
+	@$(PIP) $(LOCKED) -r requirements/build.txt -r requirements/runtime.txt
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(READY): $(RUNTIME) requirements/dev.txt
 	@echo "adding what tests need to $(VENV) (once) …"
-	@$(PIP) --require-hashes -r requirements/dev.txt
+	@$(PIP) $(LOCKED) -r requirements/dev.txt
 	@touch $@
 
 install: $(RUNTIME) ## what runs, in .venv
