@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import browser
 from tests.support.examples import load_profile
 from tests.support.ledgers import kept_engines, kept_on_postgres, kept_on_sqlite, migrated
 from tests.support.postgres import postgres, postgres_cluster
@@ -24,6 +25,7 @@ from tests.support.tokenweir import Tokenweir, provider_section
 from tests.support.valkey import prefix, redis_url, shared_valkey, valkey
 
 __all__ = [
+    "browser",
     "kept_engines",
     "kept_on_postgres",
     "kept_on_sqlite",

@@ -150,6 +150,28 @@ def test_a_secret_of_the_admin_listener_cannot_be_guessed(secret: str) -> None:
     assert not secret or secret not in str(refused.value)
 
 
+def test_providers_in_short_are_their_names() -> None:
+    both = {"electron": {"base_url": "https://e.example/v1"}, "tera": {"base_url": "https://t.example/v1"}}
+    mixed = ["electron", {"provider": "tera", "upstream_model": "t"}]
+    read = settings(
+        {"providers": both, "models": {"*": {"providers": ["electron", "tera"]}, "m": {"providers": mixed}}}
+    )
+    assert [one.provider for one in read.models["*"].providers] == ["electron", "tera"]
+    assert [(one.provider, one.upstream_model) for one in read.models["m"].providers] == [
+        ("electron", "m"),
+        ("tera", "t"),
+    ]
+
+
+def test_cors_is_off_unless_origins_are_listed() -> None:
+    assert settings(SMALL).cors is None
+    read = settings(
+        {**SMALL, "cors": {"origins": ["https://app.example", "http://localhost:5173", "tauri://localhost"]}}
+    )
+    assert read.cors is not None
+    assert read.cors.origins == {"https://app.example", "http://localhost:5173", "tauri://localhost"}
+
+
 def test_the_defaults() -> None:
     read = settings(SMALL)
     assert (read.listen.host, read.listen.port) == ("127.0.0.1", 8080)
@@ -207,6 +229,11 @@ WRONG: list[tuple[str, object, str]] = [
     ("data_dir", "", "data_dir: must be"),
     (f"{M}/tokenizer", "", "models.electron.tokenizer: must be the path of a file"),
     (f"{M}/tokenizer", True, "models.electron.tokenizer: must be the path of a file"),
+    ("cors", {}, "cors.origins: is missing"),
+    ("cors/origins", ["https://app.example/"], "cors.origins[0]: must be"),
+    ("cors/origins", ["https://App.example"], "cors.origins[0]: must be"),
+    ("cors/origins", ["app.example"], "cors.origins[0]: must be"),
+    ("cors/origins", ["null"], "cors.origins[0]: must be"),
     ("providers", {}, "providers: must be a mapping with at least one name"),
     ("providers", {"Electron!": {}}, "providers.Electron!: invalid name"),
     ("providers", {True: {}}, "providers.True: invalid name"),
@@ -648,7 +675,7 @@ def test_a_model_has_providers_in_order_or_by_weight_and_other_names() -> None:
         ({"providers": SEVERAL, "upstream_model": "x"}, "models.many.upstream_model: cannot be combined with"),
         ({"providers": []}, "models.many.providers: must be a list"),
         ({"providers": {"provider": "electron"}}, "models.many.providers: must be a list"),
-        ({"providers": ["electron"]}, "models.many.providers[0]: must be a mapping"),
+        ({"providers": [7]}, "models.many.providers[0]: must be a mapping"),
         ({"providers": [{}]}, "models.many.providers[0].provider: is missing"),
         ({"providers": [*SEVERAL, {"provider": "third"}]}, "models.many.providers[2].provider: unknown provider"),
         ({"providers": [*SEVERAL, {"provider": "electron"}]}, "models.many.providers[2].provider: duplicate"),

@@ -34,13 +34,14 @@ class Listener(Protocol):
 
 
 class ClientConnection(RequestHandler):
-    """One client's connection; `listener`: its running exchange, if any."""
+    """One client's connection; `listener`: its running exchange, if any; `headers`: of all responses to its request."""
 
-    __slots__ = ("_first_head", "listener")
+    __slots__ = ("_first_head", "headers", "listener")
 
     def __init__(self, server: web.Server, *, loop: asyncio.AbstractEventLoop, **options: object) -> None:
         super().__init__(server, loop=loop, **options)  # type: ignore[arg-type]
         self.listener: Listener | None = None
+        self.headers: tuple[tuple[str, str], ...] = ()
         self._first_head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

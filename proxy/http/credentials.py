@@ -1,10 +1,12 @@
 """Reads a client's API key from the header that its SDK uses.
 
-Invariants: a key in the URL is refused, because URLs are logged; two headers with different keys are refused, because
-it is ambiguous which key pays.
+Invariants: a key in the URL is refused, because URLs are logged. Of several credentials the one that is ours counts;
+two different ones of ours are refused, because it is ambiguous which key pays.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from aiohttp import web
 from multidict import istr
@@ -16,23 +18,32 @@ from proxy.metering.dialect import KeyHeader
 _HEADERS = tuple((header, istr(header)) for header in KeyHeader)
 
 
-def presented(request: web.BaseRequest) -> str | None:
-    """The unverified key; None if there is none. Raises ApiError for two different keys, or one in the URL."""
+def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str | None:
+    """The unverified key; None if there is none. `is_ours`: true for what has the form of our keys.
+
+    Raises ApiError for two different keys of ours, or one in the URL.
+    """
     headers = request.headers
     key: str | None = None
     for header, name in _HEADERS:
         value = headers.get(name)
-        if value is not None:
-            credential = _credential(header, value)
-            if key is not None and key != credential:
-                raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
-            key = credential
+        if value is not None and (credential := _credential(header, value)):
+            key = credential if key is None else _of_two(key, credential, is_ours)
     if key is not None:
         return key
     query = request.raw_path.partition("?")[2]
     if any(part.partition("=")[0] == "key" for part in query.split("&")):
         raise errors.key_refused("in_url")
     return None
+
+
+def _of_two(first: str, second: str, is_ours: Callable[[str], object]) -> str:
+    """Applications that know several providers can have a key of another one in another header."""
+    if first == second or not is_ours(second):
+        return first
+    if is_ours(first):
+        raise errors.bad_request("Two headers hold different API keys: send one.", code="ambiguous_key")
+    return second
 
 
 def _credential(header: KeyHeader, value: str) -> str:

@@ -73,6 +73,21 @@ def unknown_route(method: str, path: str) -> ApiError:
     return ApiError(404, f"Unknown request URL: {method} {shown}", code="unknown_url")
 
 
+def method_not_allowed(method: str, allowed: tuple[str, ...]) -> ApiError:
+    """405: the path is served, by other methods."""
+    refusal = ApiError(405, f"The method {method} is not allowed for this URL.", code="method_not_allowed")
+    refusal.headers = (("Allow", ", ".join(allowed)),)
+    return refusal
+
+
+def no_upgrade() -> ApiError:
+    """426: WebSocket and other protocols are not served. Clients that can use HTTP do so at once."""
+    message = "Only HTTP/1.1 is served here: the Upgrade header is refused."
+    refusal = ApiError(426, message, param="Upgrade", code="upgrade_not_supported")
+    refusal.headers = (("Upgrade", "HTTP/1.1"), ("Connection", "upgrade, close"))
+    return refusal
+
+
 def unknown_model(model: str) -> ApiError:
     """404: no such model is configured."""
     return ApiError(404, f"The model '{model}' does not exist.", param="model", code="model_not_found")

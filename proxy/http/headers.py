@@ -10,7 +10,7 @@ import re
 from aiohttp import HttpVersion10, HttpVersion11, web
 from multidict import CIMultiDictProxy, istr
 
-from proxy.http.errors import ApiError, bad_request
+from proxy.http.errors import ApiError, bad_request, no_upgrade
 from proxy.http.framing import Head
 
 EXCHANGE_HEADER = "x-tokenweir-exchange"
@@ -107,7 +107,11 @@ def _refuse_repeated(headers: CIMultiDictProxy[str]) -> None:
 def _refuse_coding(request: web.BaseRequest, coding: str) -> None:
     """Accept `chunked` alone, in HTTP/1.1, without Content-Length."""
     if coding.lower() != "chunked" or request.version < HttpVersion11 or "Content-Length" in request.headers:
-        raise bad_request("The request's length is ambiguous.", param="Transfer-Encoding", code="invalid_header")
+        raise bad_request(
+            "The request's length is ambiguous: see Transfer-Encoding.",
+            param="Transfer-Encoding",
+            code="invalid_header",
+        )
 
 
 _DEMANDS = ("expect", "trailer", "upgrade")
@@ -116,9 +120,13 @@ _DEMANDS = ("expect", "trailer", "upgrade")
 def _refuse_demands(headers: CIMultiDictProxy[str]) -> None:
     """Refuse expectations, trailers and upgrades that the proxy does not support."""
     if headers.get("Expect", "100-continue").lower() != "100-continue":
-        raise ApiError(417, "Only 100-continue is supported.", param="Expect", code="expectation_failed")
+        raise ApiError(
+            417, "Of the header Expect, only 100-continue is supported.", param="Expect", code="expectation_failed"
+        )
     if "Trailer" in headers:
-        raise bad_request("Trailers are not accepted.", param="Trailer", code="invalid_header")
+        raise bad_request(
+            "Trailers are not accepted: remove the header Trailer.", param="Trailer", code="invalid_header"
+        )
     # Java's client offers h2c with its first request; an HTTP/1.1 response declines it. No SDK offers anything else.
     if headers.get("Upgrade", "h2c").lower() != "h2c":
-        raise bad_request("Protocol upgrades are not supported.", param="Upgrade", code="invalid_header")
+        raise no_upgrade()

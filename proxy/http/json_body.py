@@ -57,11 +57,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
         message = f"The request body has the key '{name}' twice in one object."
         raise bad_request(message, param=name, code="duplicate_key") from None
     except _BadNumberError as refusal:
-        raise bad_request(
-            f"The request body has an invalid number: {refusal}.",
-            param=_field_of_bad_number(body),
-            code="invalid_json",
-        ) from None
+        field = _field_of_bad_number(body)
+        where = "the request body" if field is None else f"'{field}'"
+        message = f"A number in {where} is invalid: {refusal}."
+        raise bad_request(message, param=field, code="invalid_json") from None
     except (ValueError, RecursionError) as refusal:
         raise bad_request(f"The request body is not valid JSON: {_reason(refusal)}.", code="invalid_json") from None
     if not isinstance(document, dict):

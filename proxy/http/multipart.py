@@ -64,7 +64,7 @@ def without_boundary(body: bytes, content_type: str) -> bytes:
 def _boundary(content_type: str) -> bytes:
     match = _TYPE.fullmatch(content_type.strip())
     if match is None:
-        message = "The request must be multipart/form-data, with a boundary."
+        message = "The Content-Type must be multipart/form-data, with a boundary."
         raise ApiError(415, message, param="Content-Type", code="unsupported_media_type")
     return b"--" + (match[1] or match[2]).encode()
 
@@ -86,16 +86,18 @@ def _part(head: bytes, content: bytes) -> tuple[str, str | Upload]:
     headers = _headers(head)
     name, filename = _disposition(headers.get("content-disposition", ""))
     if headers.get("content-transfer-encoding", "binary").lower() not in _PLAIN_CODINGS:
-        message = "A part of the form has an unsupported Content-Transfer-Encoding."
+        message = f"The form's field '{name}' has an unsupported Content-Transfer-Encoding."
         raise bad_request(message, param=name, code="invalid_multipart")
     if filename is not None:
         return name, Upload(filename, headers.get("content-type", ""), content)
     if len(content) > FIELD_BYTES_MAX:
-        raise bad_request("A field of the form is too long.", param=name, code="invalid_multipart")
+        raise bad_request(
+            f"The form's field '{name}' is longer than {FIELD_BYTES_MAX} bytes.", param=name, code="invalid_multipart"
+        )
     try:
         return name, content.decode()
     except UnicodeDecodeError:
-        raise bad_request("A field of the form is not UTF-8.", param=name, code="invalid_multipart") from None
+        raise bad_request(f"The form's field '{name}' is not UTF-8.", param=name, code="invalid_multipart") from None
 
 
 def _headers(head: bytes) -> dict[str, str]:

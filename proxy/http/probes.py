@@ -22,6 +22,8 @@ def constant(body: bytes, content_type: str) -> Serve:
 
 HEALTHZ = constant(b"ok\n", "text/plain")
 """the process runs, and its event loop too"""
+ROOT = constant(b"Tokenweir is running\n", "text/plain")
+"""of the base URL: Ollama's command line asks it first"""
 
 
 def add_probes(

@@ -1,15 +1,16 @@
 """The HTTP server and its closed route table. Every other path returns 404.
 
 Invariants: a path is matched exactly and undecoded, so that route, meter and upstream interpret it alike; its only
-variable part is a model's name. An error has the format of the path's dialect. A route to a provider cannot be
-registered without the dialect that meters its responses.
+variable part is a model's name. Base URLs that people type a little differently lead to the same routes, and to no
+others. An error has the format of the path's dialect. A route to a provider cannot be registered without the dialect
+that meters its responses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -17,6 +18,7 @@ from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
 from proxy.http import errors
 from proxy.http.connection import ClientConnection, ClientServer, refused_response
+from proxy.http.cors import Cors
 from proxy.http.errors import ApiError
 from proxy.http.headers import SERVER, validate_head
 from proxy.metering.dialect import NAME, Dialect
@@ -38,8 +40,7 @@ class Routes:
     """Method and path → handler."""
 
     def __init__(self) -> None:
-        self._table: dict[tuple[str, str], Serve] = {}
-        self._paths: set[str] = set()
+        self._table: dict[str, dict[str, Serve]] = {}  # path → method → handler
         # (text before, text after the name) → method → handler of the name
         self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
         self._shapes: dict[tuple[str, str], ErrorShape] = {}  # (prefix, suffix) of a path → its error format
@@ -76,47 +77,76 @@ class Routes:
         self._shapes[dialect.errors.prefix, ""] = dialect.errors
 
     def _add(self, method: str, path: str, serve: Serve) -> None:
-        if (method, path) in self._table:
+        methods = self._table.setdefault(path, {})
+        if method in methods:
             raise ValueError(f"{method} {path} is registered twice")
-        self._table[method, path] = serve
-        self._paths.add(path)
+        methods[method] = serve
 
     def find(self, method: str, raw_path: str) -> Serve:
         """The handler. Raises ApiError 404 or 405."""
         path = raw_path.partition("?")[0]
-        serve = self._table.get((method, path))
+        methods = self._table.get(path) or self._methods(self._meant(path))
+        serve = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if serve is not None:
             return serve
-        methods, name = self._named(path)
-        if method in methods:
-            return methods[method](name)
-        if methods or path in self._paths:
-            raise ApiError(405, f"The method {method} is not allowed for this URL.", code="method_not_allowed")
-        raise errors.unknown_route(method, path)
+        if not methods:
+            raise errors.unknown_route(method, path)
+        raise errors.method_not_allowed(method, tuple(methods))
 
-    def _named(self, path: str) -> tuple[Mapping[str, Callable[[str], Serve]], str]:
-        """The matching template's handlers by method, and the name in `path`."""
+    def allowed(self, raw_path: str) -> tuple[str, ...]:
+        """The methods of a path; empty if it is unknown."""
+        return tuple(self._methods(self._meant(raw_path.partition("?")[0])))
+
+    def _meant(self, path: str) -> str:
+        """The path of the table that is meant by `path`; itself if there is none."""
+        return next(filter(self._methods, _spellings(path)), path)
+
+    def _methods(self, path: str) -> Mapping[str, Serve]:
+        """Method → handler, of this path or the template that matches it."""
+        if path in self._table:
+            return self._table[path]
         for (before, after), methods in self._templates.items():
             name = path[len(before) : len(path) - len(after)]
             if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
-                return methods, name
-        return {}, ""
+                return {method: of(name) for method, of in methods.items()}
+        return {}
 
     def shape(self, raw_path: str) -> ErrorShape:
         """The error format of a path: its dialect's; for an unknown path, that of the longest match."""
-        path = raw_path.partition("?")[0]
+        path = self._meant(raw_path.partition("?")[0])
         matches = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
         return self._shapes[max(matches, key=lambda both: len("".join(both)))] if matches else OPENAI_ERRORS
+
+
+def _spellings(path: str) -> Iterator[str]:
+    """`path` and what may be meant by it: of base URLs with a slash too many, without `/v1`, or with it twice."""
+    yield path
+    path = path.removesuffix("/")
+    if path.startswith("//"):
+        path = path[1:]
+    yield path
+    yield f"/v1{path}"
+    if path.startswith("/v1/v1/"):
+        yield path.removeprefix("/v1")
+    if path.startswith("/openai/"):
+        yield f"/openai/v1{path.removeprefix('/openai')}"
 
 
 class Server:
     """Listens, and dispatches requests to their routes."""
 
     def __init__(
-        self, routes: Routes, *, refused: Callable[[int, str | None], None], headers: Mapping[str, str] | None = None
+        self,
+        routes: Routes,
+        *,
+        refused: Callable[[int, str | None], None],
+        headers: Mapping[str, str] | None = None,
+        cors: Cors | None = None,
     ) -> None:
-        """`headers`: defaults for every response, unless the route has set or sent its own."""
+        """`headers`: defaults for every response, unless the route has set or sent its own. `cors`: of pages of other
+        origins; None: they are refused by the browser."""
         self._routes = routes
+        self._cors = cors
         # aiohttp adds its name and version, and Python's, to each of its responses that has no such header.
         self._headers = {**dict((SERVER,)), **(headers or {})}
         self._refused = refused
@@ -156,17 +186,21 @@ class Server:
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         assert isinstance(connection, ClientConnection)
+        if self._cors is not None:
+            connection.headers = self._cors.headers(request)
         try:
             must_close = validate_head(request)
         except ApiError as refusal:
             return self._refuse(refusal, request, must_close=True)
         try:
-            serve = self._routes.find(request.method, request.raw_path)
-            response = await serve(request, connection)
+            if self._cors is not None and self._cors.is_preflight(request):
+                response: web.StreamResponse = self._cors.preflight(request, self._routes.allowed(request.raw_path))
+            else:
+                response = await self._routes.find(request.method, request.raw_path)(request, connection)
         except ApiError as refusal:
             return self._refuse(refusal, request, must_close=must_close)
         if not response.prepared:
-            for name, value in self._headers.items():
+            for name, value in (*self._headers.items(), *connection.headers):
                 response.headers.setdefault(name, value)
         if must_close:
             response.force_close()
@@ -176,6 +210,8 @@ class Server:
         self._refused(refusal.status, refusal.code)
         response = refused_response(refusal, self._routes.shape(request.raw_path))
         response.headers.update(self._headers)
+        if isinstance(request.protocol, ClientConnection):
+            response.headers.update(request.protocol.headers)
         if must_close:
             response.force_close()
         return response

@@ -13,6 +13,7 @@ class Refusal(Protocol):
     status: int
     """HTTP"""
     message: str
+    """names the field, too: most SDKs show nothing else"""
     kind: str
     """OpenAI's `type`"""
     param: str | None
@@ -31,11 +32,6 @@ class ErrorShape:
     """the document of an error event in a running stream"""
     event_name: str = ""
     """the name of that event; empty: none"""
-
-
-def message_with_field(refusal: Refusal) -> str:
-    """The message, prefixed with its field, for shapes without a field."""
-    return refusal.message if refusal.param is None else f"{refusal.param}: {refusal.message}"
 
 
 def _openai(refusal: Refusal) -> dict[str, Any]:

@@ -18,12 +18,12 @@ MODEL_CHARS_MAX = 256
 
 
 class InvalidField(Exception):  # noqa: N818 - named after its API error: a 400 with `param`
-    """A field of the request is invalid. `param`: its path as the client wrote it; `message` is safe for the client."""
+    """A field of the request is invalid. `param`: its path as the client wrote it. Its text names the field, and is
+    safe for the client."""
 
-    def __init__(self, param: str, message: str) -> None:
-        super().__init__(f"{param}: {message}")
+    def __init__(self, param: str, why: str) -> None:
+        super().__init__(f"{param}: {why}")
         self.param = param
-        self.message = message
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):

@@ -4,6 +4,7 @@ from proxy.foundation.secret import Secret
 from proxy.settings.admin import AdminSettings
 from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
+from proxy.settings.listeners import Listen
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.prices import PriceSettings
 from proxy.settings.reading import Lookup, SinkKinds, load, parse, require_prices, route
@@ -13,7 +14,6 @@ from proxy.settings.values import (
     Durability,
     InjectUsage,
     JournalSettings,
-    Listen,
     OnClientDisconnect,
     ProviderSettings,
     Settings,

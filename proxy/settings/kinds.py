@@ -142,13 +142,14 @@ def names(raw: object, at: FieldPath, pattern: re.Pattern[str], description: str
     return raw
 
 
-def several(cls: type[Any], description: str) -> FieldType:
-    """A list whose elements have the fields of `cls`."""
+def several(cls: type[Any], description: str, *, short: str | None = None) -> FieldType:
+    """A list whose elements have the fields of `cls`. `short`: the field that an element which is a text gives."""
 
     def read(raw: object, at: FieldPath) -> tuple[Any, ...]:
         if not isinstance(raw, list) or not raw:
             raise at.wrong("must be a list with at least one element")
-        return tuple(read_section(cls, below, at.numbered(number)) for number, below in enumerate(raw))
+        elements = [{short: below} if short and isinstance(below, str) else below for below in raw]
+        return tuple(read_section(cls, below, at.numbered(number)) for number, below in enumerate(elements))
 
     return FieldType(description, read, cls, suffix="[]")
 

@@ -82,7 +82,7 @@ class ModelSettings:
     providers: tuple[TargetSettings, ...] = field(
         default=(),
         metadata=about(
-            several(TargetSettings, "list of fields"),
+            several(TargetSettings, "list of names, or of fields", short="provider"),
             "several providers, instead of `provider`: tried in this order, or by weight, until one answers",
             default="the one `provider`",
         ),

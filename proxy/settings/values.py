@@ -24,7 +24,6 @@ from proxy.settings.kinds import (
     duration,
     flag,
     flag_or_auto,
-    host,
     local_or_url,
     path_of,
     pepper,
@@ -37,6 +36,7 @@ from proxy.settings.kinds import (
     texts,
     whole,
 )
+from proxy.settings.listeners import CorsSettings, Listen, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.price_rules import PRICE_RULES
 from proxy.settings.sinks import SinkSettings
@@ -99,22 +99,6 @@ class Durability(StrEnum):
 
     PROCESS = "process"
     POWER = "power"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    """The listener for clients."""
-
-    host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
-    port: int = field(default=8080, metadata=about(whole(0, 65_535), "port to listen on; 0: any free one"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """The listener of a worker's health checks and metrics."""
-
-    host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
-    port: int = field(default=8081, metadata=about(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,6 +256,10 @@ class Settings:
     """All settings."""
 
     listen: Listen = field(default=Listen(), metadata=about(section(Listen), "the listener for clients"))
+    cors: CorsSettings | None = field(
+        default=None,
+        metadata=about(section(CorsSettings), "pages of other origins that may use the API in browsers", default="off"),
+    )
     data_dir: Path = field(
         default=Path("data"),
         metadata=about(path_of("folder"), "folder of the journal, and of the ledger if it is SQLite", default="./data"),

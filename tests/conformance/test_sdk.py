@@ -151,7 +151,7 @@ def test_a_wrong_field_is_a_bad_request_that_names_it(
         (429, openai.RateLimitError),
         (500, openai.InternalServerError),
         (401, openai.InternalServerError),  # our credentials were refused, not the client's
-        (403, openai.InternalServerError),
+        (403, openai.PermissionDeniedError),
     ],
 )
 def test_a_providers_refusal_is_the_same_error_behind_the_proxy(
@@ -160,7 +160,7 @@ def test_a_providers_refusal_is_the_same_error_behind_the_proxy(
     model = stand.plan("tera", error_script(status, "the sluice is shut", [("Retry-After", "7")]))
     with pytest.raises(raised) as refusal:
         sdk.chat.completions.create(model=model, messages=MESSAGES, stream=True)
-    ours = status in (401, 403)
+    ours = status == 401
     assert ("the sluice is shut" in str(refusal.value)) != ours
     assert refusal.value.response.headers.get("retry-after") == (None if ours else "7")
     entry = stand.entry(model)

@@ -127,8 +127,8 @@ def test_leaving_early_is_booked(stand: Stand, client: Callable[..., Any]) -> No
     ("key", "model", "config", "code", "status", "says"),
     [
         ("tw-wrong", "gemini/weir", {}, 401, "UNAUTHENTICATED", "API key"),
-        ("narrow", "gemini/weir", {}, 403, "PERMISSION_DENIED", "model: "),
-        ("own", "no-such-model", {}, 404, "NOT_FOUND", "model: "),
+        ("narrow", "gemini/weir", {}, 403, "PERMISSION_DENIED", "may not use the model"),
+        ("own", "no-such-model", {}, 404, "NOT_FOUND", "The model"),
         ("own", "gemini/weir", {"candidate_count": -1}, 400, "INVALID_ARGUMENT", "generationConfig.candidateCount: "),
     ],
     ids=["401", "403", "404", "400"],

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -24,12 +23,6 @@ from tests.support.tokenweir import Tokenweir
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = Path("/usr/bin/chromium")
-# Nothing of it calls home.
-FLAGS = [
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-]
 PHONE = {"width": 360, "height": 740}
 PATIENCE_MS = 15_000
 VIEWS = {"live": "Live", "spend": "Spend", "exchanges": "Exchanges", "keys": "Keys", "projects": "Projects",
@@ -74,18 +67,6 @@ def test_the_page_asks_nobody_else_and_makes_no_markup() -> None:
 
 
 # -- the page ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's own, without a window."""
-    if not CHROMIUM.exists():
-        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright for Python is not installed")
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

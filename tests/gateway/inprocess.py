@@ -21,6 +21,7 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import LeasedSlot, Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.routing import Models, Route
+from proxy.http.cors import Cors
 from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable
@@ -123,7 +124,7 @@ class Counting(LocalOutbox):
 
 
 @asynccontextmanager
-async def gateway(folder: Path, base_url: str, **settings: Any) -> AsyncIterator[Gateway]:
+async def gateway(folder: Path, base_url: str, *, cors: Cors | None = None, **settings: Any) -> AsyncIterator[Gateway]:
     """`settings`: of its one provider, whose one model is `electron`."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=16, unix_time=time.time)
@@ -138,7 +139,7 @@ async def gateway(folder: Path, base_url: str, **settings: Any) -> AsyncIterator
     )  # fmt: skip
     routes = Routes()
     routes.metered(OPENAI_CHAT, handler.serve)
-    server = Server(routes, refused=lambda _status, _code: None)
+    server = Server(routes, refused=lambda _status, _code: None, cors=cors)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     try:
         yield Gateway(url, handler, provider, outbox, unlimited)

@@ -73,7 +73,7 @@ class Replay:
 
     @property
     def replaced(self) -> bool:
-        return self.record["status"] in (401, 403)
+        return self.record["status"] == 401
 
     def events(self) -> list[bytes]:
         """What the body is made of: whole events, each as it came."""

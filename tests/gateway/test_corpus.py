@@ -1,7 +1,7 @@
 """Recorded answers of real providers, replayed through the proxy: what arrives is what was recorded, and what the
 ledger says is what the provider reported. Each record is parted in one way here, and in every way by `make real`.
 
-Exceptions, each by name: refusals of 401 and 403 (their text is about the proxy's own key) are replaced by our own; in
+Exceptions, each by name: refusals of 401 (their text is about the proxy's own key) are replaced by our own; in
 chat streams whose usage was not asked for, the usage-only events are taken out. Nothing else differs.
 """
 

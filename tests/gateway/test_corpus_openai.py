@@ -1,7 +1,7 @@
 """Recorded answers of OpenAI's other endpoints, replayed through the proxy, two chunkings of each: what arrives is what
 was recorded, and what the ledger says is what the meter's own suite holds to the record's truth.
 
-Exceptions: refusals of 401 and 403 are replaced by our own; Writer's streams never say that they end; a stream whose
+Exceptions: refusals of 401 are replaced by our own; Writer's streams never say that they end; a stream whose
 recorder calls it JSON is none.
 """
 

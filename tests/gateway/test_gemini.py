@@ -146,8 +146,8 @@ async def test_a_stall_is_told_where_an_event_has_a_place(deployment: Deployment
 @pytest.mark.parametrize(
     ("where", "change", "key", "status", "word", "message"),
     [
-        (path("cancel/weir"), {}, None, 400, "INVALID_ARGUMENT", "model: The model"),
-        (path("nobody/weir", "sse"), {}, None, 404, "NOT_FOUND", "model: The model"),
+        (path("cancel/weir"), {}, None, 400, "INVALID_ARGUMENT", "The model"),
+        (path("nobody/weir", "sse"), {}, None, 404, "NOT_FOUND", "The model"),
         (path("many/weir", "array", "v1"), {}, "tw-wrong", 401, "UNAUTHENTICATED", "Incorrect API key"),
         (path("many/weir") + "?key=tw-wrong", {}, "", 401, "UNAUTHENTICATED", "An API key in the URL"),
         (

@@ -78,9 +78,11 @@ def test_found(raw_path: str) -> None:
 
 @pytest.mark.parametrize(
     "raw_path",
-    ["", "/", "*", CHAT + "/", "/" + CHAT, CHAT.upper(), CHAT[1:], CHAT + "%20", CHAT + ";a", CHAT + "#a", CHAT + "\0",
-     "/v1/chat/./completions", "/v1/../v1/chat/completions", "/v1/chat%2fcompletions", "/v1/chat/completion%73",
-     "http://test" + CHAT, "/v1//chat/completions", "?" + CHAT],
+    ["", "/", "*", CHAT + "//", "//" + CHAT, CHAT.upper(), CHAT[1:], CHAT + "%20", CHAT + ";a", CHAT + "#a",
+     CHAT + "\0", "/v1/chat/./completions", "/v1/../v1/chat/completions", "/v1/chat%2fcompletions",
+     "/v1/chat/completion%73",
+     "http://test" + CHAT, "/v1//chat/completions", "?" + CHAT, "/v1/v1" + CHAT, "/v1/healthz", "/v1/v1/healthz",
+     "/openai/healthz", "/v2/chat/completions", "/openai" + CHAT.upper()],
 )  # fmt: skip
 def test_SM2_a_path_is_itself_or_nothing(raw_path: str) -> None:
     with pytest.raises(ApiError) as refusal:
@@ -89,12 +91,37 @@ def test_SM2_a_path_is_itself_or_nothing(raw_path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", CHAT), ("post", CHAT), ("PUT", CHAT), ("HEAD", "/healthz"), ("POST", "/v1/models")]
+    ("method", "path"),
+    [("GET", CHAT), ("post", CHAT), ("PUT", CHAT), ("HEAD", CHAT), ("POST", "/v1/models"), ("GET", "/v1" + CHAT)],
 )
-def test_another_method_is_a_405(method: str, path: str) -> None:
+def test_another_method_is_a_405_that_names_those_allowed(method: str, path: str) -> None:
     with pytest.raises(ApiError) as refusal:
         routes().find(method, path)
     assert refusal.value.status == 405
+    assert refusal.value.headers == (("Allow", "GET" if path == "/v1/models" else "POST"),)
+
+
+def test_head_is_served_where_get_is() -> None:
+    made = routes()
+    assert made.find("HEAD", "/healthz") is made.find("GET", "/healthz")
+
+
+@pytest.mark.parametrize(
+    ("spelled", "meant"),
+    [
+        *[(spelled, CHAT) for spelled in (CHAT + "/", "/" + CHAT, "/" + CHAT + "/", "/chat/completions", "/v1" + CHAT,
+                                          "//chat/completions", "/chat/completions/", CHAT + "/?a=b")],
+        ("/openai/responses", "/openai/v1/responses"), ("/openai/responses/", "/openai/v1/responses"),
+        ("/models", "/v1/models"), ("/toy/say/", "/toy/say"),
+    ],
+)  # fmt: skip
+def test_base_urls_as_people_type_them(spelled: str, meant: str) -> None:
+    made = Routes()
+    served: list[str] = []
+    for path in (CHAT, "/openai/v1/responses", "/v1/models", "/toy/say"):
+        made.local("POST", path, lambda *_, path=path: served.append(path))  # type: ignore[arg-type, misc, return-value]
+    made.find("POST", spelled)(None, None)  # type: ignore[arg-type]
+    assert (served, made.allowed(spelled)) == ([meant], ("POST",))
 
 
 @given(st.text(max_size=30), st.text(max_size=60))

@@ -148,10 +148,21 @@ def test_the_provider_gets_its_key_where_it_wants_it(dialect: Dialect, setting: 
         ({"x-goog-api-key": " tw-1 "}, "tw-1"),
         ({"api-key": "tw-1"}, "tw-1"),
         ({"api-key": "tw-1", "Authorization": "Bearer tw-1"}, "tw-1"),
+        # Claude Code with both variables set; an empty variable; an application that knows several providers.
+        ({"x-api-key": "sk-ant-1", "Authorization": "Bearer tw-1"}, "tw-1"),
+        ({"x-api-key": "tw-1", "Authorization": "Bearer sk-1"}, "tw-1"),
+        ({"x-api-key": "tw-1", "Authorization": "Bearer "}, "tw-1"),
+        ({"x-api-key": "tw-1", "Authorization": ""}, "tw-1"),
+        ({"x-api-key": "sk-ant-1", "api-key": "sk-az-1", "Authorization": "Bearer tw-1"}, "tw-1"),
+        ({"Authorization": "Bearer "}, None),
     ],
 )
 def test_a_key_is_taken_from_where_the_sdk_puts_it(headers: dict[str, str], key: str | None) -> None:
-    assert presented(make_mocked_request("POST", "/toy/say?x=1", headers=headers)) == key
+    assert presented(make_mocked_request("POST", "/toy/say?x=1", headers=headers), is_ours) == key
+
+
+def is_ours(text: str) -> bool:
+    return text.startswith("tw-")
 
 
 def test_keys_that_disagree_and_keys_in_the_url_are_refused_unseen() -> None:
@@ -161,7 +172,7 @@ def test_keys_that_disagree_and_keys_in_the_url_are_refused_unseen() -> None:
         (make_mocked_request("POST", "/toy/say?alt=sse&key=tw-1"), "invalid_api_key"),
     ):
         with pytest.raises(ApiError) as refusal:
-            presented(request)
+            presented(request, is_ours)
         assert refusal.value.code == code
         assert "tw-" not in refusal.value.message
 

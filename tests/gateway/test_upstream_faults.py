@@ -362,7 +362,7 @@ async def test_a_server_error_is_passed_on_and_costs_nothing(deployment: Deploym
     unbilled(entry, "upstream_failed")
 
 
-@pytest.mark.parametrize("status", [401, 403, 407])
+@pytest.mark.parametrize("status", [401, 407])
 async def test_what_is_said_about_our_own_key_is_not_passed_on(deployment: Deployment, status: int) -> None:
     text = "Incorrect API key provided: sk-canary****7d1f of org-internal"
     response, entry = await faulty(deployment, plans.error_script(status, text))
@@ -372,7 +372,14 @@ async def test_what_is_said_about_our_own_key_is_not_passed_on(deployment: Deplo
     unbilled(entry, "refused_upstream")
 
 
-@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_a_403_says_why_unless_it_holds_the_secret(deployment: Deployment) -> None:
+    """A model that is not enabled, content that is not allowed: nothing that our credentials could help."""
+    response, entry = await faulty(deployment, plans.error_script(403, "not available in your region"))
+    assert (response.status, error_of(response)["message"]) == (403, "not available in your region")
+    unbilled(entry, "refused_upstream")
+
+
+@pytest.mark.parametrize("status", [400, 403, 429, 500])
 async def test_an_error_that_echoes_our_key_is_replaced(deployment: Deployment, status: int) -> None:
     response, entry = await faulty(deployment, plans.error_script(status, f"bad key {Tokenweir.PROVIDER_KEY}!"))
     assert (response.status, error_of(response)["code"]) == (502, "upstream_failed")

@@ -304,8 +304,7 @@ def test_only_the_model_changes_on_the_way_up() -> None:
 )  # fmt: skip
 def test_refusals_have_the_shape_its_sdk_reads(refusal: errors.ApiError, kind: str) -> None:
     body = json.loads(refusal.body(ANTHROPIC_ERRORS))
-    message = f"{refusal.param}: {refusal.message}" if refusal.param else refusal.message
-    assert body == {"type": "error", "error": {"type": kind, "message": message}}
+    assert body == {"type": "error", "error": {"type": kind, "message": refusal.message}}
     assert refusal.event(ANTHROPIC_ERRORS).startswith(b'event: error\ndata: {"type":"error",')
 
 

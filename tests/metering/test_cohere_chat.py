@@ -243,7 +243,7 @@ def test_a_wrong_field_is_named(field: str, wrong: Any) -> None:
 
 
 def test_a_refusal_is_a_message_and_in_a_stream_its_end() -> None:
-    refusal = errors.bad_request("must be a boolean", param="stream")
+    refusal = errors.bad_request("stream: must be a boolean", param="stream")
     assert json.loads(refusal.body(COHERE_CHAT.errors)) == {"message": "stream: must be a boolean"}
     result = metered(sse(*SPOKEN[:4]) + errors.upstream_stalled().event(COHERE_CHAT.errors, SSE))
     assert (result.finish_reason, result.failed, result.events) == ("ERROR", "error_event", 5)

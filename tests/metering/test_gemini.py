@@ -369,7 +369,7 @@ def test_errors_are_googles() -> None:
     no = No(400, param="generationConfig.maxOutputTokens", code="invalid_value")
     error = GEMINI_ERRORS.body(no)["error"]
     assert (error["code"], error["status"]) == (400, "INVALID_ARGUMENT")
-    assert error["message"] == "generationConfig.maxOutputTokens: must be an integer"
+    assert error["message"] == no.message
     reason, violation = error["details"]
     assert (reason["reason"], violation["fieldViolations"][0]["field"]) == ("INVALID_VALUE", no.param)
     assert GEMINI_ERRORS.event_body(No(504))["error"]["status"] == "DEADLINE_EXCEEDED"

@@ -205,7 +205,7 @@ def test_a_wrong_field_is_named(document: dict[str, Any], field: str) -> None:
 
 
 def test_a_refusal_is_an_error_and_in_a_stream_its_last_line() -> None:
-    refusal = errors.bad_request("must be a boolean", param="stream")
+    refusal = errors.bad_request("stream: must be a boolean", param="stream")
     assert json.loads(refusal.body(OLLAMA_CHAT.errors)) == {"error": "stream: must be a boolean"}
     result = metered(lines(said("Much")) + errors.upstream_stalled().event(OLLAMA_CHAT.errors, NDJSON))
     assert (result.failed, result.events) == ("error_event", 2)

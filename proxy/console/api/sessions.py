@@ -19,6 +19,7 @@ from proxy.foundation.secret import Secret
 from proxy.http import errors
 from proxy.http.credentials import presented
 from proxy.http.errors import ApiError
+from proxy.keys.secrets import parse
 
 ADMIN = "admin"
 """the operator's name in the audit log"""
@@ -58,7 +59,7 @@ class Sessions:
 
     async def of(self, request: web.BaseRequest) -> Session:
         """The caller. Raises ApiError 401, or 429 after too many failed sign-ins."""
-        text = presented(request)
+        text = presented(request, parse)
         # Digests have one length, so the comparison time does not reveal the length of the secret.
         if text and self._digest is not None and hmac.compare_digest(_digest(text), self._digest):
             return Session(None, request.remote)

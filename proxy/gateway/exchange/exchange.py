@@ -103,7 +103,8 @@ class Exchange:
         self._framing = SSE
         self._whole = False  # the body
         self._details: dict[str, Any] = {}
-        self._limit_headers = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
+        limits = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
+        self._own_headers = (*limits, *connection.headers)
         self._spending = Spending(closing, ports.estimator)
         self._short = False  # of budget
         self._is_done = False  # the provider says so
@@ -440,7 +441,7 @@ class Exchange:
     def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
         """Of the answer to the client."""
         more = self._dialect.headers_down
-        return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._limit_headers]
+        return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._own_headers]
 
     def _beat(self) -> None:
         assert self._relay is not None
@@ -482,7 +483,7 @@ class Exchange:
             return
         status, body = self._refusal
         secret = self._asking.route.provider.secret
-        if status in (401, 403, 407):
+        if status in (401, 407):
             self._write_error(errors.upstream_auth())
         elif status < 400 or body is None or (secret and secret in body):
             self._write_error(errors.upstream_failed())
@@ -491,7 +492,7 @@ class Exchange:
             self._reply.begin(status, self._headers(self._answer), length=len(body), body=body)
 
     def _write_error(self, refusal: ApiError) -> None:
-        fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._limit_headers]
+        fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._own_headers]
         if refusal.retry_after_s is not None:
             fields.append(("Retry-After", str(refusal.retry_after_s)))
         body = refusal.body(self._dialect.errors)

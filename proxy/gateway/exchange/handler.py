@@ -37,6 +37,7 @@ from proxy.http.credentials import presented
 from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import TRACEPARENT
 from proxy.http.request_body import CODECS, read_body
+from proxy.keys.secrets import parse
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 
@@ -165,7 +166,7 @@ class ProxyHandler:
         return web.Response(body=body, content_type=JSON_TYPE)
 
     async def _authenticated(self, request: web.BaseRequest) -> ApiKey:
-        key = await self._keys.key(presented(request), request.remote)
+        key = await self._keys.key(presented(request, parse), request.remote)
         if isinstance(key, str):
             raise errors.key_refused(key)
         return key
@@ -306,4 +307,4 @@ def _facts(dialect: Dialect, document: dict[str, Any], named: str | None) -> Req
     try:
         return dialect.facts(document, named)
     except InvalidField as refusal:
-        raise errors.bad_request(refusal.message, param=refusal.param, code="invalid_value") from None
+        raise errors.bad_request(str(refusal), param=refusal.param, code="invalid_value") from None

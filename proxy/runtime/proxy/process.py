@@ -21,7 +21,8 @@ from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
 from proxy.http import errors
-from proxy.http.probes import add_probes
+from proxy.http.cors import Cors
+from proxy.http.probes import ROOT, add_probes
 from proxy.http.server import Routes, Server, serving, wait_until
 from proxy.keys.keyring import Keyring
 from proxy.metering.dialects import DIALECTS
@@ -214,7 +215,10 @@ class Proxy:
             await self._console.start(self._metrics.refused)
 
     async def _listen(self, started: AsyncExitStack) -> None:
-        self._server = Server(self._routes(), refused=self._metrics.refused)
+        cors = self.settings.cors
+        self._server = Server(
+            self._routes(), refused=self._metrics.refused, cors=None if cors is None else Cors(cors.origins)
+        )
         started.push_async_callback(self._server.close)
         listen = self.settings.listen
         self.port = await self._server.start(listen.host, listen.port, reuse_port=self._peers is not None)
@@ -309,6 +313,7 @@ class Proxy:
         routes = Routes()
         for dialect in DIALECTS:
             routes.metered(dialect, self._handler.serve)
+        routes.local("GET", "/", ROOT)
         routes.local("GET", "/v1/models", self._handler.models)
         add_probes(routes, not_ready=self._not_ready, exposition=self._exposition)
         self._console.add_public(routes)

@@ -17,7 +17,7 @@ from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
-from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
+from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import members
@@ -177,7 +177,7 @@ _TYPES = {
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
     kind = _TYPES.get(refusal.status, "invalid_request_error")
-    return {"type": "error", "error": {"type": kind, "message": message_with_field(refusal)}}
+    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
 
 
 ANTHROPIC_ERRORS = ErrorShape("/v1/messages", _refused, _refused, "error")

@@ -13,7 +13,7 @@ import msgspec
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.cohere.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.request import prompt_of
-from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
+from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import RequestFacts, flag, integer, messages_of, model_of
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import TOKENS_MAX
@@ -166,11 +166,11 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
-    return {"message": message_with_field(refusal)}
+    return {"message": refusal.message}
 
 
 def _error_event(refusal: Refusal) -> dict[str, Any]:
-    return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": message_with_field(refusal)}}
+    return {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": refusal.message}}
 
 
 COHERE_CHAT = Dialect(

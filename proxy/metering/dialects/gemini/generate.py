@@ -22,7 +22,7 @@ from proxy.metering.dialect import NAME, Dialect, KeyHeader
 from proxy.metering.dialects.gemini.request import plain_facts, stream_facts, upstream_document
 from proxy.metering.dialects.gemini.usage import KNOWN, running, served_as_in, usage_of
 from proxy.metering.dialects.gemini.wire import Candidate, FunctionCall, Generated, Part, generated_of
-from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
+from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.usage import NO_USAGE, NOT_SAID, UNITS_MAX, Usage
 from proxy.metering.wire.framing import JSON_ARRAY, LONG_SSE
@@ -190,9 +190,7 @@ def _error(refusal: Refusal) -> dict[str, Any]:
         kind = "type.googleapis.com/google.rpc.BadRequest"
         details.append({"@type": kind, "fieldViolations": [{"field": param, "description": refusal.message}]})
     status = _STATUSES.get(refusal.status, "UNKNOWN")
-    return {
-        "error": {"code": refusal.status, "message": message_with_field(refusal), "status": status, "details": details}
-    }
+    return {"error": {"code": refusal.status, "message": refusal.message, "status": status, "details": details}}
 
 
 GEMINI_ERRORS = ErrorShape("/v1beta/", _error, _error)

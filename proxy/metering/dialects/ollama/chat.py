@@ -17,7 +17,7 @@ import msgspec
 from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.ollama.request import chat_facts, generate_facts
-from proxy.metering.refusal import ErrorShape, Refusal, message_with_field
+from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.tally import Counting, says_error, word
 from proxy.metering.unread import members
 from proxy.metering.wire.framing import NDJSON
@@ -123,7 +123,7 @@ class OllamaTally(Counting):
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:
-    return {"error": message_with_field(refusal)}
+    return {"error": refusal.message}
 
 
 OLLAMA_CHAT = Dialect(

@@ -1,0 +1,65 @@
+"""Cross-origin requests (CORS): lets browser applications of configured origins use the API.
+
+Invariants: a preflight request carries no key, and needs none. Credentials of the browser (cookies)
+are never allowed: a client authenticates with its key in a header.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from aiohttp import web
+
+from proxy.http.errors import ApiError
+
+ANY = "*"
+# Chrome asks again after two hours at the latest, whatever is said.
+MAX_AGE_S = 7200
+
+_NAMES = re.compile(r"[A-Za-z0-9_-]{1,64}(?: ?, ?[A-Za-z0-9_-]{1,64}){0,63}", re.ASCII)
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Cors:
+    """The headers of responses, and the responses to preflight requests."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        """`origins`: at least one, as browsers send them, in lower case; or ANY."""
+        self._origins = frozenset(origins)
+        self._any = ANY in self._origins
+
+    def allows(self, request: web.BaseRequest) -> bool:
+        """Whether the page that sends it may read the response."""
+        return self._any or request.headers.get("Origin", "").lower() in self._origins
+
+    def headers(self, request: web.BaseRequest) -> Headers:
+        """Of a response to this request."""
+        if "Origin" not in request.headers:
+            return ()
+        vary = () if self._any else (("Vary", "Origin"),)
+        if not self.allows(request):
+            return vary
+        # Without credentials, the wildcard exposes every header.
+        origin = ANY if self._any else request.headers["Origin"]
+        return (("Access-Control-Allow-Origin", origin), ("Access-Control-Expose-Headers", ANY), *vary)
+
+    def is_preflight(self, request: web.BaseRequest) -> bool:
+        """Whether a browser asks what a page may send."""
+        headers = request.headers
+        return request.method == "OPTIONS" and "Origin" in headers and "Access-Control-Request-Method" in headers
+
+    def preflight(self, request: web.BaseRequest, methods: Collection[str]) -> web.Response:
+        """The response, for a path with these methods. Raises ApiError 403: the page's origin is not configured."""
+        if not self.allows(request):
+            message = "This origin is not allowed: add it to `cors.origins` of the proxy."
+            raise ApiError(403, message, kind="permission_error", param="Origin", code="origin_not_allowed")
+        headers = {
+            "Access-Control-Allow-Methods": ", ".join(methods),
+            "Access-Control-Max-Age": str(MAX_AGE_S),
+        }
+        names = request.headers.get("Access-Control-Request-Headers", "")
+        if _NAMES.fullmatch(names):  # a wildcard would not include Authorization
+            headers["Access-Control-Allow-Headers"] = names
+        return web.Response(status=204, headers=headers)
