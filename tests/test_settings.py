@@ -163,6 +163,14 @@ def test_providers_in_short_are_their_names() -> None:
     ]
 
 
+def test_headers_of_a_provider_are_kept_as_secrets() -> None:
+    headers = {"up": {"OpenAI-Project": "${ELECTRON_API_KEY}"}, "pass_up": ["X-Team"], "pass_down": ["X-RateLimit-*"]}
+    read = settings(changed("providers/electron/headers", headers)).providers["electron"].headers
+    assert read.up["OpenAI-Project"].reveal() == CANARY
+    assert CANARY not in repr(read)
+    assert (read.pass_up, read.pass_down) == ({"x-team"}, {"x-ratelimit-*"})
+
+
 def test_cors_is_off_unless_origins_are_listed() -> None:
     assert settings(SMALL).cors is None
     read = settings(
@@ -257,6 +265,17 @@ WRONG: list[tuple[str, object, str]] = [
     (f"{P}/bill", {"client_left": "half"}, "providers.electron.bill.client_left: must be"),
     (f"{P}/bill", "nothing", "providers.electron.bill: must be a mapping"),
     (f"{P}/name", "x", "providers.electron.name: unknown field"),
+    (f"{P}/headers", {"up": {"Host": "x"}}, "providers.electron.headers.up.Host: must not be set"),
+    (f"{P}/headers", {"up": {"Authorization": "x"}}, "providers.electron.headers.up.Authorization: must not be set"),
+    (f"{P}/headers", {"up": {"a b": "x"}}, "providers.electron.headers.up.a b: invalid name"),
+    (f"{P}/headers", {"up": {"a": "x\r\ny"}}, "providers.electron.headers.up.a: must be visible"),
+    (f"{P}/headers", {"up": {"a": 1}}, "providers.electron.headers.up.a: must be a text"),
+    (f"{P}/headers", {"up": {"a": "1", "A": "2"}}, "providers.electron.headers.up: must not contain a name twice"),
+    (f"{P}/headers", {"pass_up": "X-A"}, "providers.electron.headers.pass_up: must be a list"),
+    (f"{P}/headers", {"pass_up": ["Cookie"]}, "providers.electron.headers.pass_up[0]: must not be set"),
+    (f"{P}/headers", {"pass_up": ["*"]}, "providers.electron.headers.pass_up[0]: must be the name"),
+    (f"{P}/headers", {"pass_down": ["x-*"]}, "providers.electron.headers.pass_down[0]: must be the name"),
+    (f"{P}/headers", {"pass_down": ["Set-Cookie"]}, "providers.electron.headers.pass_down[0]: must not be set"),
     ("models", {}, "models: must be a mapping with at least one name"),
     ("models/a b", {"provider": "electron"}, "models.a b: invalid name"),
     ("models/a*", {"provider": "electron"}, "models.a*: invalid name"),

@@ -1,15 +1,19 @@
 """Selects the headers that are forwarded in each direction, and validates request heads.
 
-Invariant: allow-lists only. The client's key is never sent upstream, nor the provider's key to the client.
+Invariants: allow-lists only: those here, the dialect's, and the operator's. The client's key is never sent upstream,
+nor the provider's key to the client.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from multidict import CIMultiDictProxy, istr
 
+from proxy.foundation.header_names import HeaderNames
 from proxy.http.errors import ApiError, bad_request, no_upgrade
 from proxy.http.framing import Head
 
@@ -18,24 +22,65 @@ SERVER = ("Server", "tokenweir")
 
 TRACEPARENT = istr("traceparent")
 
-# Upstream, in every dialect: headers that a provider uses. None identifies the client.
-_UP = (istr("OpenAI-Beta"), istr("X-Stainless-Retry-Count"), TRACEPARENT, istr("tracestate"))
+USER_AGENT = "tokenweir"
+
+# Upstream, in every dialect: headers that a provider uses. The application's name and address are those that it gives
+# to OpenRouter. Not OpenAI-Organization and OpenAI-Project: whoever has the key chooses them, and that is the operator.
+_UP = (
+    istr("OpenAI-Beta"), istr("X-Stainless-Retry-Count"), TRACEPARENT, istr("tracestate"), istr("HTTP-Referer"),
+    istr("X-Title"),
+)  # fmt: skip
 # Downstream: headers that SDKs read. The provider's rate limits are dropped: they describe the operator's account.
 _DOWN = {
     name.lower(): name
     for name in (
-        "Content-Type", "Content-Encoding", "Content-Language", "Retry-After", "X-Request-Id", "openai-model",
-        "openai-processing-ms", "openai-version", "x-should-retry",
+        "Content-Type", "Content-Encoding", "Content-Language", "Retry-After", "retry-after-ms", "X-Request-Id",
+        "openai-model", "openai-processing-ms", "openai-version", "x-should-retry",
     )
 }  # fmt: skip
 
 _STREAM = (("Cache-Control", "no-cache, no-transform"), ("X-Accel-Buffering", "no"))
 
 
-def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = ()) -> str:
+Headers = Iterable[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRules:
+    """What an operator configures for a provider. Names are in lower case."""
+
+    fixed: frozenset[str]
+    """of headers that are sent anyway: the client's are dropped"""
+    up: HeaderNames
+    down: HeaderNames
+
+    @property
+    def agent_passes(self) -> bool:
+        """The client's User-Agent replaces ours."""
+        return "user-agent" in self.up and "user-agent" not in self.fixed
+
+    def names_up(self, client: CIMultiDictProxy[str], listed: Iterable[str]) -> list[str]:
+        """The names of the client's headers that pass. `listed`: those that pass without the operator's rules."""
+        known = {name.lower(): name for name in listed}
+        for name in client:
+            if name.lower() in self.up:
+                known.setdefault(name.lower(), name)
+        return [name for lower, name in known.items() if lower not in self.fixed]
+
+    def names_down(self, upstream: Head, own: Headers) -> set[str]:
+        """The names of the provider's headers that pass. `own`: those that the proxy sets itself."""
+        return {name for name, _ in upstream.headers if name in self.down} - {name for name, _ in own}
+
+
+def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = (), rules: HeaderRules | None = None) -> str:
     """The client's headers for the upstream request, as lines with CRLF. `more`: names that the dialect adds."""
     lines = ""
-    for name in (*_UP, *more):
+    names: Iterable[str] = (*_UP, *more)
+    if rules is not None:
+        names = rules.names_up(client, names)
+        if rules.agent_passes and "User-Agent" not in client:
+            lines = f"User-Agent: {USER_AGENT}\r\n"
+    for name in names:
         value = client.get(name)
         if value is not None and name in more:  # a list may be split into several headers
             value = ", ".join(client.getall(name))
@@ -44,8 +89,21 @@ def upward(client: CIMultiDictProxy[str], more: tuple[str, ...] = ()) -> str:
     return lines
 
 
-def downward(upstream: Head, exchange_id: str, *, streamed: bool, more: tuple[str, ...] = ()) -> list[tuple[str, str]]:
-    """Headers of the response to the client. `more`: names that the dialect adds, in lower case."""
+def downward(
+    upstream: Head,
+    exchange_id: str,
+    *,
+    streamed: bool,
+    more: tuple[str, ...] = (),
+    rules: HeaderRules | None = None,
+    own: Headers = (),
+) -> list[tuple[str, str]]:
+    """Headers of the response to the client. `more`: names that the dialect adds, in lower case.
+
+    `own`: further headers of the proxy. The provider's of the same names are dropped.
+    """
+    if rules is not None:
+        more = (*more, *rules.names_down(upstream, own))
     headers = [
         (_DOWN.get(name, name), value)
         for name, value in upstream.headers
@@ -55,6 +113,7 @@ def downward(upstream: Head, exchange_id: str, *, streamed: bool, more: tuple[st
         headers.extend(_STREAM)
     headers.append((EXCHANGE_HEADER, exchange_id))
     headers.append(SERVER)
+    headers.extend(own)
     return headers
 
 

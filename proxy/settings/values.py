@@ -39,6 +39,7 @@ from proxy.settings.kinds import (
 from proxy.settings.listeners import CorsSettings, Listen, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.price_rules import PRICE_RULES
+from proxy.settings.provider_headers import HeaderSettings
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.sinks import sinks as read_sinks
 from proxy.settings.spending import (
@@ -188,6 +189,9 @@ class ProviderSettings:
     key_header: KeyHeader | None = field(
         default=None,
         metadata=about(choice(KeyHeader), "the header that carries the key", default="the dialect's own"),
+    )
+    headers: HeaderSettings = field(
+        default=HeaderSettings(), metadata=about(section(HeaderSettings), "more headers, in both directions")
     )
     on_client_disconnect: OnClientDisconnect = field(
         default=OnClientDisconnect.CANCEL,

@@ -52,6 +52,13 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
         "short": section(timeouts={"connect_s": 5, "first_byte_s": 60, "idle_s": 60, "total_s": 1.0}),
         "beating": section(heartbeat_s=0.08),
         "never": section(inject_usage="never"),
+        "headers": section(
+            headers={
+                "up": {"OpenAI-Project": "proj_ours", "X-Gateway": "canary-of-a-gateway-77"},
+                "pass_up": ["User-Agent", "X-Team-*", "OpenAI-Project"],
+                "pass_down": ["x-ratelimit-*", "anthropic-ratelimit-*"],
+            }
+        ),
         "always": section(inject_usage="always"),
         "many": section(dialects=spoken, on_client_disconnect="cancel"),
         "many-briefly": section(

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from proxy.foundation.header_names import HeaderNames
 from proxy.http.errors import ApiError
 from proxy.http.framing import Head
-from proxy.http.headers import downward, upward, validate_head
+from proxy.http.headers import HeaderRules, downward, upward, validate_head
 
 Pairs = list[tuple[str, str]]
 NAMES = st.sampled_from(
@@ -44,7 +45,8 @@ def test_SC7_what_goes_up_is_on_the_list(pairs: Pairs) -> None:
     lines = upward(multi(pairs)).split("\r\n")
     assert lines.pop() == "", "every line has its end"
     names = [line.partition(": ")[0] for line in lines]
-    assert set(names) <= {"OpenAI-Beta", "X-Stainless-Retry-Count", "traceparent", "tracestate"}
+    usual = {"OpenAI-Beta", "X-Stainless-Retry-Count", "traceparent", "tracestate", "HTTP-Referer", "X-Title"}
+    assert set(names) <= usual
     assert len(names) == len(set(names))
     assert all(line.isascii() and line.isprintable() for line in lines)
 
@@ -59,6 +61,51 @@ def test_SC7_what_comes_down_is_on_the_list(pairs: Pairs, streamed: bool) -> Non
     assert headers.getall("Server") == ["tokenweir"]
     assert ("cache-control" in names) is streamed
     assert all(value.isascii() and value.isprintable() for value in headers.values())
+
+
+# -- what an operator configures ---------------------------------------------------------------------------------
+
+
+def rules(*, fixed: tuple[str, ...] = (), up: tuple[str, ...] = (), down: tuple[str, ...] = ()) -> HeaderRules:
+    return HeaderRules(frozenset(fixed), HeaderNames(up), HeaderNames(down))
+
+
+ALL_OF_THEM = tuple(f"{letter}*" for letter in "abcdefghijklmnopqrstuvwxyz0123456789")
+
+
+@given(PAIRS)
+def test_SC7_no_pattern_lets_credentials_or_framing_pass(pairs: Pairs) -> None:
+    every = rules(up=ALL_OF_THEM, down=ALL_OF_THEM)
+    up = upward(multi(pairs), rules=every).split("\r\n")[:-1]
+    down = downward(head(pairs), "our-id", streamed=False, rules=every)
+    assert all(line.isascii() and line.isprintable() for line in up)
+    names = [line.partition(": ")[0].lower() for line in up]
+    assert len(names) == len(set(names))
+    for name in {*names, *(name.lower() for name, _ in down[:-2])}:
+        assert name not in {"authorization", "cookie", "set-cookie", "connection", "content-length", "host", "server",
+                            "transfer-encoding", "location", "x-tokenweir-exchange", "x-api-key"}  # fmt: skip
+
+
+def test_an_operators_header_replaces_the_clients() -> None:
+    client = multi([("OpenAI-Beta", "x"), ("x-title", "theirs"), ("X-Team", "a"), ("X-Team-Id", "7"), ("X-Tea", "no")])
+    lines = upward(client, rules=rules(fixed=("x-title",), up=("x-team", "x-team-*")))
+    assert lines == "OpenAI-Beta: x\r\nX-Team: a\r\nX-Team-Id: 7\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "up"),
+    [([("User-Agent", "curl/8")], "User-Agent: curl/8\r\n"), ([], "User-Agent: tokenweir\r\n")],
+)
+def test_a_clients_agent_passes_or_ours_goes(sent: Pairs, up: str) -> None:
+    assert upward(multi(sent), rules=rules(up=("user-agent",))) == up
+    assert upward(multi(sent), rules=rules(up=("user-agent",), fixed=("user-agent",))) == ""
+
+
+def test_our_limits_win_over_the_providers() -> None:
+    theirs = head([("x-ratelimit-limit-requests", "9"), ("x-ratelimit-limit-tokens", "8"), ("x-other", "7")])
+    own = (("x-ratelimit-limit-requests", "1"),)
+    came = downward(theirs, "id", streamed=False, rules=rules(down=("x-ratelimit-*",)), own=own)
+    assert [one for one in came if one[0].startswith("x-r")] == [("x-ratelimit-limit-tokens", "8"), *own]
 
 
 @pytest.mark.parametrize("value", ["a\r\nb: c", "a\nb", "a\rb", "a\0b", "a\tb", "é", "\x7f", "\udc80"])

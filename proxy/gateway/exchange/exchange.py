@@ -440,8 +440,14 @@ class Exchange:
 
     def _headers(self, answer: Answer, *, streamed: bool = False) -> list[tuple[str, str]]:
         """Of the answer to the client."""
-        more = self._dialect.headers_down
-        return [*downward(answer.head, self.exchange_id, streamed=streamed, more=more), *self._own_headers]
+        return downward(
+            answer.head,
+            self.exchange_id,
+            streamed=streamed,
+            more=self._dialect.headers_down,
+            rules=self._asking.route.provider.header_rules,
+            own=self._own_headers,
+        )
 
     def _beat(self) -> None:
         assert self._relay is not None
@@ -482,10 +488,10 @@ class Exchange:
             self._write_error(_ERRORS[self._life.end]() if self._failure is None else self._failure.refusal())
             return
         status, body = self._refusal
-        secret = self._asking.route.provider.secret
+        provider = self._asking.route.provider
         if status in (401, 407):
             self._write_error(errors.upstream_auth())
-        elif status < 400 or body is None or (secret and secret in body):
+        elif status < 400 or body is None or provider.is_revealed_by(body):
             self._write_error(errors.upstream_failed())
         else:
             assert self._answer is not None

@@ -98,9 +98,10 @@ class UpstreamRequest:
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
         content_type, body = CODECS[self._dialect.request_body].write(document)
-        more = f"Content-Type: {content_type}\r\n{upward(self._request.headers, self._dialect.headers_up)}"
+        provider = self.route.provider
+        headers = upward(self._request.headers, self._dialect.headers_up, provider.header_rules)
         path = target(self._dialect, model, self._request.raw_path)
-        return self.route.provider.request(self._dialect, path, body, more)
+        return provider.request(self._dialect, path, body, f"Content-Type: {content_type}\r\n{headers}")
 
     def forget(self) -> None:
         """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""

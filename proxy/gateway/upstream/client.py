@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from aiohappyeyeballs import AddrInfoType, start_connection
 
+from proxy.foundation.header_names import HeaderNames
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.time_limits import TimeLimits
 from proxy.gateway.upstream.connection import (
@@ -31,9 +32,11 @@ from proxy.gateway.upstream.connection import (
 )
 from proxy.gateway.upstream.health import Health
 from proxy.http.framing import Head
+from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.settings import ProviderSettings
+from proxy.settings.provider_headers import HeaderSettings
 
 # Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
 # no more, and a stream holds one read that its client has not taken: never more than 256 KiB here.
@@ -51,6 +54,8 @@ KEEP_IDLE_S = 20.0
 IDLE_MAX = 512
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
 HAPPY_EYEBALLS_S = 0.25
+# A shorter value of a configured header is no secret, and could be in any answer.
+SECRET_BYTES_MIN = 16
 # This machine's own limits: descriptors, buffers, memory, local ports.
 _EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL))
 # What the other addresses of a name answer where only one IP version is in use.
@@ -77,6 +82,8 @@ class Provider:
     secret: bytes
     _base_path: str
     _fields: str
+    header_rules: HeaderRules | None = None
+    """None: nothing beside the usual lists passes"""
     _heads: dict[tuple[str, str], bytes] = field(default_factory=dict)
     _without_usage: dict[str, float] = field(default_factory=dict)
     """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
@@ -89,10 +96,11 @@ class Provider:
         tls = parts.scheme == "https"
         origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls)
         secret = settings.api_key.reveal() if settings.api_key is not None else ""
+        rules = _rules(settings.headers)
         fields = [
             f"Host: {parts.netloc}",
             "Accept-Encoding: identity",
-            "User-Agent: tokenweir",
+            *_fixed_lines(settings.headers, rules),
         ]
         limits = TimeLimits(
             first_byte_s=settings.timeouts.connect_s + settings.timeouts.first_byte_s,
@@ -102,7 +110,7 @@ class Provider:
             drain_s=settings.drain.seconds,
             heartbeat_s=settings.heartbeat_s,
         )
-        return cls(settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields))
+        return cls(settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules)
 
     def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
         """The bytes of a request. `path`: after the base URL; `more`: further header lines, each with its CRLF."""
@@ -120,6 +128,12 @@ class Provider:
             lines.append(_key_line(header, self.secret.decode()))
         return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
+    def is_revealed_by(self, body: bytes) -> bool:
+        """Whether `body` contains a secret that its requests carry."""
+        fixed = (value.reveal().encode() for value in self.settings.headers.up.values())
+        secrets = (self.secret, *(one for one in fixed if len(one) >= SECRET_BYTES_MIN))
+        return any(secret and secret in body for secret in secrets)
+
     def supports(self, dialect: Dialect) -> bool:
         """Whether it accepts requests in this dialect."""
         return dialects.supports(self.settings.dialects, dialect)
@@ -135,6 +149,20 @@ class Provider:
         if len(self._without_usage) >= WITHOUT_USAGE_MAX:
             del self._without_usage[next(iter(self._without_usage))]
         self._without_usage[upstream_model] = now + WITHOUT_USAGE_S
+
+
+def _rules(settings: HeaderSettings) -> HeaderRules | None:
+    if settings == HeaderSettings():
+        return None
+    fixed = frozenset(name.lower() for name in settings.up)
+    return HeaderRules(fixed, HeaderNames(settings.pass_up), HeaderNames(settings.pass_down))
+
+
+def _fixed_lines(settings: HeaderSettings, rules: HeaderRules | None) -> list[str]:
+    """The operator's headers, and our User-Agent unless there is another one."""
+    replaced = rules is not None and (rules.agent_passes or "user-agent" in rules.fixed)
+    ours = [] if replaced else [f"User-Agent: {USER_AGENT}"]
+    return [*ours, *(f"{name}: {value.reveal()}" for name, value in settings.up.items())]
 
 
 def _key_line(header: KeyHeader, secret: str) -> str:
