@@ -49,7 +49,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """Parse a JSON object strictly. Raises ApiError 400, which names the field if it is known."""
     _check_size(body)
     try:
-        document = _DECODER.decode(body.decode("utf-8"))
+        document = _DECODER.decode(body.decode("utf-8-sig"))  # a BOM is not JSON, but editors and shells write it
     except UnicodeDecodeError:
         raise bad_request("The request body is not UTF-8.", code="invalid_json") from None
     except _DuplicateKeyError as duplicate:

@@ -14,10 +14,11 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 
 from proxy.http import multipart
-from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.errors import JSON_TYPE, ApiError, bad_request
 from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
 from proxy.metering.dialect import RequestBody
+from proxy.metering.wire.content_coding import CODINGS, BadCodingError, Decompressor
 
 # A body must arrive within this many seconds, plus the time that the received bytes take at the lowest rate.
 BODY_S = 30.0
@@ -27,11 +28,47 @@ BODY_BYTES_PER_S_MIN = 16 * 1024
 def _uncounted(_size: int) -> None: ...
 
 
+def _coding(request: web.BaseRequest) -> str:
+    return request.headers.get("Content-Encoding", "identity").strip().lower()
+
+
+def is_compressed(request: web.BaseRequest) -> bool:
+    """Whether the body takes more memory than has arrived."""
+    return _coding(request) != "identity"
+
+
 async def read_body(request: web.BaseRequest, *, bytes_max: int, grew: Callable[[int], None] = _uncounted) -> bytes:
-    """The complete body. `grew` is called with the size of each piece that arrives, and may raise ApiError. Raises
-    ApiError 413, 415 or 408, and ConnectionError if the client disconnects."""
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise ApiError(415, "A compressed request body is not accepted.", param="Content-Encoding")
+    """The complete body, decompressed. `grew` is called with the size of each piece that arrives or is decompressed,
+    and may raise ApiError. Raises ApiError 400, 413, 415 or 408, and ConnectionError if the client disconnects."""
+    coding = _coding(request)
+    if coding == "identity":
+        return await _read(request, bytes_max, grew)
+    if coding not in CODINGS:
+        message = "Content-Encoding: only gzip and deflate are accepted."
+        raise ApiError(415, message, param="Content-Encoding", code="unsupported_encoding")
+    return await _decompressed(await _read(request, bytes_max, grew), bytes_max, grew)
+
+
+async def _decompressed(body: bytes, bytes_max: int, grew: Callable[[int], None]) -> bytes:
+    decompressor = Decompressor()
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        for piece in decompressor.feed(body):
+            pieces.append(piece)
+            size += len(piece)
+            if size > bytes_max:
+                raise _too_large(bytes_max)
+            grew(len(piece))
+            await asyncio.sleep(0)  # others have their turn
+        decompressor.end()
+    except BadCodingError:
+        message = "Content-Encoding: the request body is not compressed as stated."
+        raise bad_request(message, param="Content-Encoding", code="invalid_encoding") from None
+    return b"".join(pieces)
+
+
+async def _read(request: web.BaseRequest, bytes_max: int, grew: Callable[[int], None]) -> bytes:
     if (request.content_length or 0) > bytes_max:
         raise _too_large(bytes_max)
     if "Expect" in request.headers:

@@ -4,6 +4,7 @@ it costs what it costs."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -295,7 +296,7 @@ async def test_a_line_of_ten_megabytes_goes_through(deployment: Deployment) -> N
 
 
 async def test_a_compressed_stream_is_passed_on_as_it_is_at_once(deployment: Deployment) -> None:
-    """Nobody asked for it, nothing is unpacked: not held back either, although no line of it ever ends."""
+    """Nobody asked for it: it is decompressed for the meter only, and not held back, although no line of it ends."""
     plan = Script(steps=(*sends(*EVENTS), Stall()), gzip=True)
     model = deployment.plan("cancel", plan)
     packed = wire_of(Script(steps=sends(*EVENTS), gzip=True, framing="close")).partition(b"\r\n\r\n")[2]
@@ -307,10 +308,38 @@ async def test_a_compressed_stream_is_passed_on_as_it_is_at_once(deployment: Dep
     response = await deployment.post(whole)
     assert (response.body, response.ended) == (packed, "complete")
     entry = await deployment.entry(whole)
-    assert (entry["bytes"], entry["outcome"], entry["usage_source"]) == (len(packed), "served", "estimated")
-    assert 0 < entry["completion_tokens"] <= len(packed)
+    assert (entry["bytes"], entry["outcome"], entry["usage_source"]) == (len(packed), "served", "reported")
+    assert (entry["prompt_tokens"], entry["completion_tokens"]) == (21, 6)
+
+
+@pytest.mark.parametrize("coding", ["br", "gzip"])
+async def test_what_cannot_be_decompressed_is_counted_by_its_size(deployment: Deployment, coding: str) -> None:
+    headers = (("Content-Type", "text/event-stream"), ("Content-Encoding", coding))
+    response, entry = await faulty(deployment, Script(steps=(Send(b"no such thing" * 9),), headers=headers))
+    assert (response.body, entry["outcome"], entry["usage_source"]) == (b"no such thing" * 9, "served", "estimated")
+    assert 0 < entry["completion_tokens"] <= 9 * 13
     assert entry["details"]["flags"] == ["encoded"]
     assert float(entry["charge_usd"]) > 0
+
+
+async def test_a_compressed_json_answer_is_read(deployment: Deployment) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+    body = gzip.compress(json.dumps({"object": "chat.completion", "choices": [], "usage": usage}).encode())
+    headers = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+    model = deployment.plan("cancel", Script(steps=(Send(body),), headers=headers, framing="length"))
+    response = await deployment.post(model, stream=False)
+    entry = await deployment.entry(model)
+    assert (response.body, entry["prompt_tokens"], entry["usage_source"]) == (body, 7, "reported")
+
+
+@pytest.mark.parametrize("secret", [Tokenweir.PROVIDER_KEY, "nothing secret"])
+async def test_a_compressed_error_that_echoes_our_key_is_replaced(deployment: Deployment, secret: str) -> None:
+    body = gzip.compress(json.dumps({"error": {"message": f"bad key {secret}"}}).encode())
+    headers = (("Content-Type", "application/json"), ("Content-Encoding", "gzip"))
+    plan = Script(steps=(Send(body),), status=400, headers=headers, framing="length")
+    response, _ = await faulty(deployment, plan)
+    assert response.status == (502 if secret == Tokenweir.PROVIDER_KEY else 400)
+    assert response.status == 502 or response.body == body
 
 
 async def test_done_and_then_an_open_connection_is_an_end(deployment: Deployment) -> None:

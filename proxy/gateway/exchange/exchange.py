@@ -38,6 +38,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
+from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import Dialect
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
@@ -214,14 +215,16 @@ class Exchange:
     def _relay_body(self, answer: Answer) -> None:
         """A stream, or a body of any length: passed on as it comes. A short answer of a known length is collected."""
         length = answer.head.length
-        encoded, content_type = answer.encoded, answer.content_type
-        framing = None if encoded else self._dialect.framing(content_type, streamed=self._facts.streamed)
+        encoded, content_type = bool(answer.coding), answer.content_type
+        inner = self._dialect.framing(content_type, streamed=self._facts.streamed)
+        meter = self._meter(inner)
+        framing = None if encoded else inner
         plain = framing is None and not encoded
         collected = plain and length is not None and length <= PLAIN_BYTES_MAX
         repeated = self._closing.keeps if plain and content_type == JSON_TYPE else 0
         stripper = self._dialect.stripper if framing is not None and self._asking.injected else None
         self._relay = Relay(
-            meter=OpaqueMeter() if encoded else self._meter(framing),
+            meter=compressed_meter(answer.coding, meter) if encoded else meter,
             strip=None if stripper is None else stripper(),
             slot=self._closing.slot,
             gaps=self._ports.meters.gaps,
@@ -488,10 +491,11 @@ class Exchange:
             self._write_error(_ERRORS[self._life.end]() if self._failure is None else self._failure.refusal())
             return
         status, body = self._refusal
+        readable = body if body is None or self._answer is None else self._answer.readable(body)
         provider = self._asking.route.provider
         if status in (401, 407):
             self._write_error(errors.upstream_auth())
-        elif status < 400 or body is None or provider.is_revealed_by(body):
+        elif status < 400 or body is None or readable is None or provider.is_revealed_by(readable):
             self._write_error(errors.upstream_failed())
         else:
             assert self._answer is not None

@@ -36,7 +36,7 @@ from proxy.http.connection import ClientConnection
 from proxy.http.credentials import presented
 from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import TRACEPARENT
-from proxy.http.request_body import CODECS, read_body
+from proxy.http.request_body import CODECS, is_compressed, read_body
 from proxy.keys.secrets import parse
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
@@ -173,7 +173,7 @@ class ProxyHandler:
 
     async def _body(self, request: web.BaseRequest, key: ApiKey) -> bytes:
         try:
-            if request.content.is_eof():
+            if request.content.is_eof() and not is_compressed(request):
                 return await read_body(request, bytes_max=self._request_bytes_max)
             with self._uploads.upload(key.key_id, self._keys.scopes(key)) as grew:
                 return await read_body(request, bytes_max=self._request_bytes_max, grew=grew)

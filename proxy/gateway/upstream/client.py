@@ -1,7 +1,7 @@
 """Providers and their connection pool.
 
 Invariants: a request goes only to the configured origin: no redirects, no proxies from the environment, no cookies.
-Nothing is decompressed. Failures are raised as `UpstreamFailedError`.
+What goes to clients is never decompressed. Failures are raised as `UpstreamFailedError`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from proxy.http.framing import Head
 from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
+from proxy.metering.wire.content_coding import CODINGS, decompressed
 from proxy.settings import ProviderSettings
 from proxy.settings.provider_headers import HeaderSettings
 
@@ -54,6 +55,8 @@ KEEP_IDLE_S = 20.0
 IDLE_MAX = 512
 # The second address of a name is tried when the first has not answered for this long (RFC 8305).
 HAPPY_EYEBALLS_S = 0.25
+# Of a compressed error.
+READABLE_BYTES_MAX = 4 << 20
 # A shorter value of a configured header is no secret, and could be in any answer.
 SECRET_BYTES_MIN = 16
 # This machine's own limits: descriptors, buffers, memory, local ports.
@@ -190,9 +193,16 @@ class Answer:
         return self.head.header("content-type").partition(";")[0].strip().lower()
 
     @property
-    def encoded(self) -> bool:
-        """True if the body is compressed, although the request declines that."""
-        return self.head.header("content-encoding").lower() not in ("", "identity")
+    def coding(self) -> str:
+        """The compression of the body, although the request declines any, in lower case; empty: none."""
+        coding = self.head.header("content-encoding").strip().lower()
+        return "" if coding == "identity" else coding
+
+    def readable(self, body: bytes) -> bytes | None:
+        """`body` without compression. None if that cannot be undone, or would be longer than READABLE_BYTES_MAX."""
+        if not self.coding:
+            return body
+        return decompressed(body, READABLE_BYTES_MAX) if self.coding in CODINGS else None
 
     async def read(self, bytes_max: int) -> bytes | None:
         """The whole body, or None if it is longer than `bytes_max`. Raises UpstreamFailedError."""
