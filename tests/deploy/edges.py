@@ -86,6 +86,7 @@ class Edge:
 
     def __init__(self, kind: str, folder: Path, upstream_port: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self.kind = kind
         self.certificate = certificate(folder)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

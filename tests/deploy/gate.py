@@ -8,15 +8,40 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass
 
-FIRST = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"first"}}]}\n\n'
-LAST = (
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A stream in two parts."""
+
+    content_type: bytes
+    first: bytes
+    """one event, up to the end of its line or lines"""
+    last: bytes
+
+
+EVENTS = Held(
+    b"text/event-stream",
+    b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"first"}}]}\n\n',
     b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
     b'data: {"id":"c","object":"chat.completion.chunk","choices":[],'
     b'"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}\n\n'
-    b"data: [DONE]\n\n"
+    b"data: [DONE]\n\n",
 )
-_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LINES = Held(
+    b"application/x-ndjson",
+    b'{"message":{"role":"assistant","content":"first"},"done":false}\n',
+    b'{"message":{"content":""},"done":true,"done_reason":"stop","prompt_eval_count":3,"eval_count":1}\n',
+)
+ARRAY = Held(
+    b"application/json",
+    b'[{"candidates":[{"content":{"parts":[{"text":"first"}]}}]}\n',
+    b',{"candidates":[{"content":{"parts":[]},"finishReason":"STOP"}],'
+    b'"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":1,"totalTokenCount":4}}]\n',
+)
+# The end of a request's path → what answers it.
+_HELD = {b"/chat/completions": EVENTS, b"/chat": LINES, b":streamGenerateContent": ARRAY}
 
 
 class Gate:
@@ -53,13 +78,14 @@ class Gate:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while await _request(reader):
-                writer.write(_HEAD + _chunk(FIRST))
+            while True:
+                held = await _request(reader)
+                writer.write(_head(held) + _chunk(held.first))
                 await self._count(held=1)
                 if not await self._released(reader):
                     await self._count(held=-1, left=1)
                     break
-                writer.write(_chunk(LAST) + b"0\r\n\r\n")
+                writer.write(_chunk(held.last) + b"0\r\n\r\n")
                 await self._count(held=-1)
         writer.close()
 
@@ -82,12 +108,17 @@ class Gate:
             self.changed.notify_all()
 
 
-async def _request(reader: asyncio.StreamReader) -> bool:
-    """Read one request with a length; False at the end."""
+def _head(held: Held) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % held.content_type
+
+
+async def _request(reader: asyncio.StreamReader) -> Held:
+    """Read one request with a length. Raises IncompleteReadError at the end."""
     head = await reader.readuntil(b"\r\n\r\n")
     (length,) = (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
     await reader.readexactly(length)
-    return True
+    path = head.split(b" ", 2)[1].partition(b"?")[0]
+    return next(held for end, held in _HELD.items() if path.endswith(end))
 
 
 def _chunk(body: bytes) -> bytes:

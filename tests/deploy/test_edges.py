@@ -1,4 +1,5 @@
-"""The shipped edges in front of the real proxy: TLS, HTTP/2, each event at once, and a client that leaves is noticed.
+"""The shipped edges in front of the real proxy: TLS, HTTP/2, every route and no other, each event at once, and a client
+that leaves is noticed.
 
 The provider is a gate that a test opens, so that nothing here depends on how fast this machine is.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from proxy.metering.dialect import NAME
+from proxy.metering.dialects import DIALECTS, FAMILIES
 from tests.crash.stage import quick_key
 from tests.deploy.edges import Edge, program
-from tests.deploy.gate import FIRST, Gate
+from tests.deploy.gate import ARRAY, EVENTS, LINES, Gate, Held
 from tests.support.tokenweir import Tokenweir, provider_section
 
 # Far beyond what a loaded machine takes: what is waited for happens, or the test fails.
@@ -49,43 +53,119 @@ def served(tmp_path_factory: pytest.TempPathFactory, one_gate: Gate) -> Iterator
     """The real proxy in front of the gate, and a key."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # children inherit it
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    made = Tokenweir(tmp_path_factory.mktemp("edges"), providers={"gate": provider_section(one_gate.base_url)})
+    section = provider_section(one_gate.base_url, dialects=list(FAMILIES))
+    made = Tokenweir(tmp_path_factory.mktemp("edges"), providers={"gate": section})
     key = quick_key(made)
     yield made.start(), key
     made.close()
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("kind", ["nginx", "haproxy", "caddy"])
+@pytest.fixture(scope="module", params=["nginx", "haproxy", "caddy"])
+def edge(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, served: tuple[Tokenweir, str]
+) -> Iterator[Edge]:
+    """Each of them in front of the proxy."""
+    program(request.param)
+    made = Edge(request.param, tmp_path_factory.mktemp("edge"), served[0].port)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "held"),
+    [
+        ("/v1/chat/completions", EVENTS),
+        ("/api/chat", LINES),
+        ("/v1beta/models/MODEL:streamGenerateContent", ARRAY),
+    ],
+    ids=["events", "lines", "array"],
+)
 async def test_each_event_comes_at_once_and_who_leaves_is_noticed(
-    kind: str, tmp_path: Path, gate: Gate, served: tuple[Tokenweir, str]
+    path: str, held: Held, edge: Edge, gate: Gate, served: tuple[Tokenweir, str]
 ) -> None:
     curl = program("curl")
-    program(kind)
     tokenweir, key = served
-    edge = Edge(kind, tmp_path / "edge", tokenweir.port)
-    try:
-        common = [curl, "-sSN", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S)]
-        ask = [*common, "-H", f"Authorization: Bearer {key}", "-d", _body(kind), f"{edge.url}/v1/chat/completions"]
+    model = f"{edge.kind}-{held.content_type.decode().partition('/')[2]}"
+    common = [curl, "-sSN", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S)]
+    url = edge.url + path.replace("MODEL", model)
+    body = '{"contents": [{"parts": [{"text": "hi"}]}]}' if "MODEL" in path else _body(model)
+    ask = [*common, "-H", f"Authorization: Bearer {key}", "-d", body, url]
 
-        leaving = await _run(*ask)
-        assert await _event(leaving) == FIRST
-        leaving.kill()
-        await gate.until_left(1, PATIENCE_S)
-        await leaving.communicate()
+    leaving = await _run(*ask)
+    assert await _event(leaving, held) == held.first
+    leaving.kill()
+    await gate.until_left(1, PATIENCE_S)
+    await leaving.communicate()
 
-        staying = await _run(*ask, "-w", "%{http_version} %{http_code}")
-        assert await _event(staying) == FIRST, "the gate is shut: the last event has not been sent"
-        gate.open.set()
-        rest, errors = await staying.communicate()
-        assert rest.endswith(b"data: [DONE]\n\n2 200"), (rest, errors)
+    staying = await _run(*ask, "-w", "%{http_version} %{http_code}")
+    assert await _event(staying, held) == held.first, "the gate is shut: the last event has not been sent"
+    gate.open.set()
+    rest, errors = await staying.communicate()
+    assert rest.endswith(held.last[-14:] + b"2 200"), (rest, errors)
 
-        hidden = await _run(*common, "-o", "/dev/null", "-w", "%{http_code}", f"{edge.url}/metrics")
-        assert (await hidden.communicate())[0] == b"404"
-        entries = tokenweir.until(lambda entries: len(_of(kind, entries)) >= 2)
-        assert sorted(entry["outcome"] for entry in _of(kind, entries)) == ["client_left", "served"]
-    finally:
-        edge.close()
+    entries = tokenweir.until(lambda entries: len(_of(model, entries)) >= 2)
+    assert sorted(entry["outcome"] for entry in _of(model, entries)) == ["client_left", "served"]
+
+
+def _spellings(path: str) -> list[str]:
+    """As base URLs make them that people type."""
+    short = path[3:] if path.startswith("/v1/") else path.replace("/openai/v1/", "/openai/")
+    return [path, f"{path}/", f"/{path}", *([short] if short != path else [])]
+
+
+ROUTES = [path.replace(NAME, "m") for dialect in DIALECTS for path in dialect.paths] + ["/v1/models"]
+
+
+@pytest.mark.parametrize("spelling", range(4), ids=["plain", "slash after", "slash before", "without v1"])
+async def test_every_route_is_reached_and_says_what_the_proxy_says(
+    spelling: int, edge: Edge, served: tuple[Tokenweir, str]
+) -> None:
+    for path in ROUTES:
+        for spelt in _spellings(path)[spelling : spelling + 1]:
+            method = "GET" if path == "/v1/models" else "POST"
+            asked = await _asked(served[0].port, method, spelt)
+            assert asked[0] == 401, spelt
+            assert await _asked(edge.port, method, spelt, edge) == asked, spelt
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/metrics", "/healthz", "/readyz", "//metrics", "/metrics/", "/v1/../metrics", "/v1/%2e%2e/metrics", "/%6detrics",
+     "/v1//../../metrics", "/v1/..//metrics", "/./metrics", "/v1/metrics", "/v1//metrics", "/chat/../metrics",
+     "/openai/../readyz", "/openapi.json", "/", "/v1", "/v1x/chat/completions"],
+)  # fmt: skip
+async def test_what_is_for_monitors_is_nobodys_out_there(path: str, edge: Edge) -> None:
+    status, body = await _asked(edge.port, "GET", path, edge)
+    assert status in (400, 404), body
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/realtime?model=m", "/responses"])
+async def test_a_client_that_asks_for_a_websocket_is_sent_to_http(
+    path: str, edge: Edge, served: tuple[Tokenweir, str]
+) -> None:
+    """426: the clients go on with HTTP at once. After 404, 405 or 501 they try again for ten seconds."""
+    wanted = "Upgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    status, body = await _asked(edge.port, "GET", path, edge, more=wanted, connection="Upgrade")
+    assert (status, json.loads(body)["error"]["code"]) == (426, "upgrade_not_supported")
+    assert await _asked(edge.port, "POST", "/v1/responses", edge) == await _asked(
+        served[0].port, "POST", "/v1/responses"
+    ), "and nobody else is"
+
+
+@pytest.mark.parametrize(("mib", "expected"), [(60, "400"), (65, "413")])
+async def test_a_body_may_be_as_large_as_the_proxy_takes_and_who_refuses_it_is_the_proxy(
+    mib: int, expected: str, edge: Edge, served: tuple[Tokenweir, str], tmp_path: Path
+) -> None:
+    (tmp_path / "body").write_bytes(b" " * (mib << 20))  # not JSON: 400
+    asked = await _run(
+        program("curl"), "-sS", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S),
+        "-H", f"Authorization: Bearer {served[1]}", "--data-binary", f"@{tmp_path / 'body'}", "-w", "%{http_code}",
+        f"{edge.url}/v1/chat/completions",
+    )  # fmt: skip
+    answer, errors = await asked.communicate()
+    assert answer[-3:].decode() == expected, (answer[-300:], errors)
+    assert json.loads(answer[:-3])["error"]["message"]
 
 
 async def test_a_thousand_streams_at_once_through_nginx(
@@ -133,8 +213,26 @@ async def _run(*command: str) -> asyncio.subprocess.Process:
     )
 
 
-async def _event(client: asyncio.subprocess.Process) -> bytes:
-    """The next event, as it came."""
+async def _event(client: asyncio.subprocess.Process, held: Held) -> bytes:
+    """The first event, as it came."""
     assert client.stdout is not None
     async with asyncio.timeout(PATIENCE_S):
-        return await client.stdout.readuntil(b"\n\n")
+        return await client.stdout.readexactly(len(held.first))
+
+
+async def _asked(
+    port: int, method: str, path: str, edge: Edge | None = None, *, more: str = "", connection: str = "close"
+) -> tuple[int, bytes]:
+    """Status and body of a request by nobody, its path exactly as given."""
+    tls = None if edge is None else ssl.create_default_context(cafile=str(edge.certificate.chain))
+    length = "Content-Length: 0\r\n" if method == "POST" else ""
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection("localhost" if edge else "127.0.0.1", port, ssl=tls)
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n{length}{more}\r\n"
+        writer.write(head.encode())
+        status = int((await reader.readline()).split()[1])
+        headers = dict(line.lower().split(b": ", 1) for line in (await reader.readuntil(b"\r\n\r\n")).splitlines()[:-1])
+        assert b"transfer-encoding" not in headers
+        body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
+        writer.close()
+        return status, body

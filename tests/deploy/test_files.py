@@ -17,6 +17,7 @@ import yaml
 from proxy.cli import _parser
 from proxy.settings import Settings, parse
 from tests.deploy import chart
+from tests.deploy.prefixes import prefixes
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -211,7 +212,7 @@ def test_the_chart_makes_what_kubernetes_takes() -> None:
     )
     assert proxy["spec"]["serviceName"] == by_kind["Service", "tw-proxies"]["metadata"]["name"]
     paths = by_kind["Ingress", "tw"]["spec"]["rules"][0]["http"]["paths"]
-    assert [path["path"] for path in paths] == ["/v1/"]
+    assert [(path["path"], path["pathType"]) for path in paths] == [(f"/{one}", "Prefix") for one in prefixes()]
     job = by_kind["PodMonitor", "tw"]["spec"]["jobLabel"]
     for workload in (proxy, worker):  # the rules and dashboards look for that word
         assert workload["spec"]["template"]["metadata"]["labels"][job] == "tokenweir"

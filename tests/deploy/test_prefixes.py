@@ -1,35 +1,33 @@
-"""Edges and the chart's ingress pass on the paths of the table of dialects, and no others."""
+"""Edges and the chart's ingress pass on the paths of the table of routes, and no others."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
-from proxy.metering.dialects import DIALECTS
-
-DEPLOY = Path(__file__).parents[2] / "deploy"
-# What the paths of clients begin with.
-PREFIXES = sorted({path.split("/")[1] for dialect in DIALECTS for path in dialect.paths})
-# Of dialects that are served, but not yet through the shipped edges.
-NOT_YET = {"api", "openai", "v1beta", "v2"}
+from proxy.http.probes import add_probes
+from proxy.http.server import Routes
+from proxy.runtime.proxy.process import Proxy
+from tests.deploy.prefixes import DEPLOY, FILES, prefixes, written
 
 
-def each(template: str) -> str:
-    """`template` for every prefix."""
-    return "".join(template % prefix for prefix in PREFIXES)
+def first_parts(routes: Routes) -> set[str]:
+    """What its paths begin with."""
+    paths = [*routes._table, *(before for before, _ in routes._templates)]
+    return {path.split("/")[1] for path in paths}
 
 
-@pytest.mark.parametrize(
-    ("file", "place", "paste"),
-    [
-        ("edge/Caddyfile", r"(/\w+/)\*", each(" /%s/*")),
-        ("edge/haproxy.cfg", r"path_beg ([/\w ]+) \}", each(" /%s/")),
-        ("edge/nginx.conf", r"location (?:~ \^)?(/\S+/) \{", f"location ~ ^/({'|'.join(PREFIXES)})/ {{"),
-        ("helm/tokenweir/templates/ingress.yaml", r"- path: (/\S+/)", each("\n          - path: /%s/")),
-    ],
-)
-def test_an_edge_passes_on_the_paths_of_the_table(file: str, place: str, paste: str) -> None:
-    found = re.findall(r"\w+", " ".join(re.findall(place, (DEPLOY / file).read_text())))
-    assert set(found) == set(PREFIXES) - NOT_YET, f"all of them, for {file}: {paste}"
+@pytest.mark.parametrize("file", FILES)
+def test_an_edge_passes_on_the_paths_of_the_table(file: str) -> None:
+    text = (DEPLOY / file).read_text()
+    assert text == written(text), "run: python -m tests.deploy.prefixes"
+
+
+def test_the_list_has_every_route_of_clients_and_none_of_monitors() -> None:
+    probes, all_routes = Routes(), MagicMock()
+    add_probes(probes, not_ready=lambda: None, exposition=MagicMock())
+    clients = first_parts(Proxy._routes(all_routes)) - first_parts(probes)
+    assert clients >= {"v1", "v2", "api"}
+    assert clients <= set(prefixes())
+    assert not first_parts(probes) & set(prefixes())
