@@ -189,7 +189,7 @@ def test_the_defaults() -> None:
     assert (read.worker.host, read.worker.port) == ("127.0.0.1", 8081)
     assert (read.admin.host, read.admin.port, read.admin.secret) == ("127.0.0.1", 8090, None)
     assert (read.shutdown_grace_s, read.write_stall_s) == (30, 60)
-    assert (read.request_bytes_max, read.exchanges_max) == (16 << 20, 16_384)
+    assert (read.request_bytes_max, read.exchanges_max) == (64 << 20, 16_384)
     assert (read.journal.bytes_max, read.journal.durability) == (1 << 30, "process")
     provider = read.providers["electron"]
     assert (provider.on_client_disconnect, provider.inject_usage, provider.heartbeat_s) == ("cancel", "auto", 0)
@@ -786,7 +786,7 @@ def test_the_reference_names_every_setting_once() -> None:
         assert name in names
     assert "| `exchanges_max` | a whole number from 1 to 1048576 | `16384`" in text
     assert "| `allow_literal_secrets` | `true` or `false` | `false` |" in text
-    assert "`16 MiB`" in text
+    assert "`64 MiB`" in text
     assert all(line.count("|") - line.count("\\|") in (4, 5) for line in text.splitlines() if line[:1] == "|")
 
 

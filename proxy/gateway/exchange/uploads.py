@@ -16,7 +16,7 @@ from proxy.billing.reservation import DenialReason, Denied
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.http import errors
 
-# Sixteen of the largest bodies that any provider takes; a small machine has four times as much memory.
+# Four bodies of the default `request_bytes_max`; a small machine has four times as much memory.
 ALL_BYTES_MAX = 256 * 1024 * 1024
 
 
