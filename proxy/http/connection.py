@@ -2,25 +2,49 @@
 
 On a disconnect aiohttp can only cancel the handler, which would also cancel work that must continue (a drain, a
 settlement). Here the exchange gets a callback instead, and its task continues.
+
+A request head that cannot be read is answered with a reason, in HTTP/1.1; then the connection is closed. Invariant: no
+text of aiohttp about it is sent or logged, since it quotes the client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import traceback
 from typing import Any, Protocol
 
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp import HttpVersion11, web
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from proxy.http import errors
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import SERVER
+from proxy.http.unreadable_head import (
+    FIELD_BYTES_MAX,
+    FIELDS_MAX,
+    HEAD_BYTES_MAX,
+    TARGET_BYTES_MAX,
+    HeadTooLongError,
+    refusal_of,
+)
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape
 
 # A new connection must send its first request head within this time, so that idle sockets are freed.
 FIRST_HEAD_S = 10.0
+# Who is still sending a head that was refused may read the answer for so long. An unread byte would reset it.
+LINGER_S = 2.0
+# Of a head that cannot be read: enough for its path.
+BEGINNING_BYTES = 512
+# How far repeated headers are looked for.
+LOOK_BYTES = 4096
+
+_TARGET = re.compile(rb"[\r\n]*[A-Z]{1,16} (/[!-~]{0,255})")
+_USER_AGENT = re.compile(rb"\r\nuser-agent:", re.IGNORECASE)
+# As long, so that nothing else of the head moves.
+_REPEATED = b"\r\nX-Repeated:"
 
 _log = logging.getLogger(__name__)
 
@@ -33,15 +57,43 @@ class Listener(Protocol):
     def client_drained(self) -> None: ...
 
 
+class LastResponse(web.Response):
+    """A response after which a client that is still sending gets the time to read it."""
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """End the body and the connection."""
+        request = self._req
+        await super().write_eof(data)
+        if request is not None and isinstance(request.protocol, ClientConnection):
+            await request.protocol.linger()
+
+
+class Refuse(Protocol):
+    """Makes the response to a request that was not served; it closes the connection."""
+
+    def __call__(
+        self, refusal: ApiError, path: str, connection: ClientConnection, made: type[web.Response] = ...
+    ) -> web.Response: ...
+
+
 class ClientConnection(RequestHandler):
     """One client's connection; `listener`: its running exchange, if any; `headers`: of all responses to its request."""
 
-    __slots__ = ("_first_head", "headers", "listener")
+    __slots__ = ("_first_head", "_head", "_head_size", "_lost", "_refuse", "headers", "listener")
 
-    def __init__(self, server: web.Server, *, loop: asyncio.AbstractEventLoop, **options: object) -> None:
-        super().__init__(server, loop=loop, **options)  # type: ignore[arg-type]
+    def __init__(
+        self, server: web.Server, *, refuse: Refuse, loop: asyncio.AbstractEventLoop, **options: object
+    ) -> None:
+        limits = {
+            "max_line_size": TARGET_BYTES_MAX, "max_field_size": FIELD_BYTES_MAX, "max_headers": FIELDS_MAX
+        }  # fmt: skip
+        super().__init__(server, loop=loop, **limits, **options)  # type: ignore[arg-type]
         self.listener: Listener | None = None
         self.headers: tuple[tuple[str, str], ...] = ()
+        self._refuse = refuse
+        self._head = b""  # what a head begins with that cannot be read, or has not come as a whole
+        self._head_size = 0  # of one that has not come as a whole
+        self._lost: asyncio.Future[None] | None = None  # somebody waits for the client to close
         self._first_head: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,8 +110,51 @@ class ClientConnection(RequestHandler):
         super().connection_lost(exc)
         if self._first_head is not None:
             self._first_head.cancel()
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(None)
         if self.listener is not None:
             self.listener.client_left()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a head or a body. Hot path: one look, beside aiohttp's own work."""
+        messages = self._messages
+        if data.count(b"gent:", 0, LOOK_BYTES) > 1 and self._waiter is not None and not messages:
+            data = with_one_user_agent(data)
+        try:
+            RequestHandler.data_received(self, data)
+        except Exception as error:  # noqa: BLE001  the event loop would log it with what it quotes
+            self._unreadable(error)
+        if messages:
+            if self._head_size:
+                self._head_size = 0
+            elif messages[-1][0].__class__ is _ErrInfo:
+                self._head = data[:BEGINNING_BYTES]
+        elif self._waiter is not None:
+            self._wait_for_head(data)
+
+    def _wait_for_head(self, data: bytes) -> None:
+        """`data` did not end a head, and no request is running."""
+        if not self._head_size:
+            self._head = data[:BEGINNING_BYTES]
+        self._head_size += len(data)
+        if self._head_size > HEAD_BYTES_MAX:
+            self._unreadable(HeadTooLongError())
+
+    def _unreadable(self, error: Exception) -> None:
+        """Let the error be answered in its turn, as aiohttp does with its parser's own."""
+        self._request_count += 1
+        self._messages.append((_ErrInfo(status=400, exc=error, message=""), EMPTY_PAYLOAD))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def linger(self) -> None:
+        """Tell the client that nothing follows, and take what it still sends, until it closes."""
+        self._close = True  # nothing more is parsed
+        if self.transport is None or self.transport.is_closing():
+            return
+        self._lost = self._loop.create_future()
+        self.transport.write_eof()
+        await asyncio.wait([self._lost], timeout=LINGER_S)
 
     def pause_writing(self) -> None:
         """The write buffer has passed its high-water mark."""
@@ -90,9 +185,12 @@ class ClientConnection(RequestHandler):
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the response has already begun")
-        response = refused_response(errors.internal() if status >= 500 else errors.malformed())
-        response.force_close()
-        return response
+        if status >= 500:
+            return self._refuse(errors.internal(), request.raw_path, self)
+        found = _TARGET.match(self._head)
+        answer_in_http11(request)
+        refusal = refusal_of(exc, began=self._head)
+        return self._refuse(refusal, found[1].decode() if found else "/", self, LastResponse)
 
     def log_exception(self, *_args: Any, **named: Any) -> None:
         """Log a bug's traceback without its message, which may quote the client."""
@@ -110,10 +208,29 @@ class ClientServer(web.Server):
         return ClientConnection(self, loop=self._loop, **self._kwargs)
 
 
-def refused_response(refusal: ApiError, shape: ErrorShape = OPENAI_ERRORS) -> web.Response:
+def with_one_user_agent(data: bytes) -> bytes:
+    """The same with other names for all but the first of several headers User-Agent, which aiohttp refuses. It has the
+    same length and lines, wherever a head begins and ends in it."""
+    end = data.find(b"\r\n\r\n")
+    head, rest = (data, b"") if end < 0 else (data[:end], data[end:])
+    first = _USER_AGENT.search(head)
+    if first is None:
+        return data
+    return head[: first.end()] + _USER_AGENT.sub(_REPEATED, head[first.end() :]) + rest
+
+
+def answer_in_http11(request: web.BaseRequest) -> None:
+    """Whatever the client wrote: aiohttp repeats its version, and answers in HTTP/1.0 what it cannot read."""
+    request._version = HttpVersion11  # noqa: SLF001  there is no other way
+    request._cache.pop("version", None)  # noqa: SLF001
+
+
+def refused_response(
+    refusal: ApiError, shape: ErrorShape = OPENAI_ERRORS, made: type[web.Response] = web.Response
+) -> web.Response:
     """The HTTP response for an ApiError."""
     headers = dict((SERVER,))
     headers.update(refusal.headers)
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s)
-    return web.Response(status=refusal.status, body=refusal.body(shape), content_type=JSON_TYPE, headers=headers)
+    return made(status=refusal.status, body=refusal.body(shape), content_type=JSON_TYPE, headers=headers)

@@ -13,11 +13,11 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 
-from aiohttp import web
+from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
 
 from proxy.http import errors
-from proxy.http.connection import ClientConnection, ClientServer, refused_response
+from proxy.http.connection import ClientConnection, ClientServer, answer_in_http11, refused_response
 from proxy.http.cors import Cors
 from proxy.http.errors import ApiError
 from proxy.http.headers import SERVER, validate_head
@@ -152,6 +152,7 @@ class Server:
         self._refused = refused
         self._server = ClientServer(
             self._serve,
+            refuse=self._refuse,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=KEEP_ALIVE_S,
@@ -191,14 +192,16 @@ class Server:
         try:
             must_close = validate_head(request)
         except ApiError as refusal:
-            return self._refuse(refusal, request, must_close=True)
+            if request.version != HttpVersion10:
+                answer_in_http11(request)
+            return self._refuse(refusal, request.raw_path, connection)
         try:
             if self._cors is not None and self._cors.is_preflight(request):
                 response: web.StreamResponse = self._cors.preflight(request, self._routes.allowed(request.raw_path))
             else:
                 response = await self._routes.find(request.method, request.raw_path)(request, connection)
         except ApiError as refusal:
-            return self._refuse(refusal, request, must_close=must_close)
+            return self._refuse(refusal, request.raw_path, connection, must_close=must_close)
         if not response.prepared:
             for name, value in (*self._headers.items(), *connection.headers):
                 response.headers.setdefault(name, value)
@@ -206,12 +209,19 @@ class Server:
             response.force_close()
         return response
 
-    def _refuse(self, refusal: ApiError, request: web.BaseRequest, *, must_close: bool) -> web.Response:
+    def _refuse(
+        self,
+        refusal: ApiError,
+        path: str,
+        connection: ClientConnection,
+        made: type[web.Response] = web.Response,
+        *,
+        must_close: bool = True,
+    ) -> web.Response:
         self._refused(refusal.status, refusal.code)
-        response = refused_response(refusal, self._routes.shape(request.raw_path))
+        response = refused_response(refusal, self._routes.shape(path), made)
         response.headers.update(self._headers)
-        if isinstance(request.protocol, ClientConnection):
-            response.headers.update(request.protocol.headers)
+        response.headers.update(connection.headers)
         if must_close:
             response.force_close()
         return response

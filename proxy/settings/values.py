@@ -69,8 +69,8 @@ GRACE_S_MAX = 600.0
 # Four times the output limit of any model of 2026.
 DRAIN_TOKENS_MAX = 1_000_000
 # A request is in memory as a whole, several times over while it is parsed. The default fits what providers take: of
-# OpenAI 50 MB of PDF in a request (in base64: 63.6 MiB), images of 50 MB and audio of 25 MB; of Anthropic 32 MB. Gemini's
-# 100 MB is for those who raise it.
+# OpenAI 50 MB of PDF in a request (in base64: 63.6 MiB), images of 50 MB and audio of 25 MB; of Anthropic 32 MB.
+# Gemini's 100 MB is for those who raise it.
 REQUEST_BYTES_MAX = 256 << 20
 # A slot of the progress table is a few hundred bytes: a million of them is still a small file.
 EXCHANGES_MAX = 1 << 20

@@ -153,6 +153,15 @@ async def test_a_client_that_asks_for_a_websocket_is_sent_to_http(
     ), "and nobody else is"
 
 
+async def test_a_long_header_is_no_error(edge: Edge, served: tuple[Tokenweir, str]) -> None:
+    asked = await _run(
+        program("curl"), "-sS", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S),
+        "-H", f"Authorization: Bearer {served[1]}", "-H", f"Cookie: {'c' * 16_000}", "-o", "/dev/null",
+        "-w", "%{http_code}", f"{edge.url}/v1/models",
+    )  # fmt: skip
+    assert (await asked.communicate())[0] == b"200"
+
+
 @pytest.mark.parametrize(("mib", "expected"), [(60, "400"), (65, "413")])
 async def test_a_body_may_be_as_large_as_the_proxy_takes_and_who_refuses_it_is_the_proxy(
     mib: int, expected: str, edge: Edge, served: tuple[Tokenweir, str], tmp_path: Path
