@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.billing.money import usd_text
+from proxy.billing.pricing.book import PriceBook
 from proxy.billing.pricing.prices import charge, configured
 from proxy.billing.pricing.rules import Hours, PriceSide
 from proxy.billing.record import BillableParts, Price, Rates
@@ -737,6 +738,15 @@ def test_a_named_model_without_any_price_is_refused() -> None:
         require_prices(settings(changed("models/b", {"provider": "electron"})), book)
     with pytest.raises(SettingsError, match=r"^models\.b\.price: is missing"):
         require_prices(settings(changed("models/b", {"provider": "electron", "cost": {"input": 1, "output": 1}})), book)
+
+
+@pytest.mark.parametrize("model", ["text-embedding-3-small", "tts-1", "whisper-1"])
+def test_a_named_model_that_makes_no_tokens_has_the_price_of_the_book(model: str) -> None:
+    book = PriceBook()
+    require_prices(
+        settings(changed("models/b", {"provider": "electron", "upstream_model": model})),
+        lambda provider, name: book.price(provider="openai", base_url=provider.base_url, model=name, at=1.8e9),
+    )
 
 
 def test_one_provider_in_the_environment_answers_to_every_name() -> None:

@@ -105,6 +105,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     stated: tuple[str, ...] = ()
     """multipliers of the cost that an answer states, which is then its price, and the list is for the others; empty:
     the list is for all"""
+    lacking: tuple[str, ...] = ()
+    """which of `input` and `output` have no price, in no tier; there they are 0. What uses such tokens is unpriced"""
 
 
 class PricedUsage(msgspec.Struct, frozen=True):

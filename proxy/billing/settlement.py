@@ -20,7 +20,16 @@ from msgspec.structs import asdict
 from proxy.billing.attempts import ATTEMPTS_DETAIL, attempt_details
 from proxy.billing.entries import UNITS, LedgerEntry, entry_id
 from proxy.billing.money import usd_text
-from proxy.billing.pricing.prices import as_stated, charge, pinned, price_text, rates_for, stated_charge, unpriced
+from proxy.billing.pricing.prices import (
+    as_stated,
+    can_charge,
+    charge,
+    pinned,
+    price_text,
+    rates_for,
+    stated_charge,
+    unpriced,
+)
 from proxy.billing.record import BillableParts, Outcome, Price, PricedUsage, UsageRecord
 from proxy.metering.usage import NOT_SAID, Reading, ServedAs, Usage, UsageSource
 
@@ -233,7 +242,7 @@ def amount(
         return None
     if stated_nusd is not None and as_stated(price, stated_nusd) and billed is BillableParts.EVERYTHING:
         return stated_charge(price, stated_nusd)
-    if not price.tiers or (usage.in_other_units and unpriced(rates_for(price, None, served_as), usage)):
+    if not can_charge(price, usage, billed, served_as):
         return None
     return charge(price, usage, billed, served_as, others)
 
@@ -277,7 +286,8 @@ def _unpriced_counts(price: Price, record: UsageRecord) -> list[str]:
     if not price.tiers or as_stated(price, record.stated_nusd):
         return []
     usage = record.reading.usage
-    return unpriced(rates_for(price, usage.prompt_tokens, record.reading.served_as), usage)
+    rates = rates_for(price, usage.prompt_tokens, record.reading.served_as)
+    return unpriced(rates, usage, price.lacking, record.bills)
 
 
 def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
@@ -286,9 +296,13 @@ def _add_other_models(details: dict[str, Any], record: UsageRecord) -> None:
     opened = record.opened
     lists = (("unpriced_units", opened.price, _PRICE_OF), ("cost_unpriced_units", opened.cost, _COST_OF))
     for name, list_, list_of in lists:
-        missing = [f"model:{one.model}" for one in record.others if list_of(one) is None]
+        missing = [f"model:{one.model}" for one in record.others if not _is_priced(list_of(one), one.usage)]
         if missing and not as_stated(list_, record.stated_nusd):
             details[name] = [*details.get(name, ()), *missing]
+
+
+def _is_priced(list_: Price | None, usage: Usage) -> bool:
+    return list_ is not None and (not list_.lacking or can_charge(list_, usage, BillableParts.EVERYTHING))
 
 
 SERVED_INSTEAD_DETAIL = "served_instead_of"

@@ -12,11 +12,23 @@ from genai_prices import types as book_types
 from genai_prices.data import providers as book_providers
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.book import PriceBook, _tiers
-from proxy.billing.pricing.prices import charge, configured, price_text, rate_from_usd, rates_for
+from proxy.billing.pricing.prices import (
+    can_quote,
+    charge,
+    configured,
+    pinned,
+    price_text,
+    rate_from_usd,
+    rates_for,
+    unpriced,
+)
+from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import BillableParts, Price, Rates
+from proxy.billing.settlement import amount
 from proxy.metering.usage import Usage
 
 TEN_CENTS = Rates(input=100_000_000, cached_input=50_000_000, output=400_000_000)
@@ -153,9 +165,82 @@ def test_an_unknown_model_has_no_price(book: PriceBook, model: str) -> None:
     assert book.price(provider="electron", base_url="https://h.example/waves/v1", model=model, at=AT) is None
 
 
-def test_a_model_whose_tokens_are_not_all_priced_has_no_price(book: PriceBook) -> None:
-    base_url = "https://api.openai.com/v1"
-    assert book.price(provider="openai", base_url=base_url, model="text-embedding-3-small", at=AT) is None
+@pytest.mark.parametrize(
+    ("provider", "model", "lacking", "usage", "charged"),
+    [
+        ("openai", "text-embedding-3-small", ("output",), Usage(prompt_tokens=10**6, completion_tokens=0), "0.02"),
+        ("openai", "tts-1", ("input", "output"), Usage(None, None, 9, characters=10**6), "15"),
+        ("openai", "whisper-1", ("input", "output"), Usage(audio_ms=3_600_000), "0.36"),
+        ("cloudflare", "@cf/baai/bge-reranker-base", ("output",), Usage(prompt_tokens=10**6), "0.003"),
+    ],
+)
+def test_a_model_is_priced_though_its_list_lacks_what_it_does_not_make(
+    book: PriceBook, provider: str, model: str, lacking: tuple[str, ...], usage: Usage, charged: str
+) -> None:
+    price = book.price(provider=provider, base_url="", model=model, at=AT)
+    assert price is not None
+    assert price.lacking == lacking
+    made = amount(price, usage, BillableParts.EVERYTHING)
+    assert made is not None
+    assert usd_text(made) == charged
+    assert not unpriced(price.tiers[0], usage, price.lacking)
+    again = pinned(price_text(price, 10))
+    assert (again.tiers, again.lacking) == (price.tiers[:1], lacking)
+    assert price_text(price, 10).keys().isdisjoint(lacking)
+
+
+INPUT_ONLY = Price("input-only", (replace(TEN_CENTS, output=0),), lacking=("output",))
+SPEECH = Price("speech", (Rates(0, 0, 0, characters=10**9),), lacking=("input", "output"))
+
+
+@pytest.mark.parametrize(
+    ("price", "usage", "bills", "missing"),
+    [
+        (INPUT_ONLY, Usage(prompt_tokens=3, completion_tokens=1), BillableParts.EVERYTHING, ["completion_tokens"]),
+        (INPUT_ONLY, Usage(prompt_tokens=3, completion_tokens=1), BillableParts.PROMPT, []),
+        (INPUT_ONLY, Usage(prompt_tokens=3, completion_tokens=1), BillableParts.OUTPUT, ["completion_tokens"]),
+        (INPUT_ONLY, Usage(prompt_tokens=3), BillableParts.EVERYTHING, []),
+        (INPUT_ONLY, Usage(images=3), BillableParts.EVERYTHING, ["images"]),
+        (SPEECH, Usage(prompt_tokens=3), BillableParts.PROMPT, ["prompt_tokens"]),
+        (SPEECH, Usage(3, None, 2), BillableParts.EVERYTHING, ["prompt_tokens", "completion_tokens"]),
+        (SPEECH, Usage(3, None, 2, characters=5), BillableParts.EVERYTHING, []),
+    ],
+)
+def test_tokens_whose_price_the_list_lacks_are_never_silently_free(
+    price: Price, usage: Usage, bills: BillableParts, missing: list[str]
+) -> None:
+    assert unpriced(price.tiers[0], usage, price.lacking, bills) == missing
+    assert (amount(price, usage, bills) is None) == bool(missing)
+
+
+@pytest.mark.parametrize(
+    ("price", "asked", "generates", "can"),
+    [
+        (INPUT_ONLY, Usage(), False, True),
+        (INPUT_ONLY, Usage(), True, False),
+        (SPEECH, Usage(), True, False),
+        (SPEECH, Usage(characters=0, completion_tokens=0), True, False),
+        (SPEECH, Usage(characters=5, completion_tokens=7), True, True),
+        (configured(TEN_CENTS), Usage(), True, True),
+        (NO_LIST, Usage(), True, False),
+    ],
+)
+def test_a_request_can_be_quoted_if_its_list_prices_what_it_may_use(
+    price: Price, asked: Usage, generates: bool, can: bool
+) -> None:
+    assert can_quote(price, asked, generates=generates) is can
+
+
+@given(prices(), usages(), st.sampled_from(list(BillableParts)))
+def test_a_list_that_lacks_a_price_charges_as_a_whole_one_or_not_at_all(
+    price: Price, usage: Usage, bills: BillableParts
+) -> None:
+    """What is charged is what the same list with any price of output would charge: nothing is free by omission."""
+    made = amount(replace(price, tiers=(replace(price.tiers[0], output=0),), lacking=("output",)), usage, bills)
+    assert made is None or made == amount(price, usage, bills)
+    assert (made is None) == (
+        bool(usage.completion_tokens) and bills in (BillableParts.EVERYTHING, BillableParts.OUTPUT)
+    )
 
 
 @pytest.mark.parametrize(("listed", "nusd"), [(None, 2_000_000_000), (Decimal(0), 0), (Decimal("0.5"), 500_000_000)])

@@ -113,8 +113,13 @@ def served(responses: list[Response]) -> int:
 
 def deployment(folder: Path, provider: ScriptedProvider, **settings: Any) -> Tokenweir:
     """One machine, unless it is given more. Not started."""
-    models = {"*": {"provider": "scripted", "price": PRICE, "cost": PRICE}, "priceless/*": {"provider": "scripted"}}
-    return Tokenweir(folder, providers={"scripted": provider_section(provider.base_url)}, models=models, **settings)
+    models = {
+        "*": {"provider": "scripted", "price": PRICE, "cost": PRICE},
+        "priceless/*": {"provider": "scripted"},
+        "listed/*": {"provider": "openai"},
+    }
+    section = provider_section(provider.base_url)
+    return Tokenweir(folder, providers={"scripted": section, "openai": section}, models=models, **settings)
 
 
 async def hold(limited: Limited, key: str, stack: AsyncExitStack, count: int) -> list[RawClient]:

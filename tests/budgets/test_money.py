@@ -7,7 +7,7 @@ import asyncio
 import openai
 import pytest
 
-from proxy.demo.script import Send, Stall
+from proxy.demo.script import Send, Stall, json_script
 from tests.budgets.limited import Limited, code, served
 from tests.support.net import ask, chat_request, connect
 from tests.support.sse import events
@@ -86,6 +86,23 @@ async def test_prepaid_is_spent_and_topped_up(limited: Limited) -> None:
 async def test_a_model_without_a_price_is_not_for_a_key_with_a_budget(limited: Limited) -> None:
     _, key = limited.key(*FITS_TEN)
     refused = await limited.post(key, "priceless/nobody-knows-this-model")
+    assert (refused.status, code(refused)) == (403, "model_unpriced")
+
+
+async def test_embeddings_have_a_price_of_the_built_in_book_and_chat_with_their_model_has_none(
+    limited: Limited,
+) -> None:
+    key_id, key = limited.key(*FITS_TEN)
+    usage = {"prompt_tokens": 300, "total_tokens": 300}
+    limited.provider.script("text-embedding-3-small", json_script({"object": "list", "data": [], "usage": usage}))
+    model = "listed/text-embedding-3-small"
+    async with await connect(limited.url) as client:
+        await client.send(chat_request({"model": model, "input": "weir"}, path="/v1/embeddings", key=key))
+        assert (await client.read(15)).status == 200
+    (entry,) = limited.entries(key_id, 1)
+    assert (entry["charge_usd"], entry["details"]["billed"]) == ("0.000006", "prompt+output")
+    assert "output" not in entry["details"]["price"]
+    refused = await limited.post(key, model)
     assert (refused.status, code(refused)) == (403, "model_unpriced")
 
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.pricing.prices import INSTEAD_OF_TOKENS
 from proxy.billing.pricing.rules import NO_LIST
 from proxy.billing.record import Price, Rates
 
@@ -106,7 +107,7 @@ class PriceBook:
         return providers
 
     def price(self, *, provider: str, base_url: str, model: str, at: float) -> Price | None:
-        """List price of `model` at the time `at` (Unix seconds); None if the book has no token prices for it. At hosts
+        """List price of `model` at the time `at` (Unix seconds); None if the book has no price for it. At hosts
         that state what they charge, that is the price, with the list for answers that state nothing.
 
         The provider is looked up by `base_url`, else by the name `provider`, else by the model's name. If the provider
@@ -144,7 +145,8 @@ class PriceBook:
         if not tiers:
             return None
         own = dict(_own(listed_by.id, model, urlsplit(base_url).hostname or ""))
-        return Price(f"{self.version}+{_READ}" if own else self.version, tiers, {}, own)
+        name = f"{self.version}+{_READ}" if own else self.version
+        return Price(name, tiers, {}, own, lacking=_lacking(listed.get_prices(at)))
 
     def _provider(self, name: str, base_url: str, model: str) -> Provider | None:
         from genai_prices.data_snapshot import find_provider_by_id
@@ -203,26 +205,36 @@ _LISTED: Sequence[tuple[str, str, int]] = (
 
 
 def _tiers(listed: ModelPrice) -> tuple[Rates, ...]:
-    """The book's tiers as `Rates`; empty if it lacks a price of input or of output tokens (speech, embeddings)."""
-    if listed.input_mtok is None or listed.output_mtok is None:
-        return ()
-    # Cached tokens without a price in the book cost the same as other input; 0 is a price.
-    cached = listed.input_mtok if listed.cache_read_mtok is None else listed.cache_read_mtok
+    """The book's tiers as `Rates`; empty if it has neither a price of input tokens nor one in their place."""
     more = {
         ours: (column, per) for theirs, ours, per in _LISTED if (column := getattr(listed, theirs, None)) is not None
     }
-    columns = (listed.input_mtok, cached, listed.output_mtok, *(column for column, _ in more.values()))
+    if listed.input_mtok is None and more.keys().isdisjoint(INSTEAD_OF_TOKENS):
+        return ()
+    prompt, output = listed.input_mtok or _NO_PRICE, listed.output_mtok or _NO_PRICE
+    # Cached tokens without a price in the book cost the same as other input; 0 is a price.
+    cached = prompt if listed.cache_read_mtok is None else listed.cache_read_mtok
+    columns = (prompt, cached, output, *(column for column, _ in more.values()))
     starts = {0, *(tier.start for column in columns for tier in getattr(column, "tiers", ()))}
     return tuple(
         Rates(
-            input=_at(listed.input_mtok, start),
+            input=_at(prompt, start),
             cached_input=_at(cached, start),
-            output=_at(listed.output_mtok, start),
+            output=_at(output, start),
             above_prompt_tokens=start,
             **{name: _at(column, start, per) for name, (column, per) in more.items()},
         )
         for start in sorted(starts)
     )
+
+
+_NO_PRICE = Decimal(0)
+
+
+def _lacking(listed: ModelPrice) -> tuple[str, ...]:
+    """As in `Price`: embeddings have no price of output, speech has none of tokens."""
+    tokens = (("input", listed.input_mtok), ("output", listed.output_mtok))
+    return tuple(name for name, column in tokens if column is None)
 
 
 def _at(column: Decimal | TieredPrices, start: int, per: int = 1) -> int:

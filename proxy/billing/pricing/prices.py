@@ -10,7 +10,7 @@ and is named.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -277,8 +277,12 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
     return prompt * PER_MILLION, output * PER_MILLION, _prompt(rates, NO_USAGE) + _output(rates, NO_USAGE)
 
 
-# Counts that an exchange without tokens may be billed by → their prices in `Rates`.
+# Counts that an exchange may be billed by in place of tokens → their prices in `Rates`.
 _INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
+INSTEAD_OF_TOKENS = frozenset((*_INSTEAD_OF_TOKENS.values(), "request"))
+"""the prices of `Rates` that can take the place of prices of tokens"""
+# Prices that a list may lack (`Price.lacking`) → the tokens that they are for, and what bills these.
+_TOKENS = {"input": ("prompt_tokens", _OF_PROMPT), "output": ("completion_tokens", _OF_OUTPUT)}
 
 
 # Field of `ServedAs` → its name before a word.
@@ -306,15 +310,49 @@ def unpriced_service(price: Price | None, served_as: ServedAs) -> list[str]:
     return [word for word in _words(served_as) if word not in priced]
 
 
-def unpriced(rates: Rates, usage: Usage) -> list[str]:
-    """The used counts without a price. Searches always need their own, of each kind. Images, audio and characters need
-    a price for at least one of them (or a fee per request) if the usage has no tokens."""
+def unpriced(
+    rates: Rates, usage: Usage, lacking: Iterable[str] = (), bills: BillableParts = BillableParts.EVERYTHING
+) -> list[str]:
+    """The used counts without a price. Searches always need their own, of each kind. Of the other units (tokens, if
+    their price is among `lacking`; images, audio and characters, if the usage has no tokens) one that is priced is
+    enough, or a fee per request."""
     missing = [name for name in ("searches", "file_searches") if getattr(usage, name) and getattr(rates, name) is None]
-    if not usage.in_other_units or rates.request is not None:
+    if not (lacking or usage.in_other_units) or rates.request is not None:
         return missing
     used = {count: price for count, price in _INSTEAD_OF_TOKENS.items() if getattr(usage, count)}
-    priced = any(getattr(rates, price) is not None for price in used.values())
-    return missing if priced else [*used, *missing]
+    if any(getattr(rates, price) is not None for price in used.values()):
+        return missing
+    if usage.in_other_units:
+        return [*used, *missing]
+    return [*_unpriced_tokens(usage, lacking, bills), *missing]
+
+
+def _unpriced_tokens(usage: Usage, lacking: Iterable[str], bills: BillableParts) -> Iterator[str]:
+    for count, billed in (_TOKENS[name] for name in lacking):
+        if bills in billed and getattr(usage, count):
+            yield count
+
+
+def can_charge(price: Price, usage: Usage, bills: BillableParts, served_as: ServedAs = NOT_SAID) -> bool:
+    """Whether the list has a price for what is billed of `usage`, apart from searches beside tokens."""
+    if not price.tiers:
+        return False
+    if not (price.lacking or usage.in_other_units):
+        return True
+    missing = unpriced(rates_for(price, None, served_as), usage, price.lacking, bills)
+    return not missing if usage.in_other_units else _TOKEN_COUNTS.isdisjoint(missing)
+
+
+def can_quote(price: Price, asked: Usage, *, generates: bool) -> bool:
+    """`can_charge` for a request, before it is answered. `asked`: the units that follow from it. `generates`: its
+    answer may have tokens."""
+    if not price.lacking:
+        return price.tiers != ()
+    most = replace(asked, prompt_tokens=1, completion_tokens=1 if generates else None)
+    return can_charge(price, most, BillableParts.EVERYTHING)
+
+
+_TOKEN_COUNTS = frozenset(count for count, _ in _TOKENS.values())
 
 
 def rate_from_usd(usd: object, high: int = USD_PER_MILLION_MAX) -> int:
@@ -360,17 +398,23 @@ def _numbers(rates: Rates) -> str:
 
 
 def price_text(price: Price, prompt_tokens: int | None, served_as: ServedAs = NOT_SAID) -> dict[str, Any]:
-    """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings. They are
-    multiplied already; `multipliers` says by what."""
+    """The applied price tier, for the details of an entry: USD per unit as in `Rates`, as decimal strings, without
+    those that the list lacks. They are multiplied already; `multipliers` says by what."""
     listed = served_as.service_tier if served_as.service_tier in price.service_tiers else None
     text: dict[str, Any] = {"version": price.version}
     if price.tiers:
-        text |= _price_text(price.version, rates_for(price, prompt_tokens, served_as), listed)
+        of_tier = _price_text(price.version, rates_for(price, prompt_tokens, served_as), listed)
+        lacking = {name for lacks in price.lacking for name in _LACKED[lacks]}
+        text |= {name: value for name, value in of_tier.items() if name not in lacking} if lacking else of_tier
     if price.multipliers and (by := applied(price, served_as)):
         text["multipliers"] = by
     if price.stated:
         text["stated"] = _of_stated(price)
     return text
+
+
+# A price that a list lacks → those that the text leaves out.
+_LACKED = {"input": ("input", "cached_input"), "output": ("output",)}
 
 
 @lru_cache(maxsize=_TEXTS_KEPT)
@@ -386,19 +430,28 @@ def _price_text(version: str, rates: Rates, service_tier: str | None) -> Mapping
     return text | ({"service_tier": service_tier} if service_tier is not None else {})
 
 
+def _lacking_in(text: Mapping[str, Any]) -> tuple[str, ...]:
+    """The prices that a written list lacks; no list lacks all."""
+    if text.keys().isdisjoint({"input", *INSTEAD_OF_TOKENS}):
+        return ()
+    return tuple(name for name in _LACKED if name not in text)
+
+
 def pinned(text: Mapping[str, Any]) -> Price:
     """The price that `price_text` wrote into an entry: one tier, multiplied already. Raises ValueError."""
     try:
         stated = tuple(map(str, text.get("stated", ())))
-        if stated and "input" not in text:
+        if stated and text.keys().isdisjoint(_PRICES):
             return Price(str(text["version"]), (), stated=stated)
+        lacking = _lacking_in(text)
+        told = {**dict.fromkeys(("input", "cached_input", "output"), "0"), **text} if lacking else text
         rates = Rates(
-            nusd_from_usd(text["input"]),
-            nusd_from_usd(text["cached_input"]),
-            nusd_from_usd(text["output"]),
+            nusd_from_usd(told["input"]),
+            nusd_from_usd(told["cached_input"]),
+            nusd_from_usd(told["output"]),
             int(text.get("above_prompt_tokens", 0)),
             **{name: nusd_from_usd(text[name]) for name in OPTIONAL if name in text},
         )
-        return Price(str(text["version"]), (rates,), stated=stated)
+        return Price(str(text["version"]), (rates,), stated=stated, lacking=lacking)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"pinned price of the entry is invalid: {type(error).__name__}") from None

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from proxy.billing.keys import ApiKey
 from proxy.billing.limits import OnExhausted, Scope, limit_counters
+from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Outcome, Price
@@ -232,7 +233,9 @@ class ProxyHandler:
     async def _reserved(self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms) -> Reservation:
         """Raises ApiError: a limit is reached."""
         scopes = self._keys.scopes(key)
-        if (terms.price is None or not terms.price.tiers) and any(scope.limits.spends for scope in scopes):
+        price = terms.price
+        doubtful = price is None or price.lacking or not price.tiers
+        if doubtful and any(scope.limits.spends for scope in scopes) and not _can_quote(price, facts):
             raise errors.model_unpriced(facts.model)
         held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
         found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
@@ -301,6 +304,10 @@ class ProxyHandler:
             if isinstance(failure, OutboxFullError):
                 raise errors.overloaded(str(failure), code="not_accepting") from None
             raise
+
+
+def _can_quote(price: Price | None, facts: RequestFacts) -> bool:
+    return price is not None and can_quote(price, facts.asked, generates=facts.completion_tokens_max != 0)
 
 
 def _facts(dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
