@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from proxy.metering.usage import NO_USAGE, NOT_SAID, PromptEvidence, ServedAs, Usage, service_of
+from proxy.metering.usage import NO_USAGE, NOT_SAID, TOKENS_MAX, PromptEvidence, ServedAs, Usage, service_of
 
 # The longest names in use (routers, fine-tuned models, inference profiles) are under 150 characters.
 MODEL_CHARS_MAX = 256
@@ -107,6 +107,21 @@ def integer(
     if type(value) is not int or not at_least <= value <= at_most:
         raise InvalidField(param or name, f"must be an integer from {at_least} to {at_most}")
     return value
+
+
+def output_limit(document: Mapping[str, Any], *names: str, at_least: int = 1) -> int | None:
+    """The highest of these limits of an answer; None: no limit, which llama.cpp and its clients write as -1. Providers
+    differ in which of several they apply: the highest one bounds all. Raises InvalidField."""
+    limits = [
+        _UNLIMITED if type(value) is int and value == _NO_LIMIT
+        else integer(document, name, at_least=at_least, at_most=TOKENS_MAX) or 0
+        for name in names
+        if (value := document.get(name)) is not None
+    ]  # fmt: skip
+    return None if not limits or _UNLIMITED in limits else max(limits)
+
+
+_NO_LIMIT, _UNLIMITED = -1, TOKENS_MAX + 1
 
 
 def messages_of(document: Mapping[str, Any], name: str = "messages") -> list[dict[str, Any]]:

@@ -54,6 +54,17 @@ async def test_a_request_without_a_limit_does_not_pin_a_budget(limited: Limited)
     assert (await limited.post(key, model, max_tokens=9_000)).status == 200
 
 
+async def test_max_tokens_of_minus_one_is_held_as_no_limit_and_goes_up_as_sent(limited: Limited) -> None:
+    key_id, key = limited.key("--budget", "0.01")
+    models = [limited.model(20) for _ in range(2)]
+    assert (await limited.post(key, models[0], max_tokens=-1)).status == 200
+    assert (await limited.post(key, models[1], max_tokens=None)).status == 200
+    one, other = limited.entries(key_id, 2)
+    assert one["details"]["held_usd"] == other["details"]["held_usd"]
+    (seen,) = limited.provider.log(models[0])
+    assert seen["body"]["max_tokens"] == -1
+
+
 @pytest.mark.parametrize("level", ["project", "organization"])
 async def test_a_request_must_pass_every_level(limited: Limited, level: str) -> None:
     limits = {"project": (), "organization": (), level: FITS_TEN}

@@ -25,6 +25,9 @@ def test_plain_request() -> None:
         ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
         ({"max_tokens": None, "n": None}, None),
         ({"n": 2}, None),
+        ({"max_tokens": -1}, None),
+        ({"max_tokens": -1, "n": 3}, None),
+        ({"max_tokens": 5, "max_completion_tokens": -1}, None),
     ],
 )
 def test_limit_on_output(fields: dict[str, Any], expected: int | None) -> None:
@@ -55,7 +58,7 @@ def test_streaming(fields: dict[str, Any], streamed: bool, asked: bool) -> None:
         *[({"stream": True, "stream_options": bad}, "stream_options") for bad in ([], "x", 1, True)],
         *[({"stream_options": {"include_usage": bad}}, "stream_options.include_usage") for bad in (1, "true", {}, 0)],
         *[({"n": bad}, "n") for bad in (True, "5", 1.0, 0, -1, 129, 10**30, float("nan"))],
-        *[({"max_tokens": bad}, "max_tokens") for bad in (True, "5", 1.0, 0, -1, 10**9, float("inf"))],
+        *[({"max_tokens": bad}, "max_tokens") for bad in (True, "5", 1.0, 0, -2, -1.0, 10**9, float("inf"))],
         *[({"max_completion_tokens": bad}, "max_completion_tokens") for bad in (False, "5", 2.5, 0)],
         *[({"messages": bad}, "messages") for bad in (None, [], {}, "hi")],
         ({"messages": [{"role": "user"}, "hi"]}, "messages[1]"),

@@ -16,8 +16,7 @@ from proxy.metering.dialects.openai.request import N_MAX, upstream_document, usa
 from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai.wire import Choice, Part
 from proxy.metering.refusal import OPENAI_ERRORS
-from proxy.metering.request import RequestFacts, flag, integer, model_of
-from proxy.metering.usage import TOKENS_MAX
+from proxy.metering.request import RequestFacts, flag, integer, model_of, output_limit
 
 # OpenAI's default for a missing prompt: one token that begins a document.
 _NO_PROMPT = Inputs(1, tokens=1)
@@ -37,7 +36,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     inputs = _NO_PROMPT if document.get("prompt") is None else inputs_of(document, "prompt")
     returned = integer(document, "n", at_most=N_MAX) or 1
     generated = max(returned, integer(document, "best_of", at_most=N_MAX) or 1)
-    limit = integer(document, "max_tokens", at_most=TOKENS_MAX, at_least=0)  # 0: only the prompt's probabilities
+    limit = output_limit(document, "max_tokens", at_least=0)  # 0: only the prompt's probabilities
     flag(document, "echo")
     streamed, asked = usage_asked(document)
     return RequestFacts(

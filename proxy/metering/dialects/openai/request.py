@@ -16,9 +16,10 @@ from proxy.metering.request import (
     json_bytes,
     messages_of,
     model_of,
+    output_limit,
     service_asked,
 )
-from proxy.metering.usage import TOKENS_MAX, PromptEvidence
+from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
 
 # OpenAI's own limit.
@@ -33,17 +34,13 @@ _RESULTS = ("tool", "function")
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a request; the model is optional if `named` in the path. Raises InvalidField."""
     n = integer(document, "n", at_most=N_MAX) or 1
-    # Providers differ in which of the two they apply: the larger one bounds both.
-    limit = max(
-        integer(document, "max_tokens", at_most=TOKENS_MAX) or 0,
-        integer(document, "max_completion_tokens", at_most=TOKENS_MAX) or 0,
-    )
+    limit = output_limit(document, "max_tokens", "max_completion_tokens")
     streamed, asked = usage_asked(document)
     return RequestFacts(
         model=named or model_of(document),
         streamed=streamed,
         usage_asked=asked,
-        completion_tokens_max=n * limit or None,
+        completion_tokens_max=None if limit is None else n * limit,
         n=n,
         prompt=prompt_of(messages_of(document), document),
         served_as=service_asked(document),
