@@ -56,15 +56,15 @@ class Upload(msgspec.Struct, frozen=True, gc=False):
         return f"Upload({len(self.content)} bytes)"
 
 
-def model_of(document: Mapping[str, Any]) -> str:
+def model_of(document: Mapping[str, Any], field: str = "model") -> str:
     """The model's name. Raises InvalidField."""
-    model = document.get("model")
+    model = document.get(field)
     if not isinstance(model, str) or not model:
-        raise InvalidField("model", "must be a non-empty string")
+        raise InvalidField(field, "must be a non-empty string")
     if len(model) > MODEL_CHARS_MAX:
-        raise InvalidField("model", f"must not be longer than {MODEL_CHARS_MAX} characters")
+        raise InvalidField(field, f"must not be longer than {MODEL_CHARS_MAX} characters")
     if not model.isprintable():  # it goes to the ledger and to terminals, which reject lone surrogates
-        raise InvalidField("model", "must have printable characters only")
+        raise InvalidField(field, "must have printable characters only")
     return model
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
+import json
 import random
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 
 FIELDS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "total_tokens")
+
+
+@functools.cache
+def records_named(*dialects: str) -> list[dict[str, Any]]:
+    """All records that the corpus has under these names."""
+    lines = (CORPUS / "open.jsonl").read_bytes().split(b"\n")
+    lines += gzip.decompress((CORPUS / "more_streams.jsonl.gz").read_bytes()).split(b"\n")
+    quoted = [f'"{name}"'.encode() for name in dialects]
+    found = [json.loads(line) for line in lines if any(name in line for name in quoted)]
+    return [record for record in found if record["dialect"] in dialects]
 
 
 def cuts(body: bytes, seed: str) -> Iterator[list[bytes]]:

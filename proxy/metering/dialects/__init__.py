@@ -7,6 +7,7 @@ from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, A
 from proxy.metering.dialects.azure.deployments import AZURE
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
+from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
@@ -38,6 +39,7 @@ DIALECTS: tuple[Dialect, ...] = (
     OLLAMA_GENERATE,
     GEMINI_GENERATE,
     GEMINI_STREAM,
+    GEMINI_INTERACTIONS,
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))

@@ -33,7 +33,7 @@ CANDIDATES_MAX = 128
 # Early servers sent the number of a reason, not its name.
 _REASONS = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER")
 # Models with one billed search per answer, however many queries it has.
-_BILLED_ONCE = ("gemini-1", "gemini-2")
+BILLED_ONCE = ("gemini-1", "gemini-2")
 # Flags: the contents of one part of an event.
 _TEXT, _CALL = 1, 2
 
@@ -120,7 +120,7 @@ class GeminiTally(Counting):
         return kinds
 
     def _read_queries(self, queries: Iterable[object], model: str) -> None:
-        self._once = model.rpartition("/")[2].startswith(_BILLED_ONCE)
+        self._once = model.rpartition("/")[2].startswith(BILLED_ONCE)
         for query in queries:
             if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
                 self._queries.add(hash(query))

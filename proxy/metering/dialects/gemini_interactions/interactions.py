@@ -1,0 +1,180 @@
+"""The dialect of Google's interactions: events and answers → evidence, usage, finish reason.
+
+Invariants: generated output is counted (text, summaries of thoughts, calls); results of tools are not. The last event
+has the usage and the outcome, and no output. Searches are those of `grounding_tool_count`, else the distinct queries of
+the answer's search calls; up to Gemini 2 one per answer, as in generateContent. A provider's base URL ends as for
+generateContent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import structs
+
+from proxy.metering.dialect import Dialect, KeyHeader
+from proxy.metering.dialects.gemini.generate import BILLED_ONCE, GEMINI_ERRORS
+from proxy.metering.dialects.gemini_interactions.request import facts, upstream_document
+from proxy.metering.dialects.gemini_interactions.usage import KNOWN, usage_of
+from proxy.metering.dialects.gemini_interactions.wire import (
+    Content,
+    Delta,
+    Event,
+    Interaction,
+    Step,
+    event_of,
+    interaction_of,
+)
+from proxy.metering.refusal import ErrorShape, Refusal
+from proxy.metering.tally import Counting, identifier, says_error, word
+from proxy.metering.usage import UNITS_MAX, Usage, service_in_tier
+from proxy.metering.wire.framing import LONG_SSE
+from proxy.metering.wire.json_reader import compact
+
+_LAST = "interaction.completed"
+# Statuses of answers that are made elsewhere, and are not ended.
+_RUNNING = ("queued", "in_progress")
+# Output that is no text: a placeholder is counted for it, since only the usage has its cost.
+_MEDIA = frozenset({"image", "audio", "video", "document"})
+_SEARCH = "google_search_call"
+
+
+class InteractionTally(Counting):
+    """The counts of one answer."""
+
+    __slots__ = ("_model", "_queries")
+
+    known = KNOWN
+
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
+        self._model = ""
+        self._queries: set[int] = set()  # hashes: queries are user text, which is not kept
+
+    def read(self, event: bytes, name: bytes) -> Event | None:
+        """Read one event of a stream."""
+        parsed = event_of(event)
+        if parsed is None:
+            return None
+        kind = parsed.type or name.decode("ascii", "replace")
+        # Each part counts without the others.
+        if kind == "error" or name == b"error" or says_error(parsed.error):
+            self.fail("error_event")
+        if parsed.step is not None:
+            self._read_step(parsed.index or 0, parsed.step)
+        if parsed.delta is not None:
+            self._read_delta(parsed.delta)
+        self._read_running(parsed.usage or (parsed.metadata.usage if parsed.metadata is not None else None))
+        if parsed.interaction is not None:
+            self._read_interaction(parsed.interaction, "error_event", last=kind == _LAST)
+        return parsed
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a whole answer."""
+        interaction = interaction_of(body)
+        if interaction is None:
+            return False
+        for index, step in enumerate(interaction.steps or ()):
+            self._read_step(index, step)
+        ended = interaction.status is not None and interaction.status not in _RUNNING
+        self._read_interaction(interaction, "error_body", last=ended)
+        return True
+
+    def settle(self) -> None:
+        """The answer has ended. Idempotent."""
+        super().settle()
+        usage = self.usage
+        if usage is None:
+            return
+        searches = len(self._queries) or None if usage.searches is None else usage.searches
+        if searches and self._model.rpartition("/")[2].startswith(BILLED_ONCE):
+            searches = 1
+        if searches != usage.searches:
+            self.usage = structs.replace(usage, searches=searches)
+
+    def _read_interaction(self, interaction: Interaction, failure: str, *, last: bool) -> None:
+        self.response_id = self.response_id or identifier(interaction.id)
+        self._model = interaction.model or self._model
+        if interaction.service_tier is not None:
+            self.served_as = service_in_tier(interaction.service_tier)
+        if says_error(interaction.error) or interaction.status == "failed":
+            self.fail(failure)
+        if not last:
+            self._read_running(interaction.usage)
+            return
+        self.done = True
+        self.finish_reason = word(interaction.status) if interaction.status else self.finish_reason
+        if interaction.usage:
+            used = interaction.usage
+            self.completion_so_far = None
+            self._report(used, usage_of(used), ("tool_prompt",) if used.get("total_tool_use_tokens") else ())
+
+    def _read_running(self, raw: dict[str, Any] | None) -> None:
+        """Counts so far: the completion is not final."""
+        usage = usage_of(raw) if raw else None
+        if usage is not None:
+            self.completion_so_far, self.usage_raw = usage.completion_tokens, raw
+            self.usage = Usage(prompt_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens)
+
+    def _read_step(self, index: int, step: Step) -> None:
+        """The start of a step, or in an answer the whole step."""
+        kind = step.type or ""
+        if kind.endswith("_call"):
+            self._begin_call((index, "call"))
+            self._called += (step.name or "", _written(step.arguments))
+            self.evidence.tool_events += 1
+            self._read_queries(kind, step.arguments)
+        elif kind in ("model_output", "thought"):
+            thought = kind == "thought"
+            for content in (*(step.content or ()), *(step.summary or ())):
+                self._read_content(content, thought=thought)
+
+    def _read_delta(self, delta: Delta) -> None:
+        kind = delta.type or ""
+        if kind == "thought_summary":
+            self._add_texts(None, delta.content.text if delta.content is not None else None)
+        elif kind in _MEDIA:
+            self._add_texts("\0")
+        elif kind == "arguments_delta" or kind.endswith("_call"):
+            self._called.append(_written(delta.arguments))
+            self.evidence.tool_events += 1
+            self._read_queries(kind, delta.arguments)
+        elif kind == "text":
+            self._add_texts(delta.text)
+
+    def _read_content(self, content: Content, *, thought: bool) -> None:
+        text = "\0" if content.type in _MEDIA else content.text
+        self._add_texts(None if thought else text, text if thought else None)
+
+    def _read_queries(self, kind: str, arguments: object) -> None:
+        queries = arguments.get("queries") if kind == _SEARCH and isinstance(arguments, dict) else None
+        for query in queries if isinstance(queries, list) else ():
+            if isinstance(query, str) and query and len(self._queries) < UNITS_MAX:
+                self._queries.add(hash(query))
+
+
+def _written(arguments: object) -> str:
+    """Arguments as the model generated them; in the start of a streamed step they are empty."""
+    if isinstance(arguments, str):
+        return arguments
+    return compact(arguments) if arguments else ""
+
+
+def _error_event(refusal: Refusal) -> dict[str, Any]:
+    return {"event_type": "error", "error": {"code": refusal.code, "message": refusal.message}}
+
+
+GEMINI_INTERACTIONS = Dialect(
+    name="gemini.interactions",
+    paths=("/v1beta/interactions",),
+    upstream_path="/interactions",
+    operation="generate_content",
+    facts=facts,
+    upstream_document=upstream_document,
+    tally=InteractionTally,
+    errors=ErrorShape("/v1beta/interactions", GEMINI_ERRORS.body, _error_event, "error"),
+    ends=(_LAST.encode(), b"[DONE]"),
+    framings=(LONG_SSE,),
+    key_header=KeyHeader.X_GOOG_API_KEY,
+    query=("alt=sse", "alt=json"),
+)
