@@ -91,6 +91,64 @@ def test_an_answer(stand: Stand, sdk: Any) -> None:
     assert stand.seen(model)[0]["body"]["generationConfig"] == {"maxOutputTokens": 99}
 
 
+def test_counting_tokens_is_answered_and_free(stand: Stand, sdk: Any) -> None:
+    model = stand.plan("gemini", json_script({"totalTokens": 12}))
+    assert sdk.count_tokens(model=model, contents=ASKED).total_tokens == 12
+    entry = stand.entry(model)
+    assert (entry["charge_usd"], entry["prompt_tokens"], entry["outcome"]) == ("0", 0, "served")
+    assert entry["endpoint"] == "/v1beta/models/{model}:countTokens"
+
+
+def test_embeddings(stand: Stand, sdk: Any) -> None:
+    used = {"promptTokenCount": 300, "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 300}]}
+    vectors = [{"values": [0.5] * 700}] * 2
+    model = stand.plan("gemini", json_script({"embeddings": vectors, "usageMetadata": used}))
+    made = sdk.embed_content(model=model, contents=["a", "b"])
+    assert [one.values for one in made.embeddings] == [[0.5] * 700] * 2
+    entry = stand.entry(model)
+    assert booked(entry) == (300, 0, 0, 0, 300)
+    (seen,) = stand.seen(model)
+    assert seen["path"].endswith(":batchEmbedContents")
+    assert {one["model"] for one in seen["body"]["requests"]} == {f"models/{model.partition('/')[2]}"}
+
+
+INTERACTION = {"id": "v1_x", "status": "completed", "object": "interaction", "service_tier": "standard"}
+INTERACTION_USED = {
+    "total_input_tokens": 9, "total_output_tokens": 5, "total_thought_tokens": 40, "total_tool_use_tokens": 3,
+    "total_cached_tokens": 0, "total_tokens": 57,
+}  # fmt: skip
+
+
+def test_an_interaction(stand: Stand, client: Callable[..., Any]) -> None:
+    steps = [{"type": "model_output", "content": [{"type": "text", "text": "It rises."}]}]
+    model = stand.plan("gemini", json_script(INTERACTION | {"steps": steps, "usage": INTERACTION_USED}))
+    made = client().interactions.create(model=model, input=ASKED)
+    assert made.output_text == "It rises."
+    assert made.usage.total_tokens == 57
+    assert booked(stand.entry(model)) == (12, 0, 45, 40, 57)
+    assert stand.seen(model)[0]["path"].endswith("/interactions")
+
+
+def test_a_streamed_interaction(stand: Stand, client: Callable[..., Any]) -> None:
+    told: list[dict[str, Any]] = [
+        {"event_type": "interaction.created", "interaction": {"id": "v1_x", "status": "in_progress"}},
+        {"event_type": "step.start", "index": 0, "step": {"type": "model_output"}},
+        {"event_type": "step.delta", "index": 0, "delta": {"type": "text", "text": "It rises."}},
+        {"event_type": "step.stop", "index": 0},
+        {"event_type": "interaction.completed", "interaction": INTERACTION | {"usage": INTERACTION_USED}},
+    ]
+    model = stand.plan("gemini", streamed(told))
+    events = list(client().interactions.create(model=model, input=ASKED, stream=True))
+    assert [one.event_type for one in events] == [one["event_type"] for one in told]
+    assert events[-1].interaction.usage.total_tokens == 57
+    assert booked(stand.entry(model)) == (12, 0, 45, 40, 57)
+
+
+def test_a_refused_interaction_says_why(stand: Stand, client: Callable[..., Any]) -> None:
+    with pytest.raises(Exception, match="background: is not supported"):
+        client().interactions.create(model="gemini/weir", input=ASKED, background=True)
+
+
 def test_tools_round_trip(stand: Stand, sdk: Any) -> None:
     model = stand.plan("gemini", streamed([said(CALLED, used=counts(9, 12), finish="STOP")]))
     gate = {"name": "open_gate", "parameters": {"type": "OBJECT", "properties": {"by_cm": {"type": "INTEGER"}}}}

@@ -6,6 +6,7 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.azure.deployments import AZURE
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUNT_TOKENS, GEMINI_EMBED
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
@@ -39,6 +40,9 @@ DIALECTS: tuple[Dialect, ...] = (
     OLLAMA_GENERATE,
     GEMINI_GENERATE,
     GEMINI_STREAM,
+    GEMINI_COUNT_TOKENS,
+    GEMINI_EMBED,
+    GEMINI_BATCH_EMBED,
     GEMINI_INTERACTIONS,
 )
 

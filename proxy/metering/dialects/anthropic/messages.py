@@ -17,12 +17,11 @@ from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
+from proxy.metering.dialects.openai.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, says_error, word
-from proxy.metering.unread import members
 from proxy.metering.usage import Usage, service_of
-from proxy.metering.wire.json_reader import document_of
 
 # Ends of the types of blocks that cost nothing beside their tokens. Code is run free of charge for the first hours of a
 # month, as an account sees it; searches are read from the usage. https://platform.claude.com/docs/en/about-claude/pricing
@@ -142,29 +141,6 @@ class MessagesTally(Counting):
 
 
 _REFUSAL = "refusal"
-
-
-class CountTally(Counting):
-    """An answer of count_tokens: its number is the result, not usage; nothing is used."""
-
-    __slots__ = ()
-
-    known = members("input_tokens")
-
-    def read(self, event: bytes, name: bytes) -> None:
-        """There are no streams."""
-
-    def read_answer(self, body: bytes) -> bool:
-        """Read a whole answer."""
-        document = document_of(body)
-        if not isinstance(document, dict):
-            return False
-        if says_error(document.get("error")):
-            self.fail("error_body")
-            return True
-        self.done = True
-        self.usage, self.usage_raw = Usage(prompt_tokens=0, completion_tokens=0, total_tokens=0), document
-        return True
 
 
 # Anthropic's error types by HTTP status; any other 4xx is an invalid request.

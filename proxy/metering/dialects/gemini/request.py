@@ -42,6 +42,58 @@ def upstream_document(document: dict[str, Any], *, upstream_model: str, inject_u
     return {name: value for name, value in document.items() if name != "model"}
 
 
+def count_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request to count the tokens of contents, or of a whole request. Raises InvalidField."""
+    _, asked = _object(document, *_COUNTED)
+    return _facts(dict(asked) or document, named, streamed=False)
+
+
+def embed_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request for one vector. Raises InvalidField."""
+    return _embedding([document], document, named)
+
+
+def batch_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request for several vectors. Raises InvalidField."""
+    return _embedding(messages_of(document, "requests"), document, named, "requests[{}].content")
+
+
+def _embedding(
+    requests: list[dict[str, Any]], document: dict[str, Any], named: str | None, where: str = "content"
+) -> RequestFacts:
+    """Nothing is generated, so the limit is 0."""
+    contents = [one.get("content") for one in requests]
+    for at, content in enumerate(contents):
+        if not isinstance(content, dict):
+            raise InvalidField(where.format(at), "must be an object")
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=_prompt([one for one in contents if isinstance(one, dict)], {}, {}),
+    )
+
+
+def naming_model(document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]:
+    """A shallow copy with the upstream model wherever the body names one beside the path: Google wants the same."""
+    sent = _renamed(document, upstream_model)
+    for name in _COUNTED:
+        if isinstance(one := sent.get(name), dict):
+            sent[name] = _renamed(one, upstream_model)
+    if isinstance(several := sent.get("requests"), list):
+        sent["requests"] = [_renamed(one, upstream_model) for one in several]
+    return sent
+
+
+def _renamed(document: dict[str, Any], upstream_model: str) -> dict[str, Any]:
+    return {**document, "model": f"models/{upstream_model}"} if "model" in document else {**document}
+
+
+_COUNTED = ("generateContentRequest", "generate_content_request")
+
+
 def _facts(document: dict[str, Any], named: str | None, *, streamed: bool) -> RequestFacts:
     where, config = _object(document, "generationConfig", "generation_config")
     limit = _integer(where, config, "maxOutputTokens", "max_output_tokens", at_most=TOKENS_MAX)

@@ -34,10 +34,9 @@ _PARTS = " ".join((
     "toolUsePromptTokenCount toolUsePromptTokensDetails",
 ))  # fmt: skip
 
-KNOWN = members(
-    "candidates error modelVersion responseId createTime",
-    each("usageMetadata", f"{_reported.paths} {_PARTS} serviceTier trafficType"),
-)
+USAGE = each("usageMetadata", f"{_reported.paths} {_PARTS} serviceTier trafficType")
+"""those of the usage"""
+KNOWN = members("candidates error modelVersion responseId createTime", USAGE)
 """the members of an event or an answer that are read, or cost nothing"""
 
 
@@ -47,7 +46,9 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
     if usage is None:
         return None
     try:
-        prompt, made = _parts(raw.get("promptTokensDetails")), _parts(raw.get("candidatesTokensDetails"))
+        asked = raw.get("promptTokensDetails")
+        prompt = _parts(raw.get("promptTokenDetails") if asked is None else asked)  # so in answers of embeddings
+        made = _parts(raw.get("candidatesTokensDetails"))
         return structs.replace(
             usage,
             prompt_tokens=_sum(usage.prompt_tokens, count(raw.get("toolUsePromptTokenCount"))),

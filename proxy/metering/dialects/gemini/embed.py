@@ -1,0 +1,87 @@
+"""The dialects of embedContent and batchEmbedContents, and of countTokens, which Google does not bill.
+
+Invariants: no vector is decoded. The body may name the model, which the path names, once more: it is rewritten there,
+too. Usage: prompt = `promptTokenCount`, which only newer models report; else it is estimated. Nothing is generated. The
+answer of countTokens is a result, and no usage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from proxy.metering.counts import with_total
+from proxy.metering.dialect import NAME
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
+from proxy.metering.dialects.gemini.request import batch_facts, count_facts, embed_facts, naming_model
+from proxy.metering.dialects.gemini.usage import USAGE, usage_of
+from proxy.metering.dialects.openai.plain import Answer, CountTally, PlainTally, nothing_generated, skimmed
+from proxy.metering.unread import members
+from proxy.metering.usage import Usage
+from proxy.metering.wire.json_reader import reader
+
+
+class _Embedded(Answer):
+    usage: dict[str, Any] | None = msgspec.field(default=None, name="usageMetadata")
+
+
+_read = reader(_Embedded)
+
+
+class EmbeddingTally(PlainTally):
+    """The usage of one answer."""
+
+    __slots__ = ()
+
+    known = members("embedding embeddings error", USAGE)
+
+    @staticmethod
+    def answer_of(body: bytes) -> Answer | None:
+        """What is read of an answer."""
+        return _read(body)
+
+    @staticmethod
+    def usage_of(raw: dict[str, Any]) -> Usage | None:
+        """The counts in `raw`; None if one is invalid."""
+        usage = nothing_generated(usage_of(raw))
+        return usage and with_total(usage)
+
+
+class GeminiCountTally(CountTally):
+    """An answer of countTokens."""
+
+    __slots__ = ()
+
+    known = members(
+        "error totalTokens totalBillableCharacters cachedContentTokenCount promptTokensDetails cacheTokensDetails"
+    )
+
+
+def _paths(method: str) -> dict[str, Any]:
+    path = f"/models/{NAME}:{method}"
+    return {"paths": (f"/v1beta{path}", f"/v1{path}"), "upstream_path": path, "upstream_document": naming_model}
+
+
+GEMINI_COUNT_TOKENS = replace(
+    GEMINI_GENERATE,
+    name="gemini.count_tokens",
+    operation="count_tokens",
+    facts=count_facts,
+    tally=GeminiCountTally,
+    free=True,
+    **_paths("countTokens"),
+)
+
+GEMINI_EMBED = replace(
+    GEMINI_GENERATE,
+    name="gemini.embed",
+    operation="embeddings",
+    facts=embed_facts,
+    tally=EmbeddingTally,
+    plain=skimmed(EmbeddingTally),
+    **_paths("embedContent"),
+)
+
+GEMINI_BATCH_EMBED = replace(GEMINI_EMBED, name="gemini.batch_embed", facts=batch_facts, **_paths("batchEmbedContents"))
