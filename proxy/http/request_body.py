@@ -18,6 +18,7 @@ from proxy.http.errors import JSON_TYPE, ApiError, bad_request
 from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
 from proxy.metering.dialect import RequestBody
+from proxy.metering.request import uploads_in
 from proxy.metering.wire.content_coding import CODINGS, BadCodingError, Decompressor
 
 # A body must arrive within this many seconds, plus the time that the received bytes take at the lowest rate.
@@ -138,7 +139,24 @@ def _parse_form(body: bytes, content_type: str) -> dict[str, Any]:
     return document
 
 
+def _is_form(content_type: str) -> bool:
+    return content_type.lstrip()[:10].lower() == "multipart/"
+
+
+def _parse_either(body: bytes, content_type: str) -> dict[str, Any]:
+    return (_parse_form if _is_form(content_type) else _parse_json)(body, content_type)
+
+
+def _write_either(document: dict[str, Any]) -> tuple[str, bytes]:
+    return (multipart.serialise if uploads_in(document) else _write_json)(document)
+
+
+def _either_idempotency_bytes(body: bytes, content_type: str) -> bytes:
+    return multipart.without_boundary(body, content_type) if _is_form(content_type) else body
+
+
 CODECS = {
     RequestBody.JSON: BodyCodec(_parse_json, _write_json),
     RequestBody.MULTIPART: BodyCodec(_parse_form, multipart.serialise, multipart.without_boundary),
+    RequestBody.EITHER: BodyCodec(_parse_either, _write_either, _either_idempotency_bytes),
 }

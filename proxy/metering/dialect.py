@@ -69,6 +69,8 @@ class RequestBody(StrEnum):
     JSON = "json"
     MULTIPART = "multipart/form-data"
     """fields are strings (lists of strings if the name ends with []), files are `Upload`s"""
+    EITHER = "either"
+    """a form if it has a file, else JSON"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,12 @@ class Upload(msgspec.Struct, frozen=True, gc=False):
         return f"Upload({len(self.content)} bytes)"
 
 
+def uploads_in(document: Mapping[str, Any]) -> int:
+    """The number of files in a document; JSON has none."""
+    several = (value if isinstance(value, list) else (value,) for value in document.values())
+    return sum([isinstance(one, Upload) for values in several for one in values])
+
+
 def model_of(document: Mapping[str, Any], field: str = "model") -> str:
     """The model's name. Raises InvalidField."""
     model = document.get(field)

@@ -94,6 +94,77 @@ async def test_a_client_that_leaves_a_picture_pays_for_it(deployment: Deployment
     assert nusd(entry) == charge(entry) + 40_000_000
 
 
+async def test_an_edited_picture(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
+    usage = {"input_tokens": 300, "output_tokens": 100, "total_tokens": 400}
+    model = deployment.plan("units", json_script({"created": 1, "data": [{"b64_json": "AA=="}], "usage": usage}))
+    files = [("a.png", AUDIO, "image/png"), ("b.png", AUDIO[:99], "image/png")]
+    made = await sdk.images.edit(model=model, image=files, prompt="a weir", n=1, quality="low")
+    assert made.usage is not None
+    assert made.usage.total_tokens == 400
+    (seen,) = deployment.seen(model)
+    assert seen["path"] == "/v1/images/edits"
+    assert seen["body"].count('name="image[]"; filename=') == 2
+    assert AUDIO.decode("latin-1") in seen["body"]
+    entry = await deployment.entry(model)
+    assert (entry["endpoint"], entry["usage_source"]) == ("/v1/images/edits", "reported")
+    assert (entry["prompt_tokens"], entry["completion_tokens"], nusd(entry)) == (300, 100, charge(entry))
+
+
+async def test_a_picture_is_edited_by_its_link_as_xai_has_it(deployment: Deployment) -> None:
+    model = deployment.plan("units", json_script({"data": [{"url": "http://x.test/1"}]}))
+    document = {"model": model, "prompt": "a weir", "image": {"type": "image_url", "url": "http://x.test/0"}}
+    response = await ask(deployment, "/v1/images/edits", document)
+    assert response.status == 200
+    assert deployment.seen(model)[0]["body"] == document | {"model": model.partition("/")[2]}
+    entry = await deployment.entry(model)
+    assert (entry["details"]["units"], entry["charge_usd"]) == ({"images": 1}, "0.04")
+    response = await ask(deployment, "/v1/images/edits", {"model": model, "prompt": "a weir"})
+    assert (response.status, json.loads(response.body)["error"]["param"]) == (400, "image")
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+async def test_variations_of_a_picture(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
+    model = deployment.plan("units", json_script({"created": 1, "data": [{"url": "http://x.test/1"}] * 3}))
+    made = await sdk.images.create_variation(model=model, image=("a.png", AUDIO, "image/png"), n=3)
+    assert len(made.data or ()) == 3
+    entry = await deployment.entry(model)
+    assert (entry["endpoint"], entry["details"]["units"]) == ("/v1/images/variations", {"images": 3})
+    assert entry["charge_usd"] == "0.12"
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+async def test_a_translation(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
+    told = {"text": "Over the weir.", "duration": 5.0, "language": "english"}
+    model = deployment.plan("units", json_script(told))
+    heard = await sdk.audio.translations.create(model=model, file=("a.mp3", AUDIO), response_format="verbose_json")
+    assert heard.text == "Over the weir."
+    entry = await deployment.entry(model)
+    assert (entry["endpoint"], entry["details"]["units"]) == ("/v1/audio/translations", {"audio_ms": 5000})
+
+
+async def test_counting_the_tokens_of_a_response_is_free(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
+    model = deployment.plan("many", json_script({"object": "response.input_tokens", "input_tokens": 47}))
+    assert (await sdk.responses.input_tokens.count(model=model, input="How much?")).input_tokens == 47
+    entry = await deployment.entry(model)
+    assert (entry["charge_usd"], entry["prompt_tokens"], entry["outcome"]) == ("0", 0, "served")
+
+
+async def test_a_compacted_conversation_is_billed(deployment: Deployment, sdk: openai.AsyncOpenAI) -> None:
+    usage = {"input_tokens": 300, "output_tokens": 40, "total_tokens": 340}
+    items = [
+        {"type": "message", "id": "m", "role": "user", "status": "completed", "content": []},
+        {"type": "compaction", "id": "c", "encrypted_content": "AAAA"},
+    ]
+    told = {"id": "resp_c", "object": "response.compaction", "created_at": 1, "output": items, "usage": usage}
+    model = deployment.plan("many", json_script(told))
+    made = await sdk.responses.compact(model=model, input="How much?")
+    assert made.usage.total_tokens == 340
+    entry = await deployment.entry(model)
+    assert (entry["endpoint"], entry["usage_source"]) == ("/v1/responses/compact", "reported")
+    assert (entry["prompt_tokens"], entry["completion_tokens"], nusd(entry)) == (300, 40, charge(entry))
+    assert "unread" not in entry["details"]
+
+
 async def test_speech_goes_down_as_it_is_and_is_billed_by_its_characters(
     deployment: Deployment, sdk: openai.AsyncOpenAI
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGE_VARIATIONS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.estimator.estimate import Estimator, reading
@@ -23,6 +23,9 @@ SAY = {"model": "m", "input": "Hello 堰", "voice": "alto"}
 MP3 = Upload("a.mp3", "audio/mpeg", b"\xff\xfb" * 8000)
 WAV = Upload("a.wav", "", b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0" + bytes(31_968))
 HEAR = {"model": "m", "file": MP3}
+PNG = Upload("a.png", "image/png", b"\x89PNG")
+EDIT = DRAW | {"image[]": [PNG, PNG], "stream": "false"}
+LINKED = DRAW | {"images": [{"image_url": "http://x.test/1"}]}
 TOKENS = {"input_tokens": 10, "output_tokens": 1056, "total_tokens": 1066}
 
 
@@ -58,6 +61,10 @@ def answered(dialect: Dialect, answer: Any, size: int = 7) -> Metered:
     [
         (OPENAI_IMAGES, DRAW, Usage(images=1, completion_tokens=1056)),
         (OPENAI_IMAGES, DRAW | {"n": 3, "quality": "high"}, Usage(images=3, completion_tokens=12480)),
+        (OPENAI_IMAGE_EDITS, EDIT, Usage(images=1, completion_tokens=1056)),
+        (OPENAI_IMAGE_EDITS, EDIT | {"n": "2", "quality": "low"}, Usage(images=2, completion_tokens=544)),
+        (OPENAI_IMAGE_EDITS, LINKED | {"n": 2}, Usage(images=2, completion_tokens=2112)),
+        (OPENAI_IMAGE_VARIATIONS, {"image": PNG, "n": "3"}, Usage(images=3, completion_tokens=3168)),
         (OPENAI_SPEECH, SAY, Usage(characters=7, completion_tokens=13, audio_completion_tokens=13)),
         (OPENAI_TRANSCRIPTIONS, HEAR, Usage(audio_ms=1000)),
         (OPENAI_TRANSCRIPTIONS, {"model": "m", "file": WAV}, Usage(audio_ms=2000)),
@@ -215,3 +222,38 @@ def test_a_type_that_is_no_stream_is_none_whatever_was_asked() -> None:
 
 def test_a_file_shows_nowhere() -> None:
     assert "secret" not in f"{Upload('secret.mp3', 'audio/secret', b'secret')!r}"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "document", "model", "images", "streamed"),
+    [
+        (OPENAI_IMAGE_EDITS, EDIT, "m", 2, False),
+        (OPENAI_IMAGE_EDITS, EDIT | {"stream": "True", "mask": PNG}, "m", 3, True),
+        (OPENAI_IMAGE_EDITS, LINKED, "m", 1, False),
+        (OPENAI_IMAGE_VARIATIONS, {"image": PNG}, "dall-e-2", 1, False),
+    ],
+)
+def test_given_pictures_are_part_of_the_prompt(
+    dialect: Dialect, document: dict[str, Any], model: str, images: int, streamed: bool
+) -> None:
+    facts = dialect.facts(document)
+    assert (facts.model, facts.prompt.images, facts.streamed) == (model, images, streamed)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "document", "param"),
+    [
+        (OPENAI_IMAGE_EDITS, DRAW, "image"),
+        (OPENAI_IMAGE_EDITS, DRAW | {"image": "http://x.test/1"}, "image"),
+        (OPENAI_IMAGE_EDITS, EDIT | {"prompt": None}, "prompt"),
+        *[(OPENAI_IMAGE_EDITS, EDIT | {"n": bad}, "n") for bad in ("0", "129", "-1", "1.5", "x", "\u0663", "9" * 99)],
+        (OPENAI_IMAGE_EDITS, EDIT | {"stream": "yes"}, "stream"),
+        (OPENAI_IMAGE_VARIATIONS, {"image": "a"}, "image"),
+        (OPENAI_IMAGE_VARIATIONS, {"image": PNG, "n": "x"}, "n"),
+        (OPENAI_IMAGE_VARIATIONS, {"image": PNG, "model": ""}, "model"),
+    ],
+)
+def test_wrong_fields_of_edits_are_named(dialect: Dialect, document: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        dialect.facts(document)
+    assert caught.value.param == param

@@ -10,10 +10,12 @@ from msgspec import structs
 
 from proxy.http import errors
 from proxy.metering.dialects.openai_responses.request import facts
-from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField, with_model
 from proxy.metering.usage import ModelUsage, PromptEvidence, Usage
+from tests.metering.corpus import CORPUS, records_named
+from tests.metering.corpus import cuts as recorded_cuts
 from tests.metering.fixtures import cuts
 
 USAGE = {
@@ -297,3 +299,31 @@ def test_its_error_event_is_its_own() -> None:
         "type": "error", "code": "upstream_stalled", "message": refusal.message, "param": None,
     }  # fmt: skip
     assert refusal.body(OPENAI_RESPONSES.errors) == refusal.body()
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+def test_recorded_counts_of_input_tokens_cost_nothing() -> None:
+    records = records_named("openai.responses.get")
+    assert len(records) == 3
+    assert OPENAI_INPUT_TOKENS.free
+    for record in records:
+        OPENAI_INPUT_TOKENS.facts(record["request_json"])
+        for pieces in recorded_cuts(record["body"].encode(), record["id"]):
+            meter = OPENAI_INPUT_TOKENS.plain_meter()
+            for piece in pieces:
+                meter.feed(piece)
+            result = meter.close()
+            assert (result.usage, result.unread.paths) == (Usage(0, None, 0, None, 0), ()), record["id"]
+
+
+def test_messages_of_a_compacted_conversation_are_not_generated() -> None:
+    items = [
+        {"type": "message", "content": [{"type": "input_text", "text": "How much?"}]},
+        {"type": "compaction", "encrypted_content": "AAAA"},
+    ]
+    usage = {"input_tokens": 300, "output_tokens": 40, "total_tokens": 340}
+    meter = OPENAI_COMPACT.plain_meter()
+    meter.feed(json.dumps({"object": "response.compaction", "output": items, "usage": usage}).encode())
+    result = meter.close()
+    assert (result.usage, result.evidence.empty) == (Usage(300, None, 40, None, 340), True)
+    assert (result.complete, result.usage_final, result.unread.paths) == (True, True, ())

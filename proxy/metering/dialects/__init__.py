@@ -16,21 +16,26 @@ from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
 from proxy.metering.dialects.openai.moderations import OPENAI_MODERATIONS
 from proxy.metering.dialects.openai.rerank import OPENAI_RERANK
-from proxy.metering.dialects.openai_media.images import OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGE_VARIATIONS, OPENAI_IMAGES
 from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
-from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
-from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS
+from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 
 DIALECTS: tuple[Dialect, ...] = (
     OPENAI_CHAT,
     OPENAI_RESPONSES,
+    OPENAI_COMPACT,
+    OPENAI_INPUT_TOKENS,
     OPENAI_COMPLETIONS,
     OPENAI_EMBEDDINGS,
     OPENAI_MODERATIONS,
     OPENAI_RERANK,
     OPENAI_IMAGES,
+    OPENAI_IMAGE_EDITS,
+    OPENAI_IMAGE_VARIATIONS,
     OPENAI_SPEECH,
     OPENAI_TRANSCRIPTIONS,
+    OPENAI_TRANSLATIONS,
     ANTHROPIC_MESSAGES,
     ANTHROPIC_COUNT_TOKENS,
     *AZURE,

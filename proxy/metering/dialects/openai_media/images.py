@@ -1,25 +1,28 @@
-"""The dialect of images/generations: whole images, or a stream of partial ones.
+"""The dialects of images: generations, edits and variations; whole images, or a stream of partial ones.
 
 Usage: prompt = `usage.input_tokens`, completion = `usage.output_tokens`, total = `usage.total_tokens`. If no tokens are
 reported, images = those in `data`, or the completed ones of a stream. Invariants: no image is decoded. A stream of
-several completed images has the last usage, never lower.
+several completed images has the last usage, never lower. Edits are asked for by a form with files or, as xAI has them,
+by JSON with links; a form's fields are strings.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from proxy.metering.counts import UsageReader
-from proxy.metering.dialect import Dialect
+from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.dialects.openai.inputs import Inputs
 from proxy.metering.dialects.openai.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
-from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
+from proxy.metering.request import InvalidField, RequestFacts, Upload, flag, integer, model_of, uploads_in
 from proxy.metering.tally import Counting, says_error
 from proxy.metering.unread import each, members
-from proxy.metering.usage import UNITS_MAX, Usage
+from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
 from proxy.metering.wire.framing import LONG_SSE
 from proxy.metering.wire.json_reader import reader
 
@@ -107,17 +110,62 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     prompt = document.get("prompt")
     if not isinstance(prompt, str):
         raise InvalidField("prompt", "must be a string")
+    return _facts(document, named or model_of(document), Inputs(1, prompt).evidence())
+
+
+def edit_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request to edit images. Raises InvalidField."""
+    given = _given(document)
+    if not given:
+        raise InvalidField("image", "must be a file, or image or images with links")
+    read = facts(_typed(document), named)
+    return structs.replace(read, prompt=structs.replace(read.prompt, images=given))
+
+
+def variation_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a form for variations of one image; its model is optional. Raises InvalidField."""
+    if not isinstance(document.get("image"), Upload):
+        raise InvalidField("image", "must be a file")
+    model = _VARYING if document.get("model") is None else model_of(document)
+    return _facts(_typed(document), named or model, PromptEvidence(images=1))
+
+
+# OpenAI's default, and its only model for variations; its SDKs leave the model out.
+_VARYING = "dall-e-2"
+
+
+def _facts(document: dict[str, Any], model: str, prompt: PromptEvidence) -> RequestFacts:
     images = integer(document, "n", at_most=N_MAX) or 1
     tokens = _TOKENS.get(str(document.get("quality")), _TOKENS["medium"])
     return RequestFacts(
-        model=named or model_of(document),
+        model=model,
         streamed=flag(document, "stream"),
         usage_asked=True,
         completion_tokens_max=None,
         n=images,
-        prompt=Inputs(1, prompt).evidence(),
+        prompt=prompt,
         asked=Usage(images=images, completion_tokens=images * tokens),
     )
+
+
+def _given(document: dict[str, Any]) -> int:
+    """The images of a request: files or, in JSON, objects."""
+    one, several = document.get("image"), document.get("images")
+    linked = several if isinstance(several, list) else (one,)
+    return uploads_in(document) or sum(isinstance(image, dict) for image in linked)
+
+
+def _typed(document: dict[str, Any]) -> dict[str, Any]:
+    """A form's fields as JSON has them; what is no number and no boolean stays a string, and is refused as one."""
+    read = {**document}
+    if isinstance(n := read.get("n"), str) and n.isascii() and n.isdecimal():
+        read["n"] = int(n[:_DIGITS_MAX])
+    if isinstance(stream := read.get("stream"), str):
+        read["stream"] = {"true": True, "false": False, "": None}.get(stream.lower(), stream)
+    return read
+
+
+_DIGITS_MAX = 9
 
 
 OPENAI_IMAGES = Dialect(
@@ -130,4 +178,22 @@ OPENAI_IMAGES = Dialect(
     errors=OPENAI_ERRORS,
     framings=(LONG_SSE,),
     plain=skimmed(ImagesTally),
+)
+
+OPENAI_IMAGE_EDITS = replace(
+    OPENAI_IMAGES,
+    name="openai.image_edits",
+    paths=("/v1/images/edits",),
+    upstream_path="/images/edits",
+    facts=edit_facts,
+    request_body=RequestBody.EITHER,
+)
+
+OPENAI_IMAGE_VARIATIONS = replace(
+    OPENAI_IMAGES,
+    name="openai.image_variations",
+    paths=("/v1/images/variations",),
+    upstream_path="/images/variations",
+    facts=variation_facts,
+    request_body=RequestBody.MULTIPART,
 )

@@ -1,4 +1,4 @@
-"""The dialect of audio/transcriptions: speech to text, as JSON, text, subtitles or a stream.
+"""The dialects of audio/transcriptions and audio/translations: speech to text, as JSON, text, subtitles or a stream.
 
 Usage: prompt = `usage.input_tokens`, with audio = `input_token_details.audio_tokens`; completion =
 `usage.output_tokens`; total = `usage.total_tokens`. If usage is a duration, audio = its `seconds`, else the `duration`
@@ -9,6 +9,7 @@ file (by the rate in a WAV header, else as 128 kbit/s), and the entry has the fl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -157,4 +158,12 @@ OPENAI_TRANSCRIPTIONS = Dialect(
     plain=lambda: JsonMeter(TranscriptionTally),
     request_body=RequestBody.MULTIPART,
     accepts="*/*",
+)
+
+OPENAI_TRANSLATIONS = replace(
+    OPENAI_TRANSCRIPTIONS,
+    name="openai.translations",
+    paths=("/v1/audio/translations",),
+    upstream_path="/audio/translations",
+    operation="translation",
 )

@@ -1,4 +1,5 @@
-"""The dialect of OpenAI's responses: events and answers → evidence, usage, finish reason.
+"""The dialects of OpenAI's responses, of compacting and counting them: events and answers → evidence, usage, finish
+reason.
 
 Invariants: generated output is counted once: from its deltas, or from the finished item without deltas; tool results
 are not counted. The last event has the usage, and its type is the outcome; it repeats the whole answer.
@@ -7,12 +8,14 @@ are not counted. The last event has the usage, and its type is the outcome; it r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
 
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.openai.plain import CountTally
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, Tool, event_of, response_of
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
@@ -202,6 +205,18 @@ class ResponsesTally(Counting):
             self.other_models = (ModelUsage(identifier(named or _IMAGES_MODEL) or OTHER_WORD, usage),)
 
 
+class CompactTally(ResponsesTally):
+    """A compacted conversation: the messages of its output repeat the request."""
+
+    __slots__ = ()
+
+    known = members(_KNOWN, "image")
+
+    def _read_item(self, index: int, item: Item, *, whole: bool) -> None:
+        if item.type != "message":
+            super()._read_item(index, item, whole=whole)
+
+
 def _searched(action: Any) -> bool:
     """Whether a call of the search tool is billed as a search; older answers have no action."""
     return not isinstance(action, dict) or action.get("type", "search") == "search"
@@ -223,4 +238,22 @@ OPENAI_RESPONSES = Dialect(
     tally=ResponsesTally,
     ends=(b'"response":', b"[DONE]"),
     errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
+)
+
+OPENAI_COMPACT = replace(
+    OPENAI_RESPONSES,
+    name="openai.compact",
+    paths=("/v1/responses/compact",),
+    upstream_path="/responses/compact",
+    tally=CompactTally,
+)
+
+OPENAI_INPUT_TOKENS = replace(
+    OPENAI_RESPONSES,
+    name="openai.input_tokens",
+    paths=("/v1/responses/input_tokens",),
+    upstream_path="/responses/input_tokens",
+    operation="count_tokens",
+    tally=CountTally,
+    free=True,
 )
