@@ -42,6 +42,8 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
         self.headers: tuple[tuple[str, str], ...] = ()
         """additional response headers"""
+        self.shape: ErrorShape | None = None
+        """the format of this client; None: that of the path"""
 
     def body(self, shape: ErrorShape = OPENAI_ERRORS) -> bytes:
         """The JSON body, as the client's language has it."""

@@ -1,9 +1,9 @@
 """The HTTP server and its closed route table. Every other path returns 404.
 
-Invariants: a path is matched exactly and undecoded, so that route, meter and upstream interpret it alike; its only
-variable part is a model's name. Base URLs that people type a little differently lead to the same routes, and to no
-others. An error has the format of the path's dialect. A route to a provider cannot be registered without the dialect
-that meters its responses.
+Invariants: a path is matched exactly, and undecoded where it leads upstream, so that route, meter and upstream
+interpret it alike; its only variable part is a model's name. Base URLs that people type a little differently lead to
+the same routes, and to no others. An error has the format of the path's dialect, unless its route knows the client's. A
+route to a provider cannot be registered without the dialect that meters its responses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import unquote
 
 from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
@@ -43,18 +44,22 @@ class Routes:
         self._table: dict[str, dict[str, Serve]] = {}  # path → method → handler
         # (text before, text after the name) → method → handler of the name
         self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
+        self._quoted: set[tuple[str, str]] = set()  # templates whose names may be percent-encoded
         self._shapes: dict[tuple[str, str], ErrorShape] = {}  # (prefix, suffix) of a path → its error format
 
     def local(self, method: str, path: str, serve: Serve) -> None:
         """A route that the proxy itself answers."""
         self._add(method, path, serve)
 
-    def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
-        """The same for every path with a name between `before` and `after`; `of`: name → handler."""
+    def named(self, method: str, before: str, after: str, of: Callable[[str], Serve], *, quoted: bool = False) -> None:
+        """The same for every path with a name between `before` and `after`; `of`: name → handler. `quoted`: clients may
+        percent-encode the name; only for routes of which nothing is sent upstream."""
         methods = self._templates.setdefault((before, after), {})
         if method in methods:
             raise ValueError(f"{method} {before}…{after} is registered twice")
         methods[method] = of
+        if quoted:
+            self._quoted.add((before, after))
 
     def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
         """Routes to providers, for all paths of `dialect`. Raises TypeError for a dialect without a meter."""
@@ -107,6 +112,8 @@ class Routes:
             return self._table[path]
         for (before, after), methods in self._templates.items():
             name = path[len(before) : len(path) - len(after)]
+            if (before, after) in self._quoted:
+                name = unquote(name)
             if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
                 return {method: of(name) for method, of in methods.items()}
         return {}
@@ -219,7 +226,7 @@ class Server:
         must_close: bool = True,
     ) -> web.Response:
         self._refused(refusal.status, refusal.code)
-        response = refused_response(refusal, self._routes.shape(path), made)
+        response = refused_response(refusal, refusal.shape or self._routes.shape(path), made)
         response.headers.update(self._headers)
         response.headers.update(connection.headers)
         if must_close:

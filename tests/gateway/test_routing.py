@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.billing.keys import ApiKey
 from proxy.gateway.exchange.upstream_request import target
 from proxy.gateway.upstream import routing
 from proxy.gateway.upstream.client import Origin, Provider
@@ -148,12 +147,6 @@ def route_to(upstream_model: str, provider: str = "electron") -> Route:
     return Route(Provider.of(settings, write_stall_s=60), upstream_model, lambda *_: (None, None))
 
 
-def key(*models: str) -> ApiKey:
-    """A key for these models; for all if none is said."""
-    allowed = frozenset(models) if models else None
-    return ApiKey("key_1", "a", b"d" * 32, "tw-…abcd", allowed, 0.0, None, None, 1)
-
-
 NAMED = {"big": route_to("big-2026"), "small": route_to("small", "tera")}
 
 
@@ -208,19 +201,6 @@ def test_a_name_that_is_known_is_not_made_again() -> None:
     assert models.route("any/x") is models.route("any/x")
     assert models.route("big") is NAMED["big"]
     assert asked == ["any/x"]
-
-
-@pytest.mark.parametrize(
-    ("models", "listed"),
-    [
-        ((), [("big", "electron"), ("small", "tera")]),
-        (("small",), [("small", "tera")]),
-        (("small", "any/x", "nowhere/y"), [("small", "tera"), ("any/x", "electron")]),
-        (("nowhere",), []),
-    ],
-)
-def test_a_key_sees_what_it_may_use(models: tuple[str, ...], listed: list[tuple[str, str]]) -> None:
-    assert list(Models(NAMED, pattern).listed(key(*models))) == listed
 
 
 # -- several providers -------------------------------------------------------------------------------------------

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from math import ceil
 from random import random
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from proxy.billing.keys import ApiKey
-from proxy.billing.limits import OnExhausted, Scope, limit_counters
+from proxy.billing.limits import OnExhausted, limit_counters
 from proxy.billing.pricing.prices import can_quote
 from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Outcome, Price
 from proxy.billing.reservation import Denied
 from proxy.foundation.ids import exchange_id
+from proxy.gateway.authentication import Authenticator, authenticated
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
@@ -34,28 +34,12 @@ from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation,
 from proxy.gateway.upstream.routing import Models, Route, by_health, supporting
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
-from proxy.http.credentials import presented
-from proxy.http.errors import JSON_TYPE
 from proxy.http.headers import TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
-from proxy.keys.secrets import parse
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 
 NOTHING_HELD = Quote(0, 0)
-
-
-class Authenticator(Protocol):
-    """Checks API keys: the keyring."""
-
-    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
-        """The key, or the reason for its refusal: missing, malformed, unknown, expired, revoked, blocked, too_many."""
-
-    def scopes(self, key: ApiKey) -> tuple[Scope, ...]:
-        """The levels that limit it."""
-
-    def payer(self, key: ApiKey) -> Payer:
-        """The key and its accounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +55,7 @@ class Terms:
 
 
 class ProxyHandler:
-    """Handles requests to providers, and the list of models."""
+    """Handles requests to providers."""
 
     def __init__(
         self,
@@ -101,7 +85,7 @@ class ProxyHandler:
         received_at = monotonic()
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
-        key = await self._authenticated(request)
+        key = await authenticated(self._keys, request)
         begun = await self._begun(request, connection, dialect, named, key, received_at)
         if not isinstance(begun, tuple):
             return begun
@@ -155,22 +139,6 @@ class ProxyHandler:
                 await claim.end(closing)
             raise
         return exchange, closing, claim
-
-    async def models(self, request: web.BaseRequest, _connection: ClientConnection) -> web.StreamResponse:
-        """GET /v1/models: the models that this key may use."""
-        key = await self._authenticated(request)
-        listed = [
-            {"id": name, "object": "model", "created": 0, "owned_by": provider}
-            for name, provider in self._models.listed(key)
-        ]
-        body = msgspec.json.encode({"object": "list", "data": listed})
-        return web.Response(body=body, content_type=JSON_TYPE)
-
-    async def _authenticated(self, request: web.BaseRequest) -> ApiKey:
-        key = await self._keys.key(presented(request, parse), request.remote)
-        if isinstance(key, str):
-            raise errors.key_refused(key)
-        return key
 
     async def _body(self, request: web.BaseRequest, key: ApiKey) -> bytes:
         try:

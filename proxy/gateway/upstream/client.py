@@ -31,6 +31,7 @@ from proxy.gateway.upstream.connection import (
     UpstreamFailedError,
 )
 from proxy.gateway.upstream.health import Health
+from proxy.http.errors import JSON_TYPE
 from proxy.http.framing import Head
 from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
@@ -124,11 +125,20 @@ class Provider:
                 self._heads[dialect.name, path] = head
         return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, more.encode("latin-1"), len(body), body)
 
+    def get(self, path: str, key_header: KeyHeader, more: str = "", *, instead_of: str = "") -> bytes:
+        """The bytes of a request that is no exchange. `path`: after the base URL; `more`: as for `request`;
+        `instead_of`: the end of the base URL that `path` replaces."""
+        target = f"GET {self._base_path.removesuffix(instead_of)}{path}"
+        return self._start(target, JSON_TYPE, key_header) + more.encode("latin-1") + b"\r\n"
+
     def _head(self, dialect: Dialect, path: str) -> bytes:
-        lines = [f"POST {self._base_path}{path} HTTP/1.1", self._fields, f"Accept: {dialect.accepts}"]
+        return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)
+
+    def _start(self, target: str, accepts: str, key_header: KeyHeader) -> bytes:
+        """The first lines of a head. `key_header`: unless the settings name another."""
+        lines = [f"{target} HTTP/1.1", self._fields, f"Accept: {accepts}"]
         if self.secret:
-            header = self.settings.key_header or dialect.key_header
-            lines.append(_key_line(header, self.secret.decode()))
+            lines.append(_key_line(self.settings.key_header or key_header, self.secret.decode()))
         return ("\r\n".join(lines) + "\r\n").encode("latin-1")
 
     def is_revealed_by(self, body: bytes) -> bool:

@@ -5,11 +5,10 @@ Invariants: the configuration decides, and among several providers their health.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from proxy.billing.keys import ApiKey
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
@@ -63,15 +62,6 @@ class Models:
         if passed is not None and len(self._remembered) < PASSED_NAMES_MAX:
             self._remembered[model] = passed
         return passed
-
-    def listed(self, key: ApiKey) -> Iterable[tuple[str, str]]:
-        """(name, provider) of every known model that `key` may use."""
-        for name, route in sorted(self._named.items()):
-            if key.allows(name):
-                yield name, route.provider.settings.name
-        for name in sorted((key.models or frozenset()) - self._named.keys()):
-            if (passed := self._passed(name)) is not None:
-                yield name, passed.provider.settings.name
 
 
 def supporting(route: Route, dialect: Dialect) -> Route | None:

@@ -17,6 +17,9 @@ from typing import NoReturn
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
 from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.models.catalogue import Catalogue
+from proxy.gateway.models.fetched_lists import FetchedLists
+from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
@@ -256,7 +259,7 @@ class Proxy:
             claims=self._admission.claims,
             traces=self._traces,
         )
-        providers = {
+        self._providers = providers = {
             name: Provider.of(one, write_stall_s=settings.write_stall_s) for name, one in settings.providers.items()
         }
         for name, one in providers.items():
@@ -271,6 +274,10 @@ class Proxy:
             request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
         )
+
+    def _models_handler(self) -> ModelsHandler:
+        lists = FetchedLists(self._upstream, self._tasks)
+        return ModelsHandler(self._keyring, Catalogue(self.settings.models, self._providers, lists))
 
     def _add_gauges(self) -> None:
         journal = self._node.journal
@@ -314,7 +321,7 @@ class Proxy:
         for dialect in DIALECTS:
             routes.metered(dialect, self._handler.serve)
         routes.local("GET", "/", ROOT)
-        routes.local("GET", "/v1/models", self._handler.models)
+        self._models_handler().add_to(routes)
         add_probes(routes, not_ready=self._not_ready, exposition=self._exposition)
         self._console.add_public(routes)
         return routes

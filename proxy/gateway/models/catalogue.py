@@ -1,0 +1,96 @@
+"""The models that a key may use: those of the configuration, and those that providers list behind its patterns.
+
+Invariants: configured names come first, and hide what a provider lists under the same name. A name is listed once, and
+only for the model setting that would serve it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from proxy.billing.keys import ApiKey
+from proxy.gateway.models.fetched_lists import FetchedLists
+from proxy.gateway.models.listed_model import ListedModel, dialects_of
+from proxy.gateway.upstream.client import Provider
+from proxy.settings import ModelSettings, route
+
+
+class Catalogue:
+    """All models, seen with a key."""
+
+    def __init__(
+        self, models: Mapping[str, ModelSettings], providers: Mapping[str, Provider], lists: FetchedLists
+    ) -> None:
+        """`providers`: by their names in the settings."""
+        self._models = models
+        self._providers = providers
+        self._lists = lists
+        self._named = {
+            name: self._unlisted(name, setting) for name, setting in sorted(models.items()) if not setting.is_pattern
+        }
+
+    async def models(self, key: ApiKey) -> dict[str, ListedModel]:
+        """Name → model, for all that `key` may use. It may wait for lists of providers."""
+        patterns = self._patterns(key)
+        lists = await self._lists.of(self._targets(patterns))
+        found = {name: model for name, model in self._named.items() if key.allows(name)}
+        for name, model in self._passed(patterns, lists):
+            if key.allows(name):
+                found.setdefault(name, model)
+        for name in sorted(key.models or ()):  # allowed by name, and served by a pattern, whatever is listed
+            if (setting := self._setting(name)) is not None:
+                found.setdefault(name, self._unlisted(name, setting))
+        return found
+
+    async def model(self, key: ApiKey, name: str) -> ListedModel | None:
+        """The one that clients call `name`; None if `key` may not use it, or there is none. A name that a pattern
+        passes to a provider whose list is not known may exist there: it is as good as configured."""
+        setting = self._setting(name)
+        if setting is None or not key.allows(name):
+            return None
+        if name in self._named:
+            return self._named[name]
+        targets = self._targets([setting])
+        lists = await self._lists.of(targets)
+        listed = dict(self._passed([setting], lists)).get(name)
+        may_exist = key.models is not None or len(lists) < len(targets)
+        return self._unlisted(name, setting) if listed is None and may_exist else listed
+
+    def _patterns(self, key: ApiKey) -> list[ModelSettings]:
+        """Those that serve a name which `key` may use."""
+        if key.models is None:
+            return [setting for setting in self._models.values() if setting.is_pattern]
+        serving = (self._setting(name) for name in sorted(key.models))
+        return list({one.name: one for one in serving if one is not None and one.is_pattern}.values())
+
+    def _passed(
+        self, patterns: Iterable[ModelSettings], lists: Mapping[str, Sequence[ListedModel]]
+    ) -> Iterator[tuple[str, ListedModel]]:
+        """(name for clients, model) of what providers list behind `patterns`."""
+        for setting in patterns:
+            prefix = setting.name.removesuffix("*")
+            for target in setting.providers:
+                for model in lists.get(target.provider, ()):
+                    name = prefix + model.name
+                    if self._setting(name) is setting:
+                        yield name, replace(model, name=name) if prefix else model
+
+    def _targets(self, settings: Iterable[ModelSettings]) -> list[Provider]:
+        names = dict.fromkeys(target.provider for setting in settings for target in setting.providers)
+        return [self._providers[name] for name in names]
+
+    def _setting(self, name: str) -> ModelSettings | None:
+        """The model setting that serves `name`."""
+        found = route(self._models, name)
+        return None if found is None else found[0]
+
+    def _unlisted(self, name: str, setting: ModelSettings) -> ListedModel:
+        """What the configuration says of a model."""
+        served = [dialects_of(self._providers[target.provider].settings.dialects) for target in setting.providers]
+        return ListedModel(
+            name=name,
+            provider=setting.providers[0].provider,
+            dialects=frozenset().union(*served),
+            output_tokens_max=setting.completion_tokens_max or 0,
+        )

@@ -1,0 +1,101 @@
+"""Fetches and keeps the lists of models of providers.
+
+Invariants: at most one request to a provider runs at a time, however many clients wait for it; it belongs to none of
+them. A provider that fails keeps the list that it had. Its health as an upstream is not touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from proxy.foundation.tasks import Tasks
+from proxy.gateway.models.listed_model import ListedModel
+from proxy.gateway.models.provider_lists import ProviderList, UnreadableListError, provider_list, read_list
+from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.connection import UpstreamFailedError
+
+# A person waits for the list, at most once in RETRY_S for a provider that hangs.
+FETCH_S = 4.0
+# Providers publish a model every few weeks; a new deployment of one's own should be seen soon.
+FRESH_S = 300.0
+RETRY_S = 60.0
+# The longest list known, an aggregator's with descriptions, has 0.7 MB. To read this much takes some 10 ms.
+LIST_BYTES_MAX = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+Models = tuple[ListedModel, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of one provider's list."""
+
+    models: Models | None = None
+    """as last listed; None: never"""
+    due_at: float = 0.0
+    """when it is fetched again, if a client asks"""
+    fetching: asyncio.Task[None] | None = None
+    failure: str = ""
+    """why the last attempt failed; empty: it did not"""
+
+
+class FetchedLists:
+    """The lists of all providers, fetched when they are asked for."""
+
+    def __init__(self, client: UpstreamClient, tasks: Tasks, *, now: Callable[[], float] = monotonic) -> None:
+        self._client = client
+        self._tasks = tasks
+        self._now = now
+        self._kept: dict[str, _Kept] = {}
+
+    async def of(self, providers: Iterable[Provider]) -> dict[str, Models]:
+        """Provider's name → its models; without providers that have no list, or whose list was never read."""
+        asked = [(provider, self._refreshed(provider)) for provider in providers]
+        running = [kept.fetching for _, kept in asked if kept.fetching is not None]
+        if running:
+            await asyncio.wait(running)  # not `gather`: a client that leaves would cancel it for the others
+        return {provider.settings.name: kept.models for provider, kept in asked if kept.models is not None}
+
+    def _refreshed(self, provider: Provider) -> _Kept:
+        """Begin to fetch the list if it is due."""
+        name = provider.settings.name
+        kept = self._kept.setdefault(name, _Kept())
+        where = provider_list(provider.settings)
+        if where is not None and kept.fetching is None and self._now() >= kept.due_at:
+            kept.fetching = self._tasks.start(self._refresh(provider, where, kept), name=f"models of {name}")
+        return kept
+
+    async def _refresh(self, provider: Provider, where: ProviderList, kept: _Kept) -> None:
+        kept.due_at = self._now() + RETRY_S
+        try:
+            kept.models, failure = await self._fetched(provider, where), ""
+            kept.due_at = self._now() + FRESH_S
+        except (UpstreamFailedError, UnreadableListError) as wrong:
+            failure = str(wrong)
+        except TimeoutError:
+            failure = f"no answer within {FETCH_S:g} s"
+        finally:
+            kept.fetching = None
+        if failure and failure != kept.failure:
+            _log.warning("the models of provider %s cannot be listed: %s", provider.settings.name, failure)
+        kept.failure = failure
+
+    async def _fetched(self, provider: Provider, where: ProviderList) -> Models:
+        """Raises UpstreamFailedError, UnreadableListError, TimeoutError."""
+        request = provider.get(where.path, where.key_header, where.headers, instead_of=where.instead_of)
+        async with asyncio.timeout(FETCH_S):
+            answer = await self._client.ask(provider, request)
+            try:
+                if answer.status != 200 or answer.encoded:
+                    raise UnreadableListError(f"HTTP status {answer.status}{', compressed' * answer.encoded}")
+                body = await answer.read(LIST_BYTES_MAX)
+            finally:
+                answer.close()
+        if body is None:
+            raise UnreadableListError(f"longer than {LIST_BYTES_MAX >> 20} MiB")
+        return read_list(body, where, provider.settings, provider.secret.decode())

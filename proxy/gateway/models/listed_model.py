@@ -1,0 +1,40 @@
+"""One model of a list, whoever reported it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from proxy.metering.dialects import DIALECTS, supports
+
+
+class Lifecycle(StrEnum):
+    """Anthropic's words for how long a model is still served."""
+
+    ACTIVE = "active"
+    DEPRECATED = "deprecated"
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedModel:
+    """One model. The numbers are the provider's; 0: not known."""
+
+    name: str
+    """as it is requested: by clients, or (in a provider's own list) from the provider"""
+    provider: str
+    """the name of the provider's settings"""
+    dialects: frozenset[str]
+    """the names of the dialects that it can be requested in"""
+    created: int = 0
+    """Unix seconds"""
+    input_tokens_max: int = 0
+    output_tokens_max: int = 0
+    lifecycle: Lifecycle = Lifecycle.ACTIVE
+
+
+def dialects_of(names: Iterable[str]) -> frozenset[str]:
+    """The dialects that a provider's settings name, each by its own name."""
+    settings = tuple(names)
+    return frozenset(dialect.name for dialect in DIALECTS if supports(settings, dialect))

@@ -1,0 +1,178 @@
+"""How each family of providers lists its models: the request, and what is read of the answer. Pure.
+
+Invariant: no text of a provider gets through but names that a configuration could hold, without the provider's secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from proxy.gateway.models import words
+from proxy.gateway.models.listed_model import Lifecycle, ListedModel, dialects_of
+from proxy.gateway.models.words import Words
+from proxy.metering.dialect import KeyHeader
+from proxy.settings import ProviderSettings
+
+# The longest list of 2026 has some thousand models.
+MODELS_MAX = 5_000
+# As names in the configuration, without wildcards. None may be longer than a name in a path.
+_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}", re.ASCII)
+# The last second of the year 9999: a later one has no date.
+_UNIX_MAX = 253_402_300_799
+# A context of more tokens is a mistake; larger numbers than these no JavaScript client reads exactly.
+_TOKENS_MAX = 2**53 - 1
+
+
+class UnreadableListError(Exception):
+    """The answer is no list of models in the provider's language."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderList:
+    """Where and how a family lists its models."""
+
+    path: str = "/models"
+    """after the base URL"""
+    instead_of: str = ""
+    """the end of the base URL that `path` replaces"""
+    key_header: KeyHeader = KeyHeader.AUTHORIZATION
+    headers: str = ""
+    name: str = "id"
+    """the member with a model's name"""
+    prefix: str = ""
+    """stands before each name"""
+    words: Words = field(default_factory=dict)
+    """what its words for a model's uses mean"""
+
+
+_OPENAI = ProviderList(words=words.MISTRAL)  # of those who copy OpenAI's list, Mistral alone says what a model is for
+PROVIDER_LISTS: dict[str, ProviderList] = {
+    "openai": _OPENAI,
+    "mistral": _OPENAI,
+    "anthropic": ProviderList(
+        "/models?limit=1000", key_header=KeyHeader.X_API_KEY, headers="anthropic-version: 2023-06-01\r\n"
+    ),
+    "gemini": ProviderList(
+        "/models?pageSize=1000",
+        key_header=KeyHeader.X_GOOG_API_KEY, name="name", prefix="models/", words=words.GEMINI,
+    ),
+    "cohere": ProviderList("/v1/models?page_size=1000", instead_of="/v2", name="name", words=words.COHERE),
+    "ollama": ProviderList("/tags", name="model"),
+}  # fmt: skip
+"""family → its list. Azure is missing: what it lists are not the deployments, by which it is asked."""
+
+
+def provider_list(settings: ProviderSettings) -> ProviderList | None:
+    """The list of the first family that a provider speaks; None if none of them has one."""
+    families = (name.partition(".")[0] for name in settings.dialects)
+    return next((PROVIDER_LISTS[family] for family in families if family in PROVIDER_LISTS), None)
+
+
+class _Row(msgspec.Struct):
+    """The members that are read of a model. Whatever their type: one odd model must not hide the others."""
+
+    id: Any = None
+    name: Any = None
+    model: Any = None
+    created: Any = None
+    created_at: Any = None
+    modified_at: Any = None
+    context_length: Any = None
+    context_window: Any = None
+    max_context_length: Any = None
+    max_input_tokens: Any = None
+    inputTokenLimit: Any = None  # noqa: N815  Google's name
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    outputTokenLimit: Any = None  # noqa: N815
+    lifecycle: Any = None
+    supportedGenerationMethods: Any = None  # noqa: N815
+    endpoints: Any = None
+    capabilities: Any = None
+
+
+class _Answer(msgspec.Struct):
+    data: list[_Row] | None = None
+    models: list[_Row] | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer | list[_Row]).decode
+
+
+def read_list(answer: bytes, of: ProviderList, settings: ProviderSettings, secret: str) -> tuple[ListedModel, ...]:
+    """The models of a provider's answer, in its order. Raises UnreadableListError."""
+    try:
+        document = _decode(answer)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise UnreadableListError("not a list of models") from None
+    rows = document if isinstance(document, list) else document.models if document.data is None else document.data
+    if rows is None:
+        raise UnreadableListError("no list of models")
+    served = dialects_of(settings.dialects)
+    found: dict[str, ListedModel] = {}
+    for row in rows[:MODELS_MAX]:
+        name = _name(row, of)
+        if name and not (secret and secret in name):
+            found.setdefault(name, _model(name, row, of, settings.name, served))
+    return tuple(one for one in found.values() if one.dialects)
+
+
+def _name(row: _Row, of: ProviderList) -> str:
+    """Empty if it cannot be requested."""
+    told = getattr(row, of.name)
+    name = told.removeprefix(of.prefix) if isinstance(told, str) else ""
+    return name if _NAME.fullmatch(name) else ""
+
+
+def _model(name: str, row: _Row, of: ProviderList, provider: str, served: frozenset[str]) -> ListedModel:
+    told = _uses(row, of.words)
+    refused = set() if told is None else {dialect for dialect, word in of.words.items() if word not in told}
+    return ListedModel(
+        name=name,
+        provider=provider,
+        dialects=served - refused,
+        created=_unix(row.created) or _unix(row.created_at) or _unix(row.modified_at),
+        input_tokens_max=_first(
+            row.max_input_tokens, row.inputTokenLimit, row.context_length, row.context_window, row.max_context_length
+        ),
+        output_tokens_max=_first(row.max_tokens, row.outputTokenLimit, row.max_completion_tokens),
+        lifecycle=Lifecycle(row.lifecycle) if row.lifecycle in tuple(Lifecycle) else Lifecycle.ACTIVE,
+    )
+
+
+def _uses(row: _Row, words: Words) -> Collection[object] | None:
+    """The provider's words for what the model can be used for; None if it says nothing."""
+    for told in (row.supportedGenerationMethods, row.endpoints):
+        if isinstance(told, list):
+            return told
+    told = row.capabilities
+    if isinstance(told, dict) and not told.keys().isdisjoint(words.values()):
+        return [word for word, true in told.items() if true is True]
+    return None
+
+
+def _first(*told: object) -> int:
+    """The first number of tokens; 0: there is none."""
+    return next(filter(None, (_number(one, _TOKENS_MAX) for one in told)), 0)
+
+
+def _unix(told: object) -> int:
+    """Unix seconds of a number or an RFC 3339 text; 0 if it is neither."""
+    if isinstance(told, str):
+        try:
+            told = datetime.fromisoformat(told).timestamp()
+        except (ValueError, OverflowError):
+            return 0
+    return _number(told, _UNIX_MAX)
+
+
+def _number(told: object, most: int) -> int:
+    """A whole number up to `most`; 0 if it is none."""
+    counts = isinstance(told, int | float) and not isinstance(told, bool) and 0 < told <= most
+    return int(told) if counts else 0  # type: ignore[call-overload]
