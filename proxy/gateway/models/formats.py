@@ -5,8 +5,8 @@ Invariant: a member that an SDK requires is there. What is not known has the val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -32,12 +32,12 @@ class Format:
     one: Callable[[ListedModel], Document]
     listed: Callable[[Sequence[ListedModel], Query], Document]
     """the document of a list, or of the page of it that the query asks for. Raises ApiError"""
-    words: Words = field(default_factory=dict)
-    """dialects that its clients speak, with the family's words; empty: they are shown every model"""
+    spoken: Collection[str] = ()
+    """the dialects by which its clients know a model as theirs; empty: they are shown every model"""
 
     def shows(self, model: ListedModel) -> bool:
         """Whether clients of this family can request it."""
-        return not self.words or not model.dialects.isdisjoint(self.words)
+        return not self.spoken or not model.dialects.isdisjoint(self.spoken)
 
 
 def _errors(family: str) -> ErrorShape:
@@ -162,9 +162,10 @@ def _ollama(model: ListedModel) -> Document:
 
 OPENAI = Format(_errors("openai"), _openai, _all_of(_openai))
 MISTRAL = Format(_errors("mistral"), _mistral, _all_of(_mistral), words.MISTRAL)
-ANTHROPIC = Format(_errors("anthropic"), _anthropic, _anthropic_list, words.ANTHROPIC)
+ANTHROPIC = Format(_errors("anthropic"), _anthropic, _anthropic_list, ("anthropic.messages",))
 GEMINI = Format(_errors("gemini"), _gemini, _gemini_list, words.GEMINI)
-COHERE = Format(_errors("cohere"), _cohere, _cohere_list, words.COHERE)
+# Not `openai.rerank`: all who copy OpenAI would be Cohere's.
+COHERE = Format(_errors("cohere"), _cohere, _cohere_list, ("cohere.chat",))
 OLLAMA = Format(
     _errors("ollama"), _ollama, lambda models, _query: {"models": list(map(_ollama_tag, models))}, words.OLLAMA
 )

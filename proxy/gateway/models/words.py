@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 Words = Mapping[str, str]
-"""dialect → the word for it. Where the table is that of a client, models without any of its dialects are left out."""
+"""dialect → the family's word for it"""
 
 # Google's word for streams is the same; `streamGenerateContent` is in no list of theirs.
 GEMINI: Words = {"gemini.generate": "generateContent", "gemini.stream": "generateContent"}
 COHERE: Words = {"cohere.chat": "chat", "openai.rerank": "rerank"}
 MISTRAL: Words = {"openai.chat": "completion_chat", "mistral.fim": "completion_fim"}
 OLLAMA: Words = {"ollama.chat": "completion", "ollama.generate": "completion"}
-ANTHROPIC: Words = {"anthropic.messages": "messages"}
