@@ -56,6 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """tokens in any 60 s"""
     parallel: int | None = None
     """exchanges that run at the same time"""
+    cost_in_answers: bool = False
+    """answers tell what they cost: no limit, but set, changed and shown with them"""
 
     @property
     def spends(self) -> bool:

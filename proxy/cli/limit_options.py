@@ -40,6 +40,12 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="limit spend to the credit that was paid in (see `credit add`)",
     )
+    parser.add_argument(
+        "--cost-in-answers",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="tell what each answer costs, in its usage",
+    )
     option("--rpm", count_or_none, "N", "requests in any 60 s; none removes the limit")
     option("--tpm", count_or_none, "N", "tokens in any 60 s; none removes the limit")
     option("--parallel", count_or_none, "N", "concurrent exchanges; none removes the limit")
@@ -108,6 +114,8 @@ def limits_json(limits: Limits) -> dict[str, Any]:
         shown |= {"budget_usd": usd_text(limits.budget_usd), "budget_window": limits.budget_window}
     if limits.prepaid:
         shown["prepaid"] = True
+    if limits.cost_in_answers:
+        shown["cost_in_answers"] = True
     rates = {name: getattr(limits, name) for name in ("rpm", "tpm", "parallel")}
     return shown | {name: rate for name, rate in rates.items() if rate is not None}
 

@@ -26,6 +26,9 @@ class Authenticator(Protocol):
     def payer(self, key: ApiKey) -> Payer:
         """The key and its accounts."""
 
+    def tells_cost(self, key: ApiKey) -> bool:
+        """True if all answers tell what they cost."""
+
 
 async def authenticated(keys: Authenticator, request: web.BaseRequest) -> ApiKey:
     """The key of the request. Raises ApiError if there is none that is accepted."""

@@ -76,6 +76,8 @@ class _KeyState(NamedTuple):
     scopes: tuple[Scope, ...]
     spends: bool
     payer: Payer
+    tells_cost: bool
+    """answers tell what they cost"""
 
 
 class Keyring:
@@ -170,6 +172,10 @@ class Keyring:
     def payer(self, key: ApiKey) -> Payer:
         """The key and its accounts, for rules of prices."""
         return self._state(key).payer
+
+    def tells_cost(self, key: ApiKey) -> bool:
+        """True if answers tell what they cost, by the setting of any level."""
+        return self._state(key).tells_cost
 
     def spends(self, key: ApiKey) -> bool:
         """True if money is limited at any level."""
@@ -335,9 +341,11 @@ class Keyring:
 def _new_state(key: ApiKey, project: Account | None, organization: Account | None) -> _KeyState:
     if project is None or organization is None:  # only after a partial restore of the database
         payer = Payer(key.key_id, key.alias, key.project_id)
-        return _KeyState((key, project, organization), blocked=True, scopes=(), spends=True, payer=payer)
+        levels = (key, project, organization)
+        return _KeyState(levels, blocked=True, scopes=(), spends=True, payer=payer, tells_cost=False)
     levels = (key, project, organization)
     scopes = tuple(level.scope for level in levels if level.limits.any)
     blocked = any(level.blocked_at is not None for level in levels)
     payer = Payer(key.key_id, key.alias, project.account_id, project.name, organization.account_id, organization.name)
-    return _KeyState(levels, blocked, scopes, any(scope.limits.spends for scope in scopes), payer)
+    tells_cost = any(level.limits.cost_in_answers for level in levels)
+    return _KeyState(levels, blocked, scopes, any(scope.limits.spends for scope in scopes), payer, tells_cost)

@@ -6,7 +6,7 @@ with a `Tally` and a `Dialect`, and add it to the list of dialects. Routes, sett
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -36,21 +36,27 @@ class Rewrite(Protocol):
     def __call__(self, document: dict[str, Any], *, upstream_model: str, inject_usage: bool) -> dict[str, Any]: ...
 
 
-class Stripper(Protocol):
-    """Strips the injected usage event from a stream. Holds back no other complete event."""
+class AnswerEditor(Protocol):
+    """Strips the injected usage event from a stream, or tells the cost in the usage. Changes nothing else, and holds
+    back no other complete event."""
 
     stripped: int
     """stripped events"""
+    follows_meter: bool
+    """each of `pieces` is metered before it is fed"""
 
     @property
     def idle(self) -> bool:
-        """True between two events: a whole event may bypass the stripper."""
+        """True between two events: a whole event without usage may bypass the editor."""
+
+    def pieces(self, payload: bytes) -> Sequence[bytes]:
+        """`payload`, cut where the meter is asked."""
 
     def feed(self, payload: bytes) -> bytes:
         """Returns the bytes that may be sent to the client now."""
 
     def close(self) -> bytes:
-        """The stream has ended. Returns the held bytes, unless they are the usage event."""
+        """The body has ended. Returns the held bytes, unless they are the usage event."""
 
 
 class KeyHeader(StrEnum):
@@ -94,8 +100,11 @@ class Dialect:
     """of its streams, selected by the answer's content type; the first one is the default"""
     ends: tuple[bytes, ...] = (b"[DONE]",)
     """parts of last events: a piece with one of them is metered at once, others some pieces later"""
-    stripper: Callable[[], Stripper] | None = None
+    stripper: Callable[[], AnswerEditor] | None = None
     """strips the injected usage event; None: usage is never injected"""
+    cost_path: tuple[str, ...] = ()
+    """where the usage of a streamed answer stands in its event: the cost can be told there, and in the `usage` of a
+    JSON answer; empty: costs are never told"""
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
     """default header of the provider's API key"""
     request_body: RequestBody = RequestBody.JSON

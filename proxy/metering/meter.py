@@ -152,6 +152,10 @@ class JsonMeter:
         """How it was served; unknown before `close`."""
         return self._tally.served_as
 
+    def final_so_far(self, answers: int) -> Metered:
+        """The result: it is asked for at the end only."""
+        return self.close()
+
     def close(self) -> Metered:
         """The body has ended. Idempotent."""
         if self._metered is None:
@@ -227,6 +231,9 @@ class OpaqueMeter:
         """Makes `evidence` exact."""
         self.evidence.chars_latin = self.bytes_seen
         self.evidence.text_events = min(1, self.bytes_seen)
+
+    def final_so_far(self, answers: int) -> None:
+        """There is no usage."""
 
     def close(self) -> Metered:
         """The body has ended. Idempotent."""
@@ -312,6 +319,12 @@ class StreamMeter:
         self._folded += match.size
         self.events += match.events
         self.tally.read_match(match)
+
+    def final_so_far(self, answers: int) -> Metered | None:
+        """The result, if the stream ended here and its usage is final; else None."""
+        self.fold()
+        final = self.tally.usage_final and (answers == 1 or self.tally.usage_alone)
+        return self._result() if final else None
 
     def close(self) -> Metered:
         """The stream has ended, complete or not. Idempotent."""

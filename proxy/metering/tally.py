@@ -58,6 +58,10 @@ class Tally(Protocol):
     def usage_final(self) -> bool:
         """`usage` has all counts of an ended answer; False: running counts, or none."""
 
+    @property
+    def usage_alone(self) -> bool:
+        """The last usage came without output, or none came."""
+
     def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream. Returns the parsed event, for `template`; None, with nothing changed, if it is no
         event of this dialect."""
@@ -148,6 +152,11 @@ class Counting:
         if usage is None or (usage.completion_tokens is None and not usage.in_other_units):
             return False
         return self.done or self.finish_reason is not None or self._said_before == self._said
+
+    @property
+    def usage_alone(self) -> bool:
+        """The last usage came without output, or none came."""
+        return self._said_before is not None or self.usage is None
 
     @property
     def _said(self) -> int:

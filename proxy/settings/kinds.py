@@ -252,7 +252,7 @@ def flag() -> FieldType:
 
 
 def flag_or_auto() -> FieldType:
-    """True, false, or None for `auto`: detected from the stream."""
+    """True, false, or None for `auto`: found out."""
 
     def read(raw: object, at: FieldPath) -> bool | None:
         return None if raw == "auto" else bool(flag().read(raw, at))

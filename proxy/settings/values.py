@@ -214,6 +214,14 @@ class ProviderSettings:
             "field and accepts the same request without it",
         ),
     )
+    usage_include: bool | None = field(
+        default=None,
+        metadata=about(
+            flag_or_auto(),
+            'whether OpenRouter\'s `usage: {"include": true}` of a request is sent to it; `auto`: at openrouter.ai',
+            default="auto",
+        ),
+    )
     heartbeat_s: float = field(
         default=0.0,
         metadata=about(

@@ -128,7 +128,7 @@ def relay(recorder: Recorder, *, strip: bool, chunked: bool = True, framing: Fra
     told = Told()
     made = CountingRelay(
         meter=OPENAI_CHAT.stream_meter(),
-        strip=UsageStripper() if strip else None,
+        editor=UsageStripper() if strip else None,
         slot=recorder,
         gaps=NoGaps(),  # type: ignore[arg-type]
         listener=told,
@@ -391,7 +391,7 @@ async def test_events_that_a_bug_took_from_the_meter_count_as_passed_on() -> Non
 @pytest.mark.parametrize(("keep_max", "kept"), [(0, None), (9, None), (10, b'{"a": "b"}'), (99, b'{"a": "b"}')])
 async def test_a_body_is_kept_up_to_its_bound(keep_max: int, kept: bytes | None) -> None:
     made = Relay(
-        meter=OPENAI_CHAT.plain_meter(), strip=None, slot=Recorder(), gaps=NoGaps(),  # type: ignore[arg-type]
+        meter=OPENAI_CHAT.plain_meter(), editor=None, slot=Recorder(), gaps=NoGaps(),  # type: ignore[arg-type]
         listener=None, keep_max=keep_max,
     )  # fmt: skip
     for piece in (b'{"a"', b': "', b'b"}'):
@@ -426,7 +426,7 @@ def knows_its_end(dialect: Dialect, framing: Framing, pieces: list[bytes]) -> bo
     listener, recorder, meter = Noting(), Anything(), dialect.stream_meter(framing)
     made = Relay(
         meter=meter,
-        strip=None,
+        editor=None,
         slot=recorder,
         gaps=NoGaps(),  # type: ignore[arg-type]
         listener=listener,

@@ -8,6 +8,7 @@ import { count, money, nusd } from "./formatting.js";
 const WINDOWS = { "": "lifetime", "1d": "1 day (rolling)", "7d": "7 days (rolling)", "30d": "30 days (rolling)", calendar_month: "calendar month (UTC)" };
 const LIFETIMES = { "30d": "in 30 days", "90d": "in 90 days", "365d": "in one year", never: "never" };
 const PREPAID = { false: "no, billed later", true: "yes" };
+const COSTS = { false: "only to requests that ask", true: "yes" };
 const ENDS = { finish: "finish the stream", cut: "cut the stream" };
 const ON_OUTAGE = { "": "default of the settings", fail_closed: "refuse its requests", fail_open: "accept its requests" };
 
@@ -23,8 +24,9 @@ const LIMITS = {
   rpm_limit: { label: "Requests per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.rpm_limit ?? "", to: number },
   tpm_limit: { label: "Tokens per minute", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.tpm_limit ?? "", to: number },
   max_parallel_requests: { label: "Parallel requests", hint: "empty: no limit", type: "number", min: 1, from: (one) => one.max_parallel_requests ?? "", to: number },
+  cost_in_answers: { label: "Tell the cost in answers", hint: "in the usage of each answer", options: COSTS, from: (one) => one.cost_in_answers, to: (text) => text === "true" },
 };
-const NONE = { max_budget: null, budget_duration: "30d", prepaid: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
+const NONE = { max_budget: null, budget_duration: "30d", prepaid: false, cost_in_answers: false, rpm_limit: null, tpm_limit: null, max_parallel_requests: null };
 
 const keyFields = (key, projects) => ({
   key_alias: { label: "Name", hint: "shown in lists and on statements", required: true, from: (one) => one.key_alias, to: same },
@@ -97,6 +99,7 @@ export function limits(one) {
     one.on_store_outage && `requests ${one.on_store_outage === "fail_open" ? "accepted" : "refused"} if the budget store is unavailable`,
     one.rpm_limit && `${count(one.rpm_limit)} requests per minute`,
     one.tpm_limit && `${count(one.tpm_limit)} tokens per minute`,
+    one.cost_in_answers && "answers tell their cost",
     one.max_parallel_requests && `${count(one.max_parallel_requests)} parallel requests`,
     one.models?.length > 0 && `only ${one.models.join(", ")}`,
   ].filter(Boolean);

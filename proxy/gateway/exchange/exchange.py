@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import StrEnum, auto
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -38,8 +39,10 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
+from proxy.metering.answer_cost.edit import Cost, with_cost
+from proxy.metering.answer_cost.editors import ANSWER_PATH, EventCostEditor, JsonCostEditor
 from proxy.metering.compressed import compressed_meter
-from proxy.metering.dialect import Dialect
+from proxy.metering.dialect import AnswerEditor, Dialect
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import RequestFacts
@@ -61,6 +64,16 @@ _ERRORS: Mapping[End, Callable[[], ApiError]] = {
 }
 
 
+class TellsCost(StrEnum):
+    """Whether an answer tells what it costs."""
+
+    NO = auto()
+    WITH_USAGE = auto()
+    """wherever the client gets a usage"""
+    ASKED = auto()
+    """likewise, and it gets the usage of a stream"""
+
+
 class Exchange:
     """One request, from admission to its record."""
 
@@ -77,6 +90,7 @@ class Exchange:
         received_at: float,
         dialect: Dialect,
         cuts: bool,
+        tells_cost: TellsCost,
     ) -> None:
         """`cuts`: the stream is cut when its cost exceeds the remaining budget."""
         self._request = request
@@ -89,6 +103,7 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
         self._dialect = dialect
+        self._tells_cost = tells_cost
         self._life = Lifecycle()
         self._reply = Reply(request)
         self._task: asyncio.Task[Any] | None = None
@@ -103,6 +118,7 @@ class Exchange:
         self._streams = False
         self._framing = SSE
         self._whole = False  # the body
+        self._holds_all = False  # the body, to its end, which makes it longer
         self._details: dict[str, Any] = {}
         limits = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
         self._own_headers = (*limits, *connection.headers)
@@ -223,9 +239,12 @@ class Exchange:
         collected = plain and length is not None and length <= PLAIN_BYTES_MAX
         repeated = self._closing.keeps if plain and content_type == JSON_TYPE else 0
         stripper = self._dialect.stripper if framing is not None and self._asking.injected else None
+        editor = None if stripper is None else stripper()
+        if self._tells_cost is not TellsCost.NO and not encoded and not collected:
+            editor = self._cost_editor(framing, editor)
         self._relay = Relay(
             meter=compressed_meter(answer.coding, meter) if encoded else meter,
-            strip=None if stripper is None else stripper(),
+            editor=editor,
             slot=self._closing.slot,
             gaps=self._ports.meters.gaps,
             listener=self,
@@ -240,6 +259,21 @@ class Exchange:
         answer.relay_to(self._relay)  # reads, although START may have paused it
         if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
             answer.pause_reading()
+
+    def _cost_editor(self, framing: Framing | None, stripper: AnswerEditor | None) -> AnswerEditor:
+        """Of an answer that tells its cost, if the client gets a usage. `stripper`: what takes it out else."""
+        if framing is None:
+            self._holds_all = True
+            return JsonCostEditor(self._cost)
+        if stripper is not None and self._tells_cost is not TellsCost.ASKED:
+            return stripper
+        return EventCostEditor(self._dialect.cost_path, self._cost)
+
+    def _cost(self) -> Cost | None:
+        """As the answer is so far."""
+        assert self._relay is not None
+        metered = self._relay.meter.final_so_far(self._facts.n)
+        return None if metered is None else self._closing.cost_to_tell(metered)
 
     def _meter(self, framing: Framing | None) -> BodyMeter:
         return self._dialect.plain_meter() if framing is None else self._asking.stream_meter(framing)
@@ -426,7 +460,7 @@ class Exchange:
         relay, answer, transport = self._relay, self._answer, self._request.transport
         assert relay is not None
         assert answer is not None
-        length = None if self._streams else answer.head.length
+        length = None if self._streams or self._holds_all else answer.head.length
         if self._reply.begin(answer.status, self._headers(answer, streamed=self._streams), length=length):
             assert transport is not None
             relay.attach(transport, chunked=self._reply.chunked_body)
@@ -437,6 +471,9 @@ class Exchange:
         assert answer is not None
         assert relay.kept is not None, "bounded by its content length"
         body = bytes(relay.kept)
+        if self._tells_cost is not TellsCost.NO:
+            body = with_cost(body, ANSWER_PATH, self._cost)
+            relay.kept[:] = body
         relay.deliver(body)
         self._reply.begin(answer.status, self._headers(answer), length=len(body), body=body)
         relay.first_token_at = monotonic()

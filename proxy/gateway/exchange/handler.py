@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from random import random
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -24,7 +24,7 @@ from proxy.billing.record import Opened, Outcome, Price
 from proxy.billing.reservation import Denied
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import Authenticator, authenticated
-from proxy.gateway.exchange.exchange import Exchange
+from proxy.gateway.exchange.exchange import Exchange, TellsCost
 from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
@@ -36,10 +36,13 @@ from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.headers import TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
+from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect
 from proxy.metering.request import InvalidField, RequestFacts
 
 NOTHING_HELD = Quote(0, 0)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ class ProxyHandler:
         body = await self._body(request, key)
         writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
         document = writing.parse(body, content_type)
-        facts = _facts(dialect, document, named)
+        facts = _checked(dialect.facts, document, named)
+        tells_cost = self._tells_cost(document, key) if dialect.cost_path else TellsCost.NO
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
@@ -131,6 +135,7 @@ class ProxyHandler:
             exchange = Exchange(
                 request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
+                tells_cost=tells_cost,
             )  # fmt: skip
         except BaseException:
             if closing is not None:
@@ -139,6 +144,12 @@ class ProxyHandler:
                 await claim.end(closing)
             raise
         return exchange, closing, claim
+
+    def _tells_cost(self, document: dict[str, Any], key: ApiKey) -> TellsCost:
+        """Raises ApiError."""
+        if MEMBER in document and _checked(cost_asked, document):
+            return TellsCost.ASKED
+        return TellsCost.WITH_USAGE if self._keys.tells_cost(key) else TellsCost.NO
 
     async def _body(self, request: web.BaseRequest, key: ApiKey) -> bytes:
         try:
@@ -278,8 +289,9 @@ def _can_quote(price: Price | None, facts: RequestFacts) -> bool:
     return price is not None and can_quote(price, facts.asked, generates=facts.completion_tokens_max != 0)
 
 
-def _facts(dialect: Dialect, document: dict[str, Any], named: str | None) -> RequestFacts:
+def _checked(read: Callable[..., T], *arguments: Any) -> T:
+    """What it reads of the request. Raises ApiError."""
     try:
-        return dialect.facts(document, named)
+        return read(*arguments)
     except InvalidField as refusal:
         raise errors.bad_request(str(refusal), param=refusal.param, code="invalid_value") from None

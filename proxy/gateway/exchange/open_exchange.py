@@ -13,9 +13,10 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, json, structs
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
+from proxy.billing.money import usd_text
 from proxy.billing.pricing.prices import as_stated, unpriced_service
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
@@ -25,6 +26,7 @@ from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
+from proxy.metering.answer_cost.edit import Cost
 from proxy.metering.estimator.estimate import TOKENIZED, reading
 from proxy.metering.metered import Metered
 from proxy.metering.request import RequestFacts
@@ -130,6 +132,23 @@ class OpenExchange:
             bill=route.provider.settings.bill,
             attempts=(*self.opened.attempts, attempt),
         )
+
+    def cost_to_tell(self, metered: Metered) -> Cost | None:
+        """The charge of its entry, by the same code, if the answer ends so; None: it has no price, or is estimated."""
+        outcome = outcome_of(End.COMPLETE, metered)
+        read = self._read(outcome, metered, 1)
+        if read.source is not UsageSource.REPORTED:
+            return None
+        nusd = charged(self._record(outcome, read, metered, (self._started_at, None), 0, 1, {}))
+        if nusd is None:
+            return None
+        opened = self.opened
+        details = {
+            "currency": "USD",
+            "exchange_id": opened.exchange_id,
+            "price_version": None if opened.price is None else opened.price.version,
+        }
+        return Cost(usd_text(nusd).encode(), json.encode(details))
 
     def close(
         self,

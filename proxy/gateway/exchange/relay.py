@@ -2,9 +2,10 @@
 
 Invariants: each piece is recorded as progress and then written to the client, in the event-loop iteration in which it
 arrived. Many events that differ only in their text are matched in one pass; others the meter reads afterwards, several
-at a time, or first if event boundaries are unclear. Nothing is re-serialised. Only an unfinished event that may be the
-injected usage event is held back. What begins, pauses and ends a relay is decided in `lifecycle.py`; the relay only
-moves and counts bytes, and tells its exchange when the body ends.
+at a time, or first if event boundaries are unclear. Nothing is re-serialised. Only the editor holds bytes back: an
+unfinished event that may be the injected usage event or, where the cost is told, may get it. What begins, pauses and
+ends a relay is decided in `lifecycle.py`; the relay only moves and counts bytes, and tells its exchange when the body
+ends.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from proxy.gateway.ports import Slot
 from proxy.http.framing import EACH_A_CHUNK
-from proxy.metering.dialect import Stripper
+from proxy.metering.dialect import AnswerEditor
 from proxy.metering.metered import BodyMeter
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
 from proxy.metering.wire.framing import SSE, Framing
@@ -56,8 +57,10 @@ class Relay:
 
     __slots__ = (
         "_beat",
+        "_between",
         "_burst",
         "_chunked",
+        "_editor",
         "_ends",
         "_gaps",
         "_keep_max",
@@ -67,8 +70,6 @@ class Relay:
         "_run",
         "_run_in_chunks",
         "_slot",
-        "_strip",
-        "_strips_nothing",
         "_transport",
         "_unnoted",
         "_whole",
@@ -85,7 +86,7 @@ class Relay:
         self,
         *,
         meter: BodyMeter,
-        strip: Stripper | None,
+        editor: AnswerEditor | None,
         slot: Slot,
         gaps: Gaps,
         listener: BodyListener | None,
@@ -107,8 +108,8 @@ class Relay:
         self._beat = framing.heartbeat
         self._quiet = framing.quiet
         self._ends = ends
-        self._strip = strip
-        self._strips_nothing = True  # it is between two events: a plain one may bypass it
+        self._editor = editor
+        self._between = True  # it is between two events: a plain one may bypass it
         self._slot = slot
         self._gaps = gaps
         self._unnoted = 0  # events that came since the last note; never too few
@@ -173,41 +174,53 @@ class Relay:
         transport = self._transport
         if transport is not None:
             self.events += events
-            if self._strips_nothing:
+            if self._between:
                 self.bytes += len(payload)
                 self._slot.deliver(self.events, self.bytes)
                 transport.write(framed if framed is not None and self._chunked else self._on_wire(payload))
             else:
-                assert self._strip is not None
-                self._write_payload(self._strip.feed(payload))
-                self._strips_nothing = self._strip.idle
+                assert self._editor is not None
+                self._write_payload(self._editor.feed(payload))
+                self._between = self._editor.idle
         self.meter.feed(payload)
         if self._unnoted >= self._note_after or self.first_token_at is None:
             self._fold()
 
     def _pass_exactly(self, payload: bytes, framed: bytes | None) -> None:
         """A piece that is not just whole plain events: the meter reads it before it is passed on."""
-        meter, strip = self.meter, self._strip
+        meter, editor = self.meter, self._editor
         if self.kept is not None:
             self._keep(payload)
-        meter.feed(payload)
-        if self._transport is None and self.kept is not None:
-            return  # a plain answer is read at its end, and nothing goes out before
-        if strip is None or self._transport is None:
-            out = payload
+        if editor is not None and editor.follows_meter and self._transport is not None:
+            out = self._told(payload, editor)
         else:
-            out = strip.feed(payload)
-            self._strips_nothing = strip.idle
+            meter.feed(payload)
+            if self._transport is None and self.kept is not None:
+                return  # a plain answer is read at its end, and nothing goes out before
+            if editor is None or self._transport is None:
+                out = payload
+            else:
+                out = editor.feed(payload)
+                self._between = editor.idle
         self._fold()
         self._whole = meter.at_boundary
         if self._transport is None:
             return
-        self.events = meter.events - (0 if strip is None else strip.stripped)
+        self.events = meter.events - (0 if editor is None else editor.stripped)
         # Equal, not just as long: what was held before and what is held now can be the same length.
         if framed is not None and out == payload:
             self._write(self._on_wire(payload, framed), len(payload))
         else:
             self._write_payload(out)
+
+    def _told(self, payload: bytes, editor: AnswerEditor) -> bytes:
+        """Each event is metered before the editor asks what it comes to."""
+        out: list[bytes] = []
+        for piece in editor.pieces(payload):
+            self.meter.feed(piece)
+            out.append(editor.feed(piece))
+        self._between = editor.idle
+        return b"".join(out)
 
     def _keep(self, payload: bytes) -> None:
         assert self.kept is not None
@@ -251,7 +264,7 @@ class Relay:
         if self.first_token_at is None and not meter.evidence.empty:
             self.first_token_at = self.last_at
         self._slot.note(meter.evidence, meter.usage, meter.events)
-        matcher = meter.matcher if self._burst >= BURST_EVENTS and self._strips_nothing else None
+        matcher = meter.matcher if self._burst >= BURST_EVENTS and self._between else None
         if matcher is not self._run:
             self._run = matcher
             self._run_in_chunks = None
@@ -268,7 +281,7 @@ class Relay:
     def heartbeat(self) -> None:
         """Send a comment to a waiting client, only between two whole events. It is neither counted nor metered."""
         beat = self._beat
-        if beat and self._transport is not None and self._whole and self._strips_nothing:
+        if beat and self._transport is not None and self._whole and self._between:
             self._transport.write(b"%x\r\n%b\r\n" % (len(beat), beat) if self._chunked else beat)
 
     def detach(self) -> None:
@@ -281,13 +294,16 @@ class Relay:
         if self._transport is not None:
             if self._unnoted:
                 self._fold()
-            exact = self.meter.events - (0 if self._strip is None else self._strip.stripped)
+            exact = self.meter.events - (0 if self._editor is None else self._editor.stripped)
             self.events = exact if self.sound else max(self.events, exact)  # the meter may lack what was passed on
 
     def flush(self) -> None:
-        """The body has ended: write the held event, unless it is the usage event."""
-        if self._strip is not None and self._transport is not None:
-            self._write_payload(self._strip.close())
+        """The body has ended: write what is held, unless it is the usage event."""
+        if self._editor is not None and self._transport is not None:
+            rest = self._editor.close()
+            if rest and self.kept is not None:  # of a plain answer, all of it
+                self.kept[:] = rest
+            self._write_payload(rest)
 
     def say(self, event: bytes) -> bool:
         """Add an own event (an error) between two whole events. Returns False within an event."""

@@ -23,6 +23,7 @@ from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
+from proxy.metering.answer_cost.request import MEMBER
 from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.meter import StreamMeter
 from proxy.metering.request import RequestFacts
@@ -97,6 +98,8 @@ class UpstreamRequest:
         """The bytes of the request."""
         model = self.route.upstream_model
         document = self._dialect.upstream_document(self._document, upstream_model=model, inject_usage=self.injected)
+        if MEMBER in document and self._dialect.cost_path and not self.route.provider.knows_usage_include:
+            del document[MEMBER]
         content_type, body = CODECS[self._dialect.request_body].write(document)
         provider = self.route.provider
         headers = upward(self._request.headers, self._dialect.headers_up, provider.header_rules)

@@ -67,6 +67,8 @@ _OTHER_IP_VERSION = frozenset((errno.ENETUNREACH, errno.EAFNOSUPPORT))
 # At its limit a machine fails and connects in turns: the outage is over after this long without a failure.
 EXHAUSTION_OVER_S = 10.0
 
+_OPENROUTER = re.compile(r"(?:[a-z0-9-]+\.)?openrouter\.ai")
+
 
 class Origin(NamedTuple):
     """The address of a provider. `tls`: connect with TLS and verify the certificate for `host`."""
@@ -92,6 +94,8 @@ class Provider:
     _without_usage: dict[str, float] = field(default_factory=dict)
     """upstream models that refused `stream_options` → when it is injected again (`inject_usage: auto`); oldest first"""
     health: Health = field(default_factory=Health)
+    knows_usage_include: bool = False
+    """OpenRouter's member `usage` of a request is sent to it"""
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
@@ -114,7 +118,11 @@ class Provider:
             drain_s=settings.drain.seconds,
             heartbeat_s=settings.heartbeat_s,
         )
-        return cls(settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules)
+        knows = settings.usage_include
+        return cls(
+            settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules,
+            knows_usage_include=_OPENROUTER.fullmatch(origin.host) is not None if knows is None else knows,
+        )  # fmt: skip
 
     def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
         """The bytes of a request. `path`: after the base URL; `more`: further header lines, each with its CRLF."""

@@ -50,6 +50,8 @@ class LimitFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_parallel_requests: Rate | UnsetType | None = UNSET
     prepaid: bool | UnsetType = UNSET
     """spend is limited to the credit"""
+    cost_in_answers: bool | UnsetType = UNSET
+    """answers tell what they cost, in their usage"""
 
 
 class KeyFields(LimitFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +110,7 @@ class LimitsShown(msgspec.Struct, frozen=True, kw_only=True):
     tpm_limit: int | None
     max_parallel_requests: int | None
     prepaid: bool
+    cost_in_answers: bool
     blocked: bool
     spend: Decimal
     """lifetime charges"""
@@ -191,6 +194,7 @@ def limits_shown(one: ApiKey | Account, paid: SpendAndCredit) -> dict[str, Any]:
         "tpm_limit": limits.tpm,
         "max_parallel_requests": limits.parallel,
         "prepaid": limits.prepaid,
+        "cost_in_answers": limits.cost_in_answers,
         "blocked": one.blocked_at is not None,
         "spend": usd_number(paid.used_usd),
         "credit": usd_number(paid.credit_usd),
@@ -233,6 +237,7 @@ _PLAIN = {
     "tpm_limit": "tpm",
     "max_parallel_requests": "parallel",
     "prepaid": "prepaid",
+    "cost_in_answers": "cost_in_answers",
 }
 
 FIELDS = {

@@ -170,6 +170,7 @@ ANTHROPIC_MESSAGES = Dialect(
     headers_up=("anthropic-version", "anthropic-beta"),
     headers_down=("request-id",),
     query=("beta",),
+    cost_path=("usage",),
 )
 
 ANTHROPIC_COUNT_TOKENS = replace(
@@ -179,5 +180,6 @@ ANTHROPIC_COUNT_TOKENS = replace(
     upstream_path="/messages/count_tokens",
     operation="count_tokens",
     tally=CountTally,
+    cost_path=(),
     free=True,
 )

@@ -57,4 +57,5 @@ MISTRAL_FIM = Dialect(
     tally=ChatTally,
     errors=ErrorShape("/v1/fim/", _refused, _refused),
     headers_down=("mistral-correlation-id",),
+    cost_path=("usage",),
 )

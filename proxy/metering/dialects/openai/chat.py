@@ -283,4 +283,5 @@ OPENAI_CHAT = Dialect(
     tally=ChatTally,
     errors=OPENAI_ERRORS,
     stripper=UsageStripper,
+    cost_path=("usage",),
 )

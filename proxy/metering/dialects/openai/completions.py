@@ -59,4 +59,5 @@ OPENAI_COMPLETIONS = Dialect(
     tally=CompletionsTally,
     errors=OPENAI_ERRORS,
     stripper=UsageStripper,
+    cost_path=("usage",),
 )

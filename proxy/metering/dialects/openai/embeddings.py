@@ -32,4 +32,5 @@ OPENAI_EMBEDDINGS = Dialect(
     tally=PlainTally,
     errors=OPENAI_ERRORS,
     plain=skimmed(PlainTally),
+    cost_path=("usage",),
 )

@@ -33,6 +33,8 @@ class UsageStripper:
 
     __slots__ = ("_held", "_lf_is_stripped", "_released", "stripped")
 
+    follows_meter = False
+
     def __init__(self) -> None:
         self._held = bytearray()  # the unfinished event; after its release, its last bytes
         self._released = False
@@ -44,6 +46,10 @@ class UsageStripper:
     def idle(self) -> bool:
         """True between two events: a whole event may bypass the stripper."""
         return not self._held and not self._lf_is_stripped
+
+    def pieces(self, payload: bytes) -> tuple[bytes, ...]:
+        """It does not depend on the meter."""
+        return (payload,)
 
     def feed(self, payload: bytes) -> bytes:
         """Returns the bytes that may be sent to the client now."""

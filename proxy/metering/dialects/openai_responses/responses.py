@@ -238,6 +238,7 @@ OPENAI_RESPONSES = Dialect(
     tally=ResponsesTally,
     ends=(b'"response":', b"[DONE]"),
     errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
+    cost_path=("response", "usage"),
 )
 
 OPENAI_COMPACT = replace(

@@ -1,0 +1,128 @@
+"""Writes a cost into the usage object of a JSON text, and of an event.
+
+Invariants: all bytes outside of the usage object stay, and so do those of its other members. A text that is not JSON,
+or has no such object, stays as it is. Time is linear. Nothing raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+
+
+class Cost(NamedTuple):
+    """The members of a usage object, as JSON."""
+
+    cost: bytes
+    """USD"""
+    cost_details: bytes
+
+
+UNKNOWN = Cost(b"null", b"null")
+"""in place of a cost that the provider states: it is not the customer's"""
+
+CostSoFar: TypeAlias = Callable[[], Cost | None]
+"""The cost of the answer, if it ended here; None: unknown, or not final."""
+UsagePath: TypeAlias = tuple[str, ...]
+"""names of members, from the whole text to its usage object"""
+
+_STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_NAME = re.compile(rb"[\s,]*+(%b)\s*+:\s*+" % _STRING, re.DOTALL)
+_SCALAR = re.compile(rb'%b|[^\s,\[\]{}"]++' % _STRING, re.DOTALL)
+_BRACKET = re.compile(rb'[^"\[\]{}]*+(?:%b[^"\[\]{}]*+)*+([\[\]{}])' % _STRING, re.DOTALL)
+_BLANKS = b" \t\r\n"
+# A line of data, and what is before it. Several of them are one document, which no known provider sends.
+_DATA_LINE = re.compile(rb"(?:\A|(?<=[\r\n]))data: ?([^\r\n]*)")
+_USAGE = b'"usage"'
+
+_check = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def with_cost(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
+    """`document` with this cost in the usage object at `path`. `cost` is called only if there is one."""
+    if _USAGE not in document:
+        return document
+    try:
+        _check(document)
+        return _edited(document, path, cost)
+    except (msgspec.MsgspecError, RecursionError):
+        return document
+
+
+def event_with_cost(event: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
+    """The same of a whole server-sent event."""
+    if _USAGE not in event:
+        return event
+    lines = list(_DATA_LINE.finditer(event))
+    if len(lines) != 1:
+        return event
+    start, end = lines[0].span(1)
+    document = event[start:end]
+    edited = with_cost(document, path, cost)
+    return event if edited is document else event[:start] + edited + event[end:]
+
+
+def _edited(document: bytes, path: UsagePath, cost: CostSoFar) -> bytes:
+    """Of valid JSON."""
+    at = len(document) - len(document.lstrip(_BLANKS))
+    for name in path:
+        found = _value_at(document, at, f'"{name}"'.encode())
+        if found is None:
+            return document
+        at = found
+    if document[at : at + 1] != b"{":
+        return document
+    told = cost()
+    values = dict(zip((b'"cost"', b'"cost_details"'), told or UNKNOWN, strict=True))
+    return _with_members(document, at, values, add=told is not None)
+
+
+def _value_at(document: bytes, at: int, name: bytes) -> int | None:
+    """Where the value of this member of the object at `at` begins; the last one counts, as for every parser."""
+    if document[at : at + 1] != b"{":
+        return None
+    places = [start for found, start, _ in _members(document, at) if found == name]
+    return places[-1] if places else None
+
+
+def _with_members(document: bytes, at: int, values: dict[bytes, bytes], *, add: bool) -> bytes:
+    """The object at `at` with these values of its members. `add`: also those that it does not have."""
+    parts, copied, missing = [], 0, dict(values)
+    end, empty = at + 1, True
+    for name, start, end in _members(document, at):
+        empty = False
+        if name in values:
+            missing.pop(name, None)
+            parts += [document[copied:start], values[name]]
+            copied = end
+    if add:
+        new = b",".join(b"%b:%b" % member for member in missing.items())
+        parts += [document[copied:end], b"" if empty or not new else b",", new]
+        copied = end
+    return b"".join([*parts, document[copied:]])
+
+
+def _members(document: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
+    """The members of the object at `at`: name with its quotes, begin and end of the value."""
+    at += 1
+    while (name := _NAME.match(document, at)) is not None:
+        at = _end_of_value(document, name.end())
+        yield name[1], name.end(), at
+
+
+def _end_of_value(document: bytes, at: int) -> int:
+    if document[at] not in b"{[":
+        scalar = _SCALAR.match(document, at)
+        assert scalar is not None, "it is valid JSON"
+        return scalar.end()
+    depth = 0
+    while True:
+        bracket = _BRACKET.match(document, at)
+        assert bracket is not None, "it is valid JSON"
+        at = bracket.end()
+        depth += 1 if bracket[1] in b"{[" else -1
+        if not depth:
+            return at

@@ -1,0 +1,118 @@
+"""Editors of an answer that is relayed: each usage object gets the cost as it is after its event.
+
+Invariants: all bytes but those of the usage object are unchanged, for every way of cutting the bytes, in linear time.
+Only an unfinished event is held, or a whole JSON answer; what is longer than the limit is released unedited.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from proxy.metering.answer_cost.edit import CostSoFar, UsagePath, event_with_cost, with_cost
+from proxy.metering.meter import JSON_BYTES_MAX
+from proxy.metering.wire.sse import EVENT_BYTES_MAX
+
+# Two consecutive line ends. CR LF is one line end.
+_END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
+# What of an unfinished event can be part of them.
+_LOOK_BACK = 2
+_BLANKS = b" \t\r\n\xef\xbb\xbf"
+
+ANSWER_PATH: UsagePath = ("usage",)
+"""of a JSON answer, in every dialect"""
+
+
+class EventCostEditor:
+    """Edits the events of a stream. `cost`: up to the last event that the meter was fed with."""
+
+    follows_meter = True
+    stripped = 0
+    """it strips no event"""
+
+    def __init__(self, path: UsagePath, cost: CostSoFar) -> None:
+        self._path, self._cost = path, cost
+        self._held = bytearray()  # the unfinished event
+        self._released = 0  # bytes of it that were released, because it is too long
+
+    @property
+    def idle(self) -> bool:
+        """True between two events."""
+        return not self._held
+
+    def pieces(self, payload: bytes) -> list[bytes]:
+        """`payload`, cut after each event: to be metered, then fed, one by one."""
+        tail = bytes(self._held[-_LOOK_BACK:])
+        ends = [end.end() - len(tail) for end in _END.finditer(tail + payload)]
+        cuts = [0, *ends, len(payload)]
+        return [payload[a:b] for a, b in pairwise(cuts) if a < b]
+
+    def feed(self, payload: bytes) -> bytes:
+        """Returns the bytes that may be sent to the client now."""
+        held, searched = self._held, max(len(self._held) - _LOOK_BACK, 0)
+        held += payload
+        out: list[bytes] = []
+        begin = 0
+        for end in _END.finditer(held, searched):
+            event = bytes(held[begin : end.end()])
+            whole = not self._released and len(event) <= EVENT_BYTES_MAX
+            out.append(event_with_cost(event, self._path, self._cost) if whole else event[self._released :])
+            begin, self._released = end.end(), 0
+        del held[:begin]
+        self._bound(out)
+        return b"".join(out)
+
+    def close(self) -> bytes:
+        """The stream has ended. Returns the held bytes."""
+        rest = bytes(self._held[self._released :])
+        self._held.clear()
+        return rest
+
+    def _bound(self, out: list[bytes]) -> None:
+        """Release what cannot be an event, or is too long."""
+        held = self._held
+        if held and not held.strip(b"\r\n"):
+            out.append(bytes(held))
+            held.clear()
+        elif self._released or len(held) > EVENT_BYTES_MAX + _LOOK_BACK:
+            out.append(bytes(held[self._released :]))
+            del held[:-_LOOK_BACK]
+            self._released = len(held)
+
+
+class JsonCostEditor:
+    """Edits a JSON answer that is not collected: holds it to its end."""
+
+    follows_meter = True
+    stripped = 0
+    idle = True
+    """there are no events"""
+
+    def __init__(self, cost: CostSoFar) -> None:
+        self._cost = cost
+        self._held: bytearray | None = bytearray()  # None: it is passed on
+
+    def pieces(self, payload: bytes) -> list[bytes]:
+        """All of it."""
+        return [payload]
+
+    def feed(self, payload: bytes) -> bytes:
+        """Returns the bytes that may be sent to the client now."""
+        held = self._held
+        if held is None:
+            return payload
+        held += payload
+        head = held[:_HEAD_BYTES].lstrip(_BLANKS)
+        if len(held) <= JSON_BYTES_MAX and (not head or head.startswith(b"{")):
+            return b""
+        self._held = None  # too long, or events that are labelled as JSON
+        return bytes(held)
+
+    def close(self) -> bytes:
+        """The answer has ended. Returns it."""
+        held, self._held = self._held, None
+        return b"" if held is None else with_cost(bytes(held), ANSWER_PATH, self._cost)
+
+
+# White space before a document; with more of it, an answer is not held.
+_HEAD_BYTES = 256
