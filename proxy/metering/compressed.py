@@ -90,6 +90,9 @@ class CompressedMeter:
         """As reported so far."""
         return self._inner.served_as
 
+    def final_so_far(self, answers: int) -> None:
+        """Never: nothing is added to what is compressed."""
+
     def close(self) -> Metered:
         """The body has ended. Idempotent."""
         if self._metered is None:

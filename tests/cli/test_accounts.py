@@ -22,12 +22,13 @@ from tests.support.sqlite import with_empty_ledger
 
 LIMITS = (
     *("--budget", "12.5", "--budget-window", "calendar_month", "--prepaid"),
-    *("--rpm", "60", "--tpm", "100000", "--parallel", "4"),
+    *("--rpm", "60", "--tpm", "100000", "--parallel", "4", "--cost-in-answers"),
 )
 SHOWN = {
     "budget_usd": "12.5",
     "budget_window": "calendar_month",
     "prepaid": True,
+    "cost_in_answers": True,
     "rpm": 60,
     "tpm": 100_000,
     "parallel": 4,
@@ -135,7 +136,7 @@ def test_an_update_changes_what_is_given_and_none_clears_it(run: Commands) -> No
     assert changed == {
         **made, "alias": "bert", "limits": limits, "models": ["a", "b"], "expires_at": None, "on_exhausted": "cut",
     }  # fmt: skip
-    cleared = ("--budget", "none", "--no-prepaid", "--tpm", "none", "--parallel", "none")
+    cleared = ("--budget", "none", "--no-prepaid", "--no-cost-in-answers", "--tpm", "none", "--parallel", "none")
     (plain,) = run("keys", "update", "bert", *cleared, "--model", "none", "--tag", "none", "--on-store-outage", "none")
     assert plain == {**changed, "limits": {}, "models": None, "tags": [], "on_store_outage": None}
     assert run("keys", "list") == [plain]
@@ -180,7 +181,7 @@ def test_accounts(run: Commands) -> None:
     assert renamed == {
         **acme,
         "name": "acme inc",
-        "limits": {"prepaid": True, "rpm": 2, "tpm": 100_000, "parallel": 4},
+        "limits": {"prepaid": True, "cost_in_answers": True, "rpm": 2, "tpm": 100_000, "parallel": 4},
     }
     assert run("accounts", "block", "web")[0]["blocked_at"] is not None
     assert run("accounts", "unblock", "web") == [web]

@@ -263,12 +263,15 @@ def test_the_life_of_a_key(stand: Stand) -> None:
     made = stand.post(
         "/key/generate",
         {"key_alias": "anna", "max_budget": 0.1, "duration": "30d", "rpm_limit": 9, "models": ["m"], "tags": ["t"],
-         "team_id": "default", "max_parallel_requests": 2, "on_exhausted": "cut"},
+         "team_id": "default", "max_parallel_requests": 2, "on_exhausted": "cut", "cost_in_answers": True},
     )  # fmt: skip
     secret, key_id = made.pop("key"), made["token"]
     stored = stand.keys.one(key_id)
-    assert stored.limits == Limits(budget_usd=100_000_000, budget_window="none", rpm=9, parallel=2)
+    assert stored.limits == Limits(
+        budget_usd=100_000_000, budget_window="none", rpm=9, parallel=2, cost_in_answers=True
+    )
     assert (made["max_budget"], made["budget_duration"], made["team_id"]) == (0.1, None, "proj_default")
+    assert made["cost_in_answers"] is True
     assert stand.get("/v1/me", key=secret)["key_id"] == key_id
     assert stand.get(f"/key/info?key={key_id}")["info"] == made
     changed = stand.post("/key/update", {"key": secret, "max_budget": None, "models": [], "key_alias": "bert"})

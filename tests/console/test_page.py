@@ -233,12 +233,15 @@ def test_projects_are_made_and_topped_up_and_the_audit_says_so(stand: Stand, pag
     page.keyboard.type("anna")
     page.locator("[name=team_id]").select_option(label="web (acme)")
     page.locator("[name=on_store_outage]").select_option("fail_open")
+    page.locator("[name=cost_in_answers]").select_option("yes")
     press("Enter")
     page.locator("#secret").wait_for()
     press("Escape")
+    page.get_by_text("answers tell their cost").wait_for()
     page.get_by_text("accepted if the budget store").wait_for()
     (key,) = stand.get("/key/list")["keys"]
     assert (key["team_id"], key["on_store_outage"], key["on_exhausted"]) == (web["id"], "fail_open", "finish")
+    assert key["cost_in_answers"] is True
     told = see(page, "audit")
     done = ("key.generate", "credit.add", "usd: 12.5", "account.create-project", "account.create-organization")
     assert [word for word in done if word not in told] == []

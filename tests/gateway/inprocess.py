@@ -46,6 +46,9 @@ class Everybody:
     def payer(self, key: ApiKey) -> Payer:
         return NOBODY
 
+    def tells_cost(self, key: ApiKey) -> bool:
+        return False
+
 
 class Held:
     """Nothing."""

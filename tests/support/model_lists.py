@@ -156,6 +156,9 @@ class _Keys:
     def payer(self, key: ApiKey) -> Payer:
         return NOBODY
 
+    def tells_cost(self, key: ApiKey) -> bool:
+        return False
+
 
 @asynccontextmanager
 async def upstream() -> AsyncIterator[Upstream]:

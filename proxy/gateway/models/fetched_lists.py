@@ -91,11 +91,14 @@ class FetchedLists:
         async with asyncio.timeout(FETCH_S):
             answer = await self._client.ask(provider, request)
             try:
-                if answer.status != 200 or answer.encoded:
-                    raise UnreadableListError(f"HTTP status {answer.status}{', compressed' * answer.encoded}")
+                if answer.status != 200:
+                    raise UnreadableListError(f"HTTP status {answer.status}")
                 body = await answer.read(LIST_BYTES_MAX)
             finally:
                 answer.close()
         if body is None:
             raise UnreadableListError(f"longer than {LIST_BYTES_MAX >> 20} MiB")
-        return read_list(body, where, provider.settings, provider.secret.decode())
+        readable = answer.readable(body)
+        if readable is None:
+            raise UnreadableListError("compressed")
+        return read_list(readable, where, provider.settings, provider.secret.decode())

@@ -1,0 +1,290 @@
+"""Answers that tell what they cost: the ledger's number, to the nano-dollar, in the usage and nowhere else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from proxy.demo.script import Cut, Script, Send, json_script
+from tests.gateway.deployment import SOON_S, Deployment
+from tests.gateway.languages import MESSAGES, RESPONSES, Language
+from tests.gateway.streams import told as events_told
+from tests.metering.fixtures import CHAT_USAGE, chunk, say, sse, usage
+from tests.support.net import Response, ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+from tests.support.sse import without_usage_event
+from tests.support.tokenweir import COST, PRICE, Tokenweir, provider_section
+
+pytestmark = pytest.mark.process
+
+ASKED = {"usage": {"include": True}}
+ADDED = re.compile(rb',?"cost":([0-9.]+),"cost_details":(\{[^{}]*\})')
+STREAM = b"".join(events_told("openai", 7))
+PLAIN = json.dumps({
+    "id": "c", "choices": [{"index": 0, "message": {"content": "Rain."}, "finish_reason": "stop"}], "usage": CHAT_USAGE,
+}).encode()  # fmt: skip
+Make = Callable[..., Tokenweir]
+
+
+def answer(body: bytes, kind: str = "application/json", **more: Any) -> Script:
+    return Script(steps=(Send(body),), headers=(("Content-Type", kind),), **more)
+
+
+async def post(
+    url: str, key: str, document: dict[str, Any], path: str = "/v1/chat/completions", **more: Any
+) -> Response:
+    async with await connect(url) as client:
+        await client.send(chat_request(document, path=path, key=key, headers=more))
+        return await client.read(SOON_S)
+
+
+async def told(deployment: Deployment, response: Response, body: bytes, model: str) -> dict[str, Any]:
+    """The entry, if the answer tells its charge once, and is `body` otherwise."""
+    entry = await deployment.entry(model)
+    ((cost, details),) = ADDED.findall(response.body)
+    assert cost.decode() == entry["charge_usd"]
+    assert json.loads(details) == {
+        "currency": "USD", "exchange_id": entry["exchange_id"], "price_version": entry["price_version"],
+    }  # fmt: skip
+    assert ADDED.sub(b"", response.body) == body
+    assert response.ended == "complete"
+    return entry
+
+
+@pytest.mark.parametrize("wire", [Cut(whole=True), Cut(size=1), Cut(size=700)], ids=["whole", "bytes", "parts"])
+async def test_who_asks_gets_the_usage_of_a_stream_with_its_cost(deployment: Deployment, wire: Cut) -> None:
+    model = deployment.plan("cancel", answer(STREAM, "text/event-stream", wire=wire))
+    response = await post(deployment.url, deployment.key, ask(model) | ASKED)
+    entry = await told(deployment, response, STREAM, model)
+    assert (entry["outcome"], entry["usage_source"], entry["bytes"]) == ("served", "reported", len(response.body))
+    assert entry["charge_usd"] != entry["cost_usd"]
+    (seen,) = deployment.seen(model)
+    assert "usage" not in seen["body"]
+    assert seen["body"]["stream_options"] == {"include_usage": True}
+
+
+async def test_who_does_not_ask_gets_what_it_got_before(deployment: Deployment) -> None:
+    model = deployment.plan("cancel", answer(STREAM, "text/event-stream"))
+    for more in ({}, {"usage": None}, {"usage": {"include": False}}):
+        response = await post(deployment.url, deployment.key, ask(model) | more)
+        assert response.body == without_usage_event(STREAM)
+    assert all("usage" not in seen["body"] for seen in deployment.seen(model))
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+@pytest.mark.parametrize("more", [b"", b" " * 300_000], ids=["short", "long"])
+async def test_a_json_answer_tells_its_cost_in_every_framing(deployment: Deployment, framing: str, more: bytes) -> None:
+    body = PLAIN[:1] + more + PLAIN[1:]
+    model = deployment.plan("cancel", answer(body, framing=framing, wire=Cut(size=90_000)))
+    response = await post(deployment.url, deployment.key, ask(model, stream=False) | ASKED)
+    entry = await told(deployment, response, body, model)
+    assert (entry["outcome"], entry["bytes"]) == ("served", len(response.body))
+
+
+async def test_a_repeated_request_gets_the_same_bytes(tokenweir: Make, provider: ScriptedProvider) -> None:
+    running = tokenweir(idempotency={"replay_bytes_max": 65_536})
+    key = running.key()
+    for framing in ("length", "chunked"):
+        document = ask(provider.script(framing, answer(PLAIN, framing=framing)), stream=False) | ASKED
+        named = {"Idempotency-Key": f"cost-{framing}"}
+        first, second = [await post(running.url, key, document, **named) for _ in range(2)]
+        assert ADDED.search(first.body)
+        assert second.body == first.body
+    assert len(running.entries(2)) == 2
+
+
+FAMILIES: list[tuple[str, Language | None, dict[str, Any]]] = [
+    ("/v1/messages", MESSAGES, {}),
+    ("/v1/responses", RESPONSES, {}),
+    ("/v1/fim/completions", None, {"prompt": "a"}),
+    ("/v1/completions", None, {"prompt": "a"}),
+    ("/openai/v1/chat/completions", None, {"messages": [{"role": "user", "content": "a"}]}),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize(("path", "language", "document"), FAMILIES, ids=[path for path, _, _ in FAMILIES])
+async def test_every_family_tells_it(
+    deployment: Deployment, path: str, language: Language | None, document: dict[str, Any], stream: bool
+) -> None:
+    body = STREAM if stream else PLAIN
+    if language is not None:
+        body = b"".join(language.events) if stream else json.dumps(language.answer).encode()
+        document = language.asked
+    model = deployment.plan("many", answer(body, "text/event-stream" if stream else "application/json"))
+    asked = {**document, "model": model, "stream": stream, **ASKED}
+    response = await post(deployment.url, deployment.key, asked, path)
+    await told(deployment, response, body, model)
+    assert "usage" not in deployment.seen(model)[0]["body"]
+
+
+async def test_embeddings_tell_it(deployment: Deployment) -> None:
+    vectors = [{"object": "embedding", "index": at, "embedding": [0.125] * 900} for at in range(100)]
+    body = json.dumps({"data": vectors, "usage": {"prompt_tokens": 300, "total_tokens": 300}}).encode()
+    model = deployment.plan("many", answer(body))
+    response = await post(deployment.url, deployment.key, {"model": model, "input": "a", **ASKED}, "/v1/embeddings")
+    await told(deployment, response, body, model)
+
+
+@pytest.mark.parametrize("level", ["key", "project", "organization"])
+async def test_a_setting_tells_it_to_all_who_get_a_usage(deployment: Deployment, level: str) -> None:
+    running, on = deployment.tokenweir, "--cost-in-answers"
+    running.said("accounts", "create-organization", f"org-{level}", *([on] if level == "organization" else []))
+    more = [on] if level == "project" else []
+    running.said("accounts", "create-project", f"project-{level}", "--organization", f"org-{level}", *more)
+    key = running.key(f"told-{level}", "--project", f"project-{level}", *([on] if level == "key" else []))
+    model = deployment.plan("cancel", json_script(json.loads(PLAIN)))
+    response = await post(deployment.url, key, ask(model, stream=False))
+    assert json.loads(response.body)["usage"]["cost"] == float((await deployment.entry(model))["charge_usd"])
+    model = deployment.plan("cancel", answer(STREAM, "text/event-stream"))
+    await told(deployment, await post(deployment.url, key, ask(model, usage=True)), STREAM, model)
+    model = deployment.plan("cancel", answer(STREAM, "text/event-stream"))
+    assert (await post(deployment.url, key, ask(model))).body == without_usage_event(STREAM), (
+        "a client may not expect it"
+    )
+
+
+UNPRICED = json.dumps({"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}).encode()
+ESTIMATED = sse(
+    *say("It", " rains", " much"), chunk(finish="stop"), {"choices": [], "usage": {"total_tokens": 9}}, "[DONE]"
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "kind", "headers"),
+    [
+        ("unpriced", UNPRICED, "application/json", ()),
+        ("cancel", ESTIMATED, "text/event-stream", ()),
+        ("cancel", sse(*say("It", usage=usage(9, 1, 10)), "[DONE]"), "text/event-stream", ()),
+        ("cancel", PLAIN[:-1], "application/json", ()),
+        ("cancel", gzip.compress(PLAIN), "application/json", (("Content-Encoding", "gzip"),)),
+        ("cancel", gzip.compress(STREAM), "text/event-stream", (("Content-Encoding", "gzip"),)),
+    ],
+    ids=["unpriced", "estimated", "running count", "bad JSON", "compressed", "compressed stream"],
+)  # fmt: skip
+async def test_no_number_is_told_where_the_ledger_may_have_another(
+    deployment: Deployment, policy: str, body: bytes, kind: str, headers: tuple[tuple[str, str], ...]
+) -> None:
+    script = Script(steps=(Send(body),), headers=(("Content-Type", kind), *headers))
+    model = deployment.plan(policy, script)
+    response = await post(deployment.url, deployment.key, ask(model, stream="event" in kind) | ASKED)
+    assert response.body == body
+    await deployment.entry(model)
+
+
+@pytest.mark.parametrize(("wrong", "field"), [(True, "usage"), ({"include": "yes"}, "usage.include")])
+async def test_a_wrong_request_is_refused(deployment: Deployment, wrong: object, field: str) -> None:
+    response = await post(deployment.url, deployment.key, ask("cancel/x") | {"usage": wrong})
+    error = json.loads(response.body)["error"]
+    assert (response.status, error["param"], error["code"]) == (400, field, "invalid_value")
+    assert field in error["message"]
+
+
+# -- the customer's price, whatever it depends on ----------------------------------------------------------------
+
+
+async def test_it_is_the_customer_s_price_after_all_rules(tokenweir: Make, provider: ScriptedProvider) -> None:
+    base = provider.base_url
+    tiered = {**PRICE, "tiers": [{"above_prompt_tokens": 500, **PRICE, "input": 0.9}]}
+    tiered["service_tiers"] = {"priority": {"input": 0.7, "cached_input": 0.3, "output": 3.1}}
+    running = tokenweir(
+        providers={
+            "scripted": provider_section(base),
+            "router": provider_section(base, usage_include=True),
+            "partly": provider_section(base, bill={"served": "output"}),
+        },
+        models={
+            "stated/*": {"provider": "router", "price": PRICE, "cost": COST},
+            "partly/*": {"provider": "partly", "price": PRICE, "cost": COST},
+            "*": {"provider": "scripted", "price": tiered, "cost": COST},
+        },
+        price_rules={
+            "acme": {"organizations": ["acme"], "multiply": "7/9"},
+            "as-stated": {"providers": ["router"], "stated": 1.05},
+        },
+    )
+    running.said("accounts", "create-organization", "acme")
+    running.said("accounts", "create-project", "search", "--organization", "acme")
+    keys = [running.key("anna", "--project", "search", "--budget", "5"), running.key("bob")]
+    stated = {"cost": 0.000123457, "cost_details": {"upstream_inference_cost": 0.0001}}
+    plans: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+        "plain": ("", usage(333, 77, 410), {}),
+        "long": ("", usage(777, 77, 854), {}),
+        "priority": ("", usage(333, 77, 410), {"service_tier": "priority"}),
+        "states": ("stated/", usage(333, 77, 410, **stated), {}),
+        "partial": ("partly/", usage(333, 77, 410), {}),
+    }
+    expected: dict[str, str] = {}
+    for name, (prefix, used, more) in plans.items():
+        text = {"id": "c", **more}
+        body = sse(
+            chunk({"content": "It"}, **more),
+            chunk(finish="stop", **more),
+            text | {"choices": [], "usage": used},
+            "[DONE]",
+        )
+        model = prefix + provider.script(name, answer(body, "text/event-stream"))
+        for key in keys:
+            response = await post(running.url, key, ask(model) | ASKED)
+            told_usage = json.loads(next(line for line in response.body.split(b"\n") if b"price_version" in line)[6:])
+            expected[told_usage["usage"]["cost_details"]["exchange_id"]] = str(
+                Decimal(repr(told_usage["usage"]["cost"]))
+            )
+            assert "upstream_inference_cost" not in told_usage["usage"]["cost_details"]
+    entries = running.entries(len(plans) * len(keys))
+    assert {entry["exchange_id"]: f"{Decimal(entry['charge_usd'])}" for entry in entries} == expected
+    assert len({Decimal(cost) for cost in expected.values()}) == len(expected), "each of them matters"
+    assert all(seen["body"]["usage"] == {"include": True} for seen in provider.log("states"))
+    assert all("usage" not in seen["body"] for seen in provider.log("plain"))
+
+
+# -- with the SDKs -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def sdk(deployment: Deployment) -> AsyncIterator[openai.AsyncOpenAI]:
+    http = openai.DefaultAsyncHttpxClient(verify=False, trust_env=False)
+    async with openai.AsyncOpenAI(
+        base_url=f"{deployment.url}/v1", api_key=deployment.key, max_retries=0, http_client=http
+    ) as client:
+        yield client
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+async def test_openai_s_sdk_reads_it(deployment: Deployment, sdk: openai.AsyncOpenAI, stream: bool) -> None:
+    model = deployment.plan(
+        "cancel", answer(STREAM if stream else PLAIN, "text/event-stream" if stream else "application/json")
+    )
+    messages: Any = [{"role": "user", "content": "Rain?"}]
+    if stream:
+        made = await sdk.chat.completions.create(model=model, messages=messages, stream=True, extra_body=ASKED)
+        used = [part.usage async for part in made if part.usage is not None][-1]
+    else:
+        done = await sdk.chat.completions.create(model=model, messages=messages, extra_body=ASKED)
+        assert done.usage is not None
+        used = done.usage
+    assert used.model_extra is not None
+    assert used.model_extra["cost"] == float((await deployment.entry(model))["charge_usd"])
+
+
+async def test_anthropic_s_sdk_reads_it(deployment: Deployment) -> None:
+    model = deployment.plan("many", answer(b"".join(MESSAGES.events), "text/event-stream"))
+    http = anthropic.DefaultAsyncHttpxClient(verify=False, trust_env=False)
+    async with anthropic.AsyncAnthropic(
+        base_url=deployment.url, api_key=deployment.key, max_retries=0, http_client=http
+    ) as client:
+        made = await client.messages.create(
+            model=model, max_tokens=99, messages=[{"role": "user", "content": "Rain?"}], stream=True, extra_body=ASKED
+        )
+        (delta,) = [event async for event in made if event.type == "message_delta"]
+    extra = delta.usage.model_extra
+    assert extra is not None
+    assert extra["cost"] == float((await deployment.entry(model))["charge_usd"])
