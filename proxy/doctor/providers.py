@@ -1,26 +1,32 @@
 """Checks each provider from this machine.
 
-Invariants: each check is one connection and one free request; only the model of `Case.call` costs tokens. HTTP proxies
-of the environment are ignored, as in the gateway.
+Invariants: each check is one connection and one free request; only the model of `Case.call` costs tokens. The gateway's
+own client makes the connection: with the same certificates, through the same proxy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import socket
 import ssl
 import time
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
+from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
+from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS, supports
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
-from proxy.settings import ProviderSettings, route
+from proxy.settings import ProviderSettings, SettingsError, route
 
 CONNECT_S = 5.0
 # For one token of a model that reasons first.
@@ -31,13 +37,16 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def check(name: str, case: Case) -> list[Finding]:
-    """Whether its host resolves and connects, its certificate is trusted, it accepts the key, and its clock agrees."""
+    """Whether its files are usable, its host resolves and connects, its certificate is trusted, it accepts the key, and
+    its clock agrees."""
     provider = case.settings.providers[name]
     title = f"provider {name}"
     try:
         status, date, before = _request(provider, "GET", "/models", None, CONNECT_S)[:3]
-    except (OSError, HTTPException) as failure:
-        return [error(title, *_reason(failure, provider))]
+    except SettingsError as wrong:
+        return [error(title, str(wrong), "correct the file: `tokenweir serve` does not start without it")]
+    except (UpstreamFailedError, TimeoutError) as failure:
+        return [*check_files(title, provider, case.now), error(title, *_reason(failure, provider))]
     if status in (401, 403):
         finding = error(
             title, f"it rejects the key ({status})", "check its variable: the key may be truncated or revoked"
@@ -47,8 +56,9 @@ def check(name: str, case: Case) -> list[Finding]:
             title, f"it is reachable and returns {status}", "try again later; see the provider's status page"
         )
     else:
-        finding = ok(title, f"it is reachable ({status} for its list of models)")
-    return [finding, *_clock(title, date, before)]
+        way = "" if provider.proxy is None else f" through the proxy {provider.proxy.host}:{provider.proxy.port}"
+        finding = ok(title, f"it is reachable{way} ({status} for its list of models)")
+    return [finding, *check_files(title, provider, case.now), *_clock(title, date, before)]
 
 
 def call(case: Case) -> list[Finding]:
@@ -75,7 +85,7 @@ def _call(title: str, provider: ProviderSettings, upstream_model: str) -> list[F
         ]
     try:
         status, body = _one_token(provider, upstream_model)
-    except (OSError, HTTPException) as failure:
+    except (UpstreamFailedError, TimeoutError) as failure:
         return [error(title, *_reason(failure, provider))]
     usage = body.get("usage") if isinstance(body, dict) else None
     if status != 200:
@@ -107,27 +117,36 @@ def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
 def _request(
     provider: ProviderSettings, method: str, path: str, body: dict[str, Any] | None, limit_s: float
 ) -> tuple[int, str | None, float, Any]:
-    """The status, the Date header, the time of sending (Unix seconds), and the body; None if that is not JSON."""
+    """The status, the Date header, the time of sending (Unix seconds), and the body; None if that is not JSON. Raises
+    SettingsError, UpstreamFailedError, TimeoutError."""
     parts = urlsplit(provider.base_url)
-    connection: HTTPConnection
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=CONNECT_S, context=context)
-    else:
-        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=CONNECT_S)
-    headers = {"User-Agent": "tokenweir", "Accept": "application/json", "Content-Type": "application/json"}
+    content = b"" if body is None else json.dumps(body).encode()
+    headers = {
+        "Host": parts.netloc,
+        "User-Agent": "tokenweir",
+        "Accept": "application/json",
+        "Accept-Encoding": "identity",
+        "Content-Type": "application/json",
+        "Content-Length": str(len(content)),
+    }
     if provider.api_key is not None:
         name, value = _key_field(provider, provider.api_key.reveal())
         headers[name] = value
+    lines = [f"{method} {parts.path}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    wire = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + content
+    return asyncio.run(_asked(provider, wire, limit_s))
+
+
+async def _asked(provider: ProviderSettings, wire: bytes, limit_s: float) -> tuple[int, str | None, float, Any]:
+    patient = replace(provider, timeouts=replace(provider.timeouts, connect_s=CONNECT_S))
+    client, before = UpstreamClient(), time.time()
     try:
-        connection.connect()
-        connection.sock.settimeout(limit_s)
-        before = time.time()
-        connection.request(method, f"{parts.path}{path}", None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        return response.status, response.headers.get("Date"), before, _json(response.read(_RESPONSE_BYTES_MAX))
+        async with asyncio.timeout(CONNECT_S + limit_s):
+            answer = await client.ask(Provider.of(patient, write_stall_s=limit_s), wire)
+            body = await answer.read(_RESPONSE_BYTES_MAX)
+            return answer.status, answer.head.header("date"), before, _json(body or b"")
     finally:
-        connection.close()
+        await client.close()
 
 
 def _json(body: bytes) -> Any:
@@ -137,24 +156,30 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _reason(error: Exception, provider: ProviderSettings) -> tuple[str, str]:
+def _reason(failure: Exception, provider: ProviderSettings) -> tuple[str, str]:
     """The message and the advice for a failed connection."""
     host = urlsplit(provider.base_url).hostname
+    error = failure.__cause__ if isinstance(failure, UpstreamFailedError) else failure
+    if isinstance(failure, ProxyFailedError):
+        return (
+            f"{host} cannot be reached: {failure}",
+            f"check providers.{provider.name}.proxy (default: HTTPS_PROXY), its credentials, and which hosts it allows",
+        )
     if isinstance(error, socket.gaierror):
         return f"{host} has no address", "check base_url and this machine's DNS resolver"
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"the certificate of {host} is not trusted: {error.verify_message}",
-            "check base_url and this machine's CA certificates",
+            f"check base_url, and this machine's CA certificates or providers.{provider.name}.tls.ca_file",
         )
     if isinstance(error, ssl.SSLError):
         return f"the TLS handshake with {host} failed: {error.reason}", "check the scheme and the port of base_url"
     if isinstance(error, TimeoutError):
         return f"{host} does not answer in time", "check the firewall and the provider's status page"
-    if isinstance(error, HTTPException):
-        return f"{host} does not answer in HTTP: {type(error).__name__}", "check the scheme and the port of base_url"
-    reason = error.strerror if isinstance(error, OSError) else None
-    return f"{host} cannot be reached: {reason or type(error).__name__}", "check base_url and the firewall"
+    if isinstance(error, OSError):
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        return f"{host} cannot be reached: {reason}", "check base_url and the firewall"
+    return f"{host} does not answer in HTTP: {failure}", "check the scheme and the port of base_url"
 
 
 def _clock(title: str, date: str | None, before: float) -> list[Finding]:

@@ -161,6 +161,12 @@ def upstream_failed() -> ApiError:
     return ApiError(502, "The provider failed to answer.", kind="server_error", code="upstream_failed")
 
 
+def upstream_proxy_failed() -> ApiError:
+    """502: the HTTP proxy on the way to the provider opened no connection; the client cannot fix that."""
+    message = "The provider cannot be reached through the proxy's own HTTP proxy."
+    return ApiError(502, message, kind="server_error", code="upstream_proxy_failed")
+
+
 def upstream_auth() -> ApiError:
     """502: the provider refused the proxy's credentials; the client cannot fix that."""
     message = "The provider refused the proxy's credentials."

@@ -6,6 +6,7 @@ from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
 from proxy.settings.listeners import Listen
 from proxy.settings.models import ModelSettings, TargetSettings
+from proxy.settings.outbound import ForwardProxy, TlsSettings
 from proxy.settings.prices import PriceSettings
 from proxy.settings.reading import Lookup, SinkKinds, load, parse, require_prices, route
 from proxy.settings.reference import reference
@@ -24,6 +25,7 @@ __all__ = [
     "AdminSettings",
     "Drain",
     "Durability",
+    "ForwardProxy",
     "InjectUsage",
     "JournalSettings",
     "Listen",
@@ -38,6 +40,7 @@ __all__ = [
     "SinkKinds",
     "TargetSettings",
     "Timeouts",
+    "TlsSettings",
     "from_environment",
     "load",
     "parse",

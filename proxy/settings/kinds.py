@@ -219,11 +219,16 @@ def local_or_url(local: str, *schemes: str) -> FieldType:
         scheme, separator, rest = value.partition("://")
         if scheme not in schemes or not separator or not rest.strip("/") or not VISIBLE.fullmatch(value):
             raise at.wrong(f"must be {description}")
-        if not at.literal_secrets and _PASSWORD.search(VARIABLE.sub("", str(raw))):
-            raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
+        refuse_literal_password(str(raw), at)
         return Secret(value)
 
     return FieldType(description, read)
+
+
+def refuse_literal_password(url: str, at: FieldPath) -> None:
+    """`url`: as written in the file. Raises SettingsError if it has a password that is no `${VAR}`."""
+    if not at.literal_secrets and _PASSWORD.search(VARIABLE.sub("", url)):
+        raise at.wrong("a password does not belong in this file: write ${VAR}, or set allow_literal_secrets: true")
 
 
 def pepper() -> FieldType:

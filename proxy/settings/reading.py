@@ -15,6 +15,7 @@ import yaml
 from proxy.billing.record import Price
 from proxy.settings.kinds import FieldPath, SettingsError, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
+from proxy.settings.outbound import TlsSettings, proxy_of_environment
 from proxy.settings.sinks import SinkSettings
 from proxy.settings.values import ProviderSettings, Settings
 
@@ -55,6 +56,7 @@ def settings_from(raw: object, *, env: Mapping[str, str], folder: Path, sinks: S
         at = replace(at, literal_secrets=flag().read(literal, at.under("allow_literal_secrets")))
     settings: Settings = read_section(Settings, raw, at, data_dir=folder / "data")
     _check_sharing(settings, at)
+    settings = replace(settings, providers=_reached(settings.providers, raw, at))
     models = {name: _routed(model, settings, at) for name, model in settings.models.items()}
     return replace(settings, models=models)
 
@@ -71,6 +73,24 @@ def _check_sharing(settings: Settings, at: FieldPath) -> None:
         raise at.under("key_pepper").wrong(
             "is missing: proxies that share a ledger must hash keys alike; generate one with `tokenweir keys pepper`"
         )
+
+
+def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath) -> dict[str, ProviderSettings]:
+    """The providers, each with the proxy of the environment unless the file says otherwise. Raises SettingsError."""
+    found = {}
+    for name, provider in providers.items():
+        here, tls = at.under("providers").under(name), provider.tls
+        if tls != TlsSettings() and not provider.base_url.startswith("https://"):
+            raise here.under("tls").wrong("needs a `base_url` of https://")
+        if tls.key_file is not None and tls.cert_file is None:
+            raise here.under("tls").under("cert_file").wrong("is missing: `key_file` is its private key")
+        if raw["providers"][name].get("proxy") is None:
+            try:
+                provider = replace(provider, proxy=proxy_of_environment(provider.base_url, at.env))
+            except SettingsError as wrong:
+                raise here.under("proxy").wrong(str(wrong)) from None
+        found[name] = provider
+    return found
 
 
 def require_prices(settings: Settings, lookup: Lookup) -> None:

@@ -38,6 +38,7 @@ from proxy.settings.kinds import (
 )
 from proxy.settings.listeners import CorsSettings, Listen, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
+from proxy.settings.outbound import ForwardProxy, TlsSettings, forward_proxy
 from proxy.settings.price_rules import PRICE_RULES
 from proxy.settings.provider_headers import HeaderSettings
 from proxy.settings.sinks import SinkSettings
@@ -194,6 +195,17 @@ class ProviderSettings:
     )
     headers: HeaderSettings = field(
         default=HeaderSettings(), metadata=about(section(HeaderSettings), "more headers, in both directions")
+    )
+    tls: TlsSettings = field(
+        default=TlsSettings(), metadata=about(section(TlsSettings), "certificates; they are always verified")
+    )
+    proxy: ForwardProxy | None = field(
+        default=None,
+        metadata=about(
+            forward_proxy(),
+            "the HTTP proxy to reach it through, by CONNECT",
+            default="`HTTPS_PROXY` of the environment, if `base_url` is https:// and `NO_PROXY` does not name its host",
+        ),
     )
     on_client_disconnect: OnClientDisconnect = field(
         default=OnClientDisconnect.CANCEL,

@@ -1,7 +1,8 @@
 """Providers and their connection pool.
 
-Invariants: a request goes only to the configured origin: no redirects, no proxies from the environment, no cookies.
-What goes to clients is never decompressed. Failures are raised as `UpstreamFailedError`.
+Invariants: a request goes only to the configured origin, through the configured proxy if there is one: no redirects, no
+cookies. Certificates are always verified. What goes to clients is never decompressed. Failures are raised as
+`UpstreamFailedError`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aiohappyeyeballs import AddrInfoType, start_connection
 
 from proxy.foundation.header_names import HeaderNames
 from proxy.foundation.outage import Outage, OutageLog
+from proxy.foundation.tls import client_context
 from proxy.gateway.time_limits import TimeLimits
 from proxy.gateway.upstream.connection import (
     NotSentError,
@@ -31,13 +33,14 @@ from proxy.gateway.upstream.connection import (
     UpstreamFailedError,
 )
 from proxy.gateway.upstream.health import Health
+from proxy.gateway.upstream.tunnel import Way, connect_in, open_tunnel
 from proxy.http.errors import JSON_TYPE
 from proxy.http.framing import Head
 from proxy.http.headers import USER_AGENT, HeaderRules
 from proxy.metering import dialects
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.wire.content_coding import CODINGS, decompressed
-from proxy.settings import ProviderSettings
+from proxy.settings import ForwardProxy, ProviderSettings
 from proxy.settings.provider_headers import HeaderSettings
 
 # Bytes the kernel may hold of a provider's answer per connection (it doubles this for its own books). One read brings
@@ -76,6 +79,8 @@ class Origin(NamedTuple):
     host: str
     port: int
     tls: bool
+    way: Way | None = None
+    """certificates and proxy of its own; None: neither"""
 
 
 @dataclass(slots=True)
@@ -99,10 +104,10 @@ class Provider:
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
-        """Create a provider from its settings."""
+        """Create a provider from its settings. Raises SettingsError for a file that cannot be used."""
         parts = urlsplit(settings.base_url)
         tls = parts.scheme == "https"
-        origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls)
+        origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls, Way.of(settings))
         secret = settings.api_key.reveal() if settings.api_key is not None else ""
         rules = _rules(settings.headers)
         fields = [
@@ -297,7 +302,7 @@ class UpstreamClient:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: trusted certificates; default: those of the system."""
         # Read now: without a free descriptor, OpenSSL would find none and report no error.
-        self._tls = tls or _system_certificates()
+        self._tls = tls or client_context()
         # Idle connections → when they became idle (by `time.monotonic`), oldest first.
         self._idle: defaultdict[Origin, OrderedDict[UpstreamConnection, float]] = defaultdict(OrderedDict)
         self._origins: dict[UpstreamConnection, Origin] = {}
@@ -318,11 +323,12 @@ class UpstreamClient:
             raise
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, at once: TLS would wait for the provider's farewell, and the event loop may end."""
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self._origins):
-            connection.close()
+            connection.abort()
+        await asyncio.sleep(0)
         self._idle.clear()
 
     def _rested(self, origin: Origin) -> UpstreamConnection | None:
@@ -336,31 +342,54 @@ class UpstreamClient:
         return None
 
     async def _connected(self, origin: Origin, connect_s: float) -> UpstreamConnection:
-        loop = asyncio.get_running_loop()
+        way = origin.way
         try:
             async with asyncio.timeout(connect_s):
-                found = await _addresses(origin)
-                made = await start_connection(
-                    found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, interleave=1, socket_factory=_socket
-                )
-                _, connection = await loop.create_connection(
-                    lambda: UpstreamConnection(self._rests, self._gone),
-                    sock=made,
-                    ssl=self._tls if origin.tls else None,
-                    server_hostname=origin.host if origin.tls else None,
-                )
+                if way is None or way.proxy is None:
+                    connection = await self._direct(origin)
+                else:
+                    connection = await self._tunnelled(origin, way, way.proxy)
         except (OSError, TimeoutError, ValueError) as failure:
             exhausted = _exhausted(failure)
             if exhausted is not None:
                 self._exhausted_at = monotonic()
                 self._exhaustion.began(exhausted)
                 raise OutOfConnectionsError(f"not connected: {exhausted.strerror}") from failure
+            if isinstance(failure, TimeoutError) and way is not None and way.proxy is not None:
+                raise way.failed("no connection through it in time") from failure
             # Not the error's own text: it can hold addresses.
             raise NotSentError(f"not connected: {type(failure).__name__}") from failure
         self._origins[connection] = origin
         if self._exhaustion.lasts and monotonic() - self._exhausted_at > EXHAUSTION_OVER_S:
             self._exhaustion.over()
         return connection
+
+    async def _direct(self, origin: Origin) -> UpstreamConnection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: UpstreamConnection(self._rests, self._gone),
+            sock=await _socket_to(origin.host, origin.port),
+            ssl=self._tls_of(origin),
+            server_hostname=origin.host if origin.tls else None,
+        )
+        return connection
+
+    async def _tunnelled(self, origin: Origin, way: Way, proxy: ForwardProxy) -> UpstreamConnection:
+        try:
+            sock = await _socket_to(proxy.host, proxy.port)
+            tunnel = await open_tunnel(way, sock, origin.host, origin.port)
+        except OSError as failure:
+            if _exhausted(failure) is not None:
+                raise
+            raise way.failed(f"it cannot be reached ({type(failure).__name__})") from failure
+        connection = UpstreamConnection(self._rests, self._gone)
+        await connect_in(tunnel, connection, self._tls_of(origin), origin.host)
+        way.outage.over()
+        return connection
+
+    def _tls_of(self, origin: Origin) -> ssl.SSLContext | None:
+        if not origin.tls:
+            return None
+        return self._tls if origin.way is None or origin.way.tls is None else origin.way.tls
 
     def _rests(self, connection: UpstreamConnection) -> None:
         idle = self._idle[self._origins[connection]]
@@ -387,17 +416,17 @@ class UpstreamClient:
             self._sweep = asyncio.get_running_loop().call_later(KEEP_IDLE_S / 2, self._close_old)
 
 
-def _system_certificates() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+async def _socket_to(host: str, port: int) -> socket.socket:
+    """A connection. Raises OSError."""
+    found = await _addresses(host, port)
+    return await start_connection(found, happy_eyeballs_delay=HAPPY_EYEBALLS_S, interleave=1, socket_factory=_socket)
 
 
-async def _addresses(origin: Origin) -> list[Any]:
+async def _addresses(host: str, port: int) -> list[Any]:
     """Where to connect to. Raises socket.gaierror: a resolver without descriptors can also raise the error of any call
     that failed before."""
     try:
-        return await asyncio.get_running_loop().getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
+        return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as failure:
         raise socket.gaierror(socket.EAI_SYSTEM, "the resolver failed") from failure
 

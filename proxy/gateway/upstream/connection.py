@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -47,6 +48,11 @@ class OutOfConnectionsError(NotSentError):
 
     def refusal(self) -> ApiError:
         return errors.out_of_connections()
+
+
+def _refused_certificate(failure: Exception | None) -> bool:
+    """Whether the provider ended the handshake after our part of it, as TLS 1.3 allows: it has read no request."""
+    return isinstance(failure, ssl.SSLError) and "ALERT" in (reason := failure.reason or "") and "CERT" in reason
 
 
 class Sink(Protocol):
@@ -120,7 +126,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Discard the rest of the answer. Closes the connection if the answer has not ended."""
         self._sink = None
         if self._asked is not None or self._reader is not None:
-            self._abort()
+            self.abort()
 
     def pause_reading(self) -> None:
         """Stop reading from the socket (backpressure)."""
@@ -145,6 +151,10 @@ class UpstreamConnection(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     # -- called by the event loop
 
@@ -180,7 +190,7 @@ class UpstreamConnection(asyncio.Protocol):
         elif self._asked is not None:
             self._read_head(wire)
         else:
-            self._abort()  # unsolicited bytes
+            self.abort()  # unsolicited bytes
 
     def eof_received(self) -> None:
         """The provider sends no more; the transport closes itself, and `connection_lost` follows."""
@@ -190,6 +200,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = None
         self._gone(self)
         if self._reader is None or self._sink is not None:
+            if _refused_certificate(exc) and self._asked is not None and not self._asked.done():
+                self._asked.set_exception(NotSentError("not connected: the client certificate is refused"))
             self._finish_disconnected()  # else `relay_to` first passes on what came
 
     # -- within
@@ -235,7 +247,7 @@ class UpstreamConnection(asyncio.Protocol):
         if asked is not None and not asked.done():
             asked.set_result(read)
         else:
-            self._abort()
+            self.abort()
 
     def _keep_early(self, piece: bytes) -> None:
         self._early.append(piece)
@@ -278,7 +290,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _fail(self, why: str) -> None:
         self._break(why)
-        self._abort()
+        self.abort()
 
     def _break(self, why: str) -> None:
         asked, self._asked = self._asked, None
@@ -288,7 +300,3 @@ class UpstreamConnection(asyncio.Protocol):
             asked.set_exception(UpstreamFailedError(why))
         if sink is not None:
             sink.upstream_error()
-
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

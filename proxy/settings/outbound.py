@@ -1,0 +1,124 @@
+"""The settings of the way to a provider: certificates, and an HTTP proxy.
+
+Invariants: no setting turns the verification of certificates off. A proxy only opens tunnels (CONNECT): it sees the
+host's name, and nothing of a request to https://.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+from typing import Self
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from proxy.foundation.secret import Secret
+from proxy.settings.kinds import VISIBLE, FieldPath, FieldType, SettingsError, about, path_of, refuse_literal_password
+
+_URL = "http://[user:password@]host:port or https://…"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSettings:
+    """Certificates. The files are in PEM format, and are read at the start."""
+
+    ca_file: Path | None = field(
+        default=None,
+        metadata=about(
+            path_of("file"), "the CA certificates to trust instead of the system's", default="those of the system"
+        ),
+    )
+    cert_file: Path | None = field(
+        default=None,
+        metadata=about(
+            path_of("file"), "the client certificate to present, with its intermediate ones", default="none"
+        ),
+    )
+    key_file: Path | None = field(
+        default=None,
+        metadata=about(
+            path_of("file"), "the private key of `cert_file`, without a passphrase", default="in `cert_file`"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardProxy:
+    """An HTTP proxy that opens tunnels with CONNECT."""
+
+    host: str
+    port: int
+    tls: bool
+    """the connection to the proxy itself is encrypted"""
+    credentials: Secret | None
+    """`user:password`"""
+
+    @classmethod
+    def of(cls, url: str) -> Self | None:
+        """The proxy at this URL; None if it is not the URL of one."""
+        try:
+            parts = urlsplit(url)
+            default = _DEFAULT_PORTS[parts.scheme]
+            port = default if parts.port is None else parts.port
+        except (ValueError, KeyError):
+            return None
+        plain = parts.path in ("", "/") and not parts.query and not parts.fragment and "\\" not in url
+        if not VISIBLE.fullmatch(url) or not plain or not parts.hostname or port == 0:
+            return None
+        return cls(parts.hostname, port, parts.scheme == "https", _credentials(parts))
+
+
+def _credentials(parts: SplitResult) -> Secret | None:
+    if parts.username is None:
+        return None
+    return Secret(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
+
+
+def forward_proxy() -> FieldType:
+    """The URL of an HTTP proxy, or the word `none` (None)."""
+
+    def read(raw: object, at: FieldPath) -> ForwardProxy | None:
+        value = at.filled(raw) if isinstance(raw, str) else ""
+        if value == "none":
+            return None
+        found = ForwardProxy.of(value)
+        if found is None:
+            raise at.wrong(f"must be `none`, or the URL of an HTTP proxy: {_URL}")
+        refuse_literal_password(str(raw), at)
+        return found
+
+    return FieldType(f"`none`, or {_URL}", read)
+
+
+def proxy_of_environment(base_url: str, env: Mapping[str, str]) -> ForwardProxy | None:
+    """The proxy that `HTTPS_PROXY` names, for a provider at https:// that `NO_PROXY` does not except and that is not on
+    this machine. Raises SettingsError."""
+    variable = next((name for name in ("https_proxy", "HTTPS_PROXY") if env.get(name)), None)
+    parts = urlsplit(base_url)
+    excepted = (env.get("no_proxy") or env.get("NO_PROXY") or "").replace(",", " ").split()
+    if variable is None or parts.scheme != "https" or _is_direct(parts.hostname or "", excepted):
+        return None
+    value = env[variable]
+    found = ForwardProxy.of(value if "://" in value else f"http://{value}")
+    if found is None:
+        raise SettingsError(f"the environment variable {variable} must be {_URL}; or write `none` here")
+    return found
+
+
+def _is_direct(host: str, excepted: list[str]) -> bool:
+    """`excepted`: host names, which stand for the hosts below them, too; addresses; networks (10.0.0.0/8); or `*`."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        names = [one.lower().removeprefix("*").removeprefix(".") for one in excepted]
+        return host == "localhost" or any(name in ("", host) or host.endswith(f".{name}") for name in names)
+    return address.is_loopback or any(one == "*" or _within(address, one) for one in excepted)
+
+
+def _within(address: IPv4Address | IPv6Address, network: str) -> bool:
+    try:
+        return address in ip_network(network, strict=False)
+    except ValueError:
+        return False

@@ -1,0 +1,133 @@
+"""The settings of the way to a provider: its certificates, and an HTTP proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from proxy.settings import ForwardProxy, ProviderSettings, Secret, SettingsError, TlsSettings, from_environment, parse
+
+PASSWORD = "canary-pass/word"
+ENV = {
+    "KEY": "sk-1",
+    "PASSWORD": "canary-pass%2Fword",
+    "AUTH": "user:canary-pass%2Fword",
+    "PROXY": "http://p.test:3128",
+}
+FROM_ENVIRONMENT = ForwardProxy("env.test", 3128, False, None)
+
+
+def provider(more: Mapping[str, Any], env: Mapping[str, str] | None = None, **root: Any) -> ProviderSettings:
+    section = {"base_url": "https://host.example/v1", "api_key": "${KEY}", **more}
+    document = {"providers": {"p": section}, "models": {"*": {"provider": "p"}}, **root}
+    read = parse(yaml.safe_dump(document), env=ENV | (env or {}), folder=Path("/etc/tokenweir"))
+    return read.providers["p"]
+
+
+def test_certificates_are_files_beside_the_configuration() -> None:
+    read = provider({"tls": {"ca_file": "ca.pem", "cert_file": "/run/c.pem", "key_file": "keys/c.key"}}).tls
+    folder = Path("/etc/tokenweir")
+    assert read == TlsSettings(ca_file=folder / "ca.pem", cert_file=Path("/run/c.pem"), key_file=folder / "keys/c.key")
+    assert provider({}).tls == provider({"tls": {}}).tls == TlsSettings()
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("http://p.test:3128", ForwardProxy("p.test", 3128, False, None)),
+        ("http://p.test/", ForwardProxy("p.test", 80, False, None)),
+        ("https://[::1]", ForwardProxy("::1", 443, True, None)),
+        ("${PROXY}", ForwardProxy("p.test", 3128, False, None)),
+        ("http://user:${PASSWORD}@p.test:1", ForwardProxy("p.test", 1, False, Secret(f"user:{PASSWORD}"))),
+        ("http://${AUTH}@p.test:1", ForwardProxy("p.test", 1, False, Secret(f"user:{PASSWORD}"))),
+        ("http://user@p.test:1", ForwardProxy("p.test", 1, False, Secret("user:"))),
+        ("none", None),
+    ],
+)
+def test_a_proxy_is_a_url_with_its_credentials(written: str, read: ForwardProxy | None) -> None:
+    found = provider({"proxy": written}, {"HTTPS_PROXY": "http://env.test:3128"})
+    assert found.proxy == read
+    assert PASSWORD not in f"{found!r}"
+
+
+def test_a_literal_password_needs_leave() -> None:
+    written = {"proxy": "http://user:canary@p.test:1"}
+    assert provider(written, allow_literal_secrets=True).proxy == ForwardProxy(
+        "p.test", 1, False, Secret("user:canary")
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"proxy": "socks5://p.test:1"}, "proxy: must be `none`, or the URL of an HTTP proxy"),
+        ({"proxy": "p.test:3128"}, "proxy: must be"),
+        ({"proxy": "http://"}, "proxy: must be"),
+        ({"proxy": "http://p.test:0"}, "proxy: must be"),
+        ({"proxy": "http://p.test:99999"}, "proxy: must be"),
+        ({"proxy": "http://p.test/path"}, "proxy: must be"),
+        ({"proxy": "http://p.test?canary"}, "proxy: must be"),
+        ({"proxy": "http://p.test\r\nX: y"}, "proxy: must be"),
+        ({"proxy": 3128}, "proxy: must be"),
+        ({"proxy": "${NOT_SET}"}, "proxy: the environment variable NOT_SET is not set"),
+        ({"proxy": "http://user:canary@p.test"}, "proxy: a password does not belong in this file"),
+        ({"tls": {"verify": False}}, "tls.verify: unknown field"),
+        ({"tls": {"ca_file": ""}}, "tls.ca_file: must be the path of a file"),
+        ({"tls": {"key_file": "a.key"}}, "tls.cert_file: is missing"),
+        ({"tls": {"ca_file": "a.pem"}, "base_url": "http://host.example/v1"}, "tls: needs a `base_url` of https://"),
+    ],
+)
+def test_what_is_wrong_is_named_and_not_quoted(more: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        provider(more)
+    assert str(refused.value).startswith(f"providers.p.{says}")
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "env", "read"),
+    [
+        ("https://host.example/v1", {"HTTPS_PROXY": "http://env.test:3128"}, FROM_ENVIRONMENT),
+        ("https://host.example/v1", {"https_proxy": "env.test:3128"}, FROM_ENVIRONMENT),
+        ("https://host.example/v1", {"HTTPS_PROXY": ""}, None),
+        ("https://host.example/v1", {"HTTP_PROXY": "http://env.test:3128", "ALL_PROXY": "http://env.test:3128"}, None),
+        ("http://host.example/v1", {"HTTPS_PROXY": "http://env.test:3128"}, None),
+        *(
+            (f"https://{host}/v1", {"HTTPS_PROXY": "http://env.test:3128", name: excepted}, read)
+            for host, name, excepted, read in [
+                ("localhost", "NO_PROXY", "", None),
+                ("127.0.0.2", "NO_PROXY", "", None),
+                ("[::1]:8443", "NO_PROXY", "", None),
+                ("a.host.example", "NO_PROXY", "x.test,host.example", None),
+                ("host.example:8443", "no_proxy", ".host.example", None),
+                ("a.host.example", "no_proxy", "*.Host.example", None),
+                ("ahost.example", "no_proxy", "host.example", FROM_ENVIRONMENT),
+                ("host.example", "no_proxy", "a.host.example, 10.0.0.0/8", FROM_ENVIRONMENT),
+                ("10.2.3.4", "no_proxy", "host.example, 10.0.0.0/8", None),
+                ("10.2.3.4:8443", "no_proxy", "10.2.3.4", None),
+                ("11.2.3.4", "no_proxy", "10.0.0.0/8", FROM_ENVIRONMENT),
+                ("host.example", "no_proxy", "*", None),
+                ("10.2.3.4", "no_proxy", "*", None),
+            ]
+        ),
+    ],
+)
+def test_the_environment_s_proxy_is_the_default(base_url: str, env: Mapping[str, str], read: ForwardProxy) -> None:
+    assert provider({"base_url": base_url}, env).proxy == read
+
+
+def test_a_variable_that_is_no_proxy_is_named_and_not_quoted() -> None:
+    with pytest.raises(
+        SettingsError, match=r"^providers\.p\.proxy: the environment variable HTTPS_PROXY must be"
+    ) as wrong:
+        provider({}, {"HTTPS_PROXY": "socks5://user:canary@p.test"})
+    assert "canary" not in str(wrong.value)
+
+
+def test_without_a_file_it_holds_too() -> None:
+    read, _ = from_environment({"OPENAI_API_KEY": "sk-1", "HTTPS_PROXY": "http://env.test:3128"})
+    assert read.providers["openai"].proxy == FROM_ENVIRONMENT
