@@ -131,3 +131,46 @@ def test_a_variable_that_is_no_proxy_is_named_and_not_quoted() -> None:
 def test_without_a_file_it_holds_too() -> None:
     read, _ = from_environment({"OPENAI_API_KEY": "sk-1", "HTTPS_PROXY": "http://env.test:3128"})
     assert read.providers["openai"].proxy == FROM_ENVIRONMENT
+
+
+def test_several_credentials() -> None:
+    listed = [
+        {"name": "a", "api_key": "${KEY}"},
+        {"name": "b", "api_key": "${KEY}", "weight": 3, "rpm": 60, "tpm": 9000},
+    ]
+    read = provider({"api_key": None, "credentials": listed})
+    assert (read.api_key, [one.name for one in read.credentials]) == (None, ["a", "b"])
+    a, b = read.credentials
+    assert (a.weight, a.rpm, a.tpm, a.parallel) == (1, None, None, None)
+    assert (b.api_key, b.weight, b.rpm, b.tpm) == (Secret("sk-1"), 3, 60, 9000)
+    assert "sk-1" not in f"{read!r}"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "credentials: cannot be combined with `api_key`"),
+        ({"api_key": None, "credentials": []}, "credentials: must be a list with at least one element"),
+        ({"api_key": None, "credentials": ["${KEY}"]}, "credentials[0]: must be a mapping of fields"),
+        ({"api_key": None, "credentials": [{"name": "a"}]}, "credentials[0].api_key: is missing"),
+        ({"api_key": None, "credentials": [{"api_key": "${KEY}"}]}, "credentials[0].name: is missing"),
+        (
+            {"api_key": None, "credentials": [{"name": "a", "api_key": "canary"}]},
+            "credentials[0].api_key: a secret does",
+        ),
+        ({"api_key": None, "credentials": [{"name": "A b", "api_key": "${KEY}"}]}, "credentials[0].name: must be"),
+        ({"api_key": None, "credentials": [{"name": "a", "api_key": "${KEY}"}] * 2}, "credentials[1].name: duplicate"),
+        *(
+            (
+                {"api_key": None, "credentials": [{"name": "a", "api_key": "${KEY}", field: 0}]},
+                f"credentials[0].{field}: must",
+            )
+            for field in ("weight", "rpm", "tpm", "parallel")
+        ),
+    ],
+)
+def test_what_is_wrong_with_credentials(more: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        provider({"credentials": [{"name": "a", "api_key": "${KEY}"}], **more})
+    assert str(refused.value).startswith(f"providers.p.{says}")
+    assert "canary" not in str(refused.value)

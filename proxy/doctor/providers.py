@@ -40,16 +40,29 @@ def check(name: str, case: Case) -> list[Finding]:
     """Whether its files are usable, its host resolves and connects, its certificate is trusted, it accepts the key, and
     its clock agrees."""
     provider = case.settings.providers[name]
-    title = f"provider {name}"
+    first, *others = _by_credential(provider)
+    found = _check(f"provider {name}", first, case)
+    return [*found, *(finding for one in others for finding in _check(f"provider {name}", one, case)[:1])]
+
+
+def _by_credential(provider: ProviderSettings) -> list[ProviderSettings]:
+    """The provider with each of its API keys."""
+    if not provider.credentials:
+        return [provider]
+    return [replace(provider, api_key=one.api_key, credentials=(one,)) for one in provider.credentials]
+
+
+def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
+    key = "".join(f" of credential {one.name}" for one in provider.credentials)
     try:
         status, date, before = _request(provider, "GET", "/models", None, CONNECT_S)[:3]
     except SettingsError as wrong:
         return [error(title, str(wrong), "correct the file: `tokenweir serve` does not start without it")]
     except (UpstreamFailedError, TimeoutError) as failure:
-        return [*check_files(title, provider, case.now), error(title, *_reason(failure, provider))]
+        return [error(title, *_reason(failure, provider)), *check_files(title, provider, case.now)]
     if status in (401, 403):
         finding = error(
-            title, f"it rejects the key ({status})", "check its variable: the key may be truncated or revoked"
+            title, f"it rejects the key{key} ({status})", "check its variable: the key may be truncated or revoked"
         )
     elif status >= 500 or status == 429:
         finding = warning(
@@ -57,7 +70,8 @@ def check(name: str, case: Case) -> list[Finding]:
         )
     else:
         way = "" if provider.proxy is None else f" through the proxy {provider.proxy.host}:{provider.proxy.port}"
-        finding = ok(title, f"it is reachable{way} ({status} for its list of models)")
+        accepted = f", with the key{key}" if key else ""
+        finding = ok(title, f"it is reachable{way}{accepted} ({status} for its list of models)")
     return [finding, *check_files(title, provider, case.now), *_clock(title, date, before)]
 
 
@@ -72,7 +86,9 @@ def call(case: Case) -> list[Finding]:
     return [
         finding
         for target in model.providers
-        for finding in _call(title, case.settings.providers[target.provider], target.upstream_model or forwarded)
+        for finding in _call(
+            title, _by_credential(case.settings.providers[target.provider])[0], target.upstream_model or forwarded
+        )
     ]
 
 
@@ -138,7 +154,7 @@ def _request(
 
 
 async def _asked(provider: ProviderSettings, wire: bytes, limit_s: float) -> tuple[int, str | None, float, Any]:
-    patient = replace(provider, timeouts=replace(provider.timeouts, connect_s=CONNECT_S))
+    patient = replace(provider, credentials=(), timeouts=replace(provider.timeouts, connect_s=CONNECT_S))
     client, before = UpstreamClient(), time.time()
     try:
         async with asyncio.timeout(CONNECT_S + limit_s):

@@ -173,6 +173,12 @@ def upstream_auth() -> ApiError:
     return ApiError(502, message, kind="server_error", code="upstream_auth")
 
 
+def upstream_limited(*, retry_after_s: int) -> ApiError:
+    """429: each of the proxy's credentials is at a limit. SDKs wait and retry."""
+    message = "The proxy's credentials for this provider are at their limits now."
+    return ApiError(429, message, kind="requests", code="upstream_limited", retry_after_s=retry_after_s)
+
+
 def upstream_stalled() -> ApiError:
     """504: the provider was silent for longer than its timeout."""
     return ApiError(504, "The provider did not answer in time.", kind="server_error", code="upstream_stalled")

@@ -6,7 +6,7 @@ from proxy.settings.environment import from_environment
 from proxy.settings.kinds import SettingsError
 from proxy.settings.listeners import Listen
 from proxy.settings.models import ModelSettings, TargetSettings
-from proxy.settings.outbound import ForwardProxy, TlsSettings
+from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings
 from proxy.settings.prices import PriceSettings
 from proxy.settings.reading import Lookup, SinkKinds, load, parse, require_prices, route
 from proxy.settings.reference import reference
@@ -23,6 +23,7 @@ from proxy.settings.values import (
 
 __all__ = [
     "AdminSettings",
+    "CredentialSettings",
     "Drain",
     "Durability",
     "ForwardProxy",

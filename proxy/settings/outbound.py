@@ -1,4 +1,4 @@
-"""The settings of the way to a provider: certificates, and an HTTP proxy.
+"""The settings of the way to a provider: credentials, certificates, and an HTTP proxy.
 
 Invariants: no setting turns the verification of certificates off. A proxy only opens tunnels (CONNECT): it sees the
 host's name, and nothing of a request to https://.
@@ -14,10 +14,57 @@ from typing import Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from proxy.foundation.secret import Secret
-from proxy.settings.kinds import VISIBLE, FieldPath, FieldType, SettingsError, about, path_of, refuse_literal_password
+from proxy.settings.kinds import (
+    VISIBLE,
+    FieldPath,
+    FieldType,
+    SettingsError,
+    about,
+    path_of,
+    refuse_literal_password,
+    secret,
+    text,
+    whole,
+)
+from proxy.settings.models import PROVIDER_NAME, WEIGHT_MAX
 
 _URL = "http://[user:password@]host:port or https://…"
+# Above all limits that providers grant; a larger number is a typing error.
+RPM_MAX, TPM_MAX, PARALLEL_MAX = 10**7, 10**10, 10**6
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialSettings:
+    """One of several API keys of a provider. Each process keeps the limits by itself."""
+
+    name: str = field(
+        metadata=about(
+            text(PROVIDER_NAME, "1 to 64 of a-z 0-9 _ . -"),
+            "its name in entries and the log, which never show the key itself",
+        )
+    )
+    api_key: Secret = field(metadata=about(secret(), "the API key"))
+    weight: int = field(
+        default=1, metadata=about(whole(1, WEIGHT_MAX), "its share of the requests, relative to the others")
+    )
+    rpm: int | None = field(
+        default=None,
+        metadata=about(whole(1, RPM_MAX), "most requests in a minute, in each process", default="no limit"),
+    )
+    tpm: int | None = field(
+        default=None,
+        metadata=about(
+            whole(1, TPM_MAX),
+            "most tokens in a minute, in each process: a request counts as the estimate of its prompt and its limit on "
+            "the answer, until its usage is known",
+            default="no limit",
+        ),
+    )
+    parallel: int | None = field(
+        default=None,
+        metadata=about(whole(1, PARALLEL_MAX), "most requests at once, in each process", default="no limit"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,7 @@ def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath)
             raise here.under("tls").wrong("needs a `base_url` of https://")
         if tls.key_file is not None and tls.cert_file is None:
             raise here.under("tls").under("cert_file").wrong("is missing: `key_file` is its private key")
+        _check_credentials(provider, here)
         if raw["providers"][name].get("proxy") is None:
             try:
                 provider = replace(provider, proxy=proxy_of_environment(provider.base_url, at.env))
@@ -91,6 +92,15 @@ def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath)
                 raise here.under("proxy").wrong(str(wrong)) from None
         found[name] = provider
     return found
+
+
+def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:
+    if provider.api_key is not None and provider.credentials:
+        raise at.under("credentials").wrong("cannot be combined with `api_key`: give one of the two")
+    names = [one.name for one in provider.credentials]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise at.under("credentials").numbered(number).under("name").wrong("duplicate: it is listed before")
 
 
 def require_prices(settings: Settings, lookup: Lookup) -> None:

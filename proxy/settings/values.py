@@ -32,13 +32,14 @@ from proxy.settings.kinds import (
     secret,
     section,
     sections,
+    several,
     size,
     texts,
     whole,
 )
 from proxy.settings.listeners import CorsSettings, Listen, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
-from proxy.settings.outbound import ForwardProxy, TlsSettings, forward_proxy
+from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings, forward_proxy
 from proxy.settings.price_rules import PRICE_RULES
 from proxy.settings.provider_headers import HeaderSettings
 from proxy.settings.sinks import SinkSettings
@@ -167,6 +168,15 @@ class ProviderSettings:
     api_key: Secret | None = field(
         default=None,
         metadata=about(secret(), "the provider's API key; without it, requests carry none", default="none"),
+    )
+    credentials: tuple[CredentialSettings, ...] = field(
+        default=(),
+        metadata=about(
+            several(CredentialSettings, "list of fields"),
+            "several API keys, instead of `api_key`: drawn by weight among those within their limits; one that is "
+            "refused rests, and another one is tried",
+            default="the one `api_key`",
+        ),
     )
     admin_key: Secret | None = field(
         default=None,

@@ -46,8 +46,8 @@ class Place:
             server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(ANSWER)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(ANSWER.replace(b"200 OK", b"401 No") if b"Bearer sk-revoked" in head else ANSWER)
         writer.close()
 
 
@@ -66,7 +66,7 @@ def examined(place: Place, more: dict[str, Any]) -> list[Finding]:
     """What the doctor finds."""
     section = {"base_url": f"https://127.0.0.1:{place.port}/v1", "api_key": "${KEY}", **more}
     document = {"providers": {"p": section}, "models": {"*": {"provider": "p"}}}
-    env = {"KEY": SECRET, "PASSWORD": PASSWORD}
+    env = {"KEY": SECRET, "PASSWORD": PASSWORD, "REVOKED": "sk-revoked"}
     found = providers.check("p", Case(parse(yaml.safe_dump(document), env=env, folder=Path()), time.time()))
     assert not [word for word in (SECRET, PASSWORD) if word in repr(found)]
     return found
@@ -131,3 +131,11 @@ def test_a_proxy_that_lets_nothing_through(place: Place, behaviour: Behaviour, s
         place.proxy.behaviour, place.proxy.credentials = "tunnels", f"user:{PASSWORD}"
     assert f"127.0.0.1 cannot be reached: not connected: the proxy: {says}" in found[0].message
     assert "providers.p.proxy" in found[0].advice
+
+
+def test_each_credential_is_tried(place: Place) -> None:
+    listed = [{"name": "good", "api_key": "${KEY}"}, {"name": "bad", "api_key": "${REVOKED}"}]
+    found = examined(place, {"tls": files(place), "api_key": None, "credentials": listed})
+    told = [one for one in found if "credential" in one.message]
+    assert [one.severity for one in told] == [Severity.OK, Severity.ERROR]
+    assert told[1].message == "it rejects the key of credential bad (401)"

@@ -127,10 +127,12 @@ class Counting(LocalOutbox):
 
 
 @asynccontextmanager
-async def gateway(folder: Path, base_url: str, *, cors: Cors | None = None, **settings: Any) -> AsyncIterator[Gateway]:
-    """`settings`: of its one provider, whose one model is `electron`."""
+async def gateway(
+    folder: Path, base_url: str, *, cors: Cors | None = None, slots: int = 16, **settings: Any
+) -> AsyncIterator[Gateway]:
+    """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
-    table = ProgressTable.open(folder / "progress.table", slots=16, unix_time=time.time)
+    table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
     provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
     route = Route(provider, "electron", lambda *_: (None, None))

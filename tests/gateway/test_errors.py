@@ -35,7 +35,9 @@ ALL: dict[str, ApiError] = {
     "keys_unavailable": errors.keys_unavailable(),
     "out_of_connections": errors.out_of_connections(),
     "no_provider": errors.no_provider("m", retry_after_s=7),
+    "upstream_proxy_failed": errors.upstream_proxy_failed(),
     "upstream_auth": errors.upstream_auth(),
+    "upstream_limited": errors.upstream_limited(retry_after_s=7),
     "upstream_stalled": errors.upstream_stalled(),
     "shutting_down": errors.shutting_down(),
 }
@@ -132,8 +134,8 @@ def test_who_is_sent_away_for_now_is_told_when_to_come_back() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [errors.upstream_failed, errors.upstream_auth, errors.upstream_stalled, errors.shutting_down, errors.internal,
-     errors.malformed],
+    [errors.upstream_failed, errors.upstream_proxy_failed, errors.upstream_auth, errors.upstream_stalled,
+     errors.shutting_down, errors.internal, errors.malformed],
 )  # fmt: skip
 def test_SC4_what_happened_behind_us_is_said_in_fixed_words(make: Callable[..., Any]) -> None:
     assert not inspect.signature(make).parameters

@@ -355,7 +355,7 @@ def test_every_family_has_a_list_but_azure() -> None:
 )
 def test_a_name_that_no_configuration_could_hold_is_left_out(name: object) -> None:
     answer = json.dumps({"data": [{"id": name}, {"id": "good"}, {"id": "good"}, {}]}).encode()
-    (found,) = read_list(answer, PROVIDER_LISTS["openai"], provider("openai"), "")
+    (found,) = read_list(answer, PROVIDER_LISTS["openai"], provider("openai"))
     assert found.name == "good"
 
 
@@ -365,14 +365,14 @@ def test_a_name_that_no_configuration_could_hold_is_left_out(name: object) -> No
 def test_odd_numbers_are_not_known(odd: object) -> None:
     members = ("created", "created_at", "context_length", "max_tokens", "lifecycle", "endpoints", "capabilities")
     answer = json.dumps({"data": [{"id": "a"} | dict.fromkeys(members, odd)]}).encode()
-    found = read_list(answer, PROVIDER_LISTS["openai"], provider("openai"), "")
+    found = read_list(answer, PROVIDER_LISTS["openai"], provider("openai"))
     assert [(one.created, one.input_tokens_max, one.output_tokens_max) for one in found] == [(0, 0, 0)]
 
 
 def test_no_list_is_longer_than_it_may_be() -> None:
     answer = json.dumps([{"id": f"m{number}"} for number in range(MODELS_MAX + 10)]).encode()
     assert len(answer) < LIST_BYTES_MAX
-    assert len(read_list(answer, PROVIDER_LISTS["openai"], provider("openai"), "")) == MODELS_MAX
+    assert len(read_list(answer, PROVIDER_LISTS["openai"], provider("openai"))) == MODELS_MAX
 
 
 _JSON = st.recursive(
@@ -393,7 +393,7 @@ _JSON = st.recursive(
 @given(_JSON, st.sampled_from(list(PROVIDER_LISTS)))
 def test_whatever_a_provider_answers_is_read_or_refused(document: Any, family: str) -> None:
     try:
-        found = read_list(json.dumps(document).encode(), PROVIDER_LISTS[family], provider(family), "")
+        found = read_list(json.dumps(document).encode(), PROVIDER_LISTS[family], provider(family))
     except UnreadableListError:
         return
     for spoken in (OPENAI, MISTRAL, ANTHROPIC, GEMINI, COHERE, OLLAMA):

@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from proxy.gateway.upstream.client import Provider, UpstreamClient
-from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.settings import ForwardProxy, ProviderSettings, Secret, SettingsError, Timeouts, TlsSettings
 from tests.gateway.inprocess import gateway
@@ -280,6 +280,12 @@ def test_a_proxy_that_opens_no_tunnel_is_named_and_nothing_was_sent(
     with caplog.at_level(logging.WARNING):
         on(loops, work)
     assert PASSWORD not in caplog.text
+
+
+def test_another_provider_may_be_asked_after_a_proxy_failed() -> None:
+    """As after any connection that was not made."""
+    assert issubclass(ProxyFailedError, NotSentError)
+    assert not issubclass(ProxyFailedError, OutOfConnectionsError)
 
 
 async def test_a_proxy_that_is_not_there_is_named(pki: Pki) -> None:

@@ -96,7 +96,9 @@ class Exchange:
         self._request = request
         self._connection = connection
         self._facts = facts
-        self._asking = UpstreamRequest(request, dialect, facts, document, route, ports)
+        opened = closing.opened
+        tokens = opened.prompt_tokens_estimate + (opened.completion_tokens_max or 0)
+        self._asking = UpstreamRequest(request, dialect, facts, document, route, ports, tokens)
         self._closing = closing
         self.exchange_id = closing.opened.exchange_id
         self._ports = ports
@@ -448,6 +450,8 @@ class Exchange:
         """Nothing may happen to it any more, and nothing refers to it: a reference cycle would live until a garbage
         collection."""
         self._record()
+        if self._asking.use is not None:
+            self._asking.release(self._closing.tokens)
         self._deadlines.stop()
         self._connection.listener = None
         self._closing.reservation.on_short = None
@@ -564,6 +568,8 @@ class Exchange:
         metered = self._read_anyway()
         if end is End.BUG:
             self._details["failed"] = "proxy_bug"
+        if self._asking.use is not None:
+            self._details["credential"] = self._asking.use.credential.name
         if self._reads_on:
             self._details["read_on_ms"] = round((monotonic() - self._moments.left_at) * 1000, 3)
         refused = self._refusal

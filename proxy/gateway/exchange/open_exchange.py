@@ -89,6 +89,8 @@ class OpenExchange:
         self.reservation = reservation
         self.billed = False
         """the exchange was billed"""
+        self.tokens = 0
+        """of its usage, once it is closed"""
         self.keeps = 0
         """maximum size of a stored JSON answer, in bytes"""
         self.kept: bytes | None = None
@@ -256,7 +258,8 @@ class OpenExchange:
         self._ports.outbox.finish(record, self.slot)
 
     def _release(self, record: UsageRecord, _metered: Metered | None) -> None:
-        self.reservation.close(charged(record) or 0, _tokens(record.reading.usage))
+        self.tokens = _tokens(record.reading.usage)
+        self.reservation.close(charged(record) or 0, self.tokens)
 
     def _tell(self, record: UsageRecord, metered: Metered | None) -> None:
         self._ports.meters.ended(record, estimate_error=None if metered is None else self._learn(metered))

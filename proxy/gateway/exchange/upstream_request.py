@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from random import random
 from time import monotonic
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,13 @@ from proxy.billing.record import Attempt
 from proxy.foundation.times import retry_after_s
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
-from proxy.gateway.upstream.connection import NotSentError, OutOfConnectionsError, UpstreamFailedError
+from proxy.gateway.upstream.connection import (
+    NoCredentialError,
+    NotSentError,
+    OutOfConnectionsError,
+    UpstreamFailedError,
+)
+from proxy.gateway.upstream.credentials import Credential, CredentialPool, Use
 from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.routing import Route
 from proxy.http.headers import upward
@@ -33,6 +40,9 @@ from proxy.metering.wire.framing import Framing
 ERROR_BYTES_MAX = 256 * 1024
 # How servers refuse a field that they do not know; those that validate against a schema say 422.
 _UNKNOWN_FIELD = (400, 422)
+
+# Statuses that another credential may not get.
+_ABOUT_CREDENTIALS = frozenset((401, 403, 429))
 
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
 
@@ -55,7 +65,7 @@ class Failover:
 
 class UpstreamRequest:
     """One request, sent to one provider after another, as its exchange decides. It is sent again to the same provider
-    without `include_usage` if that was rejected.
+    without `include_usage` if that was rejected, and with another credential if there are several.
 
     Another provider is proposed only if this one was unreachable or answered 429 or 5xx. If a request was sent and then
     the connection broke or timed out, it may have been served and billed: it is not sent again.
@@ -69,13 +79,20 @@ class UpstreamRequest:
         document: dict[str, Any],
         route: Route,
         ports: Ports,
+        tokens: int = 0,
     ) -> None:
+        """`tokens`: what it probably takes, for the limits of credentials."""
         self._request = request
         self._dialect = dialect
         self._facts = facts
         self._document = document
         self.route = route
         self._ports = ports
+        self._tokens = tokens
+        self.use: Use | None = None
+        """of the current provider's credentials, the one that was sent last; None: it has not several"""
+        self._tried: dict[Credential, int] = {}
+        """those that this request was refused with, and the status"""
         self.injected = self._injects()
         """`include_usage` was added; the usage event must be stripped from the answer"""
         self._refused_injected = False
@@ -110,42 +127,59 @@ class UpstreamRequest:
         """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
         self._document = {}
 
+    def release(self, tokens: int) -> None:
+        """The credential's request is over; it has used so many tokens."""
+        if self.use is not None:
+            self.use.end(tokens)
+
     async def ask(self, wire: bytes) -> Answer | Failover:
         """Send `wire` to the current provider. Raises UpstreamFailedError."""
         while True:
             provider = self.route.provider
             began_at = monotonic()
+            use, sent = None, wire
+            if provider.pool is not None:
+                if (use := self._takes(provider.pool, began_at)) is None:
+                    return self._without_credential(provider.pool, began_at)
+                sent = provider.with_credential(self._dialect.key_header, wire, use.credential)
             provider.health.asked(began_at)
             try:
-                answer = await self._ports.upstream.ask(provider, wire)
-            except OutOfConnectionsError:
-                raise  # says nothing about the provider, and another one could not be reached either
-            except NotSentError as failure:
-                provider.health.failed(monotonic())
-                if (other := self._failover(began_at, str(failure), failure)) is None:
-                    raise
-                return other
-            except UpstreamFailedError:
-                provider.health.failed(monotonic())
-                raise
+                answer = await self._ports.upstream.ask(provider, sent)
+            except UpstreamFailedError as failure:
+                return self._unanswered(began_at, failure)
             status = answer.status
             if status < 400:
                 provider.health.answered()
+                if use is not None:
+                    self._accepted(use)
                 if self._refused_injected:
                     provider.accepted_only_without_usage(self.route.upstream_model, monotonic())
                 return answer
-            self._note(answer, provider.health)
+            self._note(answer, provider.health, use)
+            if use is not None and self._tries_another(use, answer):
+                continue
             if status == 429 or status >= 500:
                 return self._failover(began_at, "refused" if status == 429 else "failed", answer) or answer
             if not await self._refused_for_usage(answer):
                 return answer
             wire = self.wire()
 
+    def _unanswered(self, began_at: float, failure: UpstreamFailedError) -> Failover:
+        """Raises UpstreamFailedError if nobody else may be asked."""
+        if isinstance(failure, OutOfConnectionsError):
+            raise failure  # says nothing about the provider, and another one could not be reached either
+        self.route.provider.health.failed(monotonic())
+        other = self._failover(began_at, str(failure), failure) if isinstance(failure, NotSentError) else None
+        if other is None:
+            raise failure
+        return other
+
     def fail_over(self, failover: Failover) -> None:
         """Ask that provider next."""
         if isinstance(failover.outcome, Answer):
             failover.outcome.close()
-        self.route = failover.route
+        self.release(0)
+        self.route, self.use, self._tried = failover.route, None, {}
         self.injected, self._refused_injected = self._injects(), False
 
     async def _refused_for_usage(self, answer: Answer) -> bool:
@@ -163,7 +197,7 @@ class UpstreamRequest:
         self.refusal = None
         return True
 
-    def _note(self, answer: Answer, health: Health) -> None:
+    def _note(self, answer: Answer, health: Health, use: Use | None) -> None:
         now = monotonic()
         if answer.status >= 500:
             health.failed(now)
@@ -171,8 +205,52 @@ class UpstreamRequest:
             health.answered()
         if answer.status in (429, 503):
             rest_s = retry_after_s(answer.head.header("retry-after"), self._ports.unix_time())
+            if rest_s is not None and use is not None and answer.status == 429:
+                use.credential.rests(now, rest_s)
+                rest_s = use.pool.rests_s(now)
             if rest_s is not None:
                 health.rests(now, rest_s)
+
+    # -- one of several credentials
+
+    def _takes(self, pool: CredentialPool, now: float) -> Use | None:
+        """The use of a credential that this request has not tried; None: there is none now."""
+        self.release(0)
+        use = pool.take(now, self._tokens, random, self._tried)
+        self.use = use or self.use
+        return use
+
+    def _without_credential(self, pool: CredentialPool, now: float) -> Failover:
+        """Another provider. Raises NoCredentialError."""
+        failure = NoCredentialError(pool.away_s(now, self._tokens), rejected=pool.all_rejected)
+        other = self._failover(now, str(failure), failure)
+        if other is None:
+            raise failure
+        return other
+
+    def _tries_another(self, use: Use, answer: Answer) -> bool:
+        """Whether the answer may be about the credential, and there is another one for this request."""
+        if answer.status not in _ABOUT_CREDENTIALS:
+            return False
+        self._tried[use.credential] = answer.status
+        if answer.status == 401:
+            self._reject(use.pool, use.credential, answer.status)
+        if use.pool.away_s(monotonic(), self._tokens, self._tried):
+            return False
+        answer.close()
+        return True
+
+    def _accepted(self, use: Use) -> None:
+        """So a 403 was about the credential: a client can make any provider answer it, but then to all of them."""
+        use.credential.accepted()
+        for other, status in self._tried.items():
+            if status == 403:
+                self._reject(use.pool, other, status)
+
+    def _reject(self, pool: CredentialPool, credential: Credential, status: int) -> None:
+        now = monotonic()
+        credential.rejected(now, status)
+        self.route.provider.health.rests(now, pool.rests_s(now))
 
     def _failover(self, began_at: float, failed: str, outcome: Answer | UpstreamFailedError) -> Failover | None:
         """The next provider that is well; None: there is none."""

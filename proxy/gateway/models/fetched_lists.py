@@ -101,4 +101,5 @@ class FetchedLists:
         readable = answer.readable(body)
         if readable is None:
             raise UnreadableListError("compressed")
-        return read_list(readable, where, provider.settings, provider.secret.decode())
+        listed = read_list(readable, where, provider.settings)
+        return tuple(one for one in listed if not provider.is_revealed_by(one.name.encode()))

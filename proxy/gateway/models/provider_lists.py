@@ -105,7 +105,7 @@ class _Answer(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Answer | list[_Row]).decode
 
 
-def read_list(answer: bytes, of: ProviderList, settings: ProviderSettings, secret: str) -> tuple[ListedModel, ...]:
+def read_list(answer: bytes, of: ProviderList, settings: ProviderSettings) -> tuple[ListedModel, ...]:
     """The models of a provider's answer, in its order. Raises UnreadableListError."""
     try:
         document = _decode(answer)
@@ -118,7 +118,7 @@ def read_list(answer: bytes, of: ProviderList, settings: ProviderSettings, secre
     found: dict[str, ListedModel] = {}
     for row in rows[:MODELS_MAX]:
         name = _name(row, of)
-        if name and not (secret and secret in name):
+        if name:
             found.setdefault(name, _model(name, row, of, settings.name, served))
     return tuple(one for one in found.values() if one.dialects)
 

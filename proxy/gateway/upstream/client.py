@@ -32,6 +32,7 @@ from proxy.gateway.upstream.connection import (
     UpstreamConnection,
     UpstreamFailedError,
 )
+from proxy.gateway.upstream.credentials import Credential, CredentialPool
 from proxy.gateway.upstream.health import Health
 from proxy.gateway.upstream.tunnel import Way, connect_in, open_tunnel
 from proxy.http.errors import JSON_TYPE
@@ -91,6 +92,7 @@ class Provider:
     origin: Origin
     limits: TimeLimits
     secret: bytes
+    """the one API key; empty: none, or several in `pool`"""
     _base_path: str
     _fields: str
     header_rules: HeaderRules | None = None
@@ -101,6 +103,8 @@ class Provider:
     health: Health = field(default_factory=Health)
     knows_usage_include: bool = False
     """OpenRouter's member `usage` of a request is sent to it"""
+    pool: CredentialPool | None = None
+    """several API keys"""
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
@@ -127,6 +131,7 @@ class Provider:
         return cls(
             settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules,
             knows_usage_include=_OPENROUTER.fullmatch(origin.host) is not None if knows is None else knows,
+            pool=CredentialPool.of(settings.name, settings.credentials),
         )  # fmt: skip
 
     def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
@@ -142,7 +147,12 @@ class Provider:
         """The bytes of a request that is no exchange. `path`: after the base URL; `more`: as for `request`;
         `instead_of`: the end of the base URL that `path` replaces."""
         target = f"GET {self._base_path.removesuffix(instead_of)}{path}"
-        return self._start(target, JSON_TYPE, key_header) + more.encode("latin-1") + b"\r\n"
+        request = self._start(target, JSON_TYPE, key_header) + more.encode("latin-1") + b"\r\n"
+        if self.pool is None:
+            return request
+        now = monotonic()
+        rested = min(self.pool.credentials, key=lambda one: one.rests_s(now))
+        return self.with_credential(key_header, request, rested)
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
         return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)
@@ -151,13 +161,23 @@ class Provider:
         """The first lines of a head. `key_header`: unless the settings name another."""
         lines = [f"{target} HTTP/1.1", self._fields, f"Accept: {accepts}"]
         if self.secret:
-            lines.append(_key_line(self.settings.key_header or key_header, self.secret.decode()))
+            lines.append(self._key_line(key_header, self.secret.decode()))
         return ("\r\n".join(lines) + "\r\n").encode("latin-1")
+
+    def with_credential(self, key_header: KeyHeader, request: bytes, credential: Credential) -> bytes:
+        """A `request` of a provider with several API keys, with this one. `key_header`: as for `get`."""
+        line, _, rest = request.partition(b"\r\n")
+        return b"%b\r\n%b\r\n%b" % (line, self._key_line(key_header, credential.secret).encode("latin-1"), rest)
+
+    def _key_line(self, key_header: KeyHeader, secret: str) -> str:
+        header = self.settings.key_header or key_header
+        return f"Authorization: Bearer {secret}" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}"
 
     def is_revealed_by(self, body: bytes) -> bool:
         """Whether `body` contains a secret that its requests carry."""
+        keys = [self.secret] if self.pool is None else [one.secret.encode() for one in self.pool.credentials]
         fixed = (value.reveal().encode() for value in self.settings.headers.up.values())
-        secrets = (self.secret, *(one for one in fixed if len(one) >= SECRET_BYTES_MIN))
+        secrets = (*keys, *(one for one in fixed if len(one) >= SECRET_BYTES_MIN))
         return any(secret and secret in body for secret in secrets)
 
     def supports(self, dialect: Dialect) -> bool:
@@ -189,10 +209,6 @@ def _fixed_lines(settings: HeaderSettings, rules: HeaderRules | None) -> list[st
     replaced = rules is not None and (rules.agent_passes or "user-agent" in rules.fixed)
     ours = [] if replaced else [f"User-Agent: {USER_AGENT}"]
     return [*ours, *(f"{name}: {value.reveal()}" for name, value in settings.up.items())]
-
-
-def _key_line(header: KeyHeader, secret: str) -> str:
-    return f"Authorization: Bearer {secret}" if header is KeyHeader.AUTHORIZATION else f"{header}: {secret}"
 
 
 class Answer:

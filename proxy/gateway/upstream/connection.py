@@ -11,6 +11,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import Callable
+from math import ceil
 from typing import Protocol, cast
 
 from proxy.http import errors
@@ -41,6 +42,21 @@ class UpstreamFailedError(Exception):
 
 class NotSentError(UpstreamFailedError):
     """No byte of the request reached the provider, so it cannot have served it."""
+
+
+class NoCredentialError(NotSentError):
+    """Each of the provider's credentials rests or is at a limit."""
+
+    def __init__(self, retry_after_s: float, *, rejected: bool) -> None:
+        """`rejected`: the provider rejected all of them."""
+        super().__init__("no credential: all rejected" if rejected else "no credential: all at their limits")
+        self._retry_after_s = retry_after_s
+        self._rejected = rejected
+
+    def refusal(self) -> ApiError:
+        if self._rejected:
+            return errors.upstream_auth()
+        return errors.upstream_limited(retry_after_s=max(1, ceil(self._retry_after_s)))
 
 
 class OutOfConnectionsError(NotSentError):

@@ -1,0 +1,184 @@
+"""Several API keys of one provider: which one a request gets, and when one is left alone.
+
+Invariants: pure; times by `time.monotonic` and randomness are given. Within any 60 s, a credential gets at most `rpm`
+requests and reserves at most `tpm` tokens, and at most `parallel` of its requests run at once, all of this in one
+process. One that rests gets no request. Nothing here shows a secret.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from math import inf
+from typing import Self
+
+from proxy.foundation.outage import Outage, OutageLog
+from proxy.gateway.upstream.health import REST_S_MAX
+from proxy.settings import CredentialSettings
+
+WINDOW_S = 60.0
+# After a provider rejected a credential. Then a request tries it, and gets another one if it is still rejected.
+REJECTED_REST_S = 60.0
+# When the next exchange of a credential ends is unknown.
+AGAIN_S = 1.0
+
+
+class _Second:
+    """What began within one second."""
+
+    __slots__ = ("at", "requests", "tokens")
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.requests = 0
+        self.tokens = 0
+
+
+class Credential:
+    """One API key, and what it is used for now."""
+
+    def __init__(self, settings: CredentialSettings, outage: Outage) -> None:
+        """`outage`: while the provider rejects it."""
+        self.name = settings.name
+        self.secret = settings.api_key.reveal()
+        self.weight = settings.weight
+        self._rpm, self._tpm = settings.rpm, settings.tpm
+        self._parallel = inf if settings.parallel is None else settings.parallel
+        self._outage = outage
+        self._running = 0
+        self._rests_until = 0.0
+        self._seconds: deque[_Second] = deque()  # of the window, oldest first
+        self._requests = 0  # within the window
+        self._tokens = 0
+
+    def away_s(self, now: float, tokens: int) -> float:
+        """Seconds until it may get a request of so many tokens; 0: now. A request larger than `tpm` may have a whole
+        window for itself."""
+        self._forget(now)
+        if now < self._rests_until:
+            return self._rests_until - now
+        away = AGAIN_S if self._running >= self._parallel else 0.0
+        if self._rpm is not None and self._requests >= self._rpm:
+            away = max(away, self._free_in(now, self._requests - self._rpm + 1, requests=True))
+        if self._tpm is not None and (over := self._tokens + min(tokens, self._tpm) - self._tpm) > 0:
+            away = max(away, self._free_in(now, over, requests=False))
+        return away
+
+    def rests_s(self, now: float) -> float:
+        """Seconds for which it rests."""
+        return max(0.0, self._rests_until - now)
+
+    def take(self, now: float, tokens: int) -> tuple[_Second, int]:
+        """Count a request that begins. Returns when it began, and the tokens that are reserved."""
+        if not self._seconds or self._seconds[-1].at != int(now):
+            self._seconds.append(_Second(int(now)))
+        second, reserved = self._seconds[-1], tokens if self._tpm is None else min(tokens, self._tpm)
+        self._running += 1
+        self._requests += 1
+        second.requests += 1
+        self._count(second, reserved)
+        return second, reserved
+
+    def end(self, second: _Second, more_tokens: int) -> None:
+        """A request has ended. `more_tokens`: than were reserved."""
+        self._running -= 1
+        if self._seconds and second.at >= self._seconds[0].at:
+            self._count(second, more_tokens)
+
+    def rests(self, now: float, for_s: float) -> None:
+        """The provider limits it, and says for how long."""
+        self._rests_until = max(self._rests_until, now + min(for_s, REST_S_MAX))
+
+    def rejected(self, now: float, status: int) -> None:
+        """The provider rejected it."""
+        self.rests(now, REJECTED_REST_S)
+        self._outage.began(PermissionError(f"the provider rejects it ({status}); others are used"))
+
+    def accepted(self) -> None:
+        """The provider accepted it."""
+        self._outage.over()
+
+    @property
+    def is_rejected(self) -> bool:
+        """The provider rejected it last."""
+        return self._outage.lasts
+
+    def _count(self, second: _Second, tokens: int) -> None:
+        second.tokens += tokens
+        self._tokens += tokens
+
+    def _forget(self, now: float) -> None:
+        while self._seconds and self._seconds[0].at + 1 <= now - WINDOW_S:
+            gone = self._seconds.popleft()
+            self._requests -= gone.requests
+            self._tokens -= gone.tokens
+
+    def _free_in(self, now: float, needed: int, *, requests: bool) -> float:
+        """Seconds until so many requests or tokens have left the window."""
+        for second in self._seconds:
+            needed -= second.requests if requests else second.tokens
+            if needed <= 0:
+                return max(second.at + 1 + WINDOW_S - now, 0.001)
+        return WINDOW_S
+
+
+class Use:
+    """One request with a credential. End it once."""
+
+    __slots__ = ("_ended", "_reserved", "_second", "credential", "pool")
+
+    def __init__(self, pool: CredentialPool, credential: Credential, now: float, tokens: int) -> None:
+        self.pool = pool
+        self.credential = credential
+        self._second, self._reserved = credential.take(now, tokens)
+        self._ended = False
+
+    def end(self, tokens: int) -> None:
+        """The request has used so many tokens. Calls after the first one are ignored."""
+        if not self._ended:
+            self._ended = True
+            self.credential.end(self._second, tokens - self._reserved)
+
+
+class CredentialPool:
+    """The credentials of one provider."""
+
+    def __init__(self, credentials: Sequence[Credential]) -> None:
+        self.credentials = tuple(credentials)
+
+    @classmethod
+    def of(cls, provider: str, settings: Sequence[CredentialSettings]) -> Self | None:
+        """None: the provider has one API key, or none."""
+        if not settings:
+            return None
+        return cls(
+            [Credential(one, Outage(OutageLog(f"credential {one.name} of provider {provider}"))) for one in settings]
+        )
+
+    def take(
+        self, now: float, tokens: int, chance: Callable[[], float], tried: Collection[Credential] = ()
+    ) -> Use | None:
+        """A credential drawn by weight among those that may be used now and were not tried; None: there is none.
+        `chance`: returns a random number from [0, 1)."""
+        free = [one for one in self.credentials if one not in tried and not one.away_s(now, tokens)]
+        if not free:
+            return None
+        point = chance() * sum(one.weight for one in free)
+        for one in free:
+            point -= one.weight
+            if point < 0:
+                return Use(self, one, now, tokens)
+        return Use(self, free[-1], now, tokens)
+
+    def away_s(self, now: float, tokens: int, tried: Collection[Credential] = ()) -> float:
+        """Seconds until one of them that was not tried may be used; 0: now; infinite: all were tried."""
+        return min((one.away_s(now, tokens) for one in self.credentials if one not in tried), default=inf)
+
+    def rests_s(self, now: float) -> float:
+        """Seconds for which all of them rest; 0: one does not."""
+        return min(one.rests_s(now) for one in self.credentials)
+
+    @property
+    def all_rejected(self) -> bool:
+        """The provider rejected each of them."""
+        return all(one.is_rejected for one in self.credentials)
