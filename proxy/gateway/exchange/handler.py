@@ -118,7 +118,12 @@ class ProxyHandler:
         writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
         document = writing.parse(body, content_type)
         facts = _checked(dialect.facts, document, named)
-        tells_cost = self._tells_cost(document, key) if dialect.cost_path else TellsCost.NO
+        tells_cost = TellsCost.NO
+        if dialect.cost_path:
+            if MEMBER in document and _checked(cost_asked, document):
+                tells_cost = TellsCost.ASKED
+            elif self._keys.tells_cost(key):
+                tells_cost = TellsCost.WITH_USAGE
         route = self._routed(facts.model, key, dialect)
         made = exchange_id()
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
@@ -144,12 +149,6 @@ class ProxyHandler:
                 await claim.end(closing)
             raise
         return exchange, closing, claim
-
-    def _tells_cost(self, document: dict[str, Any], key: ApiKey) -> TellsCost:
-        """Raises ApiError."""
-        if MEMBER in document and _checked(cost_asked, document):
-            return TellsCost.ASKED
-        return TellsCost.WITH_USAGE if self._keys.tells_cost(key) else TellsCost.NO
 
     async def _body(self, request: web.BaseRequest, key: ApiKey) -> bytes:
         try:
