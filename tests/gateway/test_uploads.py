@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from proxy.billing.limits import Limits, Scope
 from proxy.gateway.exchange.uploads import Uploads
 from proxy.http.errors import ApiError
+from tests.gateway.inprocess import gateway
 from tests.support.net import RawClient, ask, chat_request, connect
 from tests.support.tokenweir import Tokenweir
 
@@ -23,31 +25,76 @@ def scopes(*parallel: int | None) -> list[Scope]:
 
 def test_a_key_uploads_as_many_bodies_as_its_tightest_limit() -> None:
     uploads = Uploads(body_bytes_max=MIB)
-    with uploads.upload("a", scopes(None, 3, 2)), uploads.upload("a", scopes(None, 3, 2)):
-        with pytest.raises(ApiError) as refused, uploads.upload("a", scopes(None, 3, 2)):
-            pass
+    for _ in range(2):
+        first, second = (uploads.begin("a", scopes(None, 3, 2)) for _ in range(2))
+        with pytest.raises(ApiError) as refused:
+            uploads.begin("a", scopes(None, 3, 2))
         assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
-        with uploads.upload("b", scopes(2)), uploads.upload("c", scopes(None)):
-            pass
-    with uploads.upload("a", scopes(1)):
-        pass
+        for other in (uploads.begin("b", scopes(2)), uploads.begin("c", scopes(None))):
+            other.free()
+        first.arrived()
+        third = uploads.begin("a", scopes(None, 3, 2))
+        for one in (first, second, third, first):
+            one.free()
+    assert not uploads.arriving
 
 
-def test_all_bodies_together_have_a_maximum_and_give_it_back() -> None:
+def test_all_bodies_together_have_a_maximum_until_they_are_freed() -> None:
     uploads = Uploads(body_bytes_max=10, bytes_max=25)
     for _ in range(3):
-        with uploads.upload("a", ()) as first, uploads.upload("b", ()) as second:
-            first(10)
-            second(10)
-            second(5)
-            with pytest.raises(ApiError) as refused:
-                first(1)
-            assert (refused.value.status, refused.value.code) == (503, "not_accepting")
+        first, second = uploads.begin("a", ()), uploads.begin("b", ())
+        first.grew(10)
+        first.arrived()
+        second.grew(10)
+        second.grew(5)
+        with pytest.raises(ApiError) as refused:
+            second.grew(1)
+        assert (refused.value.status, refused.value.code) == (503, "not_accepting")
+        for one in (first, second, first):
+            one.free()
+        assert uploads.bytes_left == 25
 
 
 def test_one_body_always_has_room() -> None:
-    with Uploads(body_bytes_max=50, bytes_max=25).upload("a", ()) as grew:
-        grew(50)
+    Uploads(body_bytes_max=50, bytes_max=25).begin("a", ()).grew(50)
+
+
+async def test_a_body_counts_until_a_provider_has_accepted_it(tmp_path: Path) -> None:
+    """It may be sent again until then, and so is in memory; a stream that runs keeps nothing of its request."""
+    accepts, left = asyncio.Event(), 1_000_000
+
+    async def provider(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await accepts.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {}\n\n")
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    listening = await asyncio.start_server(provider, "127.0.0.1", 0)
+    async with gateway(tmp_path, f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1") as one:
+        uploads = one.handler._uploads
+        uploads.bytes_left = left
+        document = ask("electron") | {"messages": [{"role": "user", "content": "w" * 700_000}]}
+        async with await connect(one.url) as waiting, await connect(one.url) as refused:
+            await waiting.send(chat_request(document))
+            async with asyncio.timeout(10):
+                while not one.outbox.opened:
+                    await asyncio.sleep(0.005)
+            assert uploads.bytes_left < left - 400_000
+            assert not uploads.arriving
+            await refused.send(chat_request(document))
+            assert (await refused.read()).status == 503
+            accepts.set()
+            await waiting.read_body(await waiting.read_head(), until=b"\n\n")
+            assert uploads.bytes_left == left
+            assert one.handler.live
+        async with await connect(one.url) as failing:
+            uploads.bytes_left = left
+            await failing.send(chat_request(document | {"messages": "w" * 700_000}))
+            assert (await failing.read()).status == 400
+            assert uploads.bytes_left == left
+    listening.close()
 
 
 @pytest.mark.process

@@ -29,6 +29,7 @@ from proxy.gateway.exchange.rate_limits import headers as limit_headers
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
+from proxy.gateway.exchange.uploads import Upload
 from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
@@ -91,14 +92,17 @@ class Exchange:
         dialect: Dialect,
         cuts: bool,
         tells_cost: TellsCost,
+        upload: Upload | None = None,
     ) -> None:
-        """`cuts`: the stream is cut when its cost exceeds the remaining budget."""
+        """`cuts`: the stream is cut when its cost exceeds the remaining budget. `upload`: what the request counts for
+        until a provider has accepted it."""
         self._request = request
         self._connection = connection
         self._facts = facts
         opened = closing.opened
         tokens = opened.prompt_tokens_estimate + (opened.completion_tokens_max or 0)
         self._asking = UpstreamRequest(request, dialect, facts, document, route, ports, tokens)
+        self._upload = upload
         self._closing = closing
         self.exchange_id = closing.opened.exchange_id
         self._ports = ports
@@ -170,6 +174,8 @@ class Exchange:
             self._happened(Event.ACCEPTED)
             self._closing.accepted = True
             self._asking.forget()
+            if self._upload is not None:
+                self._upload.free()
             if self._closing.durable is not None:
                 await self._closing.durable
             self._waits = False

@@ -29,7 +29,7 @@ from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners
-from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.exchange.uploads import Upload, Uploads
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, supporting
 from proxy.http import errors
@@ -89,10 +89,17 @@ class ProxyHandler:
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await authenticated(self._keys, request)
-        begun = await self._begun(request, connection, dialect, named, key, received_at)
-        if not isinstance(begun, tuple):
-            return begun
-        exchange, closing, claim = begun
+        upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
+        try:
+            begun = await self._begun(request, connection, dialect, named, key, received_at, upload)
+            return await self._run(*begun, key) if isinstance(begun, tuple) else begun
+        finally:
+            if upload is not None:
+                upload.free()
+
+    async def _run(
+        self, exchange: Exchange, closing: OpenExchange, claim: Claim | None, key: ApiKey
+    ) -> web.StreamResponse:
         self.live.add(exchange)
         self.owners.began(exchange.exchange_id, key.key_id)
         try:
@@ -111,10 +118,13 @@ class ProxyHandler:
         named: str | None,
         key: ApiKey,
         received_at: float,
+        upload: Upload | None,
     ) -> web.Response | tuple[Exchange, OpenExchange, Claim | None]:
         """Admitted and open; or the stored answer of an earlier request. The body and its document are dropped with
         this call's frame: an exchange can take an hour."""
-        body = await self._body(request, key)
+        body = await self._body(request, upload)
+        if upload is not None:
+            upload.arrived()
         writing, content_type = CODECS[dialect.request_body], request.headers.get("Content-Type", "")
         document = writing.parse(body, content_type)
         facts = _checked(dialect.facts, document, named)
@@ -140,7 +150,7 @@ class ProxyHandler:
             exchange = Exchange(
                 request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
-                tells_cost=tells_cost,
+                tells_cost=tells_cost, upload=upload,
             )  # fmt: skip
         except BaseException:
             if closing is not None:
@@ -150,12 +160,11 @@ class ProxyHandler:
             raise
         return exchange, closing, claim
 
-    async def _body(self, request: web.BaseRequest, key: ApiKey) -> bytes:
+    async def _body(self, request: web.BaseRequest, upload: Upload | None) -> bytes:
         try:
-            if request.content.is_eof() and not is_compressed(request):
+            if upload is None:
                 return await read_body(request, bytes_max=self._request_bytes_max)
-            with self._uploads.upload(key.key_id, self._keys.scopes(key)) as grew:
-                return await read_body(request, bytes_max=self._request_bytes_max, grew=grew)
+            return await read_body(request, bytes_max=self._request_bytes_max, grew=upload.grew)
         except (web.RequestPayloadError, ConnectionError):
             raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
 
@@ -282,6 +291,11 @@ class ProxyHandler:
             if isinstance(failure, OutboxFullError):
                 raise errors.overloaded(str(failure), code="not_accepting") from None
             raise
+
+
+def _is_here(request: web.BaseRequest) -> bool:
+    """The body has arrived with its head, as most do: it takes no more memory than that."""
+    return request.content.is_eof() and not is_compressed(request)
 
 
 def _can_quote(price: Price | None, facts: RequestFacts) -> bool:

@@ -1,55 +1,72 @@
-"""Bounds request bodies that are still arriving: of each key in number, and of all keys together in bytes.
+"""Bounds request bodies: those that are still arriving, of each key in number; all that are in memory, in bytes.
 
-Admission needs a request's body, so its limits can only count requests that have one. Until then these bounds hold: a
-key uploads no more bodies at once than it may run requests, and all bodies together have a maximum. A body that is
-complete when its request is read (at most some 64 KiB) is not counted.
+Admission needs a request's body, so its limits can only count requests that have one. Until then a key uploads no more
+bodies at once than it may run requests. Invariant: a body counts from its first byte until a provider has accepted the
+request, or the exchange is over: until then it may be sent again. A body that is complete when its request is read (at
+most some 64 KiB) is not counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from proxy.billing.limits import Scope
 from proxy.billing.reservation import DenialReason, Denied
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.http import errors
 
-# Four bodies of the default `request_bytes_max`; a small machine has four times as much memory.
-ALL_BYTES_MAX = 256 * 1024 * 1024
+# Eight bodies of the default `request_bytes_max`, or a thousand of 200,000 tokens. Each is in memory twice, as a
+# document and as the bytes of the upstream request: together half of what the chart allows a proxy.
+ALL_BYTES_MAX = 512 * 1024 * 1024
 
 
 class Uploads:
-    """The bodies that are arriving in this process. `bytes_max`: of all of them, and never less than one body."""
+    """The bodies in this process. `bytes_max`: of all of them, and never less than one body."""
 
     def __init__(self, *, body_bytes_max: int, bytes_max: int = ALL_BYTES_MAX) -> None:
-        self._bytes_left = max(bytes_max, body_bytes_max)
-        self._running: Counter[str] = Counter()
+        self.bytes_left = max(bytes_max, body_bytes_max)
+        self.arriving: Counter[str] = Counter()
+        """by key id"""
 
-    @contextmanager
-    def upload(self, key_id: str, scopes: Sequence[Scope]) -> Iterator[Callable[[int], None]]:
-        """One body, until it has arrived. Yields a function to be called with the size of each piece; it raises
-        ApiError 503 if there is too much of all. Raises ApiError 429: the key has too many."""
+    def begin(self, key_id: str, scopes: Sequence[Scope]) -> Upload:
+        """One body that arrives. Raises ApiError 429: the key has too many."""
         limits = [scope.limits.parallel for scope in scopes if scope.limits.parallel is not None]
-        if limits and self._running[key_id] >= min(limits):
+        if limits and self.arriving[key_id] >= min(limits):
             raise refusal(Denied(DenialReason.PARALLEL, "", None, ()), (), exceeded_status=429)
-        self._running[key_id] += 1
-        size = 0
+        self.arriving[key_id] += 1
+        return Upload(self, key_id)
 
-        def grew(piece: int) -> None:
-            nonlocal size
-            if piece > self._bytes_left:
-                raise errors.overloaded(
-                    "Too many request bodies are arriving. Please try again later.", code="not_accepting"
-                )
-            size += piece
-            self._bytes_left -= piece
 
-        try:
-            yield grew
-        finally:
-            self._bytes_left += size
-            self._running[key_id] -= 1
-            if not self._running[key_id]:
-                del self._running[key_id]
+class Upload:
+    """One body: `grew` while it arrives, then `arrived`; `free` when it is in memory no more, however it ended."""
+
+    __slots__ = ("_arriving", "_key_id", "_size", "_uploads")
+
+    def __init__(self, uploads: Uploads, key_id: str) -> None:
+        self._uploads = uploads
+        self._key_id = key_id
+        self._arriving = True
+        self._size = 0
+
+    def grew(self, piece: int) -> None:
+        """So many bytes have come. Raises ApiError 503 if there is too much of all."""
+        if piece > self._uploads.bytes_left:
+            raise errors.overloaded("Too many large requests at once. Please try again later.", code="not_accepting")
+        self._size += piece
+        self._uploads.bytes_left -= piece
+
+    def arrived(self) -> None:
+        """The key may send another one."""
+        if self._arriving:
+            self._arriving = False
+            arriving = self._uploads.arriving
+            arriving[self._key_id] -= 1
+            if not arriving[self._key_id]:
+                del arriving[self._key_id]
+
+    def free(self) -> None:
+        """Give back what it counted for. May be called again."""
+        self.arrived()
+        self._uploads.bytes_left += self._size
+        self._size = 0
