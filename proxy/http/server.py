@@ -94,7 +94,7 @@ class Routes:
         serve = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
         if serve is not None:
             return serve
-        if not methods:
+        if not methods or self._meant(path) not in self._table:  # with a name, only the methods of its routes are known
             raise errors.unknown_route(method, path)
         raise errors.method_not_allowed(method, tuple(methods))
 

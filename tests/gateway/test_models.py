@@ -354,7 +354,7 @@ def test_every_family_has_a_list_but_azure() -> None:
     "name", ["", " ", "*", "a/*", "-a", "a b", "a\n", "a?b", "a%2Fb", "a" * 201, "ä", None, 1, ["a"], {"a": 1}]
 )
 def test_a_name_that_no_configuration_could_hold_is_left_out(name: object) -> None:
-    answer = json.dumps({"data": [{"id": name}, {"id": "good"}, {"id": "good"}, {}]}).encode()
+    answer = json.dumps({"data": [{"id": name}, 1, {"id": "good"}, {"id": "good"}, {}]}).encode()
     (found,) = read_list(answer, PROVIDER_LISTS["openai"], provider("openai"))
     assert found.name == "good"
 

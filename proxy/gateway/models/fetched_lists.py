@@ -23,8 +23,8 @@ FETCH_S = 4.0
 # Providers publish a model every few weeks; a new deployment of one's own should be seen soon.
 FRESH_S = 300.0
 RETRY_S = 60.0
-# The longest list known, an aggregator's with descriptions, has 0.7 MB. To read this much takes some 10 ms.
-LIST_BYTES_MAX = 4 << 20
+# The longest list known, an aggregator's with descriptions, has 0.7 MB. To read this much holds up others for 10 ms.
+LIST_BYTES_MAX = 2 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -101,5 +101,6 @@ class FetchedLists:
         readable = answer.readable(body)
         if readable is None:
             raise UnreadableListError("compressed")
-        listed = read_list(readable, where, provider.settings)
+        # In a thread, so that streams go on between two models; the body as a whole is one call that they wait for.
+        listed = await asyncio.to_thread(read_list, readable, where, provider.settings)
         return tuple(one for one in listed if not provider.is_revealed_by(one.name.encode()))

@@ -6,7 +6,8 @@ Invariant: no text of a provider gets through but names that a configuration cou
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,8 +20,8 @@ from proxy.gateway.models.words import Words
 from proxy.metering.dialect import KeyHeader
 from proxy.settings import ProviderSettings
 
-# The longest list of 2026 has some thousand models.
-MODELS_MAX = 5_000
+# The longest list of 2026 has some hundred models.
+MODELS_MAX = 2_000
 # As names in the configuration, without wildcards. None may be longer than a name in a path.
 _NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,199}", re.ASCII)
 # The last second of the year 9999: a later one has no date.
@@ -75,7 +76,7 @@ def provider_list(settings: ProviderSettings) -> ProviderList | None:
 
 
 class _Row(msgspec.Struct):
-    """The members that are read of a model. Whatever their type: one odd model must not hide the others."""
+    """The members that are read of a model, whatever their type."""
 
     id: Any = None
     name: Any = None
@@ -98,29 +99,40 @@ class _Row(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct):
-    data: list[_Row] | None = None
-    models: list[_Row] | None = None
+    # Rows are decoded one by one: an odd one must not hide the others, and a million of them must not take the time.
+    data: list[msgspec.Raw] | None = None
+    models: list[msgspec.Raw] | None = None
 
 
-_decode = msgspec.json.Decoder(_Answer | list[_Row]).decode
+_decode = msgspec.json.Decoder(_Answer | list[msgspec.Raw]).decode
+_row = msgspec.json.Decoder(_Row).decode
+_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_list(answer: bytes, of: ProviderList, settings: ProviderSettings) -> tuple[ListedModel, ...]:
     """The models of a provider's answer, in its order. Raises UnreadableListError."""
     try:
         document = _decode(answer)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except _ERRORS:
         raise UnreadableListError("not a list of models") from None
     rows = document if isinstance(document, list) else document.models if document.data is None else document.data
     if rows is None:
         raise UnreadableListError("no list of models")
     served = dialects_of(settings.dialects)
     found: dict[str, ListedModel] = {}
-    for row in rows[:MODELS_MAX]:
+    for row in _rows(rows[:MODELS_MAX]):
         name = _name(row, of)
         if name:
             found.setdefault(name, _model(name, row, of, settings.name, served))
+    if rows and not found:
+        raise UnreadableListError("no names of models")
     return tuple(one for one in found.values() if one.dialects)
+
+
+def _rows(raw: Iterable[msgspec.Raw]) -> Iterator[_Row]:
+    for one in raw:
+        with suppress(*_ERRORS):
+            yield _row(one)
 
 
 def _name(row: _Row, of: ProviderList) -> str:
