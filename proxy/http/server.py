@@ -111,10 +111,10 @@ class Routes:
         if path in self._table:
             return self._table[path]
         for (before, after), methods in self._templates.items():
+            if not (path.startswith(before) and path.endswith(after)):
+                continue
             name = path[len(before) : len(path) - len(after)]
-            if (before, after) in self._quoted:
-                name = unquote(name)
-            if path.startswith(before) and path.endswith(after) and _NAMED.fullmatch(name):
+            if _NAMED.fullmatch(name := unquote(name) if (before, after) in self._quoted else name):
                 return {method: of(name) for method, of in methods.items()}
         return {}
 
