@@ -47,6 +47,8 @@ BACKLOG = 4096
 _FORM_MODEL = re.compile(r'name="model"\r\n\r\n(.*)\r\n')
 # Size of a single write, so that the log's count stays accurate when the client stops reading.
 WRITE_BYTES_MAX = 64 * 1024
+# Of JSON; an agent stands in place of a model.
+_MODEL_FIELDS = ("model", "agent_id", "agent")
 # Gemini's paths name the model.
 _NAMED = re.compile(r"/models/([^:]+):")
 # How often the parent process is checked: soon enough to end an orphan, at no noticeable cost.
@@ -353,7 +355,8 @@ def named(path: str, body: Any) -> str | None:
     if isinstance(body, str):
         found = _FORM_MODEL.search(body)
         return None if found is None else found[1]
-    return str(body["model"]) if isinstance(body, dict) and "model" in body else None
+    named = (body.get(name) for name in _MODEL_FIELDS) if isinstance(body, dict) else ()
+    return next((str(name) for name in named if name is not None), None)
 
 
 async def serve(host: str, port: int, *, pace_ms: float, parent: int) -> None:

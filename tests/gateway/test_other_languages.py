@@ -45,6 +45,8 @@ class Language:
     error: dict[str, Any] = field(default_factory=lambda: {"error": {"code": "429", "message": "later"}})
     refused: tuple[str, ...] = ("error", "message")
     """where the words of a refusal stand"""
+    names: str = "model"
+    """the field that names the model"""
 
     def at(self, model: str) -> str:
         return self.path.replace("{model}", model)
@@ -52,7 +54,7 @@ class Language:
     def request(self, model: str, **more: Any) -> dict[str, Any]:
         """In a path, the whole name; in the body, what the scripted provider finds its script by."""
         named = model.partition("/")[2] if "{model}" in self.path else model
-        return self.asked | {"model": named} | more
+        return self.asked | {self.names: named} | more
 
     def streamed(self, events: list[bytes], *more: Any) -> Script:
         return Script(steps=(*map(Send, events), *more), headers=(("Content-Type", self.content_type),))
@@ -83,6 +85,10 @@ LANGUAGES = [
     chat(
         "mistral.fim", "/v1/fim/completions", "/v1/fim/completions", refused=("message",),
         asked={"prompt": "the water is ", "suffix": "."}, error={"object": "error", "message": "later"},
+    ),
+    chat(
+        "mistral.agents", "/v1/agents/completions", "/v1/agents/completions", refused=("message",), names="agent_id",
+        error={"object": "error", "message": "later"},
     ),
     Language(
         "cohere.chat", "/v2/chat", "/v1/chat", ASKED,
@@ -170,3 +176,32 @@ async def test_a_stall_is_told_in_a_line_and_nobody_had_to_ask_for_a_stream(depl
     assert (begun + b"\n", list(json.loads(told))) == (language.events[0], ["error"])
     entry = await deployment.entry(model)
     assert (entry["outcome"], entry["streamed"], entry["events"]) == ("upstream_stalled", True, 2)
+
+
+VECTOR = [0.5] * 700
+EMBEDDED = {"id": "e-1", "embeddings": {"float": [VECTOR]}, "meta": {"billed_units": {"input_tokens": 300}}}
+
+
+@pytest.mark.parametrize(
+    ("path", "upstream", "asked", "answer", "source"),
+    [
+        ("/v2/embed", "/v1/embed", {"texts": ["weir"]}, EMBEDDED, "reported"),
+        ("/api/embed", "/v1/embed", {"input": "weir"}, {"embeddings": [VECTOR], "prompt_eval_count": 300}, "reported"),
+        ("/api/embeddings", "/v1/embeddings", {"prompt": "weir"}, {"embedding": VECTOR}, "estimated"),
+    ],
+)
+async def test_vectors_cost_their_prompt(
+    deployment: Deployment, path: str, upstream: str, asked: dict[str, Any], answer: dict[str, Any], source: str
+) -> None:
+    model = deployment.plan("many", json_script(answer))
+    response = await ask(deployment, path, asked | {"model": model})
+    assert (response.status, json.loads(response.body)) == (200, answer)
+    entry = await deployment.entry(model)
+    assert (entry["endpoint"], entry["outcome"], entry["usage_source"]) == (path, "served", source)
+    assert entry["completion_tokens"] == 0
+    assert entry["prompt_tokens"] == 300 if source == "reported" else 0 < entry["prompt_tokens"] < 10
+    assert nusd(entry) == charge(entry) > 0
+    assert deployment.seen(model)[0]["path"] == upstream
+    refused = await ask(deployment, path, {"model": model})
+    assert refused.status == 400
+    assert next(iter(asked)) in str(json.loads(refused.body))

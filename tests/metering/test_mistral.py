@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, Usage
+from tests.metering.corpus import CORPUS, records_named
 from tests.metering.fixtures import DONE, chunk, cuts, say, sse, usage
 
 ASK = {"model": "codestral", "prompt": "def weir(", "suffix": ")"}
@@ -78,3 +80,34 @@ def test_a_wrong_field_is_named(field: str, wrong: Any) -> None:
     with pytest.raises(InvalidField) as refusal:
         MISTRAL_FIM.facts({**ASK, field: wrong})
     assert refusal.value.param == field
+
+
+def test_an_agent_stands_in_place_of_a_model() -> None:
+    asked = {"agent_id": "ag:1", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5, "stream": True}
+    said = MISTRAL_AGENTS.facts(asked)
+    assert (said.model, said.streamed, said.completion_tokens_max) == ("ag:1", True, 5)
+    assert MISTRAL_AGENTS.upstream_document(asked, upstream_model="ag:2", inject_usage=True) == asked | {
+        "agent_id": "ag:2"
+    }
+    with pytest.raises(InvalidField) as refusal:
+        MISTRAL_AGENTS.facts(asked | {"agent_id": None})
+    assert refusal.value.param == "agent_id"
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+def test_recorded_answers_of_agents() -> None:
+    records = [one for one in records_named("openai.completions") if "/agents/" in one["path"]]
+    assert len(records) == 4
+    for record in records:
+        truth = record["truth"]
+        result = metered_answer(record)
+        assert result.usage is not None
+        counted = (result.usage.prompt_tokens, result.usage.completion_tokens, result.usage.total_tokens)
+        assert counted == (truth["prompt_tokens"], truth["completion_tokens"], truth["total_tokens"])
+        assert (result.complete, result.unread.paths) == (True, ())
+
+
+def metered_answer(record: dict[str, Any]) -> Metered:
+    meter = MISTRAL_AGENTS.stream_meter() if record["streamed"] else MISTRAL_AGENTS.plain_meter()
+    meter.feed(record["body"].encode())
+    return meter.close()

@@ -6,11 +6,14 @@ from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.azure.deployments import AZURE
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.cohere.embed import COHERE_EMBED
 from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUNT_TOKENS, GEMINI_EMBED
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STREAM
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
+from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
+from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
@@ -40,9 +43,13 @@ DIALECTS: tuple[Dialect, ...] = (
     ANTHROPIC_COUNT_TOKENS,
     *AZURE,
     MISTRAL_FIM,
+    MISTRAL_AGENTS,
     COHERE_CHAT,
+    COHERE_EMBED,
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
     GEMINI_GENERATE,
     GEMINI_STREAM,
     GEMINI_COUNT_TOKENS,

@@ -1,1 +1,1 @@
-"""Cohere's chat."""
+"""Cohere's chat and embed."""

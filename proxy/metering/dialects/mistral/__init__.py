@@ -1,1 +1,1 @@
-"""Mistral's fill-in-the-middle completions."""
+"""Mistral's fill-in-the-middle completions, and its agents."""

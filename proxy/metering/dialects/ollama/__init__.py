@@ -1,1 +1,1 @@
-"""Ollama's chat and generate."""
+"""Ollama's chat, generate and embed."""

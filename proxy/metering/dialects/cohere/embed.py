@@ -1,0 +1,105 @@
+"""The dialect of Cohere's embed, version 2.
+
+Invariants: no vector is decoded. Usage: prompt = `billed_units.input_tokens` and `billed_units.image_tokens`, which are
+billed at prices of their own, one beside the other. Nothing is generated. Images of models that bill them by the piece
+(`billed_units.images`) have no unit here, and are named as unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from proxy.metering.counts import UsageReader, count, with_total
+from proxy.metering.dialects.cohere.chat import COHERE_CHAT
+from proxy.metering.dialects.openai.inputs import Inputs
+from proxy.metering.dialects.openai.plain import PlainTally, nothing_generated, skimmed
+from proxy.metering.dialects.openai.request import read_parts
+from proxy.metering.request import InvalidField, RequestFacts, messages_of, model_of
+from proxy.metering.unread import each, members
+from proxy.metering.usage import Usage
+
+_reported = UsageReader(prompt_tokens="billed_units.input_tokens", image_prompt_tokens="billed_units.image_tokens")
+# The three forms of what is to become vectors.
+_FORMS = ("texts", "images", "inputs")
+
+
+class EmbedTally(PlainTally):
+    """The usage of one answer."""
+
+    __slots__ = ()
+
+    known = members(
+        "id texts images embeddings response_type message", each("meta", f"{_reported.paths} api_version warnings")
+    )
+
+    @staticmethod
+    def usage_of(raw: dict[str, Any]) -> Usage | None:
+        """The counts in `raw`; None if one is invalid."""
+        usage = _reported(raw)
+        if usage is None or usage.image_prompt_tokens is None:
+            return usage and with_total(_whole(usage))
+        try:
+            prompt = count((usage.prompt_tokens or 0) + usage.image_prompt_tokens)
+        except ValueError:
+            return None
+        return with_total(_whole(structs.replace(usage, prompt_tokens=prompt)))
+
+
+def _whole(usage: Usage) -> Usage:
+    return nothing_generated(usage) or usage
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request. Raises InvalidField."""
+    given = [name for name in _FORMS if document.get(name) is not None]
+    if len(given) != 1:
+        raise InvalidField(given[1] if given else "texts", "must be given, and only one of texts, images and inputs")
+    inputs = _of_objects(document) if given == ["inputs"] else _of_strings(document, given[0])
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=inputs.evidence(),
+    )
+
+
+def _of_strings(document: Mapping[str, Any], name: str) -> Inputs:
+    values = document[name]
+    if not isinstance(values, list) or not values:
+        raise InvalidField(name, "must be a non-empty array of strings")
+    for at, value in enumerate(values):
+        if not isinstance(value, str):
+            raise InvalidField(f"{name}[{at}]", "must be a string")
+    if name == "images":
+        return Inputs(len(values), images=len(values))
+    return Inputs(len(values), "".join(values))
+
+
+def _of_objects(document: Mapping[str, Any]) -> Inputs:
+    texts: list[str] = []
+    kinds: list[object] = []
+    inputs = messages_of(document, "inputs")
+    for at, one in enumerate(inputs):
+        if not isinstance(content := one.get("content"), list):
+            raise InvalidField(f"inputs[{at}].content", "must be an array")
+        read_parts(content, texts, [], kinds)
+    images = sum(kind in ("image_url", "image") for kind in kinds)
+    return Inputs(len(inputs), "".join(texts), images=images, attachments=len(kinds) - images)
+
+
+COHERE_EMBED = replace(
+    COHERE_CHAT,
+    name="cohere.embed",
+    paths=("/v2/embed",),
+    upstream_path="/embed",
+    operation="embeddings",
+    facts=facts,
+    tally=EmbedTally,
+    plain=skimmed(EmbedTally),
+)

@@ -1,0 +1,101 @@
+"""The dialects of Ollama's embed and its older embeddings.
+
+Invariants: no vector is decoded. Usage: prompt = `prompt_eval_count`; the older one reports nothing, and is estimated.
+Nothing is generated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
+from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
+from proxy.metering.dialects.openai.plain import Answer, PlainTally, nothing_generated, skimmed
+from proxy.metering.request import InvalidField, RequestFacts, model_of
+from proxy.metering.unread import members
+from proxy.metering.usage import Usage
+from proxy.metering.wire.json_reader import reader
+
+_FIELDS = ("prompt_eval_count", "total_duration", "load_duration")
+_reported = UsageReader(prompt_tokens="prompt_eval_count")
+
+
+class _Embedded(Answer):
+    """The usage is the answer itself, and so are its times."""
+
+    prompt_eval_count: Any = None
+    total_duration: Any = None
+    load_duration: Any = None
+
+    @property
+    def raw(self) -> dict[str, Any] | None:
+        """The usage and the times."""
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None} or None
+
+
+_read = reader(_Embedded)
+
+
+class OllamaEmbedTally(PlainTally):
+    """The usage of one answer."""
+
+    __slots__ = ()
+
+    known = members("model embeddings embedding", *_FIELDS)
+
+    @staticmethod
+    def answer_of(body: bytes) -> Answer | None:
+        """What is read of an answer."""
+        return _read(body)
+
+    @staticmethod
+    def usage_of(raw: dict[str, Any]) -> Usage | None:
+        """The counts in `raw`; None if one is invalid."""
+        usage = nothing_generated(_reported(raw))
+        return usage and with_total(usage)
+
+
+def embed_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request. Raises InvalidField."""
+    return _facts(document, named, inputs_of(document, "input"))
+
+
+def embeddings_facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request of the older form. Raises InvalidField."""
+    prompt = document.get("prompt")
+    if not isinstance(prompt, str):
+        raise InvalidField("prompt", "must be a string")
+    return _facts(document, named, Inputs(1, prompt))
+
+
+def _facts(document: dict[str, Any], named: str | None, inputs: Inputs) -> RequestFacts:
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=inputs.evidence(),
+    )
+
+
+OLLAMA_EMBED = replace(
+    OLLAMA_CHAT,
+    name="ollama.embed",
+    paths=("/api/embed",),
+    upstream_path="/embed",
+    operation="embeddings",
+    facts=embed_facts,
+    tally=OllamaEmbedTally,
+    plain=skimmed(OllamaEmbedTally),
+)
+
+OLLAMA_EMBEDDINGS = replace(
+    OLLAMA_EMBED,
+    name="ollama.embeddings",
+    paths=("/api/embeddings",),
+    upstream_path="/embeddings",
+    facts=embeddings_facts,
+)

@@ -1,0 +1,111 @@
+"""Cohere's and Ollama's embeddings: recorded answers, what a request says, and what is wrong in one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.cohere.embed import COHERE_EMBED
+from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
+from proxy.metering.metered import Metered
+from proxy.metering.request import InvalidField
+from proxy.metering.usage import PromptEvidence, Usage
+from tests.metering.corpus import CORPUS, cuts, records_named
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+TEXT = {"type": "text", "text": "How much?"}
+HOW_MUCH = PromptEvidence(chars_latin=9)
+
+
+def answered(dialect: Dialect, pieces: list[bytes]) -> Metered:
+    meter = dialect.plain_meter()
+    for piece in pieces:
+        meter.feed(piece)
+    return meter.close()
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@pytest.mark.parametrize(("dialect", "name", "number"), [(COHERE_EMBED, "cohere.embed", 5), (OLLAMA_EMBED, "ollama.embeddings", 4)])  # fmt: skip # noqa: E501
+def test_recorded_vectors_cost_their_prompt(dialect: Dialect, name: str, number: int) -> None:
+    records = records_named(name)
+    assert len(records) == number
+    for record in records:
+        dialect.facts(record["request_json"])
+        prompt = (record["truth"] or {}).get("prompt_tokens")
+        images = 0 if b"image_tokens" in record["body"].encode() else None
+        for pieces in cuts(record["body"].encode(), record["id"]):
+            result = answered(dialect, pieces)
+            if record["status"] >= 400:
+                assert result.usage is None, record["id"]
+                continue
+            assert result.usage == Usage(prompt, None, 0, None, prompt, image_prompt_tokens=images), record["id"]
+            assert (result.complete, result.unread.paths) == (True, ()), record["id"]
+
+
+@pytest.mark.parametrize(
+    ("units", "usage"),
+    [
+        ({"input_tokens": 8}, Usage(8, None, 0, None, 8)),
+        ({"input_tokens": 8, "image_tokens": 100}, Usage(108, None, 0, None, 108, image_prompt_tokens=100)),
+        ({"image_tokens": 100}, Usage(100, None, 0, None, 100, image_prompt_tokens=100)),
+        ({"image_tokens": -1}, None),
+        ({"input_tokens": 10**8, "image_tokens": 1}, None),
+    ],
+)
+def test_text_and_images_are_billed_side_by_side(units: dict[str, int], usage: Usage | None) -> None:
+    told = {"id": "x", "embeddings": {"float": [[0.5] * 9] * 9}, "meta": {"billed_units": units}}
+    result = answered(COHERE_EMBED, [json.dumps(told).encode()])
+    assert result.usage == usage
+    assert result.flags == (() if usage else ("usage_invalid",))
+
+
+def test_images_by_the_piece_are_named_as_unread() -> None:
+    result = answered(COHERE_EMBED, [json.dumps({"meta": {"billed_units": {"images": 1}}}).encode()])
+    assert (result.usage, result.unread.paths) == (None, ("meta.billed_units.images",))
+
+
+def test_ollamas_older_answer_says_nothing() -> None:
+    result = answered(OLLAMA_EMBEDDINGS, [json.dumps({"embedding": [0.5] * 700}).encode()])
+    assert (result.usage, result.complete, result.failed) == (None, True, None)
+    assert answered(OLLAMA_EMBED, [b'{"error":"no such model"}']).failed == "error_body"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "prompt"),
+    [
+        (COHERE_EMBED, {"texts": ["How ", "much?"]}, HOW_MUCH),
+        (COHERE_EMBED, {"images": ["data:image/png;base64,AA=="]}, PromptEvidence(images=1)),
+        (COHERE_EMBED, {"inputs": [{"content": [TEXT, IMAGE]}]}, PromptEvidence(chars_latin=9, images=1)),
+        (OLLAMA_EMBED, {"input": "How much?"}, HOW_MUCH),
+        (OLLAMA_EMBED, {"input": ["How ", "much?"]}, HOW_MUCH),
+        (OLLAMA_EMBEDDINGS, {"prompt": "How much?"}, HOW_MUCH),
+    ],
+)
+def test_a_request(dialect: Dialect, fields: dict[str, Any], prompt: PromptEvidence) -> None:
+    facts = dialect.facts({"model": "m"} | fields)
+    assert (facts.model, facts.streamed, facts.completion_tokens_max, facts.prompt) == ("m", False, 0, prompt)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fields", "param"),
+    [
+        (COHERE_EMBED, {}, "texts"),
+        (COHERE_EMBED, {"texts": ["a"], "images": ["b"]}, "images"),
+        (COHERE_EMBED, {"texts": []}, "texts"),
+        (COHERE_EMBED, {"texts": ["a", 1]}, "texts[1]"),
+        (COHERE_EMBED, {"images": "b"}, "images"),
+        (COHERE_EMBED, {"inputs": []}, "inputs"),
+        (COHERE_EMBED, {"inputs": [{"content": "a"}]}, "inputs[0].content"),
+        (COHERE_EMBED, {"texts": ["a"], "model": 1}, "model"),
+        (OLLAMA_EMBED, {}, "input"),
+        (OLLAMA_EMBED, {"input": [{}]}, "input[0]"),
+        (OLLAMA_EMBEDDINGS, {"prompt": ["a"]}, "prompt"),
+    ],
+)
+def test_wrong_fields_are_named(dialect: Dialect, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        dialect.facts({"model": "m"} | fields)
+    assert caught.value.param == param
