@@ -1,9 +1,10 @@
 """The HTTP server and its closed route table. Every other path returns 404.
 
-Invariants: a path is matched exactly, and undecoded where it leads upstream, so that route, meter and upstream
-interpret it alike; its only variable part is a model's name. Base URLs that people type a little differently lead to
-the same routes, and to no others. An error has the format of the path's dialect, unless its route knows the client's. A
-route to a provider cannot be registered without the dialect that meters its responses.
+Invariants: a path is matched exactly, so that route, meter and upstream interpret it alike. Its only variable part is a
+name, in which escapes of characters that names may contain are read, once; it goes upstream unescaped. Base URLs that
+people type a little differently lead to the same routes, and to no others. An error has the format of the path's
+dialect, unless its route knows the client's. A route to a provider cannot be registered without the dialect that
+meters its responses.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from urllib.parse import unquote
 
 from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
@@ -44,22 +44,18 @@ class Routes:
         self._table: dict[str, dict[str, Serve]] = {}  # path → method → handler
         # (text before, text after the name) → method → handler of the name
         self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
-        self._quoted: set[tuple[str, str]] = set()  # templates whose names may be percent-encoded
         self._shapes: dict[tuple[str, str], ErrorShape] = {}  # (prefix, suffix) of a path → its error format
 
     def local(self, method: str, path: str, serve: Serve) -> None:
         """A route that the proxy itself answers."""
         self._add(method, path, serve)
 
-    def named(self, method: str, before: str, after: str, of: Callable[[str], Serve], *, quoted: bool = False) -> None:
-        """The same for every path with a name between `before` and `after`; `of`: name → handler. `quoted`: clients may
-        percent-encode the name; only for routes of which nothing is sent upstream."""
+    def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
+        """The same for every path with a name between `before` and `after`; `of`: name → handler."""
         methods = self._templates.setdefault((before, after), {})
         if method in methods:
             raise ValueError(f"{method} {before}…{after} is registered twice")
         methods[method] = of
-        if quoted:
-            self._quoted.add((before, after))
 
     def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
         """Routes to providers, for all paths of `dialect`. Raises TypeError for a dialect without a meter."""
@@ -113,8 +109,8 @@ class Routes:
         for (before, after), methods in self._templates.items():
             if not (path.startswith(before) and path.endswith(after)):
                 continue
-            name = path[len(before) : len(path) - len(after)]
-            if _NAMED.fullmatch(name := unquote(name) if (before, after) in self._quoted else name):
+            name = _unescaped(path[len(before) : len(path) - len(after)])
+            if _NAMED.fullmatch(name):
                 return {method: of(name) for method, of in methods.items()}
         return {}
 
@@ -123,6 +119,14 @@ class Routes:
         path = self._meant(raw_path.partition("?")[0])
         matches = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
         return self._shapes[max(matches, key=lambda both: len("".join(both)))] if matches else OPENAI_ERRORS
+
+
+def _unescaped(name: str) -> str:
+    """A name as it was before its SDK escaped it (Azure's does): only what may stand in a name unescaped, and once."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name) if "%" in name else name
+
+
+_ESCAPED = re.compile(r"%(2f|3a|40|2b)", re.ASCII | re.IGNORECASE)
 
 
 def _spellings(path: str) -> Iterator[str]:

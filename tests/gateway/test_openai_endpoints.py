@@ -313,3 +313,52 @@ async def test_a_form_without_a_file_is_refused_by_name(deployment: Deployment, 
     with pytest.raises(openai.BadRequestError) as refusal:
         await sdk.audio.transcriptions.create(model="many/weir", file=("a.mp3", AUDIO), extra_body={"stream": "yes"})
     assert refusal.value.param == "stream"
+
+
+@pytest.fixture
+async def azure(deployment: Deployment) -> AsyncIterator[openai.AsyncAzureOpenAI]:
+    http = openai.DefaultAsyncHttpxClient(verify=False, trust_env=False)
+    async with openai.AsyncAzureOpenAI(
+        azure_endpoint=deployment.url,
+        api_version="2024-10-21",
+        api_key=deployment.key,
+        max_retries=0,
+        http_client=http,
+    ) as client:
+        yield client
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+async def test_azures_deployments_of_pictures_and_audio(deployment: Deployment, azure: openai.AsyncAzureOpenAI) -> None:
+    """The SDK puts the deployment into the path of most; a name may have dots and slashes."""
+    picture = json_script({"created": 1, "data": [{"url": "http://x.test/1"}]})
+    heard = json_script({"text": "Over the weir.", "usage": {"type": "duration", "seconds": 5}})
+    asked = {
+        "images/generations": (picture, lambda model: azure.images.generate(model=model, prompt="a weir")),
+        "images/edits": (
+            picture, lambda model: azure.images.edit(model=model, prompt="a weir", image=("a.png", AUDIO)),
+        ),
+        "audio/speech": (audio(), lambda model: azure.audio.speech.create(model=model, input="Over", voice="alloy")),
+        "audio/transcriptions": (
+            heard, lambda model: azure.audio.transcriptions.create(model=model, file=("a.mp3", AUDIO)),
+        ),
+        "audio/translations": (
+            heard, lambda model: azure.audio.translations.create(model=model, file=("a.mp3", AUDIO)),
+        ),
+    }  # fmt: skip
+    for path, (script, call) in asked.items():
+        model = deployment.plan("units", script, "gpt-4.1-eu")
+        await call(model)
+        entry = await deployment.entry(model)
+        assert (entry["outcome"], entry["endpoint"]) == ("served", f"/openai/deployments/{{model}}/{path}")
+        assert entry["details"]["units"]
+        (seen,) = deployment.seen(model)
+        assert seen["path"] == f"/v1/deployments/{model.partition('/')[2]}/{path}?api-version=2024-10-21"
+
+
+async def test_azures_v1_names_the_deployment_in_the_body(deployment: Deployment) -> None:
+    model = deployment.plan("many", json_script({"object": "response.input_tokens", "input_tokens": 47}))
+    response = await ask(deployment, "/openai/v1/responses/input_tokens", {"model": model, "input": "How much?"})
+    assert response.status == 200
+    assert (await deployment.entry(model))["charge_usd"] == "0"
+    assert deployment.seen(model)[0]["path"] == "/v1/v1/responses/input_tokens"

@@ -59,9 +59,10 @@ def routes() -> Routes:
         ("/toy/models/weir:say", "weir"),
         ("/toy/models/weir:say?alt=sse", "weir"),
         ("/toy/models/a/b-1.5:8b@x:say", "a/b-1.5:8b@x"),
+        ("/toy/models/a%2Fb-1.5%3a8b%40x:say", "a/b-1.5:8b@x"),
     ],
 )
-async def test_a_name_in_a_path_is_found_as_it_stands_there(path: str, named: str | None) -> None:
+async def test_a_name_in_a_path_is_found_as_it_stands_there_or_escaped(path: str, named: str | None) -> None:
     with pytest.raises(Asked) as asked:
         await routes().find("POST", path)(None, None)  # type: ignore[arg-type]
     assert asked.value.args == ("toy.say", named)
@@ -69,8 +70,9 @@ async def test_a_name_in_a_path_is_found_as_it_stands_there(path: str, named: st
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "../a", "a/../b", "a/./b", "a//b", "/a", "a/", "a/..", "a%2fb", "a b", "a?b", "é", "-a", "a" * 300,
-     "a;b", "a#b", "a\\b", "a\nb"],
+    ["", ".", "..", "../a", "a/../b", "a/./b", "a//b", "/a", "a/", "a/..", "a b", "a?b", "é", "-a", "a" * 300, "a;b",
+     "a#b", "a\\b", "a\nb", "a%252fb", "a%2f%2fb", "%2fa", "a%2f", "a%2f..%2fb", "a/%2e%2e/b", "a%00b", "a%5cb",
+     "a%3fb", "a%", "a%20b"],
 )  # fmt: skip
 def test_SM2_what_is_no_name_leads_nowhere(name: str) -> None:
     with pytest.raises(ApiError) as refusal:

@@ -51,7 +51,7 @@ class ModelsHandler:
         """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
         for path, known in PATHS.items():
             routes.local("GET", path, self._serving(self._listed, known))
-            routes.named("GET", f"{path}/", "", partial(self._serving_one, known), quoted=True)
+            routes.named("GET", f"{path}/", "", partial(self._serving_one, known))
         routes.local("GET", "/api/tags", self._serving(self._listed, OLLAMA))
         routes.local("POST", "/api/show", self._serving(self._shown, OLLAMA))
         routes.local("GET", "/api/version", self._serving(_version, OLLAMA))

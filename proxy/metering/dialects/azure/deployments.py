@@ -13,7 +13,10 @@ from proxy.metering.dialect import NAME, Dialect, KeyHeader, Rewrite
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.completions import OPENAI_COMPLETIONS
 from proxy.metering.dialects.openai.embeddings import OPENAI_EMBEDDINGS
-from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
+from proxy.metering.dialects.openai_media.images import OPENAI_IMAGE_EDITS, OPENAI_IMAGES
+from proxy.metering.dialects.openai_media.speech import OPENAI_SPEECH
+from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS, OPENAI_TRANSLATIONS
+from proxy.metering.dialects.openai_responses.responses import OPENAI_COMPACT, OPENAI_INPUT_TOKENS, OPENAI_RESPONSES
 
 
 def _under_deployment(dialect: Dialect) -> Dialect:
@@ -68,7 +71,14 @@ _PLACES = (
     (OPENAI_CHAT, (_under_deployment, _under_v1)),
     (OPENAI_COMPLETIONS, (_under_deployment, _under_v1)),
     (OPENAI_EMBEDDINGS, (_under_deployment, _under_v1)),
+    (OPENAI_IMAGES, (_under_deployment, _under_v1)),
+    (OPENAI_IMAGE_EDITS, (_under_deployment, _under_v1)),
+    (OPENAI_SPEECH, (_under_deployment, _under_v1)),
+    (OPENAI_TRANSCRIPTIONS, (_under_deployment, _under_v1)),
+    (OPENAI_TRANSLATIONS, (_under_deployment, _under_v1)),
     (OPENAI_RESPONSES, (_under_v1,)),
+    (OPENAI_COMPACT, (_under_v1,)),
+    (OPENAI_INPUT_TOKENS, (_under_v1,)),
 )
 
 AZURE = tuple(place(dialect) for dialect, places in _PLACES for place in places)
