@@ -62,6 +62,8 @@ class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     image_prompt_tokens: int | None = None
     image_completion_tokens: int | None = None
     file_searches: int | None = None
+    pages: int | None = None
+    annotated_pages: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -352,6 +354,7 @@ _PARTS = (
     ("image_prompt_tokens", "prompt_tokens"),
     ("image_completion_tokens", "completion_tokens"),
     ("unbilled_completion_tokens", "completion_tokens"),
+    ("annotated_pages", "pages"),
 )
 
 
@@ -373,7 +376,7 @@ def _require_part(usage: Usage, part: str, whole: str, changes: Mapping[str, int
         raise CorrectionError(f"{part} ({count}) is part of {whole} ({of or 0}) and cannot be higher")
 
 
-_UNITS = ("images", "searches", "file_searches")
+_UNITS = ("images", "searches", "file_searches", "pages", "annotated_pages")
 _HIGHEST = {**dict.fromkeys(MONEY, AMOUNT_NUSD_MAX), **dict.fromkeys(_UNITS, UNITS_MAX)}
 
 

@@ -89,6 +89,10 @@ class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     image_output: int | None = None
     file_searches: int | None = None
     """nUSD per 1,000 searches in files"""
+    pages: int | None = None
+    """nUSD per 1,000 pages"""
+    annotated_pages: int | None = None
+    """likewise, instead of `pages`; None: as pages"""
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):

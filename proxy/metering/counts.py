@@ -21,7 +21,7 @@ RAW_BYTES_MAX = 16 << 10
 # One time per token: too long for a ledger entry; `timings` summarises it.
 _TIMES = "decode_time_arr"
 # Their limit is UNITS_MAX, not TOKENS_MAX.
-_UNITS = frozenset({"images", "searches", "file_searches"})
+_UNITS = frozenset({"images", "searches", "file_searches", "pages", "annotated_pages"})
 
 
 class UsageReader:

@@ -3,7 +3,7 @@
 Invariants: None is "not reported", 0 is "reported zero". Subsets: `cached_tokens`, `cache_write_tokens`,
 `audio_prompt_tokens`, `image_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
 `cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens`,
-`image_completion_tokens` and `unbilled_completion_tokens` of `completion_tokens`.
+`image_completion_tokens` and `unbilled_completion_tokens` of `completion_tokens`, `annotated_pages` of `pages`.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     image_completion_tokens: int | None = None
     file_searches: int | None = None
     """searches in files, made by the provider"""
+    pages: int | None = None
+    """pages of documents that were read as images"""
+    annotated_pages: int | None = None
+    """those of them from which structured data was made"""
 
     @property
     def reported_nothing(self) -> bool:
@@ -74,10 +78,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def in_other_units(self) -> bool:
-        """True if it has counts of images, audio, characters or searches, but not of tokens."""
+        """True if it has counts of images, audio, characters, pages or searches, but not of tokens."""
         if self.prompt_tokens is not None or self.completion_tokens is not None:
             return False
-        counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches)
+        counts = (self.images, self.audio_ms, self.characters, self.searches, self.file_searches, self.pages)
         return any(count is not None for count in counts)
 
 

@@ -18,6 +18,8 @@ _PER = {
     "audio_hour": " per hour",
     "searches": " per thousand",
     "file_searches": " per thousand",
+    "pages": " per thousand",
+    "annotated_pages": " per thousand",
     "image": " each",
     "request": "",
 }

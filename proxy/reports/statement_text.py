@@ -44,6 +44,8 @@ _OTHERS = {
     "characters": "characters",
     "searches": "searches",
     "file_searches": "file searches",
+    "pages": "pages",
+    "annotated_pages": "of which annotated pages",
 }
 
 NOTES = (

@@ -121,6 +121,14 @@ class RateSettings:
         default=None,
         metadata=about(rate("1,000 searches"), "searches in files that the provider keeps", default="not priced"),
     )
+    pages: int | None = field(
+        default=None,
+        metadata=about(rate("1,000 pages"), "pages of documents that are read as images (OCR)", default="not priced"),
+    )
+    annotated_pages: int | None = field(
+        default=None,
+        metadata=about(rate("1,000 pages"), "those of them that give structured data", default="`pages`"),
+    )
     request: int | None = field(
         default=None,
         metadata=about(rate("request", USD_EACH_MAX), "each request whose prompt is billed", default="no fee"),
@@ -249,7 +257,9 @@ class PriceSettings(ListSettings):
 
 
 # Units other than tokens: a tier changes their price only if it names one.
-_UNIT_RATES = ("image", "audio_hour", "characters", "searches", "file_searches", "request")
+_UNIT_RATES = (
+    "image", "audio_hour", "characters", "searches", "file_searches", "pages", "annotated_pages", "request",
+)  # fmt: skip
 
 
 def _variant(base: Rates, tier: Rates) -> Rates:

@@ -73,7 +73,7 @@ def exact_nusd(price: Price, usage: Usage, bills: BillableParts, served_as: Serv
 _TOKENS = [
     name
     for name in Rates.__struct_fields__
-    if not set(name.split("_")) & {"above", "hour", "characters", "searches", "request"} and name != "image"
+    if not set(name.split("_")) & {"above", "hour", "characters", "searches", "pages", "request"} and name != "image"
 ]
 
 
@@ -104,7 +104,12 @@ def _prompt(rates: Rates, usage: Usage) -> Fraction:
     tokens = left * rates.input + cached * rates.cached_input
     tokens += (written - hour) * write + hour * write_1h + heard * audio + seen * image
     spoken = Fraction(usage.audio_ms or 0, 3_600_000) * (rates.audio_hour or 0)
-    return (tokens + (usage.characters or 0) * (rates.characters or 0)) * million + spoken + (rates.request or 0)
+    pages, page = usage.pages or 0, rates.pages or 0
+    annotated = min(pages, usage.annotated_pages or 0)
+    scanned = (pages - annotated) * page
+    scanned += annotated * (page if rates.annotated_pages is None else rates.annotated_pages)
+    units = spoken + Fraction(scanned, 1000) + (rates.request or 0)
+    return (tokens + (usage.characters or 0) * (rates.characters or 0)) * million + units
 
 
 def _output(rates: Rates, usage: Usage) -> Fraction:

@@ -171,6 +171,7 @@ def test_an_unknown_model_has_no_price(book: PriceBook, model: str) -> None:
         ("openai", "text-embedding-3-small", ("output",), Usage(prompt_tokens=10**6, completion_tokens=0), "0.02"),
         ("openai", "tts-1", ("input", "output"), Usage(None, None, 9, characters=10**6), "15"),
         ("openai", "whisper-1", ("input", "output"), Usage(audio_ms=3_600_000), "0.36"),
+        ("mistral", "mistral-ocr-4-0", ("input", "output"), Usage(pages=500, annotated_pages=100), "2.1"),
         ("cloudflare", "@cf/baai/bge-reranker-base", ("output",), Usage(prompt_tokens=10**6), "0.003"),
     ],
 )

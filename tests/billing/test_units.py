@@ -38,11 +38,14 @@ FULL = replace(
     PLAIN, cache_write=5 * USD // 2, cache_write_1h=4 * USD, audio_input=40 * USD, audio_output=80 * USD,
     reasoning=3 * USD, image=USD // 25, audio_hour=36 * USD // 100, characters=15 * USD, searches=10 * USD,
     request=USD // 200, image_input=4 * USD, image_output=30 * USD, file_searches=5 * USD // 2,
+    pages=4 * USD, annotated_pages=5 * USD,
 )  # fmt: skip
 BILLS = st.sampled_from(BillableParts)
 SERVED = SERVICES | st.just(service_of("default", "standard", "global"))
 # A count, and the price of one of it: what more of it adds.
-WHOLES = ("prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches", "file_searches")
+WHOLES = (
+    "prompt_tokens", "completion_tokens", "images", "audio_ms", "characters", "searches", "file_searches", "pages",
+)  # fmt: skip
 PARTS = {
     "cached_tokens": ("prompt_tokens", "cached_input", "input"),
     "cache_write_tokens": ("prompt_tokens", "cache_write", "input"),
@@ -52,6 +55,7 @@ PARTS = {
     "audio_completion_tokens": ("completion_tokens", "audio_output", "output"),
     "image_prompt_tokens": ("prompt_tokens", "image_input", "input"),
     "image_completion_tokens": ("completion_tokens", "image_output", "output"),
+    "annotated_pages": ("pages", "annotated_pages", "pages"),
 }
 
 
@@ -72,6 +76,9 @@ PARTS = {
         (Usage(images=3), "0.12"),
         (Usage(audio_ms=90_000), "0.009"),  # a minute and a half at 0.006 a minute
         (Usage(characters=1_000), "0.015"),
+        (Usage(pages=7), "0.028"),
+        (Usage(pages=7, annotated_pages=2), "0.03"),
+        (Usage(pages=7, annotated_pages=9), "0.035"),
         (Usage(prompt_tokens=0, searches=2), "0.02"),
         (Usage(prompt_tokens=1_000_000, unbilled_prompt_tokens=900_000, cached_tokens=500_000), "0.02"),
         (Usage(completion_tokens=1_000_000, unbilled_completion_tokens=1, reasoning_tokens=999_999), "2.999997"),
@@ -149,7 +156,7 @@ def test_a_quote_is_an_upper_bound(price: Price, most: Usage, served_as: ServedA
         )
     used = {name: draw.draw(st.integers(0, count)) for name, count in asdict(most).items() if count is not None}
     parts = {name: draw.draw(COUNTS) for name in PARTS}
-    units = Usage(images=most.images, audio_ms=most.audio_ms, characters=most.characters)
+    units = Usage(images=most.images, audio_ms=most.audio_ms, characters=most.characters, pages=most.pages)
     held = quote(price, **tokens, nusd_max=1 << 90, units=units, asked=served_as)
     assert charge(price, Usage(**{**used, **parts}), BillableParts.EVERYTHING, served_as) <= held.nusd
     assert held.tokens == sum(tokens.values())

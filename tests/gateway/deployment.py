@@ -27,7 +27,7 @@ SOON_S = 20.0
 # What a slow client may cost a test; long enough that a client that reads is never taken for one that does not.
 WRITE_STALL_S = 1.5
 # Of the models named `units/…`, in USD: per million tokens and characters, per image, hour, 1,000 searches.
-UNIT_PRICE = {**PRICE, "image": 0.04, "audio_hour": 0.36, "characters": 15, "searches": 2}
+UNIT_PRICE = {**PRICE, "image": 0.04, "audio_hour": 0.36, "characters": 15, "searches": 2, "pages": 4}
 
 # The longest answer that the models of the provider section `small` can give.
 SMALL_TOKENS = 2

@@ -205,3 +205,17 @@ async def test_vectors_cost_their_prompt(
     refused = await ask(deployment, path, {"model": model})
     assert refused.status == 400
     assert next(iter(asked)) in str(json.loads(refused.body))
+
+
+async def test_ocr_is_billed_by_the_page(deployment: Deployment) -> None:
+    page = {"index": 0, "markdown": "# Weir", "images": []}
+    answer = {"pages": [page] * 3, "model": "mistral-ocr", "usage_info": {"pages_processed": 3, "doc_size_bytes": 9}}
+    model = deployment.plan("units", json_script(answer))
+    document = {"type": "document_url", "document_url": "http://x.test/a.pdf"}
+    response = await ask(deployment, "/v1/ocr", {"model": model, "document": document})
+    assert (response.status, json.loads(response.body)) == (200, answer)
+    entry = await deployment.entry(model)
+    assert (entry["endpoint"], entry["usage_source"]) == ("/v1/ocr", "reported")
+    assert (entry["details"]["units"], entry["charge_usd"]) == ({"pages": 3}, "0.012")
+    refused = await ask(deployment, "/v1/ocr", {"model": model})
+    assert (refused.status, json.loads(refused.body)["param"]) == (400, "document")

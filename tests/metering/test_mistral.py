@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.ocr import MISTRAL_OCR, PAGES
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.metered import Metered
 from proxy.metering.request import InvalidField
@@ -111,3 +113,61 @@ def metered_answer(record: dict[str, Any]) -> Metered:
     meter = MISTRAL_AGENTS.stream_meter() if record["streamed"] else MISTRAL_AGENTS.plain_meter()
     meter.feed(record["body"].encode())
     return meter.close()
+
+
+SCANNED = {"index": 0, "markdown": "# Weir", "images": [{"id": "i", "image_base64": "AA=="}]}
+NOTED = {"index": 1, "markdown": "", "images": [{"id": "i", "image_annotation": "{}"}]}
+SCAN = {"model": "mistral-ocr", "document": {"type": "document_url", "document_url": "http://x.test/a.pdf"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "usage"),
+    [
+        ({"usage_info": {"pages_processed": 7, "doc_size_bytes": 99}}, Usage(pages=7)),
+        ({"pages": [SCANNED], "usage_info": {"pages_processed": 7}}, Usage(pages=7)),
+        ({"pages": [SCANNED, SCANNED], "usage_info": {}}, Usage(pages=2)),
+        ({"pages": [SCANNED, NOTED], "usage_info": {"pages_processed": 2}}, Usage(pages=2, annotated_pages=2)),
+        (
+            {"pages": [SCANNED], "document_annotation": "{}", "usage_info": {"pages_processed": 3}},
+            Usage(pages=3, annotated_pages=3),
+        ),
+        ({"pages": [SCANNED], "usage_info": {"pages_processed": -1}}, None),
+    ],
+)
+def test_ocr_is_counted_in_pages(answer: dict[str, Any], usage: Usage | None) -> None:
+    body = json.dumps({"model": "mistral-ocr"} | answer).encode()
+    for size in (1, 7, len(body)):
+        meter = MISTRAL_OCR.plain_meter()
+        for at in range(0, len(body), size):
+            meter.feed(body[at : at + size])
+        result = meter.close()
+        assert (result.usage, result.complete, result.failed, result.unread.paths) == (usage, True, None, ())
+
+
+def test_an_error_of_ocr_is_none_of_its_answers() -> None:
+    meter = MISTRAL_OCR.plain_meter()
+    meter.feed(b'{"object":"error","message":"no","type":"invalid_file"}')
+    assert meter.close().failed == "error_body"
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"),
+    [
+        ({}, Usage(0, None, 0, pages=PAGES)),
+        ({"pages": [0, 3, 4]}, Usage(0, None, 0, pages=3)),
+        ({"pages": "0-2"}, Usage(0, None, 0, pages=PAGES)),
+        ({"document": {"type": "image_url", "image_url": "http://x.test/a.png"}}, Usage(0, None, 0, pages=1)),
+        ({"document_annotation_format": {}, "pages": [1]}, Usage(0, None, 0, pages=1)),
+        ({"bbox_annotation_format": {"type": "x"}, "pages": [1]}, Usage(0, None, 0, pages=1, annotated_pages=1)),
+    ],
+)
+def test_what_a_request_for_ocr_asks(fields: dict[str, Any], asked: Usage) -> None:
+    said = MISTRAL_OCR.facts(SCAN | fields)
+    assert (said.model, said.streamed, said.completion_tokens_max, said.asked) == ("mistral-ocr", False, 0, asked)
+
+
+@pytest.mark.parametrize("document", [None, "http://x.test/a.pdf", {}, {"type": "document_url"}])
+def test_ocr_without_a_document_is_refused(document: Any) -> None:
+    with pytest.raises(InvalidField) as refusal:
+        MISTRAL_OCR.facts(SCAN | {"document": document})
+    assert refusal.value.param == "document"

@@ -201,6 +201,8 @@ _LISTED: Sequence[tuple[str, str, int]] = (
     ("web_searches_kcount", "searches", 1),
     ("storage_searches_kcount", "file_searches", 1),
     ("requests_kcount", "request", 1_000),
+    ("input_document_kpages", "pages", 1),
+    ("input_annotated_document_kpages", "annotated_pages", 1),
 )
 
 

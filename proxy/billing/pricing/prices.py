@@ -150,6 +150,9 @@ def _prompt(rates: Rates, usage: Usage) -> int:
         parts += usage.audio_ms * (rates.audio_hour or 0) * PER_HOUR_OF_MS
     if usage.characters:
         parts += usage.characters * (rates.characters or 0) * PER_MILLION
+    if usage.pages:
+        plain, annotated = _pages(usage)
+        parts += (plain * (rates.pages or 0) + annotated * _or(rates.annotated_pages, rates.pages or 0)) * PER_THOUSAND
     return parts + rates.request * PARTS_PER_NUSD if rates.request else parts
 
 
@@ -189,6 +192,13 @@ def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int, int]:
     return prompt - cached - written - audio - image, cached, written - hour, hour, audio, image
 
 
+def _pages(usage: Usage) -> tuple[int, int]:
+    """The pages as disjoint kinds: plain, annotated."""
+    pages = usage.pages or 0
+    annotated = min(usage.annotated_pages or 0, pages)
+    return pages - annotated, annotated
+
+
 def _output_tokens(usage: Usage) -> tuple[int, int, int, int]:
     """The billed output tokens as disjoint kinds: plain, reasoning, audio, image."""
     completion = _billed(usage.completion_tokens, usage.unbilled_completion_tokens)
@@ -224,6 +234,7 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     """The addends of `charge`, for display: everything that was used and has a price."""
     fresh, cached, written, hour, audio, image = _prompt_tokens(usage)
     plain, reasoning, output_audio, output_image = _output_tokens(usage)
+    plain_pages, annotated = _pages(usage)
     write = _or(rates.cache_write, rates.input)
     prompt = (
         ("input", fresh, rates.input, PER_MILLION),
@@ -234,6 +245,13 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
         ("image_input", image, _or(rates.image_input, rates.input), PER_MILLION),
         ("audio_hour", usage.audio_ms, rates.audio_hour, PER_HOUR_OF_MS),
         ("characters", usage.characters, rates.characters, PER_MILLION),
+        ("pages", plain_pages, rates.pages, PER_THOUSAND),
+        (
+            "annotated_pages",
+            annotated,
+            rates.pages if rates.annotated_pages is None else rates.annotated_pages,
+            PER_THOUSAND,
+        ),
         ("request", 1, rates.request, PARTS_PER_NUSD),
     )
     output = (
@@ -263,6 +281,8 @@ def parts_at_most(rates: Rates, prompt_tokens: int, completion_tokens: int, unit
     of_tokens = prompt_tokens * prompt + completion_tokens * output
     if units is NO_USAGE:
         return of_tokens + request
+    if units.pages and rates.annotated_pages is not None and rates.annotated_pages > (rates.pages or 0):
+        units = replace(units, annotated_pages=units.pages)
     return of_tokens + _prompt(rates, units) + _output(rates, units)
 
 
@@ -278,7 +298,7 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
 
 
 # Counts that an exchange may be billed by in place of tokens → their prices in `Rates`.
-_INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters"}
+_INSTEAD_OF_TOKENS = {"images": "image", "audio_ms": "audio_hour", "characters": "characters", "pages": "pages"}
 INSTEAD_OF_TOKENS = frozenset((*_INSTEAD_OF_TOKENS.values(), "request"))
 """the prices of `Rates` that can take the place of prices of tokens"""
 # Prices that a list may lack (`Price.lacking`) → the tokens that they are for, and what bills these.

@@ -13,7 +13,7 @@ const BILLED = {
   output: "Only the output is billed.",
   nothing: "Nothing is billed.",
 };
-const PER = { audio_hour: "per hour", searches: "per thousand", file_searches: "per thousand", image: "each", request: "each", stated: "stated" };
+const PER = { audio_hour: "per hour", searches: "per thousand", file_searches: "per thousand", pages: "per thousand", annotated_pages: "per thousand", image: "each", request: "each", stated: "stated" };
 
 const plain = (name) => name.replaceAll("_", " ");
 const text = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : typeof value === "number" ? count(value) : String(value));

@@ -12,6 +12,7 @@ from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE, GEMINI_STRE
 from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
 from proxy.metering.dialects.mistral.agents import MISTRAL_AGENTS
 from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.dialects.mistral.ocr import MISTRAL_OCR
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT, OLLAMA_GENERATE
 from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED, OLLAMA_EMBEDDINGS
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
@@ -44,6 +45,7 @@ DIALECTS: tuple[Dialect, ...] = (
     *AZURE,
     MISTRAL_FIM,
     MISTRAL_AGENTS,
+    MISTRAL_OCR,
     COHERE_CHAT,
     COHERE_EMBED,
     OLLAMA_CHAT,

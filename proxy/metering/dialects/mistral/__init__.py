@@ -1,1 +1,1 @@
-"""Mistral's fill-in-the-middle completions, and its agents."""
+"""Mistral's fill-in-the-middle completions, its agents and its OCR."""

@@ -1,0 +1,124 @@
+"""The dialect of Mistral's OCR: documents and images → pages of text.
+
+Usage: pages = `usage_info.pages_processed`, else those of the answer; annotated pages = all of them, if the answer has
+an annotation, of the document or of an image in it: they have a price of their own. Invariants: nothing is streamed. A
+request that does not say its pages is reserved as PAGES, which is also the estimate if the answer is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from proxy.metering.counts import UsageReader
+from proxy.metering.dialects.mistral.fim import MISTRAL_FIM
+from proxy.metering.meter import JsonMeter
+from proxy.metering.refusal import ErrorShape
+from proxy.metering.request import InvalidField, RequestFacts, model_of
+from proxy.metering.tally import Counting, says_error
+from proxy.metering.unread import each, members
+from proxy.metering.usage import UNITS_MAX, PromptEvidence, Usage
+from proxy.metering.wire.json_reader import reader
+
+PAGES = 10
+"""of a document of unknown length: a guess"""
+_ANNOTATIONS = ("document_annotation_format", "bbox_annotation_format")
+_DOCUMENTS = ("document_url", "image_url", "file", "file_id")
+_reported = UsageReader(pages="pages_processed")
+
+
+class _Image(msgspec.Struct, gc=False):
+    annotation: Any = msgspec.field(default=None, name="image_annotation")
+
+
+class _Page(msgspec.Struct, gc=False):
+    images: list[_Image] | None = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    pages: list[_Page] | None = None
+    annotation: Any = msgspec.field(default=None, name="document_annotation")
+    usage: dict[str, Any] | None = msgspec.field(default=None, name="usage_info")
+    object: str | None = None
+    error: Any = None
+
+    @property
+    def annotated(self) -> bool:
+        """Whether structured data was made from the document, or from an image in it."""
+        images = (image for page in self.pages or () for image in page.images or ())
+        return self.annotation is not None or any(image.annotation is not None for image in images)
+
+
+_read = reader(_Answer)
+
+
+class OcrTally(Counting):
+    """The counts of one answer."""
+
+    __slots__ = ()
+
+    known = members("pages model document_annotation object", each("usage_info", f"{_reported.paths} doc_size_bytes"))
+
+    def read(self, event: bytes, name: bytes) -> None:
+        """There are no streams."""
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a whole answer."""
+        answer = _read(body)
+        if answer is None:
+            return False
+        if says_error(answer.error) or answer.object == "error":
+            self.fail("error_body")
+            return True
+        self.done = True
+        raw = answer.usage or {}
+        usage = _reported(raw)
+        if usage is not None and usage.pages is None and answer.pages is not None:
+            usage = Usage(pages=min(len(answer.pages), UNITS_MAX))
+        if usage is not None and usage.pages is not None and answer.annotated:
+            usage = structs.replace(usage, annotated_pages=usage.pages)
+        self._report(raw or None, usage)
+        return True
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request. Raises InvalidField."""
+    given = document.get("document")
+    if not isinstance(given, dict) or not any(given.get(name) for name in _DOCUMENTS):
+        raise InvalidField("document", "must be an object with a document_url, an image_url or a file_id")
+    pages = 1 if given.get("image_url") else _pages(document)
+    annotated = pages if any(document.get(name) for name in _ANNOTATIONS) else None
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=PromptEvidence(),
+        asked=Usage(prompt_tokens=0, completion_tokens=0, pages=pages, annotated_pages=annotated),
+    )
+
+
+def _pages(document: dict[str, Any]) -> int:
+    """The pages that a request names: numbers, or a text of numbers and ranges (`0-5,9`), which is read as a guess."""
+    pages = document.get("pages")
+    if isinstance(pages, list) and pages:
+        return min(len(pages), UNITS_MAX)
+    return PAGES
+
+
+MISTRAL_OCR = replace(
+    MISTRAL_FIM,
+    name="mistral.ocr",
+    paths=("/v1/ocr",),
+    upstream_path="/ocr",
+    operation="ocr",
+    facts=facts,
+    tally=OcrTally,
+    plain=lambda: JsonMeter(OcrTally),
+    usage_member="usage_info",
+    errors=ErrorShape("/v1/ocr", MISTRAL_FIM.errors.body, MISTRAL_FIM.errors.event_body),
+)
