@@ -17,7 +17,7 @@ from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
 from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
-from proxy.metering.dialects.plain import CountTally
+from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
 from proxy.metering.tally import Counting, identifier, says_error, word

@@ -16,8 +16,8 @@ from msgspec import structs
 from proxy.metering.counts import UsageReader, count, with_total
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs
-from proxy.metering.dialects.openai.plain import PlainTally, nothing_generated, skimmed
 from proxy.metering.dialects.openai.request import read_parts
+from proxy.metering.plain import PlainTally, nothing_generated, skimmed
 from proxy.metering.request import InvalidField, RequestFacts, messages_of, model_of
 from proxy.metering.unread import each, members
 from proxy.metering.usage import Usage

@@ -17,7 +17,7 @@ from proxy.metering.dialect import NAME
 from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
 from proxy.metering.dialects.gemini.request import batch_facts, count_facts, embed_facts, naming_model
 from proxy.metering.dialects.gemini.usage import USAGE, usage_of
-from proxy.metering.dialects.plain import Answer, CountTally, PlainTally, nothing_generated, skimmed
+from proxy.metering.plain import Answer, CountTally, PlainTally, nothing_generated, skimmed
 from proxy.metering.unread import members
 from proxy.metering.usage import Usage
 from proxy.metering.wire.json_reader import reader

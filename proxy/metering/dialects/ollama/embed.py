@@ -12,7 +12,7 @@ from typing import Any
 from proxy.metering.counts import UsageReader, with_total
 from proxy.metering.dialects.ollama.chat import OLLAMA_CHAT
 from proxy.metering.dialects.openai.inputs import Inputs, inputs_of
-from proxy.metering.dialects.openai.plain import Answer, PlainTally, nothing_generated, skimmed
+from proxy.metering.plain import Answer, PlainTally, nothing_generated, skimmed
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.unread import members
 from proxy.metering.usage import Usage

@@ -9,7 +9,7 @@ from typing import Any
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.inputs import inputs_of
-from proxy.metering.dialects.plain import PlainTally, skimmed
+from proxy.metering.plain import PlainTally, skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import RequestFacts, model_of
 

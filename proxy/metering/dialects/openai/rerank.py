@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects.plain import PlainTally, skimmed
+from proxy.metering.plain import PlainTally, skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, model_of
 from proxy.metering.usage import PromptEvidence

@@ -17,7 +17,7 @@ from msgspec import structs
 from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect, RequestBody
 from proxy.metering.dialects.openai.inputs import Inputs
-from proxy.metering.dialects.plain import skimmed
+from proxy.metering.plain import skimmed
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField, RequestFacts, Upload, flag, integer, model_of, uploads_in
 from proxy.metering.tally import Counting, says_error

@@ -17,7 +17,7 @@ from proxy.metering.counts import UsageReader
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai_responses.request import facts
 from proxy.metering.dialects.openai_responses.wire import Event, Item, Response, Text, Tool, event_of, response_of
-from proxy.metering.dialects.plain import CountTally
+from proxy.metering.plain import CountTally
 from proxy.metering.refusal import OPENAI_ERRORS, ErrorShape, Refusal
 from proxy.metering.tally import Counting, identifier, says_error, word
 from proxy.metering.unread import each, members
