@@ -126,7 +126,7 @@ def _unescaped(name: str) -> str:
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name) if "%" in name else name
 
 
-_ESCAPED = re.compile(r"%(2f|3a|40|2b)", re.ASCII | re.IGNORECASE)
+_ESCAPED = re.compile(r"%(2b|2d|2e|2f|3a|40|5f)", re.ASCII | re.IGNORECASE)
 
 
 def _spellings(path: str) -> Iterator[str]:

@@ -141,7 +141,8 @@ def test_a_part_moves_a_charge_towards_its_own_price(rates: Rates, part: str, co
 
 def _rate(rates: Rates, name: str, otherwise: int | None = None) -> int:
     found: int | None = getattr(rates, name)
-    return found if found is not None else rates.input if otherwise is None else otherwise
+    plain = 0 if name == "pages" else rates.input  # other units than tokens cost nothing without a price
+    return found if found is not None else plain if otherwise is None else otherwise
 
 
 @given(prices(), USAGES, SERVED, st.data())

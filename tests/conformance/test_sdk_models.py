@@ -51,7 +51,7 @@ async def test_openai(openai: Any, at: Listing) -> None:
     async with openai_client(openai, at) as client:
         names = [one.id async for one in client.models.list()]
         assert names[:3] == ["gpt-4o", "gpt-4o-mini", "meta/llama-3"]
-        assert len(names) == 10
+        assert len(names) == 12
         for name in names:
             one = await client.models.retrieve(name)
             assert (one.id, one.object) == (name, "model")

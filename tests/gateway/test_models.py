@@ -307,8 +307,8 @@ def provider(family: str) -> ProviderSettings:
                                       ("meta/llama-3", 1, 131072, 0)]),
         ("anthropic", "/anthropic/models?limit=1000", [("claude-opus-4-5-20251101", 1763942400, 200000, 64000),
                                                        ("claude-3-haiku-20240307", 1709769600, 0, 0)]),
-        ("gemini", "/gemini/models?pageSize=1000", [("gemini-2.5-flash", 0, 1048576, 65536)]),
-        ("cohere", "/cohere/v1/models?page_size=1000", [("command-r-plus", 0, 128000, 0)]),
+        ("gemini", "/gemini/models?pageSize=1000", [("gemini-2.5-flash", 0, 1048576, 65536), ("embedding-001", 0, 0, 0)]),
+        ("cohere", "/cohere/v1/models?page_size=1000", [("command-r-plus", 0, 128000, 0), ("embed-v4.0", 0, 0, 0)]),
         ("mistral", "/mistral/models", [("codestral-latest", 1700000000, 32768, 0), ("mistral-small", 0, 0, 0)]),
         ("ollama", "/ollama/tags", [("llama3.2:latest", 1777941464, 0, 0)]),
     ],
@@ -429,7 +429,8 @@ async def test_a_family_sees_what_it_can_ask_for(providers: Upstream) -> None:
     claude = ["claude-opus-4-5-20251101", "claude-3-haiku-20240307"]
     mistral = ["codestral-latest", "mistral-small"]
     async with listing(providers, models, *families) as at:
-        everything = [*OPENAI_NAMES, *claude, "gemini-2.5-flash", "command-r-plus", *mistral, "llama3.2:latest"]
+        google, cohere = ["gemini-2.5-flash", "embedding-001"], ["command-r-plus", "embed-v4.0"]
+        everything = [*OPENAI_NAMES, *claude, *google, *cohere, *mistral, "llama3.2:latest"]
         assert await names(at) == everything
         assert await names(at, GOOD | {"anthropic-version": "2023-06-01"}) == claude
         assert await names(at, GOOD | {"User-Agent": "mistralai"}) == [*OPENAI_NAMES, *mistral]
