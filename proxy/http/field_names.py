@@ -13,11 +13,13 @@ from proxy.http.errors import ApiError, bad_request
 
 # What the dialects read of a request; a test compares the list with them.
 _FIELDS = (
-    "background", "best_of", "context", "contents", "documents", "echo", "file", "format", "functions",
-    "generationConfig", "generation_config", "images", "input", "instructions", "max_completion_tokens",
-    "max_output_tokens", "max_tokens", "messages", "model", "n", "options", "output_config", "output_format", "prompt",
-    "quality", "query", "response_format", "stream", "stream_format", "stream_options", "suffix", "system",
-    "systemInstruction", "system_instruction", "text", "tools",
+    "agent", "agent_id", "background", "bbox_annotation_format", "best_of", "content", "contents", "context",
+    "document", "document_annotation_format", "documents", "echo", "file", "format", "functions",
+    "generate_content_request", "generateContentRequest", "generation_config", "generationConfig", "image", "images",
+    "input", "inputs", "instructions", "max_completion_tokens", "max_output_tokens", "max_tokens", "messages",
+    "model", "n", "options", "output_config", "output_format", "pages", "prompt", "quality", "query", "requests",
+    "response_format", "stream", "stream_format", "stream_options", "suffix", "system", "system_instruction",
+    "systemInstruction", "text", "texts", "tools",
 )  # fmt: skip
 # The same of the objects in them that limit or report an answer.
 _FIELDS_OF = {

@@ -154,8 +154,8 @@ async def test_a_stall_is_told_where_an_event_has_a_place(deployment: Deployment
             path("many/weir", "array"), {"generationConfig": {"maxOutputTokens": "5"}}, None, 400, "INVALID_ARGUMENT",
             "generationConfig.maxOutputTokens: must be an integer",
         ),
-        ("/v1beta/models/many/weir:countTokens", {}, None, 404, "NOT_FOUND", "Unknown request URL"),
-        ("/v1beta/models/many/weir:embedContent", {}, None, 404, "NOT_FOUND", "Unknown request URL"),
+        ("/v1beta/models/many/weir:computeTokens", {}, None, 404, "NOT_FOUND", "Unknown request URL"),
+        ("/v1beta/models/many/weir:asyncBatchEmbedContent", {}, None, 404, "NOT_FOUND", "Unknown request URL"),
     ],
 )  # fmt: skip
 async def test_refusals_have_googles_shape(
