@@ -10,11 +10,13 @@ from typing import Any
 from msgspec import structs
 
 from proxy.http.multipart import serialise
-from proxy.metering.dialect import Dialect
+from proxy.metering.dialect import NAME, Dialect
 from proxy.metering.dialects.openai_media.transcriptions import OPENAI_TRANSCRIPTIONS
 from proxy.metering.request import Upload
+from proxy.metering.usage import Usage
 from tests.gateway.deployment import Deployment
 from tests.gateway.replay import Replay, replays
+from tests.metering.corpus_further import FURTHER, further_records, further_usage
 from tests.metering.corpus_openai import NAMES, expected, records_of, unfinished
 from tests.support.net import Response, chat_request
 
@@ -26,18 +28,31 @@ ASKED: dict[str, dict[str, Any]] = {
     "openai.rerank": {"query": "weir", "documents": ["Go on."]},
     "openai.images": {"prompt": "a weir"},
     "openai.speech": {"input": "Go on."},
+    "gemini.interactions": {"input": "Go on."},
+    "gemini.embed": {"content": {"parts": [{"text": "Go on."}]}},
+    "gemini.batch_embed": {"requests": [{"content": {"parts": [{"text": "Go on."}]}}]},
+    "gemini.count_tokens": {"contents": [{"parts": [{"text": "Go on."}]}]},
+    "cohere.embed": {"texts": ["Go on."]},
+    "ollama.embed": {"input": "Go on."},
+    "openai.input_tokens": {"input": "Go on."},
 }
+_FURTHER = frozenset(dialect for dialect, *_ in FURTHER)
 
 
 def request(deployment: Deployment, dialect: Dialect, model: str, *, streamed: bool) -> bytes:
     """What a client sends."""
-    path = dialect.endpoint
+    path = dialect.endpoint.replace(NAME, model)
     if dialect is OPENAI_TRANSCRIPTIONS:
         form = {"model": model, "stream": str(streamed).lower(), "file": Upload("a.mp3", "", b"\xff")}
         kind, body = serialise(form)
         return chat_request(body, path=path, key=deployment.key, headers={"Content-Type": kind})
     usage = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
     return chat_request({"model": model} | ASKED[dialect.name] | usage, path=path, key=deployment.key)
+
+
+def usage_expected(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
+    """What the record's truth says; None: nothing."""
+    return further_usage(dialect, record) if dialect in _FURTHER else expected(dialect, record)
 
 
 def check(dialect: Dialect, replay: Replay, response: Response, entry: dict[str, Any]) -> None:
@@ -54,7 +69,7 @@ def check(dialect: Dialect, replay: Replay, response: Response, entry: dict[str,
         return
     broken = unfinished(record)
     assert entry["outcome"] == ("upstream_failed" if broken else "served"), where
-    usage = expected(dialect, record)
+    usage = usage_expected(dialect, record)
     assert entry["usage_source"] == (("none" if broken else "estimated") if usage is None else "reported"), where
     counted = entry | entry["details"].get("units", {})
     for name, count in (structs.asdict(usage) if usage else {}).items():
@@ -66,6 +81,8 @@ def open_records(corpus: Path) -> Iterator[tuple[Dialect, list[dict[str, Any]]]]
     opened = {json.loads(line)["id"] for line in (corpus / "open.jsonl").read_bytes().split(b"\n") if line}
     for dialect, names, _ in NAMES:
         yield dialect, [one for one in records_of(dialect, names) if one["id"] in opened]
+    for dialect, name, path in FURTHER:
+        yield dialect, [one for one in further_records(name, path) if one["id"] in opened]
 
 
 def chosen(corpus: Path) -> Iterator[tuple[Dialect, Replay]]:

@@ -1,5 +1,6 @@
-"""Recorded answers of OpenAI's other endpoints, replayed through the proxy, two chunkings of each: what arrives is what
-was recorded, and what the ledger says is what the meter's own suite holds to the record's truth.
+"""Recorded answers of OpenAI's other endpoints, and of the smaller routes of others, replayed through the proxy, two
+chunkings of each: what arrives is what was recorded, and what the ledger says is what the meter's own suite holds to
+the record's truth.
 
 Exceptions: refusals of 401 are replaced by our own; Writer's streams never say that they end; a stream whose
 recorder calls it JSON is none.
@@ -18,7 +19,7 @@ async def test_every_record_at_two_chunkings(deployment: Deployment, corpus: Pat
     todo = [
         (dialect, replay, deployment.plan("units", replay.script(), "corpus")) for dialect, replay in chosen(corpus)
     ]
-    assert len(todo) == 2 * 69
+    assert len(todo) == 2 * 101
     responses: list[Response] = []
     async with await connect(deployment.url) as client:
         for dialect, replay, model in todo:

@@ -1,0 +1,46 @@
+"""Recorded answers of the smaller routes, and the usage that each must be read as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects.cohere.embed import COHERE_EMBED
+from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUNT_TOKENS, GEMINI_EMBED
+from proxy.metering.dialects.gemini_interactions.interactions import GEMINI_INTERACTIONS
+from proxy.metering.dialects.ollama.embed import OLLAMA_EMBED
+from proxy.metering.dialects.openai_responses.responses import OPENAI_INPUT_TOKENS
+from proxy.metering.usage import Usage
+from tests.metering.corpus import records_named
+
+# The name that the corpus has for each, and the end of its paths. Cohere's first version of embed has the same shapes.
+FURTHER: tuple[tuple[Dialect, str, str], ...] = (
+    (GEMINI_INTERACTIONS, "google.interactions", "interactions"),
+    (GEMINI_EMBED, "google.embeddings", ":embedContent"),
+    (GEMINI_BATCH_EMBED, "google.embeddings", ":batchEmbedContents"),
+    (GEMINI_COUNT_TOKENS, "google.count_tokens", ":countTokens"),
+    (COHERE_EMBED, "cohere.embed", "embed"),
+    (OLLAMA_EMBED, "ollama.embeddings", "embed"),
+    (OPENAI_INPUT_TOKENS, "openai.responses.get", "input_tokens"),
+)
+_COUNTING = (GEMINI_COUNT_TOKENS, OPENAI_INPUT_TOKENS)
+
+
+def further_records(name: str, path: str) -> list[dict[str, Any]]:
+    """The records of one of them."""
+    return [record for record in records_named(name) if record["path"].partition("?")[0].endswith(path)]
+
+
+def further_usage(dialect: Dialect, record: dict[str, Any]) -> Usage | None:
+    """What the truth says: counting costs nothing, and the tokens of Google's tools and thoughts stand beside."""
+    if dialect in _COUNTING:
+        return Usage(0, None, 0, None, 0)
+    if record["truth"] is None:
+        return None
+    raw, prompt, completion = (record["truth"][name] for name in ("usage_raw", "prompt_tokens", "completion_tokens"))
+    if dialect is GEMINI_INTERACTIONS:
+        return Usage(
+            prompt + raw["total_tool_use_tokens"], raw["total_cached_tokens"], completion + raw["total_thought_tokens"],
+            raw["total_thought_tokens"], raw["total_tokens"],
+        )  # fmt: skip
+    return Usage(prompt, None, 0, None, prompt)
