@@ -165,6 +165,7 @@ def _told(price: Price | None, prompt_tokens: int, served_as: ServedAs) -> dict[
         "not_applied": {reason: factor for reason, factor in price.multipliers.items() if reason not in by}
         | {f"tier:{name}": "a list of its own" for name in price.service_tiers if name != served_as.service_tier},
         "without_price": unpriced_service(price, served_as),
+        "lacking": list(price.lacking),
     }
 
 
@@ -188,6 +189,8 @@ def _lines(told: dict[str, Any]) -> Iterator[str]:
         yield f"  {multiplier_text(reason, factor)}, in the prices above"
     if "stated" in price:
         yield f"  answers that state their cost: that × {' × '.join(price['stated'])}, instead of these prices"
+    for name in told["lacking"]:
+        yield f"  no price for {name} tokens: an answer with any, and nothing else that is priced, is unpriced"
     for word in told["without_price"]:
         yield f"  no price for {word}: as if it were not there"
     if told["not_applied"]:

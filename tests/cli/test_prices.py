@@ -28,6 +28,7 @@ CONFIG: dict[str, Any] = {
     },
     "models": {
         "listed": {"provider": "openai", "upstream_model": "gpt-5.1"},
+        "vectors": {"provider": "openai", "upstream_model": "text-embedding-3-small"},
         "mine": {"providers": PROVIDERS, "price": OWN},
         "*": {"provider": "own"},
     },
@@ -63,6 +64,15 @@ def test_the_book_s_price_says_its_multiplier(run: Commands) -> None:
         "  no price for speed:fast: as if it were not there",
         "  not applied: tier:flex (1/2)",
     ]
+
+
+def test_what_a_list_of_the_book_lacks_is_said(run: Commands) -> None:
+    (one,) = {str(told["lacking"]) for told in run("prices", "why", "vectors", "--json")}
+    assert one == "['output']"
+    run("prices", "why", "vectors")
+    _, rates, lacks, *_ = run.out.splitlines()
+    assert rates == "  input 0.02, cached_input 0.02"
+    assert lacks.startswith("  no price for output tokens: ")
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_an_unknown_model_is_a_not_found_error(sdk: openai.OpenAI) -> None:
 
 def test_an_endpoint_without_a_meter_is_a_not_found_error(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as refusal:
-        sdk.images.edit(model=MODEL, image=b"water", prompt="more")
+        sdk.files.create(file=b"water", purpose="assistants")
     assert refusal.value.code == "unknown_url"
 
 

@@ -100,7 +100,7 @@ async def test_BE2_nothing_is_asked_for_without_a_stream(guarded: Guarded) -> No
         ("n", 1.0, "n"),
         ("n", 10**9, "n"),
         ("max_tokens", 0, "max_tokens"),
-        ("max_tokens", -1, "max_tokens"),
+        ("max_tokens", -2, "max_tokens"),
         ("max_tokens", "5", "max_tokens"),
         ("max_tokens", True, "max_tokens"),
         ("max_tokens", 1e308, "max_tokens"),
@@ -177,12 +177,12 @@ async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
     [
         f"{method} {path}"
         for method, path in (
-            ("POST", "/v1/images/edits"),
-            ("POST", "/v1/audio/translations"),
+            ("POST", "/v1/images/edits/x"),
+            ("POST", "/v1/audio/voices"),
             ("GET", "/v1/responses/resp_1"),
             ("POST", "/v1/responses/resp_1/cancel"),
-            ("POST", "/v1/responses/compact"),
-            ("POST", "/v1/images/variations"),
+            ("POST", "/v1/responses/resp_1/compact"),
+            ("POST", "/v1/videos"),
             ("POST", "/v1/audio/speech/x"),
             ("POST", "/v1/files"),
             ("POST", "/v1/batches"),
