@@ -24,6 +24,9 @@ def stripped(pieces: list[bytes]) -> bytes:
     return b"".join(stripper.feed(piece) for piece in pieces) + stripper.close()
 
 
+SAYS = rb'"delta":\{"|"choices":\[\{"text"'
+
+
 def model(body: bytes) -> bytes:
     """The whole body at once: blocks and the blank lines behind them; usage events are left out."""
     blocks = re.split(rb"((?:\r\n|\n|\r(?!\n)){2,})", body)
@@ -32,7 +35,7 @@ def model(body: bytes) -> bytes:
         block, blank = blocks[at], blocks[at + 1] if at + 1 < len(blocks) else b""
         lines = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").strip(b"\n")
         event = event_of(lines)
-        if event is not None and is_usage_event(event[0]) and b'"choices":[{' not in block:
+        if event is not None and is_usage_event(event[0]) and not re.search(SAYS, block):
             two = re.match(rb"(?:\r\n|\n|\r){0,2}", blank)
             assert two is not None
             out += block[: len(block) - len(block.lstrip(b"\r\n"))] + blank[two.end() :]
@@ -51,6 +54,15 @@ def model(body: bytes) -> bytes:
         ('{"choices":[],"usage":null}', False),
         ('{"choices":[],"prompt_filter_results":[{"usage":{}}]}', False),
         ('{"choices":[{"delta":{"content":"x"}}],"usage":{"total_tokens":1}}', False),
+        # LiteLLM's, and one that would be read so.
+        ('{"choices":[{"index":0,"delta":{}}],"usage":{"total_tokens":1}}', True),
+        ('{"choices":[{"index":0,"delta":{}},{"index":1,"delta":{}}],"usage":{"total_tokens":1}}', True),
+        ('{"choices": [{"index": 0, "delta": {"content": null}, "finish_reason": null}], "usage": {"a": 1}}', True),
+        ('{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"usage":{"total_tokens":1}}', False),
+        ('{"choices":[{"index":0,"delta":{}},{"index":1,"delta":{"content":"x"}}],"usage":{"total_tokens":1}}', False),
+        ('{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}],"usage":{"total_tokens":1}}', False),
+        ('{"choices":[{"text":"x"}],"usage":{"total_tokens":1}}', False),
+        ('{"choices":["x"],"usage":{"total_tokens":1}}', False),
         ('{"choices":null,"usage":{"total_tokens":1}}', False),
         ('{"usage":{"total_tokens":1}}', False),
         ('{"choices":[],"usage":"{}"}', False),
@@ -83,13 +95,13 @@ def test_only_the_usage_event_goes_for_every_cut(end: str, event: str) -> None:
     assert stripped([body[at : at + 1] for at in range(len(body))]) == before + after
 
 
-def test_an_event_with_a_choice_is_not_held_back() -> None:
+def test_an_event_with_text_is_not_held_back() -> None:
     stripper = UsageStripper()
-    start = b'data: {"id":"c","object":"chat.completion.chunk","choices":['
+    start = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{'
     assert stripper.feed(start) == b""
-    assert stripper.feed(b"{") == start + b"{"
+    assert stripper.feed(b'"') == start + b'"'
     assert not stripper.idle
-    assert stripper.feed(b'"index":0}]}\n') == b'"index":0}]}\n'
+    assert stripper.feed(b'content":"x"}}]}\n') == b'content":"x"}}]}\n'
     assert stripper.feed(b"\ndata: [") == b"\n"
     assert stripper.feed(b"DONE]\n\n") == b"data: [DONE]\n\n"
     assert stripper.idle
@@ -177,6 +189,8 @@ PARTS = st.sampled_from(
         '{"choices":[],"usage":null}',
         '{"choices":[{"delta":{"content":"é\u2028"}}],"usage":null}',
         '{"choices":[],"choices":[{}],"usage":{}}',
+        '{"choices":[{"index":0,"delta":{}}],"usage":{}}',
+        '{"choices":[{"text":""}],"usage":{}}',
         '{"choices":[{}],"choices":[],"usage":{}}',
         '{"choices":[],"usage":{"a":{"choices":[{}]}}}',
         '{"choices":[],"usage":{}} {',
@@ -192,7 +206,7 @@ PARTS = st.sampled_from(
 )
 BLOCKS = st.builds(
     lambda before, text, end, ends: (before + "data: " + text + "\n" * ends).replace("\n", end),
-    st.sampled_from(["", ": c\n", "event: x\n", "\n", "data\n", ': "choices":[{\n']),
+    st.sampled_from(["", ": c\n", "event: x\n", "\n", "data\n", ': "delta":{"\n']),
     PARTS,
     st.sampled_from(["\n", "\r\n", "\r"]),
     st.sampled_from([1, 2, 2, 2, 3, 5]),

@@ -91,9 +91,11 @@ def finish_reason(body: bytes) -> str | None:
 
 
 def is_usage_event(event: Event) -> bool:
-    """True for the extra event that `include_usage` asks for: empty choices and a usage."""
+    """True for the extra event that `include_usage` asks for: a usage, and no choice but LiteLLM's without content."""
     chunk = event.json
-    return isinstance(chunk, dict) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), dict)
+    if not isinstance(chunk, dict) or not isinstance(chunk.get("usage"), dict) or chunk.get("choices") is None:
+        return False
+    return all(one.get("delta") == {} and not one.get("finish_reason") for one in chunk["choices"])
 
 
 def without_usage_event(body: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 Invariants: all other bytes are unchanged, for every way of cutting the bytes, in linear time. An event is held until
 its blank line, where a client processes it, and only while it can be the usage event: at most HOLD_BYTES_MAX bytes and
-without a choice.
+without a choice that says something (LiteLLM's usage event has one with an empty `delta`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ HOLD_BYTES_MAX = 64 << 10
 _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 # The second of the two line ends may still miss its LF, the first may be all there is: two bytes to look back.
 _LOOK_BACK = 2
-# Nearly every provider begins non-empty choices so: such an event is not held.
-_CHOICE = b'"choices":[{'
+# Nearly every provider begins the text of a choice so: such an event is not held.
+_TEXT = re.compile(rb'"delta":\{"|"choices":\[\{"text"')
+# As many bytes of it can have come before.
+_TEXT_BYTES = 17
 _USAGE = b'"usage"'
 _LF = 0x0A
 
@@ -78,11 +80,7 @@ class UsageStripper:
         if _USAGE not in payload:
             return payload
         events = payload.split(b"\n\n")
-        kept = [
-            one
-            for one in events
-            if _USAGE not in one or _CHOICE in one or len(one) > HOLD_BYTES_MAX or not self._taken(one)
-        ]
+        kept = [one for one in events if _USAGE not in one or len(one) > HOLD_BYTES_MAX or not self._taken(one)]
         return payload if len(kept) == len(events) else b"\n\n".join(kept)
 
     def close(self) -> bytes:
@@ -103,7 +101,7 @@ class UsageStripper:
             out.append(more[:size])
         elif end is not None:
             self._decide(bytes(held[: end.end()]), end.start(), out)
-        elif len(held) > HOLD_BYTES_MAX + _LOOK_BACK or held.find(_CHOICE, max(before - len(_CHOICE), 0)) >= 0:
+        elif len(held) > HOLD_BYTES_MAX + _LOOK_BACK or _TEXT.search(held, max(before - _TEXT_BYTES, 0)) is not None:
             out.append(bytes(held))
             self._released = True
         if end is not None:
@@ -121,7 +119,7 @@ class UsageStripper:
             out.append(event)
 
     def _taken(self, event: bytes) -> bool:
-        if _CHOICE in event:
+        if _TEXT.search(event) is not None:
             return False
         event_data = event_of(event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\n"))
         taken = event_data is not None and is_usage_event(event_data[0])
@@ -143,12 +141,13 @@ _usage_event = msgspec.json.Decoder(_UsageEvent).decode
 
 
 def is_usage_event(event_data: bytes) -> bool:
-    """True for a JSON object with an empty list `choices` and an object `usage`, each key once and without escapes.
+    """True for a JSON object with a list `choices` that says nothing and an object `usage`, each key once and without
+    escapes.
 
     False for Azure's first event (empty `choices`, no usage) and for `"usage":null`.
     """
     try:
-        if _USAGE not in event_data or _usage_event(event_data).choices:
+        if _USAGE not in event_data or any(map(_says_something, _usage_event(event_data).choices)):
             return False
         if b"\\" not in event_data and event_data.count(_USAGE) == event_data.count(b'"choices"') == 1:
             return True
@@ -156,6 +155,13 @@ def is_usage_event(event_data: bytes) -> bool:
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return False
     return names.count("choices") == names.count("usage") == 1
+
+
+def _says_something(choice: object) -> bool:
+    if not isinstance(choice, dict):
+        return True
+    members = (value for name, value in choice.items() if name != "index")
+    return any(any(value.values()) if isinstance(value, dict) else value for value in members)
 
 
 def _names(pairs: list[tuple[str, Any]]) -> list[str]:
