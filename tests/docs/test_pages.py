@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
+from proxy.metering.dialects import DIALECTS
+from proxy.runtime.proxy.process import Proxy
 from proxy.settings import load, reference
 from proxy.sinks.kinds import SINKS
+from tests.docs.routes import PAGE, written
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -76,6 +80,14 @@ def test_the_settings_reference_is_made_of_the_settings() -> None:
     text = (ROOT / "docs" / "reference" / "settings.md").read_text()
     written = text.split("<!-- reference -->\n")[1].split("<!-- /reference -->")[0]
     assert written.strip() == reference(SINKS).strip()
+
+
+def test_the_routes_are_those_of_the_table() -> None:
+    text = PAGE.read_text()
+    assert text == written(text), "run: python -m tests.docs.routes"
+    for path in Proxy._routes(MagicMock())._table:
+        dialect_s = any(path in dialect.paths for dialect in DIALECTS)
+        assert dialect_s or f"{path}`" in text, path
 
 
 def test_the_configuration_of_the_four_systems_loads(tmp_path: Path) -> None:

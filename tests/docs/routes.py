@@ -1,0 +1,33 @@
+"""The routes of docs/reference/http-api.md: made from the table of dialects, between two marks.
+
+python -m tests.docs.routes      writes them anew, after a dialect has come or gone
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from proxy.metering.dialects import DIALECTS, FAMILIES, supports
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http-api.md"
+BEGIN, END = "<!-- routes -->\n", "<!-- /routes -->\n"
+
+
+def table() -> str:
+    """Families and their paths."""
+    lines = ["| family | `POST` |", "|---|---|"]
+    for family in FAMILIES:
+        paths = dict.fromkeys(path for one in DIALECTS if supports((family,), one) for path in one.paths)
+        lines.append(f"| `{family}` | {', '.join(f'`{path}`' for path in paths)} |")
+    return "\n".join(lines) + "\n"
+
+
+def written(text: str) -> str:
+    """The page with today's table."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{table()}{END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))
