@@ -46,6 +46,12 @@ def test_whole_answer_and_its_entry(stand: Stand, sdk: openai.OpenAI) -> None:
     assert entry["bytes"] == len(raw.content)
 
 
+@pytest.mark.parametrize("path", ["", "/", "/v1/", "//v1", "/v1/v1"])
+def test_base_urls_as_people_type_them(stand: Stand, sdk: openai.OpenAI, path: str) -> None:
+    client = sdk.with_options(base_url=f"{stand.url}{path}")
+    assert client.chat.completions.create(model=MODEL, messages=MESSAGES).choices[0].message.content == TALE
+
+
 def test_provider_secrets_and_headers_stay_where_they_belong(stand: Stand, sdk: openai.OpenAI) -> None:
     model = stand.plan("tera", Shape("tera"))
     raw = sdk.chat.completions.with_raw_response.create(model=model, messages=MESSAGES)
@@ -97,6 +103,11 @@ def test_a_bad_key_is_an_authentication_error(stand: Stand, python_client: Pytho
         python_client.at(stand, key).chat.completions.create(model=MODEL, messages=MESSAGES)
     assert (refusal.value.status_code, refusal.value.code) == (401, "invalid_api_key")
     assert key not in str(refusal.value)
+
+
+def test_the_message_alone_names_the_field(sdk: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="n: must be"):
+        sdk.chat.completions.create(model=MODEL, messages=MESSAGES, n=0)
 
 
 def test_a_model_outside_the_keys_list_is_a_permission_error(

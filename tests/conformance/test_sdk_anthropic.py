@@ -201,3 +201,14 @@ def test_an_error_in_midstream_is_raised_and_booked(anthropic: Any, stand: Stand
         heard.extend(stream.text_stream)
     entry = stand.entry(model)
     assert (entry["outcome"], entry["details"]["failed"]) == ("upstream_failed", "error_event")
+
+
+@pytest.mark.parametrize("ours", ["x-api-key", "Authorization"])
+def test_a_key_of_anthropics_beside_ours_is_ignored(anthropic: Any, stand: Stand, ours: str) -> None:
+    """Claude Code does so with both of its variables set."""
+    model = stand.plan("anthropic", json_script(message([{"type": "text", "text": "High."}], "end_turn", USED)))
+    key, bearer = (stand.key, "sk-ant-theirs") if ours == "x-api-key" else ("sk-ant-theirs", stand.key)
+    headers = {"X-Api-Key": key, "Authorization": f"Bearer {bearer}"}
+    with anthropic.Anthropic(base_url=stand.url, max_retries=0, api_key=key, default_headers=headers) as both:
+        assert both.messages.create(model=model, **ASKED).content[0].text == "High."
+    assert stand.entry(model)["outcome"] == "served"
