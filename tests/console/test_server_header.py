@@ -25,10 +25,10 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 # The request, and the status of its answer at each listener: the clients', the console's. None: not tried there.
 REQUESTS: dict[str, tuple[bytes, int | None, int | None]] = {
     "probe": (get("/healthz"), 200, 200),
-    "head of a probe": (get("/healthz", method="HEAD"), 405, 405),
+    "head of a probe": (get("/healthz", method="HEAD"), 200, 200),
     "ready": (get("/readyz"), 200, 404),
     "metrics": (get("/metrics"), 200, 404),
-    "page": (get("/"), 404, 200),
+    "page": (get("/"), 200, 200),
     "API": (get("/openapi.json"), 404, 200),
     "live": (get("/v1/live", f"Authorization: Bearer {SECRET}", "Accept: text/event-stream"), 404, 200),
     "no key": (get("/v1/models"), 401, 404),
@@ -40,9 +40,9 @@ REQUESTS: dict[str, tuple[bytes, int | None, int | None]] = {
     "no HTTP": (b"\x16\x03\x01\x02\x00\r\n\r\n", 400, 400),
     "two lengths": (get("/healthz", "Content-Length: 1", "Content-Length: 2"), 400, 400),
     "target": (get("http://elsewhere/healthz"), 400, 400),
-    "long target": (get("/" + "x" * LONG), 400, 400),
-    "long header": (get("/healthz", "X: " + "y" * LONG), 400, 400),
-    "upgrade": (get("/healthz", "Connection: upgrade", "Upgrade: websocket"), 400, 400),
+    "long target": (get("/" + "x" * LONG), 414, 414),
+    "long header": (get("/healthz", "X: " + "y" * LONG), 431, 431),
+    "upgrade": (get("/healthz", "Connection: upgrade", "Upgrade: websocket"), 426, 426),
 }
 
 

@@ -189,9 +189,8 @@ async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
             ("GET", "/v1/realtime"),
             ("GET", "/v1/moderations/x"),
             ("GET", "/v1/chat/completions/abc"),
-            ("POST", "/chat/completions"),
             ("POST", "/prefix/v1/chat/completions"),
-            ("GET", "/"),
+            ("POST", "/completions/chat"),
             ("GET", "/admin"),
             ("GET", "/debug/pprof"),
         )
