@@ -15,6 +15,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.record import Attempt, Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, LimitLevel
+from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Usage
@@ -104,6 +105,19 @@ class Claims(Protocol):
         """Record the end of the exchange. Never raises."""
 
 
+class ResponseOwners(Protocol):
+    """Who made which stored response: see `keys/response_owners.py`."""
+
+    def made(self, response_id: str, owner: ResponseOwner) -> None:
+        """Remember the owner. Never raises."""
+
+    async def owner(self, response_id: str) -> ResponseOwner | None:
+        """The owner; None: unknown. Raises OSError if the store is unavailable."""
+
+    async def forget(self, response_id: str) -> None:
+        """The response is deleted. Never raises."""
+
+
 class Meters(Protocol):
     """The metrics that the gateway records."""
 
@@ -155,5 +169,6 @@ class Ports:
     unix_time: Callable[[], float]
     admission: Admission
     claims: Claims
+    owners: ResponseOwners
     traces: Traces | None = None
     """None: traces are off"""

@@ -95,6 +95,25 @@ def unknown_model(model: str) -> ApiError:
     return ApiError(404, f"The model '{model}' does not exist.", param="model", code="model_not_found")
 
 
+def unknown_response(response_id: str) -> ApiError:
+    """404: no such response is stored, or another key made it."""
+    shown = response_id if len(response_id) <= 80 else "…"
+    return ApiError(404, f"Response with id '{shown}' not found.", param="response_id", code="response_not_found")
+
+
+def unknown_previous_response(response_id: str) -> ApiError:
+    """400, as OpenAI's: no such response is stored, or another key made it."""
+    shown = response_id if len(response_id) <= 80 and response_id.isascii() and response_id.isprintable() else "…"
+    message = f"Previous response with id '{shown}' not found."
+    return bad_request(message, param="previous_response_id", code="previous_response_not_found")
+
+
+def responses_unknown() -> ApiError:
+    """503: it cannot be looked up who made a response."""
+    message = "It cannot be checked right now who made this response. Please try again later."
+    return overloaded(message, code="responses_unknown")
+
+
 def unsupported_dialect(model: str, endpoint: str) -> ApiError:
     """400: the model exists, but its provider does not support the request's dialect."""
     message = f"The model '{model}' is not served at {endpoint}: its provider does not support this API."

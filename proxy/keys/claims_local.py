@@ -1,7 +1,7 @@
-"""Idempotency claims of one machine, in a SQLite file that its processes share.
+"""Idempotency claims and owners of responses of one machine, in a SQLite file that its processes share.
 
-Invariants: see ClaimStore; a claim survives the process. Calls run on the event loop: each takes tens of microseconds,
-once per request with an `Idempotency-Key`.
+Invariants: see ClaimStore and OwnerStore; both survive the process. Calls run on the event loop: each takes tens of
+microseconds, once per request with an `Idempotency-Key`, and per stored response.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from pathlib import Path
 
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.keys.response_owners import OWNERS_S
 
 # The longest wait for another process's write, which takes well under a millisecond.
 BUSY_S = 1.0
-# Expired claims are deleted once per this many new claims.
+# Expired rows are deleted once per this many new ones.
 _TIDY_EVERY = 256
+# Some 150 MB; above it the oldest owners are forgotten.
+OWNERS_MAX = 1_000_000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS claims (
     name TEXT PRIMARY KEY, body TEXT NOT NULL, exchange_id TEXT NOT NULL, ended INTEGER NOT NULL,
@@ -27,16 +30,23 @@ CREATE TABLE IF NOT EXISTS claims (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS claims_until ON claims (until)
 """
+_OWNERS = """
+CREATE TABLE IF NOT EXISTS owners (name TEXT PRIMARY KEY, owner BLOB NOT NULL, until REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS owners_until ON owners (until);
+"""
 
 
 class LocalClaims:
-    """See ClaimStore."""
+    """See ClaimStore and OwnerStore."""
 
-    def __init__(self, path: Path, *, retention_s: float, unix_time: Callable[[], float]) -> None:
-        """Raises ClaimsUnavailable if the file cannot be used."""
+    def __init__(
+        self, path: Path, *, retention_s: float, unix_time: Callable[[], float], owners_s: float = OWNERS_S
+    ) -> None:
+        """`owners_s`: how long owners are remembered. Raises ClaimsUnavailable if the file cannot be used."""
         self._retention_s = retention_s
+        self._owners_s = owners_s
         self._unix_time = unix_time
-        self._claimed = 0
+        self._claimed = self._remembered = 0
         with _mapped(), _locked(path):  # SQLite does not wait while another process switches WAL on
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
@@ -44,6 +54,7 @@ class LocalClaims:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 self._db.executescript(_SCHEMA)
+                self._db.executescript(_OWNERS)
             except BaseException:
                 self._db.close()
                 raise
@@ -80,6 +91,32 @@ class LocalClaims:
         with _mapped():
             self._db.execute("DELETE FROM claims WHERE name = ? AND exchange_id = ?", (name, exchange_id))
 
+    async def remember(self, name: str, owner: bytes) -> None:
+        """See OwnerStore."""
+        now = self._unix_time()
+        with _mapped():
+            self._db.execute("INSERT OR REPLACE INTO owners VALUES (?, ?, ?)", (name, owner, now + self._owners_s))
+            self._remembered += 1
+            if self._remembered % _TIDY_EVERY == 0:
+                self._db.execute("DELETE FROM owners WHERE until <= ?", (now,))
+                self._db.execute(
+                    "DELETE FROM owners WHERE until <= (SELECT until FROM owners ORDER BY until DESC LIMIT 1 OFFSET ?)",
+                    (OWNERS_MAX,),
+                )
+
+    async def recall(self, name: str) -> bytes | None:
+        """See OwnerStore."""
+        with _mapped():
+            row = self._db.execute(
+                "SELECT owner FROM owners WHERE name = ? AND until > ?", (name, self._unix_time())
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    async def forget(self, name: str) -> None:
+        """See OwnerStore."""
+        with _mapped():
+            self._db.execute("DELETE FROM owners WHERE name = ?", (name,))
+
     async def aclose(self) -> None:
         """See ClaimStore."""
         self._db.close()
@@ -106,4 +143,4 @@ def _mapped() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise ClaimsUnavailable(f"file of idempotency claims: {error}") from error
+        raise ClaimsUnavailable(f"file of idempotency claims and response owners: {error}") from error

@@ -1,6 +1,7 @@
-"""Idempotency claims of all proxies, in Redis: one hash each, which expires by itself.
+"""Idempotency claims and owners of responses of all proxies, in Redis: a hash or string each, which expires by itself.
 
-Invariants: see ClaimStore. If the reply to a claim is lost, the claim may exist; its own exchange can claim again."""
+Invariants: see ClaimStore and OwnerStore. If the reply to a claim is lost, the claim may exist; its own exchange can
+claim again."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from typing import Any
 
 from proxy.billing.idempotency_record import IdempotencyRecord
 from proxy.keys.idempotency import ClaimsUnavailable
+from proxy.keys.response_owners import OWNERS_S
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
 _CLAIM = """
@@ -32,12 +34,16 @@ return redis.call("DEL", KEYS[1])
 
 
 class RedisClaims:
-    """See ClaimStore."""
+    """See ClaimStore and OwnerStore."""
 
-    def __init__(self, redis: RedisClient, *, retention_s: float, prefix: str = "tokenweir") -> None:
-        """`redis` is shared: `aclose` does not close it."""
+    def __init__(
+        self, redis: RedisClient, *, retention_s: float, owners_s: float = OWNERS_S, prefix: str = "tokenweir"
+    ) -> None:
+        """`redis` is shared: `aclose` does not close it. `owners_s`: how long owners are remembered."""
         self._redis: Any = redis
         self._retention_ms = int(retention_s * 1000)
+        self._owners_ms = int(owners_s * 1000)
+        self._owners = f"{prefix}:owner:"
         self._prefix = f"{prefix}:claim:"
 
     async def claim(self, name: str, body: str, exchange_id: str) -> IdempotencyRecord | None:
@@ -57,6 +63,22 @@ class RedisClaims:
         """See ClaimStore."""
         async with _mapped(self._redis, "releasing a claim"):
             await self._redis.eval(_RELEASE, 1, self._prefix + name, exchange_id)
+
+    async def remember(self, name: str, owner: bytes) -> None:
+        """See OwnerStore."""
+        async with _mapped(self._redis, "remembering who made a response"):
+            await self._redis.set(self._owners + name, owner, px=self._owners_ms)
+
+    async def recall(self, name: str) -> bytes | None:
+        """See OwnerStore."""
+        async with _mapped(self._redis, "looking up who made a response"):
+            owner: bytes | None = await self._redis.get(self._owners + name)
+        return owner
+
+    async def forget(self, name: str) -> None:
+        """See OwnerStore."""
+        async with _mapped(self._redis, "forgetting who made a response"):
+            await self._redis.delete(self._owners + name)
 
     async def aclose(self) -> None:
         """See ClaimStore."""

@@ -90,6 +90,11 @@ class CompressedMeter:
         """As reported so far."""
         return self._inner.served_as
 
+    @property
+    def response_id(self) -> str | None:
+        """The provider's id of the answer."""
+        return self._inner.response_id
+
     def final_so_far(self, answers: int) -> None:
         """Never: nothing is added to what is compressed."""
 

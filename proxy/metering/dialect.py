@@ -123,6 +123,9 @@ class Dialect:
     free_unpriced: bool = False
     """likewise if no price is known"""
 
+    stores: bool = False
+    """providers store answers, which can be asked for at the path, followed by their id"""
+
     usage_member: str = "usage"
     """the member of an answer with its usage; empty: the answer itself"""
 

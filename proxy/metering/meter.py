@@ -152,6 +152,11 @@ class JsonMeter:
         """How it was served; unknown before `close`."""
         return self._tally.served_as
 
+    @property
+    def response_id(self) -> str | None:
+        """The provider's id of the answer; None before `close`."""
+        return self._tally.response_id
+
     def final_so_far(self, answers: int) -> Metered:
         """The result: it is asked for at the end only."""
         return self.close()
@@ -214,6 +219,7 @@ class OpaqueMeter:
     events = 0
     usage = None
     served_as = NOT_SAID
+    response_id = None
     flags: tuple[str, ...] = ("encoded",)
 
     def __init__(self) -> None:
@@ -361,6 +367,11 @@ class StreamMeter:
     def served_as(self) -> ServedAs:
         """How it is served, as far as reported."""
         return self.tally.served_as
+
+    @property
+    def response_id(self) -> str | None:
+        """The provider's id of the answer."""
+        return self.tally.response_id
 
     @property
     def flags(self) -> set[str]:

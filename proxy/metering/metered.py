@@ -79,6 +79,10 @@ class BodyMeter(Protocol):
         """How it is served, as far as reported."""
 
     @property
+    def response_id(self) -> str | None:
+        """The provider's id of the answer, once it is known."""
+
+    @property
     def matcher(self) -> TemplateMatcher | None: ...
     def take(self, match: TemplateMatch) -> None: ...
     def feed(self, payload: bytes) -> None: ...

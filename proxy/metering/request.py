@@ -42,6 +42,12 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     and used if the answer reports nothing"""
     served_as: ServedAs = NOT_SAID
     """how it asks to be served: reserved for, not billed by"""
+    is_stored: bool = False
+    """the provider stores the answer, to be asked for by its id"""
+    in_background: bool = False
+    """the request may be answered before the answer is generated"""
+    continues: str | None = None
+    """the id of a stored answer that it goes on with"""
 
 
 class Upload(msgspec.Struct, frozen=True, gc=False):

@@ -17,15 +17,19 @@ from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, LimitLevel
+from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.ports import LeasedSlot, Ports, Reserve
+from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.cors import Cors
 from proxy.http.server import Routes, Server
 from proxy.journal.journal import Journal
 from proxy.journal.progress import ProgressTable
+from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator
 from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import ProviderSettings
@@ -48,6 +52,16 @@ class Everybody:
 
     def tells_cost(self, key: ApiKey) -> bool:
         return False
+
+
+class OfToken(Everybody):
+    """Whoever sends `Bearer NAME` has the key of that name."""
+
+    def __init__(self, **keys: ApiKey) -> None:
+        self._keys = keys
+
+    async def key(self, presented: str | None, address: str | None = None) -> ApiKey | str:
+        return self._keys.get(presented or "", "unknown")
 
 
 class Held:
@@ -92,6 +106,28 @@ class Unclaimed:
     async def end(self, key_id: str, token: str, exchange_id: str, *, billed: bool, answer: bytes | None) -> None: ...
 
 
+class OwnersInMemory:
+    """See OwnerStore. `down`: it cannot be reached."""
+
+    def __init__(self) -> None:
+        self.owners: dict[str, bytes] = {}
+        self.down = False
+
+    async def remember(self, name: str, owner: bytes) -> None:
+        self._reach().update({name: owner})
+
+    async def recall(self, name: str) -> bytes | None:
+        return self._reach().get(name)
+
+    async def forget(self, name: str) -> None:
+        self._reach().pop(name, None)
+
+    def _reach(self) -> dict[str, bytes]:
+        if self.down:
+            raise OSError("unreachable")
+        return self.owners
+
+
 @dataclass
 class Gateway:
     """Where it listens, and what came of its exchanges."""
@@ -101,6 +137,7 @@ class Gateway:
     provider: Provider
     outbox: Counting
     unlimited: Unlimited
+    owners: ResponseOwners
 
 
 class Counting(LocalOutbox):
@@ -128,29 +165,43 @@ class Counting(LocalOutbox):
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, base_url: str, *, cors: Cors | None = None, slots: int = 16, **settings: Any
+    folder: Path,
+    base_url: str,
+    *,
+    cors: Cors | None = None,
+    slots: int = 16,
+    keys: Everybody | None = None,
+    store: OwnersInMemory | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
-    """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once."""
+    """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once; `store`: of the
+    owners of responses, which other gateways may share."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
     provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
     route = Route(provider, "electron", lambda *_: (None, None))
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
-    ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed())
+    owners = ResponseOwners(store or OwnersInMemory(), Outage(OutageLog("owners")))
+    ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners)
     handler = ProxyHandler(
-        keys=Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
+        keys=keys or Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
         reserve=Reserve(4096, 1 << 40, 402), request_bytes_max=1 << 20, closed=lambda: None,
     )  # fmt: skip
     routes = Routes()
-    routes.metered(OPENAI_CHAT, handler.serve)
+    for dialect in (OPENAI_CHAT, OPENAI_RESPONSES):
+        routes.metered(dialect, handler.serve)
+    ResponsesHandler(
+        keys=keys or Everybody(), owners=owners, providers={"scripted": provider}, client=upstream, closed=lambda: None
+    ).add_to(routes)
     server = Server(routes, refused=lambda _status, _code: None, cors=cors)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     try:
-        yield Gateway(url, handler, provider, outbox, unlimited)
+        yield Gateway(url, handler, provider, outbox, unlimited, owners)
     finally:
         await server.stop_listening()
         await server.close()
+        await owners.aclose()
         await upstream.close()
         journal.close()
         table.close()

@@ -274,4 +274,5 @@ async def test_claims_in_a_file_are_written_the_same(tmp_path: Path) -> None:
     path = tmp_path / "claims.db"
     await claim_again(LocalClaims(path, retention_s=86_400, unix_time=lambda: NOW))
     golden = (HERE / "claims.sql").read_text().splitlines()
-    assert [line for line in sqlite_lines(path) if ",X'" not in line] == [line for line in golden if ",X'" not in line]
+    written = [line for line in sqlite_lines(path) if "owners" not in line]  # a later table
+    assert [line for line in written if ",X'" not in line] == [line for line in golden if ",X'" not in line]

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from proxy.billing.response_owner import ResponseOwner
+from proxy.foundation.outage import Outage, OutageLog
+from proxy.keys import claims_local, response_owners
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.claims_redis import RedisClaims
 from proxy.keys.idempotency import Claims, ClaimStore, ClaimsUnavailable, Seal
+from proxy.keys.response_owners import OwnerStore, ResponseOwners
 from proxy.storage.redis_client import open_redis
 
 PEPPER = b"p" * 32
@@ -163,3 +168,48 @@ def test_processes_that_start_at_once_open_one_file(tmp_path: Path) -> None:
         process.join(30)
     assert [process.exitcode for process in processes] == [0] * 4
     assert failed.value == 0
+
+
+# -- who made a response, in the same stores
+
+
+async def test_an_owner_is_remembered_until_it_is_forgotten(store: OwnerStore) -> None:
+    await store.remember("a", b"anna")
+    await store.remember("b", b"bert")
+    await store.remember("b", b"carl")
+    assert [await store.recall(name) for name in ("a", "b", "c")] == [b"anna", b"carl", None]
+    await store.forget("a")
+    await store.forget("c")
+    assert [await store.recall(name) for name in ("a", "b")] == [None, b"carl"]
+
+
+async def test_owners_expire_and_are_bounded(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_local, "OWNERS_MAX", 100)
+    store = LocalClaims(tmp_path / "claims.db", retention_s=RETENTION_S, unix_time=clock, owners_s=1000)
+    for number in range(256):
+        clock.now += 1
+        await store.remember(str(number), b"anna")
+    assert [await store.recall(str(number)) for number in (0, 155, 156, 255)] == [None, None, b"anna", b"anna"]
+    clock.now += 1000
+    assert await store.recall("255") is None
+    await store.aclose()
+
+
+async def test_owners_are_kept_in_memory_and_written_in_order(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_owners, "KEPT_MAX", 2)
+    owners = ResponseOwners(store, Outage(OutageLog("owners")))
+    first = ResponseOwner("key_a", "proj_a", "openai", "openai.responses", runs=True)
+    owners.made("resp_1", first)
+    owners.made("resp_1", structs.replace(first, runs=False))
+    for number in (2, 3):
+        owners.made(f"resp_{number}", first)
+    assert await owners.owner("resp_3") == first
+    await owners.aclose()
+    others = ResponseOwners(store, Outage(OutageLog("owners")))
+    for there in (owners, others):
+        assert await there.owner("resp_1") == structs.replace(first, runs=False)
+        assert await there.owner("resp_4") is None
+    await store.remember(response_owners.name_of("resp_1"), b"of another version")
+    assert await others.owner("resp_1") is None
+    await owners.forget("resp_2")
+    assert await owners.owner("resp_2") is await others.owner("resp_2") is None

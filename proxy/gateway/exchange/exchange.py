@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 from aiohttp import web
 
 from proxy.billing.record import Outcome
+from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
@@ -92,6 +93,7 @@ class Exchange:
         dialect: Dialect,
         cuts: bool,
         tells_cost: TellsCost,
+        project_id: str,
         upload: Upload | None = None,
     ) -> None:
         """`cuts`: the stream is cut when its cost exceeds the remaining budget. `upload`: what the request counts for
@@ -110,6 +112,9 @@ class Exchange:
         self._received_at = received_at
         self._dialect = dialect
         self._tells_cost = tells_cost
+        self._project_id = project_id
+        self._awaits_id = dialect.stores and facts.is_stored
+        """the id of the answer is not known yet, by which it can be asked for"""
         self._life = Lifecycle()
         self._reply = Reply(request)
         self._task: asyncio.Task[Any] | None = None
@@ -292,6 +297,8 @@ class Exchange:
         """What only the meter knows: the stream is done, costs more than it holds, or a drain has read enough."""
         if self._life.phase is not Phase.BODY:
             return
+        if self._awaits_id:
+            self._named(meter.response_id)
         self._spending.folded(meter)
         if self._short:
             self._loop.call_soon(self._cut)
@@ -329,6 +336,8 @@ class Exchange:
             if not broken:
                 relay.flush()
             metered = self._read()
+            if self._awaits_id:
+                self._named(metered.response_id)
             # Where only the connection's close ends a body, what the provider said tells an end from a break.
             sized = answer.head.chunked or answer.head.length is not None
             served = outcome_of(End.COMPLETE, metered) is Outcome.SERVED
@@ -337,6 +346,22 @@ class Exchange:
             self._broke_down(bug)
         else:
             self._happened(Event.END if self._whole else Event.BREAK)
+
+    def _named(self, response_id: str | None) -> None:
+        """The provider has named the answer: who made it is remembered before anybody can ask for it."""
+        if response_id is None:
+            return
+        self._awaits_id = False
+        opened, use = self._closing.opened, self._asking.use
+        owner = ResponseOwner(
+            key_id=opened.key_id,
+            project_id=self._project_id,
+            provider=opened.provider,
+            dialect=self._dialect.name,
+            credential=None if use is None else use.credential.name,
+            exchange_id=self.exchange_id,
+        )
+        self._ports.owners.made(response_id, owner)
 
     def _read(self) -> Metered:
         """The meter's result. Raises for a bug of the meter."""

@@ -22,6 +22,7 @@ from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tok
 from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Opened, Outcome, Price
 from proxy.billing.reservation import Denied
+from proxy.billing.response_owner import ResponseOwner
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import Authenticator, authenticated
 from proxy.gateway.exchange.exchange import Exchange, TellsCost
@@ -31,7 +32,7 @@ from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.exchange.uploads import Upload, Uploads
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
-from proxy.gateway.upstream.routing import Models, Route, by_health, supporting
+from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.headers import TRACEPARENT
@@ -135,6 +136,8 @@ class ProxyHandler:
             elif self._keys.tells_cost(key):
                 tells_cost = TellsCost.WITH_USAGE
         route = self._routed(facts.model, key, dialect)
+        if facts.continues is not None:
+            route = only_at(route, (await self._previous(facts.continues, key)).provider)
         made = exchange_id()
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):
@@ -150,7 +153,7 @@ class ProxyHandler:
             exchange = Exchange(
                 request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
-                tells_cost=tells_cost, upload=upload,
+                tells_cost=tells_cost, project_id=key.project_id, upload=upload,
             )  # fmt: skip
         except BaseException:
             if closing is not None:
@@ -178,6 +181,16 @@ class ProxyHandler:
         if speaks is None:
             raise errors.unsupported_dialect(model, dialect.endpoint)
         return speaks
+
+    async def _previous(self, response_id: str, key: ApiKey) -> ResponseOwner:
+        """Who made the response that a request goes on with: its provider alone has it. Raises ApiError."""
+        try:
+            owner = await self._ports.owners.owner(response_id)
+        except OSError:
+            raise errors.responses_unknown() from None
+        if owner is None or not owner.shares_with(key):
+            raise errors.unknown_previous_response(response_id)
+        return owner
 
     def _arranged(self, route: Route, model: str) -> Route:
         """Raises ApiError: nobody can be asked now."""

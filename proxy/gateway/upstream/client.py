@@ -146,13 +146,30 @@ class Provider:
     def get(self, path: str, key_header: KeyHeader, more: str = "", *, instead_of: str = "") -> bytes:
         """The bytes of a request that is no exchange. `path`: after the base URL; `more`: as for `request`;
         `instead_of`: the end of the base URL that `path` replaces."""
-        target = f"GET {self._base_path.removesuffix(instead_of)}{path}"
-        request = self._start(target, JSON_TYPE, key_header) + more.encode("latin-1") + b"\r\n"
+        return self.bodiless("GET", path, key_header, more, instead_of=instead_of)
+
+    def bodiless(
+        self,
+        method: str,
+        path: str,
+        key_header: KeyHeader,
+        more: str = "",
+        *,
+        accepts: str = JSON_TYPE,
+        instead_of: str = "",
+        credential: str | None = None,
+    ) -> bytes:
+        """The same for any method. `credential`: the name of the one to use, if there are several; default: one that
+        may be used now."""
+        target = f"{method} {self._base_path.removesuffix(instead_of)}{path}"
+        length = "" if method == "GET" else "Content-Length: 0\r\n"
+        request = self._start(target, accepts, key_header) + f"{length}{more}\r\n".encode("latin-1")
         if self.pool is None:
             return request
         now = monotonic()
-        rested = min(self.pool.credentials, key=lambda one: one.rests_s(now))
-        return self.with_credential(key_header, request, rested)
+        named = [one for one in self.pool.credentials if one.name == credential]
+        used = min(named or self.pool.credentials, key=lambda one: one.rests_s(now))
+        return self.with_credential(key_header, request, used)
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
         return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)

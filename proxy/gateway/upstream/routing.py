@@ -72,6 +72,12 @@ def supporting(route: Route, dialect: Dialect) -> Route | None:
     return replace(ways[0], others=tuple(ways[1:])) if ways else None
 
 
+def only_at(route: Route, provider: str) -> Route:
+    """Keep only this provider; `route` unchanged if it is not among its providers."""
+    ways = (route, *route.others)
+    return next((replace(one, others=()) for one in ways if one.provider.settings.name == provider), route)
+
+
 def by_health(route: Route, now: float, chance: Callable[[], float]) -> Route | float:
     """Keep only available providers, in configured order or in an order drawn by weight. If none is available, returns
     the seconds until the first one is.

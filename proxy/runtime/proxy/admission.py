@@ -1,4 +1,5 @@
-"""Admission in one proxy process: the budget store, the follower of the ledger, and idempotency claims.
+"""Admission in one proxy process: the budget store, the follower of the ledger, idempotency claims, and the owners of
+responses.
 
 Invariant: before the first request with a limit is admitted, this node has reservations for the unsettled records in
 its journal: those that its last process made, if the store still has them all, or those that are announced anew.
@@ -11,7 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
@@ -33,6 +34,7 @@ from proxy.journal.journal import Journal, Pending
 from proxy.keys.claims_local import LocalClaims
 from proxy.keys.idempotency import Claims, ClaimStore
 from proxy.keys.keyring import Keyring
+from proxy.keys.response_owners import OwnerStore, ResponseOwners
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.clock import level_clocks
 from proxy.runtime.machine.data_folder import key_pepper
@@ -54,6 +56,10 @@ ADD_UP_S = 10.0
 LEVEL_S = 0.5
 
 _log = logging.getLogger(__name__)
+
+
+class _Store(ClaimStore, OwnerStore, Protocol):
+    """Claims and owners, in one place."""
 
 
 class LedgerFollowing:
@@ -151,6 +157,9 @@ class AdmissionService:
             claims, pepper=pepper,
             answer_bytes_max=settings.idempotency.replay_bytes_max, on_failure=observer.claim_failed,
         )  # fmt: skip
+        self.owners = ResponseOwners(
+            claims, Outage(OutageLog("remembering who made a response (others than this process answer 404)"))
+        )
         metrics.budgets.outstanding(lambda: self.admission.held_nusd)
 
     async def start(self, tasks: Tasks, journal: Journal) -> None:
@@ -187,6 +196,7 @@ class AdmissionService:
         """Release what has ended, and close the stores."""
         await self._following.follower.aclose()
         await self.admission.aclose()
+        await self.owners.aclose()
         await self.claims.aclose()
 
     async def abandoned(self, journal: Journal) -> None:
@@ -227,7 +237,7 @@ def _decoded(records: Iterable[Pending]) -> Iterator[UsageRecord]:
             continue
 
 
-def _open_claims(settings: Settings, queue: Queue | None) -> ClaimStore:
+def _open_claims(settings: Settings, queue: Queue | None) -> _Store:
     retention_s = settings.idempotency.retention_s
     if queue is not None:
         from proxy.keys.claims_redis import RedisClaims

@@ -21,6 +21,8 @@ from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.ports import Ports, Reserve
+from proxy.gateway.responses.handler import ResponsesHandler
+from proxy.gateway.responses.handler import add_to as add_response_routes
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
 from proxy.http import errors
@@ -257,6 +259,7 @@ class Proxy:
             unix_time=time.time,
             admission=self._admission.admission,
             claims=self._admission.claims,
+            owners=self._admission.owners,
             traces=self._traces,
         )
         self._providers = providers = {
@@ -278,6 +281,15 @@ class Proxy:
     def _models_handler(self) -> ModelsHandler:
         lists = FetchedLists(self._upstream, self._tasks)
         return ModelsHandler(self._keyring, Catalogue(self.settings.models, self._providers, lists))
+
+    def _responses_handler(self) -> ResponsesHandler:
+        return ResponsesHandler(
+            keys=self._keyring,
+            owners=self._admission.owners,
+            providers=self._providers,
+            client=self._upstream,
+            closed=lambda: self._refusing,
+        )
 
     def _add_gauges(self) -> None:
         journal = self._node.journal
@@ -306,6 +318,7 @@ class Proxy:
         routes = Routes()
         for dialect in DIALECTS:
             routes.metered(dialect, self._refuse)
+        add_response_routes(routes, lambda _operation, _response_id: self._refuse)
         add_probes(routes, not_ready=lambda: reason, exposition=self._exposition)
         listen = self.settings.listen
         return serving(
@@ -322,6 +335,7 @@ class Proxy:
             routes.metered(dialect, self._handler.serve)
         routes.local("GET", "/", ROOT)
         self._models_handler().add_to(routes)
+        self._responses_handler().add_to(routes)
         add_probes(routes, not_ready=self._not_ready, exposition=self._exposition)
         self._console.add_public(routes)
         return routes

@@ -31,7 +31,17 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         n=1,
         prompt=_prompt(document),
         served_as=service_asked(document),
+        is_stored=document.get("store") is not False,
+        continues=_continued(document.get("previous_response_id")),
     )
+
+
+def _continued(response_id: object) -> str | None:
+    if response_id is None or response_id == "":
+        return None
+    if not isinstance(response_id, str):
+        raise InvalidField("previous_response_id", "must be a string")
+    return response_id
 
 
 def _items(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -239,6 +239,7 @@ OPENAI_RESPONSES = Dialect(
     ends=(b'"response":', b"[DONE]"),
     errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
     cost_path=("response", "usage"),
+    stores=True,
 )
 
 OPENAI_COMPACT = replace(
@@ -247,6 +248,7 @@ OPENAI_COMPACT = replace(
     paths=("/v1/responses/compact",),
     upstream_path="/responses/compact",
     tally=CompactTally,
+    stores=False,
 )
 
 OPENAI_INPUT_TOKENS = replace(
@@ -257,4 +259,5 @@ OPENAI_INPUT_TOKENS = replace(
     operation="count_tokens",
     tally=CountTally,
     free=True,
+    stores=False,
 )

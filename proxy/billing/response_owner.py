@@ -1,0 +1,27 @@
+"""Who made a stored response, and where. Pure value."""
+
+from __future__ import annotations
+
+import msgspec
+
+from proxy.billing.keys import DEFAULT_PROJECT, ApiKey
+
+
+class ResponseOwner(msgspec.Struct, frozen=True, gc=False):
+    """The maker of a response that a provider stores under its id."""
+
+    key_id: str
+    project_id: str
+    provider: str
+    dialect: str
+    """in which it was made: `openai.responses`"""
+    credential: str | None = None
+    """the name of the provider's credential, if it has several"""
+    exchange_id: str = ""
+    runs: bool = False
+    """it is made in the background, and its exchange is still open"""
+
+    def shares_with(self, key: ApiKey) -> bool:
+        """True for the key that made it, and for keys of its project. The default project is nobody's: where projects
+        are not used, all keys are in it."""
+        return key.key_id == self.key_id or (key.project_id == self.project_id != DEFAULT_PROJECT)

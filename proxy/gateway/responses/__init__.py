@@ -1,0 +1,1 @@
+"""Stored responses, asked for by their ids."""

@@ -1,0 +1,186 @@
+"""Passes requests about a stored response to the provider that made it.
+
+Invariants: only the key that made a response gets at it, or a key of the same project, unless that is the default one;
+to others it does not exist. None of this is an exchange: a response is billed by the exchange that made it. The target
+consists of the dialect's path, the response's id, and the query names that are listed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from aiohttp import web
+
+from proxy.billing.response_owner import ResponseOwner
+from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.ports import ResponseOwners
+from proxy.gateway.responses.passing import passed
+from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.headers import upward
+from proxy.http.request_body import read_body
+from proxy.http.server import Routes, Serve
+from proxy.metering.dialect import Dialect
+from proxy.metering.dialects import DIALECTS
+
+# A request to cancel has no body; SDKs may send an empty object.
+BODY_BYTES_MAX = 16 * 1024
+
+_ID = re.compile(r"[A-Za-z0-9_.:+@-]{1,256}", re.ASCII)
+_VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
+
+
+class Operation(NamedTuple):
+    """What can be asked of a response."""
+
+    method: str
+    after: str
+    """the end of the path, after the id"""
+    query: tuple[str, ...] = ()
+    """names of the parameters that pass"""
+
+
+CANCEL = Operation("POST", "/cancel")
+DELETE = Operation("DELETE", "")
+# A longer end of the path comes first.
+OPERATIONS = (
+    CANCEL,
+    Operation("GET", "/input_items", ("after", "before", "include", "include[]", "limit", "order")),
+    Operation("GET", "", ("include", "include[]", "include_obfuscation", "starting_after", "stream")),
+    DELETE,
+)
+_STORING = {dialect.name: dialect for dialect in DIALECTS if dialect.stores}
+
+
+def add_to(routes: Routes, serving: Callable[[Operation, str], Serve]) -> None:
+    """Add the routes of all dialects whose providers store responses. `serving`: the handler of an id."""
+    for operation in OPERATIONS:
+        for dialect in _STORING.values():
+
+            def of(response_id: str, operation: Operation = operation) -> Serve:
+                return serving(operation, response_id)
+
+            routes.named(operation.method, f"{dialect.endpoint}/", operation.after, of)
+
+
+class ResponsesHandler:
+    """Serves the clients' requests about stored responses."""
+
+    def __init__(
+        self,
+        *,
+        keys: Authenticator,
+        owners: ResponseOwners,
+        providers: Mapping[str, Provider],
+        client: UpstreamClient,
+        closed: Callable[[], str | None],
+    ) -> None:
+        """`closed`: the reason why no new requests are accepted, or None."""
+        self._keys = keys
+        self._owners = owners
+        self._providers = providers
+        self._client = client
+        self._closed = closed
+
+    def add_to(self, routes: Routes) -> None:
+        """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
+        add_to(routes, self._serving)
+
+    def _serving(self, operation: Operation, response_id: str) -> Serve:
+        async def serve(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
+            return await self._serve(operation, response_id, request, connection)
+
+        return serve
+
+    async def _serve(
+        self, operation: Operation, response_id: str, request: web.BaseRequest, connection: ClientConnection
+    ) -> web.StreamResponse:
+        """Raises ApiError."""
+        if request.method == "HEAD":
+            raise errors.method_not_allowed("HEAD", (operation.method,))
+        if (reason := self._closed()) is not None:
+            raise errors.overloaded(reason, code="not_accepting")
+        key = await authenticated(self._keys, request)
+        owner = await self._owner(response_id) if _ID.fullmatch(response_id) else None
+        provider = None if owner is None else self._providers.get(owner.provider)
+        dialect = None if owner is None else _STORING.get(owner.dialect)
+        if owner is None or provider is None or dialect is None or not owner.shares_with(key):
+            raise errors.unknown_response(response_id)
+        if operation.method != "GET":
+            await _ignored_body(request)
+        head = _head(operation, response_id, provider, dialect, owner, request)
+        return await self._passed(operation, response_id, head, provider, owner, request, connection)
+
+    async def _owner(self, response_id: str) -> ResponseOwner | None:
+        """Raises ApiError."""
+        try:
+            return await self._owners.owner(response_id)
+        except OSError:
+            raise errors.responses_unknown() from None
+
+    async def _passed(
+        self,
+        operation: Operation,
+        response_id: str,
+        head: bytes,
+        provider: Provider,
+        owner: ResponseOwner,
+        request: web.BaseRequest,
+        connection: ClientConnection,
+    ) -> web.StreamResponse:
+        """Raises ApiError."""
+        try:
+            async with asyncio.timeout(provider.limits.first_byte_s):
+                answer = await self._client.ask(provider, head)
+        except UpstreamFailedError as failure:
+            raise failure.refusal() from None
+        except TimeoutError:
+            raise errors.upstream_stalled() from None
+        try:
+            if operation is DELETE and 200 <= answer.status < 300:
+                await self._owners.forget(response_id)
+            return await passed(answer, provider, owner.exchange_id, request, connection)
+        finally:
+            answer.close()
+
+
+async def _ignored_body(request: web.BaseRequest) -> None:
+    try:
+        await read_body(request, bytes_max=BODY_BYTES_MAX)
+    except (web.RequestPayloadError, ConnectionError):
+        raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+
+
+def _head(
+    operation: Operation,
+    response_id: str,
+    provider: Provider,
+    dialect: Dialect,
+    owner: ResponseOwner,
+    request: web.BaseRequest,
+) -> bytes:
+    """The bytes of the request to the provider."""
+    path = f"{dialect.upstream_path}/{quote(response_id, safe='')}{operation.after}"
+    query = "&".join(_query(request.raw_path, (*operation.query, *dialect.query)))
+    return provider.bodiless(
+        operation.method,
+        f"{path}?{query}" if query else path,
+        dialect.key_header,
+        upward(request.headers, dialect.headers_up, provider.header_rules),
+        accepts=dialect.accepts,
+        credential=owner.credential,
+    )
+
+
+def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:
+    """The parameters that pass, as the client wrote them."""
+    for part in raw_path.partition("?")[2].partition("#")[0].split("&"):
+        name, _, value = part.partition("=")
+        if unquote(name) in names and _VALUE.fullmatch(value) and part.isascii() and part.isprintable():
+            yield f"{quote(unquote(name))}={value}"

@@ -1,0 +1,108 @@
+"""Passes one answer that is no exchange to a client, as it comes.
+
+Invariants: an error that would show what is the operator's own is replaced. The provider is read no faster than the
+client reads, and no longer than `total_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from proxy.gateway.upstream.client import Answer, Provider
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.headers import downward
+from proxy.http.reply import Reply
+
+# An error answer is read whole before it is passed on; a longer one is replaced by our own.
+ERROR_BYTES_MAX = 256 * 1024
+
+
+async def passed(
+    answer: Answer, provider: Provider, exchange_id: str, request: web.BaseRequest, connection: ClientConnection
+) -> web.StreamResponse:
+    """The response to the client, when the client has taken it or is gone. Raises ApiError: nothing was sent."""
+    streamed = answer.content_type == "text/event-stream"
+    headers = downward(answer.head, exchange_id, streamed=streamed, rules=provider.header_rules, own=connection.headers)
+    reply = Reply(request)
+    if not 200 <= answer.status < 300:
+        body = await _error(answer, provider)
+        reply.begin(answer.status, headers, length=len(body), body=body)
+        return reply
+    transport = request.transport
+    if transport is None or not reply.begin(answer.status, headers, length=answer.head.length):
+        return reply
+    passing = _Passing(answer, transport, chunked=reply.chunked_body)
+    connection.listener = passing
+    try:
+        answer.relay_to(passing)
+        async with asyncio.timeout(provider.limits.total_s):
+            whole = await passing.ended
+    except TimeoutError:
+        whole = False
+    finally:
+        connection.listener = None
+    if whole:
+        reply.end()
+    else:
+        transport.close()
+    return reply
+
+
+async def _error(answer: Answer, provider: Provider) -> bytes:
+    """The body of an answer that is not 2xx. Raises ApiError if it may not be shown."""
+    try:
+        async with asyncio.timeout(provider.limits.idle_s):
+            body = await answer.read(ERROR_BYTES_MAX)
+    except (UpstreamFailedError, TimeoutError):
+        body = None
+    if answer.status in (401, 407):
+        raise errors.upstream_auth()
+    readable = None if body is None else answer.readable(body)
+    if answer.status < 400 or body is None or readable is None or provider.is_revealed_by(readable):
+        raise errors.upstream_failed()
+    return body
+
+
+class _Passing:
+    """Takes the body from the provider, and the client's connection's events."""
+
+    def __init__(self, answer: Answer, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
+        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True: the body is whole"""
+        self._answer = answer
+        self._transport = transport
+        self._chunked = chunked
+
+    def run_on(self, wire: bytes) -> bool:
+        return False
+
+    def piece(self, payload: bytes, framed: bytes | None = None) -> None:
+        if payload and not self.ended.done():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload)
+
+    def complete(self) -> None:
+        self._end(whole=True)
+
+    def upstream_error(self) -> None:
+        self._end(whole=False)
+
+    def internal_error(self) -> None:
+        self._end(whole=False)
+
+    def client_left(self) -> None:
+        self._answer.close()
+        self._end(whole=False)
+
+    def client_full(self) -> None:
+        self._answer.pause_reading()
+
+    def client_drained(self) -> None:
+        self._answer.resume_reading()
+
+    def _end(self, *, whole: bool) -> None:
+        if not self.ended.done():
+            self.ended.set_result(whole)
