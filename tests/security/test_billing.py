@@ -179,8 +179,7 @@ async def test_BE3_what_goes_up_is_what_was_checked(guarded: Guarded) -> None:
         for method, path in (
             ("POST", "/v1/images/edits/x"),
             ("POST", "/v1/audio/voices"),
-            ("GET", "/v1/responses/resp_1"),
-            ("POST", "/v1/responses/resp_1/cancel"),
+            ("GET", "/v1/responses/resp_1/usage"),
             ("POST", "/v1/responses/resp_1/compact"),
             ("POST", "/v1/videos"),
             ("POST", "/v1/audio/speech/x"),

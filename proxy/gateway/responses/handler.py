@@ -107,6 +107,8 @@ class ResponsesHandler:
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await authenticated(self._keys, request)
+        if "/" in response_id:  # no id has one: another operation, which is not served
+            raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])
         owner = await self._owner(response_id) if _ID.fullmatch(response_id) else None
         provider = None if owner is None else self._providers.get(owner.provider)
         dialect = None if owner is None else _STORING.get(owner.dialect)
