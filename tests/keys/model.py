@@ -107,8 +107,10 @@ class Model:
         one = self.holds.get(exchange_id)
         if one is None:
             return
-        for request in (each for gate in one.hold.counters for each in self.window(gate.gate_id, now)):
-            if request.exchange_id == exchange_id:
+        for gate in one.hold.counters:
+            counted = [each for each in self.window(gate.gate_id, now) if each.exchange_id == exchange_id]
+            # Twice there: its node was taken for dead and announced it anew. The first one counts until it leaves.
+            for request in counted[-1:]:
                 request.tokens = tokens
         one.nusd, one.tokens = nusd, tokens
         one.closed_at = now if one.closed_at is None else one.closed_at

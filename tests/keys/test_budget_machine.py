@@ -554,6 +554,22 @@ def test_whatever_happens_the_store_stands_as_the_model(on: type[Budgets]) -> No
     run(on, examples=25, steps=40)
 
 
+def test_a_request_of_a_node_that_was_taken_for_dead_counts_twice_for_a_minute(
+    redis_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is announced anew, and what it was counted as before is not known: never too little. Found by the long run."""
+    monkeypatch.setattr(redis_store, "WARM_S_MAX", 0.0)
+    walk: Any = machine("redis", redis_url, prefix)()
+    try:
+        walk.begin()
+        walk.reserve("n", "key_a", 0, 4, SINCES[0], 0, 21)
+        walk.take_one_that_sleeps_for_dead("n", "key_a")
+        walk.close(0, 0, 0, twice=False)
+        walk.reserve("n", "key_a", 0, 4, SINCES[0], 0, 0)
+    finally:
+        walk.teardown()
+
+
 @pytest.mark.slow
 def test_whatever_happens_for_long(on: type[Budgets], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDGET_MACHINE_RANDOM", "1")
