@@ -115,7 +115,8 @@ def _head(held: Held) -> bytes:
 async def _request(reader: asyncio.StreamReader) -> Held:
     """Read one request with a length. Raises IncompleteReadError at the end."""
     head = await reader.readuntil(b"\r\n\r\n")
-    (length,) = (int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length"))
+    lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
+    length = int(lengths[0].split(b":")[1]) if lengths else 0  # a request for the list of models has none
     await reader.readexactly(length)
     path = head.split(b" ", 2)[1].partition(b"?")[0]
     return next(held for end, held in _HELD.items() if path.endswith(end))
