@@ -16,10 +16,10 @@ _FIELDS = (
     "agent", "agent_id", "background", "bbox_annotation_format", "best_of", "content", "contents", "context",
     "document", "document_annotation_format", "documents", "echo", "file", "format", "functions",
     "generate_content_request", "generateContentRequest", "generation_config", "generationConfig", "image", "images",
-    "input", "inputs", "instructions", "max_completion_tokens", "max_output_tokens", "max_tokens", "messages",
-    "model", "n", "options", "output_config", "output_format", "pages", "prompt", "quality", "query", "requests",
-    "response_format", "stream", "stream_format", "stream_options", "suffix", "system", "system_instruction",
-    "systemInstruction", "text", "texts", "tools",
+    "input", "inputs", "instructions", "max_completion_tokens", "max_output_tokens", "max_tokens", "messages", "model",
+    "n", "options", "output_config", "output_format", "pages", "previous_response_id", "prompt", "quality", "query",
+    "requests", "response_format", "store", "stream", "stream_format", "stream_options", "suffix", "system",
+    "system_instruction", "systemInstruction", "text", "texts", "tools",
 )  # fmt: skip
 # The same of the objects in them that limit or report an answer.
 _FIELDS_OF = {
