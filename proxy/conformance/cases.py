@@ -166,12 +166,6 @@ def _with_choice(chunk: Json) -> Json:
     return chunk | {"choices": [{"index": 0, "delta": {}, "finish_reason": None}]}
 
 
-def _always(scripted: Scripted) -> Scripted:
-    """The usage comes although nobody asked."""
-    pieces = tuple(piece._replace(if_asked=False) for piece in scripted.pieces)
-    return Scripted(pieces, scripted.usage)
-
-
 def _plain(names: Names) -> Scripted:
     return chat(answer(names))
 
@@ -255,7 +249,7 @@ CASES: tuple[Case, ...] = (
     _chat("usage-in-last-chunk", what="usage stands beside the last words", usd=_PLAIN_USD,
           build=lambda names: chat(answer(names), IN_LAST_CHUNK)),
     _chat("usage-with-choice", what="the chunk with the usage has a choice", usd=_PLAIN_USD,
-          build=lambda names: _always(edited(_plain(names), _with_choice))),
+          build=lambda names: edited(_plain(names), _with_choice)),
     _chat("usage-running", what="every chunk has the usage so far", usd=_PLAIN_USD,
           build=lambda names: running(answer(names))),
     _chat("usage-late", what="usage comes a second and a half after the last words", usd=_PLAIN_USD,

@@ -80,6 +80,9 @@ class Gate:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 held = await _request(reader)
+                if held is None:
+                    writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                    continue
                 writer.write(_head(held) + _chunk(held.first))
                 await self._count(held=1)
                 if not await self._released(reader):
@@ -112,14 +115,14 @@ def _head(held: Held) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n" % held.content_type
 
 
-async def _request(reader: asyncio.StreamReader) -> Held:
-    """Read one request with a length. Raises IncompleteReadError at the end."""
+async def _request(reader: asyncio.StreamReader) -> Held | None:
+    """Read one request; None: for another path, such as the list of models. Raises IncompleteReadError at the end."""
     head = await reader.readuntil(b"\r\n\r\n")
     lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")]
-    length = int(lengths[0].split(b":")[1]) if lengths else 0  # a request for the list of models has none
+    length = int(lengths[0].split(b":")[1]) if lengths else 0
     await reader.readexactly(length)
     path = head.split(b" ", 2)[1].partition(b"?")[0]
-    return next(held for end, held in _HELD.items() if path.endswith(end))
+    return next((held for end, held in _HELD.items() if path.endswith(end)), None)
 
 
 def _chunk(body: bytes) -> bytes:

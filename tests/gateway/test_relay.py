@@ -105,7 +105,7 @@ async def test_only_an_unfinished_event_that_can_be_the_usage_event_is_held(depl
     async def silent_after(at: int) -> None:
         begun = max(start for start in starts if start < at)
         unfinished = body[begun:at]
-        decided = b'"choices":[{' in unfinished or (body[begun:].startswith(DONE) and len(unfinished) > len(b"data: "))
+        decided = b'"delta":{"' in unfinished or (body[begun:].startswith(DONE) and len(unfinished) > len(b"data: "))
         whole = sse.without_usage_event(body[:begun])
         ended = unfinished in events
         must = whole if ended and b'"choices":[],' in unfinished else whole + unfinished if decided else whole

@@ -169,7 +169,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        if self._transport is not None:
+        # One of TLS that was closed twice has lost its protocol, and early releases of Python 3.11 would raise.
+        if self._transport is not None and getattr(self._transport, "_ssl_protocol", self) is not None:
             self._transport.abort()
 
     # -- called by the event loop
