@@ -71,6 +71,17 @@ class Authority:
             .not_valid_after(now + timedelta(days=end))
             .add_extension(x509.SubjectAlternativeName(_NAMES), critical=False)
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            # What Python 3.13 wants of each certificate, and of an authority (RFC 5280).
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(_usage(ca=ca), critical=True)
             .sign(self._key, hashes.SHA256())
             .public_bytes(_PEM)
         )
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=ca, crl_sign=ca, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
