@@ -19,7 +19,7 @@ from proxy.http.field_names import refuse_ambiguous_names
 from proxy.http.json_body import parse_object, serialise
 from proxy.metering.dialect import RequestBody
 from proxy.metering.request import uploads_in
-from proxy.metering.wire.content_coding import CODINGS, BadCodingError, Decompressor
+from proxy.metering.wire.content_coding import CODINGS, BadCodingError, TooLongError, slices
 
 # A body must arrive within this many seconds, plus the time that the received bytes take at the lowest rate.
 BODY_S = 30.0
@@ -51,18 +51,14 @@ async def read_body(request: web.BaseRequest, *, bytes_max: int, grew: Callable[
 
 
 async def _decompressed(body: bytes, bytes_max: int, grew: Callable[[int], None]) -> bytes:
-    decompressor = Decompressor()
     pieces: list[bytes] = []
-    size = 0
     try:
-        for piece in decompressor.feed(body):
+        for piece in slices(body, bytes_max):
             pieces.append(piece)
-            size += len(piece)
-            if size > bytes_max:
-                raise _too_large(bytes_max)
             grew(len(piece))
             await asyncio.sleep(0)  # others have their turn
-        decompressor.end()
+    except TooLongError:
+        raise _too_large(bytes_max) from None
     except BadCodingError:
         message = "Content-Encoding: the request body is not compressed as stated."
         raise bad_request(message, param="Content-Encoding", code="invalid_encoding") from None

@@ -24,6 +24,7 @@ from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.http.server import Routes, Server
 from proxy.metering.dialects import DIALECTS
 from proxy.settings import parse
+from tests.support.web_server import serving
 
 KEY = ApiKey("k", "k", b"", "", models=None, created_at=0.0, expires_at=None, revoked_at=None, revision=1)
 PROVIDER_SECRET = "sk-canary-provider-secret"
@@ -164,15 +165,8 @@ class _Keys:
 async def upstream() -> AsyncIterator[Upstream]:
     """Providers of all families, on one port."""
     made = Upstream()
-    runner = web.ServerRunner(web.Server(made.serve, access_log=None), shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(made.serve) as made.url:
         yield made
-    finally:
-        await runner.cleanup()
 
 
 @asynccontextmanager

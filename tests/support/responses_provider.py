@@ -11,6 +11,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.support.web_server import serving
+
 USAGE = {
     "input_tokens": 11, "input_tokens_details": {"cached_tokens": 0},
     "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 3}, "total_tokens": 18,
@@ -108,12 +110,6 @@ def _json(document: Any, status: int = 200) -> web.Response:
 async def responses_provider() -> AsyncIterator[ResponsesProvider]:
     """One that listens."""
     made = ResponsesProvider()
-    runner = web.ServerRunner(web.Server(made.serve, access_log=None), shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    try:
+    async with serving(made.serve) as url:
+        made.url = f"{url}/v1"
         yield made
-    finally:
-        await runner.cleanup()

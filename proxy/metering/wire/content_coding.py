@@ -19,6 +19,10 @@ class BadCodingError(ValueError):
     """The bytes are not compressed as stated."""
 
 
+class TooLongError(ValueError):
+    """It expands to more than is allowed."""
+
+
 class Decompressor:
     """One body, of one gzip member or several."""
 
@@ -49,18 +53,21 @@ class Decompressor:
             raise BadCodingError("cut")
 
 
-def decompressed(body: bytes, bytes_max: int) -> bytes | None:
-    """All of a short body; None if it is longer, broken or cut."""
+def slices(body: bytes, bytes_max: int) -> Iterator[bytes]:
+    """A whole body, slice by slice. Raises BadCodingError, and TooLongError beyond `bytes_max`."""
     decompressor = Decompressor()
-    pieces: list[bytes] = []
     size = 0
+    for piece in decompressor.feed(body):
+        size += len(piece)
+        if size > bytes_max:
+            raise TooLongError
+        yield piece
+    decompressor.end()
+
+
+def decompressed(body: bytes, bytes_max: int) -> bytes | None:
+    """A whole body; None if it is longer than `bytes_max`, broken or cut."""
     try:
-        for piece in decompressor.feed(body):
-            pieces.append(piece)
-            size += len(piece)
-            if size > bytes_max:
-                return None
-        decompressor.end()
-    except BadCodingError:
+        return b"".join(slices(body, bytes_max))
+    except (BadCodingError, TooLongError):
         return None
-    return b"".join(pieces)
