@@ -24,6 +24,7 @@ _END = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LOOK_BACK = 2
 # Nearly every provider begins the text of a choice so: such an event is not held.
 _TEXT = re.compile(rb'"delta":\{"|"choices":\[\{"text"')
+_DELTA = b'"delta":{"'  # of nearly all
 # As many bytes of it can have come before.
 _TEXT_BYTES = 17
 _USAGE = b'"usage"'
@@ -80,7 +81,11 @@ class UsageStripper:
         if _USAGE not in payload:
             return payload
         events = payload.split(b"\n\n")
-        kept = [one for one in events if _USAGE not in one or len(one) > HOLD_BYTES_MAX or not self._taken(one)]
+        kept = [
+            one
+            for one in events
+            if _USAGE not in one or _DELTA in one or len(one) > HOLD_BYTES_MAX or not self._taken(one)
+        ]
         return payload if len(kept) == len(events) else b"\n\n".join(kept)
 
     def close(self) -> bytes:
