@@ -500,7 +500,7 @@ def test_rights_that_are_missing_are_not_the_rows_fault(
 
 
 def test_no_error_of_a_connection_holds_the_password(server: PostgresServer, database: str) -> None:
-    server.execute(f"CREATE ROLE {LOCKED} LOGIN PASSWORD 'another'")
+    server.lock("another")
     closed = closed_port()
     for place in (
         f"{LOCAL}:{server.port}/{database}",
@@ -540,7 +540,7 @@ def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url: str) -> No
 
 
 def test_a_password_with_everything_in_it(server: PostgresServer, database: str) -> None:
-    server.execute(f"ALTER ROLE {LOCKED} PASSWORD 'p@ss:/?#[%é'; GRANT ALL ON ALL TABLES IN SCHEMA public TO {LOCKED}")
+    server.lock("p@ss:/?#[%é")
     server.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {LOCKED}", database=database)
     engine = open_engine(f"postgresql://{LOCKED}:p%40ss%3A%2F%3F%23%5B%25%C3%A9@{LOCAL}:{server.port}/{database}")
     assert len(a_store(engine).settle(arriving(an_entry(1))).inserted) == 1

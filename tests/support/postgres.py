@@ -28,7 +28,7 @@ import pytest
 START_S_MAX = 30.0
 # A role without special rights, as in real life: limits that spare a superuser do not spare it.
 OWNER = "tokenweir"
-# The one role that needs a password; who wants it makes it.
+# The one role that needs a password: `PostgresServer.lock`.
 LOCKED = "locked"
 _NOBODY = ["unshare", "-U", "--map-user=65534", "--map-group=65534"]
 _QUIET = {
@@ -189,6 +189,11 @@ class PostgresServer:
         with psycopg.connect(self.url(database, user="postgres"), autocommit=True) as connection:
             result = connection.execute(statement.encode())
             return result.fetchall() if result.description else []
+
+    def lock(self, password: str) -> None:
+        """There is a role LOCKED with this password."""
+        self.execute(f"DO $$BEGIN CREATE ROLE {LOCKED} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END$$")
+        self.execute(f"ALTER ROLE {LOCKED} PASSWORD '{password}'")
 
     def set(self, **settings: str) -> None:
         """Of the running server and of its later starts. For new sessions; those that are there see it soon."""
