@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy import Engine
 
@@ -22,13 +23,13 @@ from proxy.settings import Settings
 SWEPT_S = 10.0
 
 
-def open_budgets(settings: Settings, node: str) -> BudgetStore:
-    """The store, for `node`. It connects at its first call."""
+def open_budgets(settings: Settings, node: str, known_nodes: Path | None = None) -> BudgetStore:
+    """The store, for `node`. It connects at its first call. `known_nodes`: see KnownNodes."""
     if settings.queue is None:
         return SqliteBudgets(settings.data_dir / "budgets.db", node=node, unix_time=time.time)
     from proxy.budgets.redis.own_client import connected
 
-    return connected(settings.queue.reveal(), node, away_s=settings.lease_s + SWEPT_S)
+    return connected(settings.queue.reveal(), node, away_s=settings.lease_s + SWEPT_S, known_nodes=known_nodes)
 
 
 async def rebuilt(store: BudgetStore, engine: Engine) -> dict[str, int]:

@@ -95,4 +95,6 @@ class RedisStores(Stores):
             await self.redis.delete(*keys)
 
     async def warmed(self) -> None:
-        self.clock.now += 2
+        for _ in range(4):  # only time in which somebody calls counts
+            await self.nodes[0].cursor()
+            self.clock.now += 0.5

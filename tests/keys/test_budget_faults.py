@@ -17,6 +17,7 @@ from msgspec import structs
 
 from proxy.billing.limits import LimitCounter
 from proxy.billing.reservation import CounterState, DenialReason, Denied, Granted, Hold, SpendTotal, Unseeded
+from proxy.budgets.redis.known_nodes import KnownNodes
 from proxy.budgets.redis.store import CALLS_AT_ONCE, WARM_S_MAX, RedisBudgets
 from proxy.budgets.sqlite import file as budget_file
 from proxy.budgets.sqlite.store import BUSY_S_MAX, JOIN_S, SqliteBudgets
@@ -58,9 +59,9 @@ async def connect(prefix: str) -> AsyncIterator[Open]:
     """Opens a node's handle on a server."""
     clients = []
 
-    def make(url: str, node: str, *, away_s: float = LONG_S) -> RedisBudgets:
+    def make(url: str, node: str, *, away_s: float = LONG_S, known_nodes: KnownNodes | None = None) -> RedisBudgets:
         clients.append(open_redis(url))
-        return RedisBudgets(clients[-1], node=node, prefix=prefix, away_s=away_s)
+        return RedisBudgets(clients[-1], node=node, prefix=prefix, away_s=away_s, known_nodes=known_nodes)
 
     yield make
     for client in clients:
@@ -271,6 +272,65 @@ async def test_what_a_sleeper_holds_is_granted_to_nobody_after_a_flush(connect: 
     valkey.ask("FLUSHALL")
     await back_again(other)
     await its_money_is_granted_to_nobody(one, other)
+
+
+async def test_nor_by_who_started_shortly_before_the_flush(connect: Open, valkey: Valkey) -> None:
+    """It knows the others from its announcement on."""
+    one, other = await a_sleeper_that_holds_all(connect, valkey)
+    await other.aclose()
+    assert await one.heartbeat()
+    started = connect(valkey.url, "started")
+    await started.announce(owns())
+    valkey.ask("FLUSHALL")
+    await back_again(started)
+    await its_money_is_granted_to_nobody(one, started)
+
+
+async def test_nor_by_who_was_restarted_during_the_flush(connect: Open, valkey: Valkey, tmp_path: Path) -> None:
+    """The disk knows the others."""
+    file = tmp_path / "nodes.json"
+    one, other = await a_sleeper_that_holds_all(connect, valkey)
+    await other.aclose()
+    assert await one.heartbeat()
+    before = connect(valkey.url, "again", known_nodes=KnownNodes(file))
+    await before.announce(owns())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    valkey.ask("FLUSHALL")
+    again = connect(valkey.url, "again", known_nodes=KnownNodes(file))
+    await back_again(again)
+    await its_money_is_granted_to_nobody(one, again)
+
+
+@pytest.mark.parametrize("text", ["", "[", "7", '["one", 7]'])
+def test_a_file_of_known_nodes_that_cannot_be_read_knows_nobody(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "nodes.json"
+    file.write_text(text)
+    known = KnownNodes(file)
+    assert (known.generation, known.names) == ("", frozenset())
+    known.update("g", {"one"})
+    assert KnownNodes(file).names == {"one"}
+    file.unlink()
+    file.mkdir()
+    known.update("g", {"two"})
+    assert known.names == {"two"}
+
+
+async def test_nor_by_who_starts_after_the_flush_of_a_server_that_then_sleeps(connect: Open, valkey: Valkey) -> None:
+    """It knows nobody, and the others could not announce: the time for that begins again."""
+    one, _ = await a_sleeper_that_holds_all(connect, valkey)
+    valkey.ask("FLUSHALL")
+    started = connect(valkey.url, "started")
+    await started.announce(owns())
+    await seed(started)
+    valkey.pause()
+    await asyncio.sleep(1.7)
+    valkey.resume()
+    asked = asyncio.get_running_loop().create_task(started.reserve(hold("y", 2)))
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    assert not await one.heartbeat()
+    await one.announce(owns(hold("x", 999)))
+    assert isinstance(await asked, Denied)
 
 
 async def two_that_hold_nothing(connect: Open, valkey: Valkey) -> tuple[RedisBudgets, RedisBudgets]:

@@ -4,22 +4,25 @@ records."""
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from proxy.budgets.redis.known_nodes import KnownNodes
 from proxy.budgets.redis.store import RedisBudgets
 from proxy.budgets.store import BudgetStore
 from proxy.storage.redis_client import RedisClient, open_redis
 
 
-def connected(url: str, node: str, *, away_s: float) -> BudgetStore:
-    """The store for `node` on the server at `url`. It connects at its first call. `away_s`: see RedisBudgets."""
-    return _Connected(open_redis(url), node, away_s)
+def connected(url: str, node: str, *, away_s: float, known_nodes: Path | None) -> BudgetStore:
+    """The store for `node` on the server at `url`. It connects at its first call. `away_s`: see RedisBudgets;
+    `known_nodes`: see KnownNodes."""
+    return _Connected(open_redis(url), node, away_s, KnownNodes(known_nodes))
 
 
 class _Connected(RedisBudgets):
-    def __init__(self, redis: RedisClient, node: str, away_s: float) -> None:
-        super().__init__(redis, node=node, away_s=away_s)
+    def __init__(self, redis: RedisClient, node: str, away_s: float, known_nodes: KnownNodes) -> None:
+        super().__init__(redis, node=node, away_s=away_s, known_nodes=known_nodes)
         self._own_client = redis
 
     async def aclose(self) -> None:

@@ -9,17 +9,17 @@ A generation is the life of the data in one history of replication: it ends when
 restart or a failover, and then every node has to announce its reservations again. The server gives a history its id, a
 new one at each start and whenever a replica is promoted, even one that was the primary before.
 
-KEYS: 1 `life`, a hash: generation; history (its id); warm (µs: end of the time for re-announcements); away (how many
-nodes have not announced in this generation); patience (µs after `warm` for which they are waited for); cursor; floor
-(the cursor before all spend totals were dropped: older totals may lack exchanges released before it); floor_until (µs:
-after that, an older ledger, restored from a backup, is accepted). 2 the calling node's hash: `n` the number of its
-operations, `e` the fencing token of its last announcement, `left` the generation in which it stopped, if it did. 3
-`sums`, a hash: `s<gate>` spent; `w<gate>` start of the window, and the ledger's time of the spend total. 4 `gates`, a
-hash: `h<gate>` reserved, `o<gate>` open, `c<gate>` closed, deleted when all are 0. 5 `holds`, a hash: exchange → packed
-{node, nusd, tokens, second, closed at (µs; 0: open), {{gate, since, maximum of nUSD or false, true if it has a rate
-window}, …}}. 6 `index`, a sorted set of `<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they
-were closed. 8 `nodes`, a hash: node → the generation of its last complete announcement, empty if only others know of
-it. From 9 on: see each script.
+KEYS: 1 `life`, a hash: generation; history (its id); warm (µs: end of the time for re-announcements); seen (µs: the
+last call before that end, or the first after it); away (how many nodes have not announced in this generation); patience
+(µs after `warm` for which they are waited for); cursor; floor (the cursor before all spend totals were dropped: older
+totals may lack exchanges released before it); floor_until (µs: after that, an older ledger, restored from a backup, is
+accepted). 2 the calling node's hash: `n` the number of its operations, `e` the fencing token of its last announcement,
+`left` the generation in which it stopped, if it did. 3 `sums`, a hash: `s<gate>` spent; `w<gate>` start of the window,
+and the ledger's time of the spend total. 4 `gates`, a hash: `h<gate>` reserved, `o<gate>` open, `c<gate>` closed,
+deleted when all are 0. 5 `holds`, a hash: exchange → packed {node, nusd, tokens, second, closed at (µs; 0: open),
+{{gate, since, maximum of nUSD or false, true if it has a rate window}, …}}. 6 `index`, a sorted set of
+`<node>\\0<exchange>`. 7 `closed`, a sorted set: exchanges by the time they were closed. 8 `nodes`, a hash: node → the
+generation of its last complete announcement, empty if only others know of it. From 9 on: see each script.
 ARGV: 1 the node. 2 its fencing token, or empty. 3 a new random token. 4 the time in µs; empty: the server's time. 5 the
 number of the node's operations that the node has seen confirmed, 6 in which generation. 7 the script's arguments: JSON.
 Reply: generation, operations, fencing token, status, and the values of the script.
@@ -61,7 +61,8 @@ if not now then
 end
 local second = math.floor(now / 1000000)
 
-local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until", "history", "away", "patience")
+local life = call("HMGET", LIFE, "generation", "warm", "cursor", "floor", "floor_until", "history", "away", "patience",
+  "seen")
 local function count_away()
   local away = 0
   for _, announced in ipairs(call("HVALS", NODES)) do
@@ -71,8 +72,8 @@ local function count_away()
   call("HSET", LIFE, "away", away)
 end
 local function begin_generation()
-  life[1], life[2] = ARGV[3], whole(now + 1500000)
-  call("HSET", LIFE, "generation", life[1], "warm", life[2])
+  life[1], life[2], life[9] = ARGV[3], whole(now + 1500000), whole(now)
+  call("HSET", LIFE, "generation", life[1], "warm", life[2], "seen", life[9])
   count_away()
 end
 local operations = call("HINCRBY", NODE, "n", 1)
@@ -82,6 +83,12 @@ if undone or not life[1] then begin_generation() end
 if tonumber(life[2]) > now + 1500000 then -- the server's clock was set back
   life[2] = whole(now + 1500000)
   call("HSET", LIFE, "warm", life[2])
+end
+-- Every node calls twice a second. If none did, the server slept or was unreachable, and nobody could announce.
+if life[9] and tonumber(life[9]) < tonumber(life[2]) then
+  if now - life[9] > 1000000 then life[2] = whole(now + 1500000) end
+  life[9] = whole(now)
+  call("HSET", LIFE, "warm", life[2], "seen", life[9])
 end
 -- In another history than before, the last writes of nodes that are asleep may be missing.
 local function check_history()

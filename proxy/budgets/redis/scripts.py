@@ -222,12 +222,12 @@ write()
 return answer("done")
 """)
 
-# {generation} → "other" if the generation is another one. The node has announced all its reservations.
+# {generation} → all nodes, or "other" if the generation is another one. The node has announced all its reservations.
 END_ANNOUNCEMENT = script("""
 if question[1] ~= life[1] then return answer("other") end
 call("HSET", NODES, node, life[1])
 count_away()
-return answer("done")
+return answer("done", call("HKEYS", NODES))
 """)
 
 # The node has stopped, and nothing of it runs. Its unsettled reservations stay.

@@ -33,6 +33,7 @@ from proxy.billing.reservation import (
     Verdict,
 )
 from proxy.budgets.redis import scripts
+from proxy.budgets.redis.known_nodes import KnownNodes
 from proxy.budgets.redis.script import Script
 from proxy.budgets.seed_generations import SeedGenerations
 from proxy.budgets.store import BudgetsIncomplete, BudgetsUnavailable, OwnHolds
@@ -41,6 +42,8 @@ from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
 # All nodes that are awake have re-announced by then, unless data is lost repeatedly. A client waits no longer.
 WARM_S_MAX = 3.0
+# Only time in which the server is called counts as time for announcements.
+WARM_CHECK_S = 0.5
 # Reservations in one script: it blocks the server for a few milliseconds.
 AT_ONCE = 500
 # Concurrent calls: each uses a connection, and the client has few more. Others wait here, for microseconds.
@@ -66,6 +69,7 @@ class RedisBudgets:
         node: str,
         prefix: str = "tokenweir",
         away_s: float = 0.0,
+        known_nodes: KnownNodes | None = None,
         unix_time: Callable[[], float] | None = None,
         own_time: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -81,8 +85,7 @@ class RedisBudgets:
         self._node = node
         self._prefix = f"{{{prefix}:budgets}}:"  # a hash tag: one slot of a cluster
         self._away_us = int(away_s * _US)
-        self._others: tuple[str, list[str]] = "", []
-        """the last generation in which nothing was suspected to be lost, and the other nodes in it"""
+        self._known_nodes = known_nodes or KnownNodes(None)
         self._unix_time = unix_time
         self._candidate = secrets.token_bytes(8)
         """for `lead`: workers of two machines may have the same name"""
@@ -126,7 +129,7 @@ class RedisBudgets:
             left_s = deadline - asyncio.get_running_loop().time()
             if left_s <= 0:
                 raise BudgetsIncomplete("budgets: still waiting for nodes to re-announce reservations")
-            await asyncio.sleep(min(values[0] / _US + 0.001, left_s))
+            await asyncio.sleep(min(values[0] / _US + 0.001, WARM_CHECK_S, left_s))
 
     async def grow(self, exchange_id: str, nusd: int) -> bool:
         """See BudgetStore."""
@@ -153,10 +156,9 @@ class RedisBudgets:
         ended = self._monotonic()
         if ended - began <= _PROMPT_S:
             self._server_ahead_s = int(now_us) / _US - (began + ended) / 2
-        if self._suspected_losses != self._suspected_losses_announced:
-            return False  # the nodes of before are those to wait for
-        self._others = self._generation.decode(), [name for name in map(bytes.decode, nodes) if name != self._node]
-        return True
+        if self._nothing_suspected:
+            self._know(nodes)
+        return self._nothing_suspected
 
     async def resumes(self) -> bool:
         """See BudgetStore."""
@@ -261,8 +263,9 @@ class RedisBudgets:
 
     async def _announce(self, own: Callable[[], OwnHolds]) -> bool:
         """False if the data was lost meanwhile."""
-        known_in, others = self._others
-        _, members = await self._call(scripts.BEGIN_ANNOUNCEMENT, (others, self._away_us, known_in))
+        known = self._known_nodes
+        question = list(known.names), self._away_us, known.generation
+        _, members = await self._call(scripts.BEGIN_ANNOUNCEMENT, question)
         # From here on the server rejects late earlier calls. Later suspected losses need another announcement.
         suspected_losses = self._suspected_losses
         generation, stored = self._generation.decode(), set(_exchange_ids(members))
@@ -277,10 +280,12 @@ class RedisBudgets:
         for some in _slices(orphans):
             if not await self._write_holds(generation, (), some):
                 return False
-        status, *_ = await self._call(scripts.END_ANNOUNCEMENT, (generation,))
+        status, *values = await self._call(scripts.END_ANNOUNCEMENT, (generation,))
         if status != b"done":
             return False
         self._suspected_losses_announced = suspected_losses
+        if self._nothing_suspected:
+            self._know(values[0])
         return True
 
     async def _write_holds(
@@ -351,6 +356,14 @@ class RedisBudgets:
             raise
         self._check_reply(*reply[:3])
         return reply
+
+    @property
+    def _nothing_suspected(self) -> bool:
+        return self._suspected_losses == self._suspected_losses_announced
+
+    def _know(self, nodes: Iterable[bytes]) -> None:
+        """After a loss, these are waited for. Only while nothing is suspected: else it is the nodes of before."""
+        self._known_nodes.update(self._generation.decode(), set(map(bytes.decode, nodes)) - {self._node})
 
     def _check_reply(self, generation: bytes, operations: int, token: bytes) -> None:
         """Detect losses."""

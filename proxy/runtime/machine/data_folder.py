@@ -22,6 +22,7 @@ class DataFolder:
         self.journal = self.own / "journal"
         self.progress = self.own / "progress.table"
         self.estimator = self.own / "estimator.json"
+        self.known_nodes = self.own / "nodes.json"
 
     def make(self) -> None:
         """Create the folders, readable by their owner only."""

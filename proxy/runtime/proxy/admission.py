@@ -37,7 +37,7 @@ from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import OwnerStore, ResponseOwners
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.clock import level_clocks
-from proxy.runtime.machine.data_folder import key_pepper
+from proxy.runtime.machine.data_folder import DataFolder, key_pepper
 from proxy.settings import Settings
 from proxy.sinks.alert_webhook import Webhook
 from proxy.storage.executor import InThread
@@ -130,6 +130,7 @@ class AdmissionService:
     def __init__(
         self,
         settings: Settings,
+        folder: DataFolder,
         node: str,
         engine: Engine,
         queue: Queue | None,
@@ -142,7 +143,7 @@ class AdmissionService:
         pepper = key_pepper(settings)
         claims = _open_claims(settings, queue)
         self._follows = queue is None  # with a queue, workers do
-        self.store = open_budgets(settings, node)
+        self.store = open_budgets(settings, node, folder.known_nodes)
         self._following = LedgerFollowing(
             settings, self.store, engine, metrics, in_thread, on_settled=lambda settled: self.admission.forget(settled)
         )

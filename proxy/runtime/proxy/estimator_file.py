@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
+from proxy.foundation.files import replace_text
 from proxy.metering.estimator.estimate import Estimator
 
 KEEP_S = 30.0
@@ -34,8 +34,5 @@ class EstimatorFile:
         self._write(self.estimator.export())
 
     def _write(self, learned: dict[str, object]) -> None:
-        new = self._file.with_suffix(".new")
         with suppress(OSError):
-            new.write_text(json.dumps(learned))
-            new.chmod(0o600)  # as every file of the data directory
-            os.replace(new, self._file)
+            replace_text(self._file, json.dumps(learned))

@@ -156,6 +156,7 @@ class Proxy:
     async def _open_admission(self, started: AsyncExitStack) -> None:
         self._admission = AdmissionService(
             self.settings,
+            self._folder,
             self._node.node_id,
             self._store.engine,
             self._queue,
