@@ -52,10 +52,12 @@ def settings_in(folder: Path, **more: Any) -> Settings:
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Threads and open files are as before."""
+    """Threads and open files are as before; a thread that is ending may take a moment."""
     gc.freeze()  # what other tests left is not looked at
     threads, files = set(threading.enumerate()), open_files()
     yield
+    for thread in set(threading.enumerate()) - threads:
+        thread.join(5.0)
     assert set(threading.enumerate()) - threads == set()
     assert open_files() - files == set()
     gc.collect()  # what is closed only by the collector is a ResourceWarning, and so an error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from sqlalchemy import Engine, text
 from proxy.billing.limits import Limits
 from proxy.billing.money import NUSD_PER_USD
 from proxy.budgets.open_budgets import open_budgets
+from proxy.budgets.store import BudgetStore
 from proxy.demo.script import Shape
 from proxy.doctor.machine import read
 from proxy.ledger.schema.migrate import migrate
@@ -55,19 +56,39 @@ async def caught_up(primary: PostgresServer, standby: PostgresServer) -> None:
     await until(lambda: standby.execute(arrived) == [(True,)])
 
 
+@asynccontextmanager
+async def budgets_of(served: Tokenweir) -> AsyncIterator[BudgetStore]:
+    budgets = open_budgets(load(served.config, served.environment), "test")
+    try:
+        yield budgets
+    finally:
+        await budgets.aclose()
+
+
+@asynccontextmanager
+async def noticed(served: Tokenweir) -> AsyncIterator[None]:
+    """Within, the ledger's server begins another history; afterwards the follower of the spend has seen it."""
+    async with budgets_of(served) as budgets:
+        before = await budgets.timeline()
+        assert before is not None
+        yield
+        async with asyncio.timeout(HEALED_S):
+            while await budgets.timeline() == before:
+                await asyncio.sleep(0.05)
+
+
 async def spent_is_charged(served: Tokenweir, engine: Engine) -> None:
     """The budget's spend comes to what the ledger's entries come to, and nothing is reserved, soon."""
-    budgets = open_budgets(load(served.config, served.environment), "test")
     with reading(engine) as connection:
         charged = connection.execute(text("SELECT sum(charge_usd) FROM ledger_entries")).scalar_one()
     expected = int(charged * NUSD_PER_USD), 0
     deadline = time.monotonic() + HEALED_S
     found = -1, -1
-    while found != expected and time.monotonic() < deadline:
-        states = await budgets.counter_states()
-        found = sum(one.spent or 0 for one in states), sum(one.held for one in states)
-        await asyncio.sleep(0.1)
-    await budgets.aclose()
+    async with budgets_of(served) as budgets:
+        while found != expected and time.monotonic() < deadline:
+            states = await budgets.counter_states()
+            found = sum(one.spent or 0 for one in states), sum(one.held for one in states)
+            await asyncio.sleep(0.1)
     assert found == expected
 
 
@@ -100,10 +121,11 @@ async def test_a_standby_that_was_behind_is_promoted(
                     assert (await stage.whole(name)).status == 200
                 await until(lambda: len(settled(engine)) == 4 and read(journal)[0] == 0)
                 await spent_is_charged(served, engine)
-                primary.kill()
-                standby.promote(primary.port)
-                assert (await stage.whole("later")).status == 200
-                await until(lambda: settled(engine) == sorted(names[:5]))
+                async with noticed(served):
+                    primary.kill()
+                    standby.promote(primary.port)
+                    assert (await stage.whole("later")).status == 200
+                    await until(lambda: settled(engine) == sorted(names[:5]))
                 assert (await stage.whole("last")).status == 200, "it reads the sums anew"
                 await until(lambda: settled(engine) == sorted(names) and read(journal)[0] == 0)
                 await spent_is_charged(served, engine)

@@ -120,7 +120,8 @@ def test_servers_wait_for_the_ledger_and_then_serve(deployed: Tokenweir, ledger_
         key = deployed.key()
         deadline = time.monotonic() + WAIT_S
         while (found := ask(listening[0], "/v1/chat/completions", key=key, model="m"))[0] != 200:
-            assert found[0] in (0, 401), found  # a key is known to every process within a second
+            # Each process begins by itself, and knows the key within a second.
+            assert found[0] in (0, 401) or (found[0] == 503 and "The proxy is starting" in found[1]), found
             assert time.monotonic() < deadline
             time.sleep(0.2)
         deployed.until(lambda entries: any(one["model"] == "m" for one in entries))
