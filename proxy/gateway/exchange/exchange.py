@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import StrEnum, auto
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -30,6 +29,7 @@ from proxy.gateway.exchange.rate_limits import headers as limit_headers
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
+from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
 from proxy.gateway.exchange.uploads import Upload
 from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
 from proxy.gateway.ports import Ports
@@ -41,10 +41,8 @@ from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
-from proxy.metering.answer_cost.edit import Cost, with_cost
-from proxy.metering.answer_cost.editors import ANSWER_PATH, EventCostEditor, JsonCostEditor
 from proxy.metering.compressed import compressed_meter
-from proxy.metering.dialect import AnswerEditor, Dialect
+from proxy.metering.dialect import Dialect
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import RequestFacts
@@ -64,16 +62,6 @@ _ERRORS: Mapping[End, Callable[[], ApiError]] = {
     End.BUDGET_CUT: errors.budget_cut,
     End.BUG: errors.internal,
 }
-
-
-class TellsCost(StrEnum):
-    """Whether an answer tells what it costs."""
-
-    NO = auto()
-    WITH_USAGE = auto()
-    """wherever the client gets a usage"""
-    ASKED = auto()
-    """likewise, and it gets the usage of a stream"""
 
 
 class Exchange:
@@ -111,7 +99,9 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._received_at = received_at
         self._dialect = dialect
-        self._tells_cost = tells_cost
+        self._told_cost: ToldCost | None = None
+        if tells_cost is not TellsCost.NO:
+            self._told_cost = ToldCost(closing, dialect, n=facts.n, asked=tells_cost is TellsCost.ASKED)
         self._project_id = project_id
         self._awaits_id = dialect.stores and facts.is_stored
         """the id of the answer is not known yet, by which it can be asked for"""
@@ -129,7 +119,6 @@ class Exchange:
         self._streams = False
         self._framing = SSE
         self._whole = False  # the body
-        self._holds_all = False  # the body, to its end, which makes it longer
         self._details: dict[str, Any] = {}
         limits = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
         self._own_headers = (*limits, *connection.headers)
@@ -253,8 +242,8 @@ class Exchange:
         repeated = self._closing.keeps if plain and content_type == JSON_TYPE else 0
         stripper = self._dialect.stripper if framing is not None and self._asking.injected else None
         editor = None if stripper is None else stripper()
-        if self._tells_cost is not TellsCost.NO and not encoded and not collected:
-            editor = self._cost_editor(framing, editor)
+        if self._told_cost is not None and not encoded and not collected:
+            editor = self._told_cost.editor(meter, framing, editor)
         self._relay = Relay(
             meter=compressed_meter(answer.coding, meter) if encoded else meter,
             editor=editor,
@@ -272,21 +261,6 @@ class Exchange:
         answer.relay_to(self._relay)  # reads, although START may have paused it
         if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
             answer.pause_reading()
-
-    def _cost_editor(self, framing: Framing | None, stripper: AnswerEditor | None) -> AnswerEditor:
-        """Of an answer that tells its cost, if the client gets a usage. `stripper`: what takes it out else."""
-        if framing is None:
-            self._holds_all = True
-            return JsonCostEditor(self._cost)
-        if stripper is not None and self._tells_cost is not TellsCost.ASKED:
-            return stripper
-        return EventCostEditor(self._dialect.cost_path, self._cost)
-
-    def _cost(self) -> Cost | None:
-        """As the answer is so far."""
-        assert self._relay is not None
-        metered = self._relay.meter.final_so_far(self._facts.n)
-        return None if metered is None else self._closing.cost_to_tell(metered)
 
     def _meter(self, framing: Framing | None) -> BodyMeter:
         return self._dialect.plain_meter() if framing is None else self._asking.stream_meter(framing)
@@ -495,7 +469,8 @@ class Exchange:
         relay, answer, transport = self._relay, self._answer, self._request.transport
         assert relay is not None
         assert answer is not None
-        length = None if self._streams or self._holds_all else answer.head.length
+        longer = self._streams or (self._told_cost is not None and self._told_cost.lengthens)
+        length = None if longer else answer.head.length
         if self._reply.begin(answer.status, self._headers(answer, streamed=self._streams), length=length):
             assert transport is not None
             relay.attach(transport, chunked=self._reply.chunked_body)
@@ -506,8 +481,8 @@ class Exchange:
         assert answer is not None
         assert relay.kept is not None, "bounded by its content length"
         body = bytes(relay.kept)
-        if self._tells_cost is not TellsCost.NO:
-            body = with_cost(body, ANSWER_PATH, self._cost)
+        if self._told_cost is not None:
+            body = self._told_cost.in_body(relay.meter, body)
             relay.kept[:] = body
         relay.deliver(body)
         self._reply.begin(answer.status, self._headers(answer), length=len(body), body=body)

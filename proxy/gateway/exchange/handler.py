@@ -25,11 +25,12 @@ from proxy.billing.reservation import Denied
 from proxy.billing.response_owner import ResponseOwner
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import Authenticator, authenticated
-from proxy.gateway.exchange.exchange import Exchange, TellsCost
+from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.exchange.told_cost import TellsCost
 from proxy.gateway.exchange.uploads import Upload, Uploads
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
 from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
