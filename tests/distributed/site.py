@@ -111,7 +111,8 @@ class Traffic:
 
     def overspent(self, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         """Customers who spent more than their budget, and than single exchanges cost beyond what was held for them: a
-        crashed one may, by its estimate."""
+        crashed one may, by its estimate; and one whose proxy was away for longer than its lease, by what it delivered
+        after it was settled."""
         who = {request.call.name: request.customer for request in self.requests}
         spent: Counter[Customer] = Counter()
         beyond: Counter[Customer] = Counter()
@@ -119,7 +120,8 @@ class Traffic:
             if (customer := who.get(entry["upstream_model"])) is not None:
                 charge = nano(entry["charge_usd"])
                 spent[customer] += charge
-                beyond[customer] += max(0, charge - nano(entry["details"].get("held_usd")))
+                settled = charge - nano(entry.get("adjusted_usd"))
+                beyond[customer] += max(0, charge - min(settled, nano(entry["details"].get("held_usd"))))
         for customer, nusd in spent.items():
             if (budget := customer.limits.budget_usd) is not None and nusd > budget + beyond[customer]:
                 yield f"overspent: {customer.name}, {nusd} nUSD of {budget}, {beyond[customer]} beyond what was held"
@@ -314,7 +316,12 @@ def folded(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                 yield before
             exchanges[row["exchange_id"]] = dict(row)
         else:
-            exchanges[row["exchange_id"]] = {**row, **{name: _sum(before, row, name) for name in NUMBERS}}
+            adjusted = {"charge_usd": before.get("adjusted_usd")}
+            exchanges[row["exchange_id"]] = {
+                **row,
+                **{name: _sum(before, row, name) for name in NUMBERS},
+                "adjusted_usd": _sum(adjusted, row, "charge_usd"),
+            }
     yield from exchanges.values()
 
 

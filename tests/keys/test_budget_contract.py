@@ -793,6 +793,24 @@ async def test_after_a_loss_nothing_is_granted_before_the_others_could_announce(
     assert denied(asked.result()).why is DenialReason.MONEY
 
 
+@pytest.mark.usefixtures("short_wait")
+async def test_after_a_loss_what_was_settled_refuses_nobody_for_being_held_too(
+    stores: Stores, one: BudgetStore
+) -> None:
+    """A node announces what it does not know to be settled, and asks the ledger then."""
+    await one.announce(owns)
+    settled = ended(hold("x", KEY, at=NOW), 900)
+    await stores.lose()
+    await one.announce(lambda: owns((), [settled]))
+    await seeded(one, KEY, spent=900)
+    asked = asyncio.get_running_loop().create_task(one.reserve(hold("y", KEY, nusd=100)))
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    await one.release(["x"])
+    await stores.warmed()
+    assert granted(await asked)
+
+
 async def test_after_a_loss_rates_alone_do_not_wait_and_what_runs_is_known(stores: Stores, one: BudgetStore) -> None:
     await one.announce(owns)
     running = hold("x", LimitCounter("key_p", parallel=1), at=NOW)
@@ -819,6 +837,7 @@ async def test_after_a_loss_nobody_is_locked_out(stores: Stores, one: BudgetStor
         assert granted(await asked)
 
 
+@pytest.mark.usefixtures("short_wait")
 async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, one: BudgetStore) -> None:
     """The money of it: `x` was settled after the ledger was read, and whoever held it has forgotten it."""
     await one.announce(owns)
@@ -829,6 +848,7 @@ async def test_what_was_being_read_before_a_loss_is_passed_over(stores: Stores, 
     await seeded(one, KEY, spent=0, as_of_us=109)
     assert await one.reserve(hold("z", KEY, nusd=1)) == Unseeded((KEY,))
     await seeded(one, KEY, spent=1_000, as_of_us=110)
+    await stores.warmed()
     assert denied(await one.reserve(hold("z", KEY, nusd=1))).why is DenialReason.MONEY
 
 

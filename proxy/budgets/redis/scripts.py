@@ -81,7 +81,11 @@ end
 
 if known then return answer("granted", levels()) end
 if #unseeded > 0 then return answer("unseeded", unseeded) end
-if failures > 0 then return answer("denied", why, where, waits, levels()) end
+if failures > 0 then
+  -- What was settled may be spent and still be held, until every node has announced and asked the ledger.
+  if why == "money" and tonumber(life[2]) > now then return answer("warming", life[2] - now) end
+  return answer("denied", why, where, waits, levels())
+end
 if matters then
   check_history()
   local warm = tonumber(life[2])

@@ -42,7 +42,7 @@ from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
 # All nodes that are awake have re-announced by then, unless data is lost repeatedly. A client waits no longer.
 WARM_S_MAX = 3.0
-# Only time in which the server is called counts as time for announcements.
+# Time in which nobody calls the server is not counted as time for announcements.
 WARM_CHECK_S = 0.5
 # Reservations in one script: it blocks the server for a few milliseconds.
 AT_ONCE = 500

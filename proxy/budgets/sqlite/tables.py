@@ -14,7 +14,17 @@ from operator import attrgetter
 
 import msgspec
 
-from proxy.billing.reservation import CounterState, Granted, Hold, SpendDelta, SpendTotal, Unseeded, Verdict
+from proxy.billing.reservation import (
+    CounterState,
+    DenialReason,
+    Denied,
+    Granted,
+    Hold,
+    SpendDelta,
+    SpendTotal,
+    Unseeded,
+    Verdict,
+)
 from proxy.budgets.seed_generations import SeedGenerations
 from proxy.budgets.sqlite.counters import CounterTable, rows_of
 from proxy.budgets.sqlite.file import BudgetFile, Damaged
@@ -129,9 +139,8 @@ class BudgetTables:
 
     def _verdict(self, hold: Hold, counters: CounterTable, now: float, new: list[Hold]) -> Verdict | None:
         states = counters.states(hold.counters)
-        result: Verdict | None = verdict(hold, states, now)
-        if isinstance(result, Granted) and self._warming and any(bounds_holds(one) for one in hold.counters):
-            result = None
+        decided = verdict(hold, states, now)
+        result = None if self._warming and _may_change(decided, hold) else decided
         if isinstance(result, Granted):
             counters.move(hold.counters, hold.nusd, 1, 0)
             counters.count(states, int(now), 1, hold.tokens)
@@ -403,3 +412,10 @@ class BudgetTables:
             for gate_id in sorted(set(gate_ids)):
                 rows += self._file.execute(_COUNTER_STATES + " AND gate_id = ?", (gate_id,)).fetchall()
         return [CounterState(gate_id, since or 0.0, *numbers) for gate_id, since, *numbers in rows]
+
+
+def _may_change(result: Verdict, hold: Hold) -> bool:
+    """While processes announce: their reservations may be missing, and what was settled may be spent and still held."""
+    if isinstance(result, Denied):
+        return result.why is DenialReason.MONEY
+    return isinstance(result, Granted) and any(bounds_holds(one) for one in hold.counters)
