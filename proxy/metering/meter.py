@@ -376,7 +376,9 @@ class StreamMeter:
     @property
     def flags(self) -> set[str]:
         """Anomalies so far."""
-        return self.tally.flags | ({"event_too_long"} if self._framer.too_long else set())
+        framer = self._framer
+        too_long = {"event_too_long"} if framer.too_long else set[str]()
+        return self.tally.flags | too_long | ({"damaged_event"} if framer.damaged else set())
 
     def _keep_json(self, payload: bytes, *, is_stream: bool) -> None:
         if self._undecided and (head := payload.lstrip(_BLANK)):

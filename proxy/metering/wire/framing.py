@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from proxy.metering.wire.event_stream import CONTENT_TYPE, EventStreamFramer, exception
 from proxy.metering.wire.json_array import JsonArrayFramer
 from proxy.metering.wire.ndjson import LineFramer, quiet_lines
 from proxy.metering.wire.sse import Event, EventFramer, quiet_events
@@ -20,6 +21,8 @@ class Framer(Protocol):
 
     too_long: int
     """events reduced to their outlines because of their length"""
+    damaged: int
+    """events whose checksums are wrong"""
 
     @property
     def at_boundary(self) -> bool:
@@ -75,3 +78,7 @@ def _array_event(document: bytes, _name: str) -> bytes:
 LONG_EVENT_BYTES_MAX = 16 << 20
 LONG_SSE = replace(SSE, framer=partial(EventFramer, LONG_EVENT_BYTES_MAX))
 JSON_ARRAY = Framing("application/json", partial(JsonArrayFramer, LONG_EVENT_BYTES_MAX), _array_event, b"")
+
+# Between two messages of AWS's streams nothing neutral can be put.
+EVENT_STREAM = Framing(CONTENT_TYPE, EventStreamFramer, exception, b"")
+CHUNK_STREAM = replace(EVENT_STREAM, framer=partial(EventStreamFramer, chunks=True))

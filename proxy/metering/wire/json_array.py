@@ -19,6 +19,9 @@ class JsonArrayFramer:
 
     __slots__ = ("_after_element", "_begun", "_brackets", "_held", "too_long")
 
+    damaged = 0
+    """there are no checksums"""
+
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._held = HeldText(bytes_max)  # the unfinished element
         self._brackets = Brackets()

@@ -24,6 +24,9 @@ class LineFramer:
 
     __slots__ = ("_held", "too_long")
 
+    damaged = 0
+    """there are no checksums"""
+
     def __init__(self) -> None:
         self._held = HeldText(LINE_BYTES_MAX)  # the unfinished line
         self.too_long = 0

@@ -117,6 +117,9 @@ class EventFramer:
 
     __slots__ = ("_bytes_max", "_held", "_lf_is_old", "_long", "_started", "too_long")
 
+    damaged = 0
+    """there are no checksums"""
+
     def __init__(self, bytes_max: int = EVENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._held = bytearray()  # the unfinished event, with LF line ends; never begins with LF
