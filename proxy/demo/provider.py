@@ -27,7 +27,7 @@ from collections import ChainMap, deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
@@ -49,8 +49,8 @@ _FORM_MODEL = re.compile(r'name="model"\r\n\r\n(.*)\r\n')
 WRITE_BYTES_MAX = 64 * 1024
 # Of JSON; an agent stands in place of a model.
 _MODEL_FIELDS = ("model", "agent_id", "agent")
-# Gemini's paths name the model, and Azure's the deployment.
-_NAMED = re.compile(r"/models/([^:]+):|/deployments/([^/]+)/")
+# Gemini's paths name the model, Azure's the deployment, and Bedrock's the model with escapes.
+_NAMED = re.compile(r"/models/([^:]+):|/(?:deployments|model)/([^/]+)/")
 # How often the parent process is checked: soon enough to end an orphan, at no noticeable cost.
 PARENT_POLL_S = 0.25
 
@@ -351,7 +351,7 @@ def _parsed(request: Request) -> Any:
 def named(path: str, body: Any) -> str | None:
     """The model that a logged request names."""
     if (found := _NAMED.search(path)) is not None:
-        return found[1] or found[2]
+        return unquote(found[1] or found[2])
     if isinstance(body, str):
         found = _FORM_MODEL.search(body)
         return None if found is None else found[1]

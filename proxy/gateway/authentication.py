@@ -10,7 +10,7 @@ from proxy.billing.keys import ApiKey
 from proxy.billing.limits import Scope
 from proxy.billing.pricing.rules import Payer
 from proxy.http import errors
-from proxy.http.credentials import presented
+from proxy.http.credentials import is_signature, presented
 from proxy.keys.secrets import parse
 
 
@@ -32,7 +32,8 @@ class Authenticator(Protocol):
 
 async def authenticated(keys: Authenticator, request: web.BaseRequest) -> ApiKey:
     """The key of the request. Raises ApiError if there is none that is accepted."""
-    key = await keys.key(presented(request, parse), request.remote)
+    shown = presented(request, parse)
+    key = await keys.key(shown, request.remote)
     if isinstance(key, str):
-        raise errors.key_refused(key)
+        raise errors.key_refused("signed" if shown is not None and is_signature(shown) else key)
     return key

@@ -230,7 +230,7 @@ def refused_response(
 ) -> web.Response:
     """The HTTP response for an ApiError."""
     headers = dict((SERVER,))
-    headers.update(refusal.headers)
+    headers.update((*refusal.headers, *shape.headers(refusal)))
     if refusal.retry_after_s is not None:
         headers["Retry-After"] = str(refusal.retry_after_s)
     return made(status=refusal.status, body=refusal.body(shape), content_type=JSON_TYPE, headers=headers)

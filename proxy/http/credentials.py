@@ -37,6 +37,11 @@ def presented(request: web.BaseRequest, is_ours: Callable[[str], object]) -> str
     return None
 
 
+def is_signature(credential: str) -> bool:
+    """Whether it is the signature of an AWS SDK, which only the secret of an access key could prove."""
+    return credential.startswith("AWS4-")
+
+
 def _of_two(first: str, second: str, is_ours: Callable[[str], object]) -> str:
     """Applications that know several providers can have a key of another one in another header."""
     if first == second or not is_ours(second):

@@ -51,7 +51,8 @@ class ApiError(Exception):
 
     def event(self, shape: ErrorShape = OPENAI_ERRORS, framing: Framing = SSE) -> bytes:
         """The same as one event, for a stream that has already begun."""
-        return framing.event(msgspec.json.encode(shape.event_body(self)), shape.event_name)
+        name = shape.event_names.get(self.status, shape.event_name)
+        return framing.event(msgspec.json.encode(shape.event_body(self)), name)
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
@@ -135,6 +136,7 @@ def model_unpriced(model: str) -> ApiError:
 _KEY_REFUSALS = {
     "missing": "You didn't provide an API key: send it as 'Authorization: Bearer tw-…'.",
     "in_url": "An API key in the URL is not accepted: send it in the header 'x-goog-api-key' or 'Authorization'.",
+    "signed": "AWS signatures are not accepted: send the API key as a bearer token, in AWS_BEARER_TOKEN_BEDROCK.",
     "malformed": "Incorrect API key provided.",
     "unknown": "Incorrect API key provided.",
     "expired": "This API key has expired.",
@@ -150,7 +152,7 @@ def key_refused(reason: str) -> ApiError:
     if reason == "too_many":
         message = "Too many requests with unknown API keys from this address."
         return ApiError(429, message, kind="requests", code="too_many_guesses", retry_after_s=GUESS_AGAIN_S)
-    code = "invalid_api_key" if reason in ("missing", "in_url", "malformed", "unknown") else f"{reason}_api_key"
+    code = f"{reason}_api_key" if reason in ("expired", "revoked", "blocked") else "invalid_api_key"
     return ApiError(401, _KEY_REFUSALS[reason], kind="authentication_error", code=code)
 
 

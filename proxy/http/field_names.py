@@ -13,19 +13,27 @@ from proxy.http.errors import ApiError, bad_request
 
 # What the dialects read of a request; a test compares the list with them.
 _FIELDS = (
-    "agent", "agent_id", "background", "bbox_annotation_format", "best_of", "content", "contents", "context",
-    "document", "document_annotation_format", "documents", "echo", "file", "format", "functions",
-    "generate_content_request", "generateContentRequest", "generation_config", "generationConfig", "image", "images",
-    "input", "inputs", "instructions", "max_completion_tokens", "max_output_tokens", "max_tokens", "messages", "model",
-    "n", "options", "output_config", "output_format", "pages", "previous_response_id", "prompt", "quality", "query",
-    "requests", "response_format", "store", "stream", "stream_format", "stream_options", "suffix", "system",
-    "system_instruction", "systemInstruction", "text", "texts", "tools",
+    "additionalModelRequestFields", "agent", "agent_id", "anthropic_version", "aspect_ratio", "background",
+    "bbox_annotation_format", "best_of", "chat_history", "content", "contents", "context", "document",
+    "document_annotation_format", "documents", "echo", "file", "format", "functions", "generate_content_request",
+    "generateContentRequest", "generation_config", "generationConfig", "image", "imageGenerationConfig", "images",
+    "inferenceConfig", "input", "input_type", "inputs", "inputText", "instructions", "max_completion_tokens",
+    "max_gen_len", "max_new_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample", "maxTokens", "message",
+    "messages", "model", "n", "num_generations", "numResults", "options", "output_config", "output_format", "pages",
+    "performanceConfig", "preamble", "previous_response_id", "prompt", "quality", "query", "requests",
+    "response_format", "serviceTier", "singleEmbeddingParams", "store", "stream", "stream_format", "stream_options",
+    "suffix", "system", "system_instruction", "systemInstruction", "taskType", "text", "textGenerationConfig", "texts",
+    "textToImageParams", "toolConfig", "tools",
 )  # fmt: skip
 # The same of the objects in them that limit or report an answer.
 _FIELDS_OF = {
     "stream_options": ("include_usage",),
     "options": ("num_predict",),
     "generationConfig": ("maxOutputTokens", "max_output_tokens", "candidateCount", "candidate_count"),
+    "inferenceConfig": ("maxTokens", "max_new_tokens"),
+    "textGenerationConfig": ("maxTokenCount",),
+    "imageGenerationConfig": ("numberOfImages",),
+    "additionalModelRequestFields": ("max_tokens", "max_new_tokens", "max_gen_len", "max_completion_tokens"),
 }
 _FIELDS_OF["generation_config"] = _FIELDS_OF["generationConfig"]
 

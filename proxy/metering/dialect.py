@@ -6,9 +6,10 @@ with a `Tally` and a `Dialect`, and add it to the list of dialects. Routes, sett
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from proxy.metering.meter import JsonMeter, StreamMeter
@@ -21,6 +22,7 @@ from proxy.metering.wire.framing import SSE, Framing
 
 NAME = "{model}"
 """placeholder of the model's name in a path"""
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Facts(Protocol):
@@ -116,6 +118,10 @@ class Dialect:
     """request headers to forward, beside those that all dialects forward"""
     headers_down: tuple[str, ...] = ()
     """answer headers to forward, likewise"""
+    headers_read: tuple[str, ...] = ()
+    """answer headers that its tally reads, in lower case"""
+    name_safe: str = "/:@+"
+    """characters that stand in `upstream_path` as they are in the model's name; others are escaped"""
     query: tuple[str, ...] = ()
     """query parameters to forward; `name=value`: only with that value"""
     free: bool = False
@@ -146,17 +152,33 @@ class Dialect:
         return self.framings[0] if guessed else None
 
     def stream_meter(
-        self, framing: Framing = SSE, cumulative: bool | None = None, counter: TokenCounter | None = None
+        self,
+        framing: Framing = SSE,
+        cumulative: bool | None = None,
+        counter: TokenCounter | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> StreamMeter:
-        """A meter for one stream. `counter`: also counts its tokens with a tokenizer."""
-        meter = StreamMeter(self.tally, framing.framer(), cumulative)
+        """A meter for one stream. `counter`: also counts its tokens with a tokenizer. `headers`: of the answer, those
+        that `headers_read` names."""
+        tally = self._tally_with(headers) if headers else self.tally
+        meter = StreamMeter(tally, framing.framer(), cumulative)
         if counter is not None:
             meter.tally.count_with(counter)
         return meter
 
-    def plain_meter(self) -> BodyMeter:
-        """A meter for one unstreamed answer."""
-        return JsonMeter(self.tally) if self.plain is None else self.plain()
+    def plain_meter(self, headers: Mapping[str, str] = NO_HEADERS) -> BodyMeter:
+        """A meter for one unstreamed answer. `headers`: likewise."""
+        if self.plain is not None:
+            return self.plain()
+        return JsonMeter(self._tally_with(headers) if headers else self.tally)
+
+    def _tally_with(self, headers: Mapping[str, str]) -> Callable[[bool | None], Tally]:
+        def tally(cumulative: bool | None) -> Tally:
+            made = self.tally(cumulative)
+            made.read_headers(headers)
+            return made
+
+        return tally
 
 
 _JSON_TYPE = "application/json"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -20,6 +20,10 @@ class Refusal(Protocol):
     code: str | None
 
 
+def _no_headers(_refusal: Refusal) -> tuple[tuple[str, str], ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorShape:
     """The error format that the SDKs of a dialect expect."""
@@ -32,6 +36,10 @@ class ErrorShape:
     """the document of an error event in a running stream"""
     event_name: str = ""
     """the name of that event; empty: none"""
+    headers: Callable[[Refusal], tuple[tuple[str, str], ...]] = _no_headers
+    """further headers of an error response"""
+    event_names: Mapping[int, str] = field(default_factory=dict, hash=False)
+    """the names of events that are not named `event_name`, by HTTP status"""
 
 
 def _openai(refusal: Refusal) -> dict[str, Any]:

@@ -6,7 +6,7 @@ tokenizer, until a piece is full (`tokenizer_feed`). It gets whole events or a w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
@@ -74,6 +74,9 @@ class Tally(Protocol):
 
     def read_answer(self, body: bytes) -> bool:
         """Read a whole JSON answer. Returns False, with nothing changed, if it is no JSON object."""
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Read headers of the answer, named by the dialect, before its body."""
 
     def count_with(self, counter: TokenCounter) -> None:
         """Also pass the text of the stream to a tokenizer. Call it before the first event."""
@@ -173,6 +176,9 @@ class Counting:
         self._count(match.chars, reasoning=match.reasoning)
         if self._feed is not None:
             self._feed.add(TextKind.REASONING if match.reasoning else TextKind.TEXT, match.text)
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """Most dialects read none."""
 
     def count_with(self, counter: TokenCounter) -> None:
         self._feed = TokenizerFeed(counter)

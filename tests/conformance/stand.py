@@ -66,6 +66,7 @@ def systems(url: str) -> dict[str, dict[str, Any]]:
         "electron-cancel": provider_section(waves, on_client_disconnect="cancel"),
         "anthropic": provider_section(v1, on_client_disconnect="cancel", dialects=["anthropic"]),
         "gemini": provider_section(v1, on_client_disconnect="cancel", dialects=["gemini"]),
+        "bedrock": provider_section(url, on_client_disconnect="cancel", dialects=["bedrock"]),
     }
 
 

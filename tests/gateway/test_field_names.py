@@ -56,6 +56,7 @@ def test_E3_names_that_are_equal_but_for_case_are_duplicates(document: dict[str,
         ({"contents": [], "generationconfig": {}}, "generationConfig"),
         ({"contents": [], "generationConfig": {"maxoutputtokens": 9}}, "generationConfig.maxOutputTokens"),
         ({"options": {"NUM_PREDICT": 9}}, "options.num_predict"),
+        ({"inferenceConfig": {"MaxTokens": 9}}, "inferenceConfig.maxTokens"),
     ],
 )
 def test_E3_a_known_field_in_another_case_is_refused(document: dict[str, Any], param: str) -> None:
@@ -110,7 +111,11 @@ FULL: dict[str, Any] = {
     "prompt": "p", "max_tokens": 5, "agent_id": "a", "texts": ["x"], "content": {"parts": []}, "image": {"url": "u"},
     "requests": [{"content": {"parts": []}}], "document": {"document_url": "u"},
 }  # fmt: skip
-INPUTS: tuple[dict[str, Any], ...] = ({"input": "x"}, {"input": [{"role": "user", "content": "x"}]})
+INPUTS: tuple[dict[str, Any], ...] = (
+    {"input": "x"},
+    {"input": [{"role": "user", "content": "x"}]},
+    {"input": {"converse": {}}},
+)
 
 
 @pytest.mark.parametrize(

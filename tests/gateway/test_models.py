@@ -344,8 +344,8 @@ async def test_a_provider_without_a_list_is_not_asked(providers: Upstream) -> No
     assert providers.asked == []
 
 
-def test_every_family_has_a_list_but_azure() -> None:
-    assert set(FAMILIES) - set(PROVIDER_LISTS) == {"azure"}
+def test_every_family_has_a_list_but_the_clouds() -> None:
+    assert set(FAMILIES) - set(PROVIDER_LISTS) == {"azure", "bedrock"}
     assert provider_list(ProviderSettings(name="a", base_url="http://a.test", dialects=("azure.chat",))) is None
     both = ProviderSettings(name="a", base_url="http://a.test", dialects=("azure", "anthropic.messages"))
     assert provider_list(both) is PROVIDER_LISTS["anthropic"]

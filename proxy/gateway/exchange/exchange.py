@@ -42,7 +42,7 @@ from proxy.http.errors import JSON_TYPE, ApiError
 from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
 from proxy.http.reply import Reply
 from proxy.metering.compressed import compressed_meter
-from proxy.metering.dialect import Dialect
+from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.request import RequestFacts
@@ -235,7 +235,7 @@ class Exchange:
         length = answer.head.length
         encoded, content_type = bool(answer.coding), answer.content_type
         inner = self._dialect.framing(content_type, streamed=self._facts.streamed)
-        meter = self._meter(inner)
+        meter = self._meter(inner, answer)
         framing = None if encoded else inner
         plain = framing is None and not encoded
         collected = plain and length is not None and length <= PLAIN_BYTES_MAX
@@ -262,8 +262,10 @@ class Exchange:
         if self._life.phase is Phase.BODY and self._life.client is Client.BLOCKED:
             answer.pause_reading()
 
-    def _meter(self, framing: Framing | None) -> BodyMeter:
-        return self._dialect.plain_meter() if framing is None else self._asking.stream_meter(framing)
+    def _meter(self, framing: Framing | None, answer: Answer) -> BodyMeter:
+        names = self._dialect.headers_read
+        told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
+        return self._dialect.plain_meter(told) if framing is None else self._asking.stream_meter(framing, told)
 
     # -- what happens to it: the provider's body
 
@@ -549,7 +551,8 @@ class Exchange:
             self._reply.begin(status, self._headers(self._answer), length=len(body), body=body)
 
     def _write_error(self, refusal: ApiError) -> None:
-        fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self.exchange_id), *self._own_headers]
+        told = self._dialect.errors.headers(refusal)
+        fields = [("Content-Type", JSON_TYPE), SERVER, (EXCHANGE_HEADER, self.exchange_id), *told, *self._own_headers]
         if refusal.retry_after_s is not None:
             fields.append(("Retry-After", str(refusal.retry_after_s)))
         body = refusal.body(self._dialect.errors)

@@ -7,6 +7,7 @@ part of the client's path is sent.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import random
 from time import monotonic
@@ -105,11 +106,11 @@ class UpstreamRequest:
             return False
         return self.route.provider.injects(self.route.upstream_model, monotonic())
 
-    def stream_meter(self, framing: Framing) -> StreamMeter:
-        """The meter of a streamed answer."""
+    def stream_meter(self, framing: Framing, told: Mapping[str, str]) -> StreamMeter:
+        """The meter of a streamed answer. `told`: headers of the answer that it reads."""
         route = self.route
         counter = None if route.counter is None else route.counter()
-        return self._dialect.stream_meter(framing, route.provider.settings.cumulative, counter)
+        return self._dialect.stream_meter(framing, route.provider.settings.cumulative, counter, told)
 
     def wire(self) -> bytes:
         """The bytes of the request."""
@@ -275,7 +276,7 @@ def target(dialect: Dialect, upstream_model: str, raw_path: str) -> str:
     """The path and query to append to a provider's base URL."""
     path = dialect.upstream_path
     if NAME in path:
-        path = path.replace(NAME, quote(upstream_model, safe="/:@+"))
+        path = path.replace(NAME, quote(upstream_model, safe=dialect.name_safe))
     if dialect.query and "?" in raw_path:
         parts = raw_path.partition("?")[2].partition("#")[0].split("&")
         passed = [part for part in parts if _passes(part, dialect.query)]

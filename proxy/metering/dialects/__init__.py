@@ -5,6 +5,12 @@ from __future__ import annotations
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.azure.deployments import AZURE
+from proxy.metering.dialects.bedrock.converse import (
+    BEDROCK_CONVERSE,
+    BEDROCK_CONVERSE_STREAM,
+    BEDROCK_COUNT_TOKENS,
+)
+from proxy.metering.dialects.bedrock.invoke import BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM
 from proxy.metering.dialects.cohere.chat import COHERE_CHAT
 from proxy.metering.dialects.cohere.embed import COHERE_EMBED
 from proxy.metering.dialects.gemini.embed import GEMINI_BATCH_EMBED, GEMINI_COUNT_TOKENS, GEMINI_EMBED
@@ -58,6 +64,11 @@ DIALECTS: tuple[Dialect, ...] = (
     GEMINI_EMBED,
     GEMINI_BATCH_EMBED,
     GEMINI_INTERACTIONS,
+    BEDROCK_INVOKE,
+    BEDROCK_INVOKE_STREAM,
+    BEDROCK_CONVERSE,
+    BEDROCK_CONVERSE_STREAM,
+    BEDROCK_COUNT_TOKENS,
 )
 
 FAMILIES = tuple(dict.fromkeys(dialect.name.partition(".")[0] for dialect in DIALECTS))

@@ -16,7 +16,7 @@ from proxy.metering.counts import with_total
 from proxy.metering.dialect import Dialect, KeyHeader
 from proxy.metering.dialects.anthropic.request import facts
 from proxy.metering.dialects.anthropic.usage import KNOWN, usage_of
-from proxy.metering.dialects.anthropic.wire import Block, Delta, Event, Message, event_of, message_of
+from proxy.metering.dialects.anthropic.wire import Block, Delta, Message, event_of, message_of
 from proxy.metering.plain import CountTally
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import json_bytes
@@ -41,7 +41,7 @@ class MessagesTally(Counting):
         super().__init__(cumulative)
         self._merged: dict[str, Any] = {}
 
-    def read(self, event: bytes, name: bytes) -> Event | None:
+    def read(self, event: bytes, name: bytes) -> object | None:
         """Read one event of a stream."""
         parsed = event_of(event)
         if parsed is None:

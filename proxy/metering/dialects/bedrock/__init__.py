@@ -1,0 +1,1 @@
+"""Amazon Bedrock: InvokeModel and Converse, whole and streamed, and CountTokens."""

@@ -1,0 +1,201 @@
+"""The dialects of Converse and ConverseStream: events and answers → evidence, usage, finish reason.
+
+Invariants: a stream ends with `metadata`, which alone has the usage. What the provider's own tools are billed for, and
+its guardrails, is no part of the usage: it is named as unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from proxy.metering.dialect import NAME, Dialect
+from proxy.metering.dialects.bedrock.errors import BEDROCK_ERRORS
+from proxy.metering.dialects.bedrock.request import (
+    as_sent,
+    converse_facts,
+    converse_stream_facts,
+    count_facts,
+)
+from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, converse_usage
+from proxy.metering.dialects.bedrock.wire import Block, Converse, ToolUse, converse_of
+from proxy.metering.plain import CountTally
+from proxy.metering.request import json_bytes
+from proxy.metering.tally import Counting, identifier, word
+from proxy.metering.unread import PATHS_MAX, members
+from proxy.metering.usage import service_of
+from proxy.metering.wire.event_stream import CONTENT_TYPE, ERROR
+from proxy.metering.wire.framing import EVENT_STREAM
+
+REQUEST_ID, TIER, LATENCY = (
+    "x-amzn-requestid",
+    "x-amzn-bedrock-service-tier",
+    "x-amzn-bedrock-performanceconfig-latency",
+)
+# The depth of a guardrail's metrics in its trace is 4.
+_TRACE_DEPTH_MAX = 8
+
+CONVERSE_KNOWN = (
+    "output metrics stopReason additionalModelResponseFields performanceConfig serviceTier trace p role start delta "
+    "contentBlockIndex"
+)
+
+
+class ConverseTally(Counting):
+    """The counts of one answer."""
+
+    __slots__ = ()
+
+    known = members(CONVERSE_KNOWN, CONVERSE_USAGE)
+
+    def read(self, event: bytes, name: bytes) -> object | None:
+        """Read one event of a stream."""
+        if name == ERROR:
+            self.fail("error_event")
+            return event
+        parsed = converse_of(event)
+        if parsed is not None:
+            self._read_event(name, parsed)
+        return parsed
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a whole answer."""
+        answer = converse_of(body)
+        if answer is None:
+            return False
+        self._read_whole(answer)
+        return True
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """The id of the request, which the body does not have."""
+        self.response_id = identifier(headers.get(REQUEST_ID))
+        self.served_as = service_of(headers.get(TIER), headers.get(LATENCY))
+
+    def _read_whole(self, answer: Converse) -> None:
+        self._read_outcome(answer)
+        message = None if answer.output is None else answer.output.message
+        if message is not None:
+            for index, block in enumerate(message.content or ()):
+                self._read_content(index, block)
+            self.done = True
+
+    def _read_event(self, name: bytes, event: Converse) -> None:
+        self._read_outcome(event)
+        for block in (event.start, event.delta):
+            if block is not None:
+                self._read_content(event.index or 0, block)
+        if name == b"metadata":
+            self.done = True
+
+    def _read_outcome(self, said: Converse) -> None:
+        """The usage, and what it is billed by."""
+        if said.usage:
+            self._report(said.usage, converse_usage(said.usage))
+        if said.tier is not None or said.performance is not None:
+            latency = None if said.performance is None else said.performance.latency
+            self.served_as = service_of(None if said.tier is None else said.tier.type, latency)
+        if said.stop_reason:
+            self.finish_reason = word(said.stop_reason)
+        if said.trace is not None:
+            self._read_guardrails(said.trace)
+
+    def _read_content(self, index: int, block: Block) -> None:
+        if block.tool_use is not None:
+            self._read_tool_use(index, block.tool_use)
+        if block.image is not None:
+            self._keep_unread("content.image")
+        if (reasoning := block.reasoning) is not None:
+            whole = None if reasoning.whole is None else reasoning.whole.text
+            self._add_texts(None, reasoning.text or whole)
+        self._add_texts(block.text)
+        for part in (block.cited.content if block.cited is not None else None) or ():
+            self._add_texts(part.text)
+
+    def _read_tool_use(self, index: int, call: ToolUse) -> None:
+        if call.type is not None:
+            self._keep_unread(f"content.{word(call.type)}")
+        if call.name:
+            self._begin_call((index, call.id or call.name))
+            self._called.append(call.name)
+        if isinstance(call.input, str):
+            self._called.append(call.input)
+        elif call.input:
+            self.evidence.tool_chars += json_bytes(call.input)
+        self.evidence.tool_events += 1
+
+    def _read_guardrails(self, trace: object) -> None:
+        """Units of text and images that guardrails have looked at, which are billed by their own prices."""
+        for name, units in _units(trace):
+            path = f"guardrail.{name}"
+            if path in self.unread_items or len(self.unread_items) < PATHS_MAX:
+                self.unread_items[path] = self.unread_items.get(path, 0) + units
+
+
+def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[str, int]]:
+    """What the usage in each guardrail's metrics counts, but for what is free."""
+    if depth > _TRACE_DEPTH_MAX:
+        return
+    if isinstance(value, list):
+        for one in value:
+            yield from _units(one, within, depth + 1)
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            if within != "usage":
+                yield from _units(one, name, depth + 1)
+            elif type(one) is int and one > 0 and name.isascii() and name.isalpha() and "Free" not in name:
+                yield word(name), one
+
+
+def bedrock_path(operation: str) -> dict[str, Any]:
+    """Where an operation is asked for."""
+    path = f"/model/{NAME}/{operation}"
+    return {"paths": (path,), "upstream_path": path}
+
+
+BEDROCK_CONVERSE = Dialect(
+    name="bedrock.converse",
+    **bedrock_path("converse"),
+    facts=converse_facts,
+    upstream_document=as_sent,
+    tally=ConverseTally,
+    errors=BEDROCK_ERRORS,
+    framings=(EVENT_STREAM,),
+    name_safe="",
+    accepts="application/json",
+    headers_down=(
+        "x-amzn-errortype", "x-amzn-bedrock-content-type", "x-amzn-bedrock-invocation-latency",
+        "x-amzn-bedrock-input-token-count", "x-amzn-bedrock-output-token-count",
+        "x-amzn-bedrock-cache-read-input-token-count", "x-amzn-bedrock-cache-write-input-token-count",
+        REQUEST_ID, TIER, LATENCY,
+    ),
+    headers_read=(REQUEST_ID, TIER, LATENCY),
+)  # fmt: skip
+
+BEDROCK_CONVERSE_STREAM = replace(
+    BEDROCK_CONVERSE,
+    name="bedrock.converse_stream",
+    **bedrock_path("converse-stream"),
+    facts=converse_stream_facts,
+    accepts=f"{CONTENT_TYPE}, application/json",
+)
+
+
+class BedrockCountTally(CountTally):
+    """An answer of CountTokens."""
+
+    __slots__ = ()
+
+    known = members("inputTokens")
+
+
+BEDROCK_COUNT_TOKENS = replace(
+    BEDROCK_CONVERSE,
+    name="bedrock.count_tokens",
+    **bedrock_path("count-tokens"),
+    operation="count_tokens",
+    facts=count_facts,
+    tally=BedrockCountTally,
+    headers_read=(),
+    free=True,
+)

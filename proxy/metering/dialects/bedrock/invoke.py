@@ -1,0 +1,214 @@
+"""The dialects of InvokeModel, whole and streamed: the model's own bodies → evidence, usage, finish reason.
+
+Invariants: Anthropic's events and answers are read as its messages, Nova's as Converse, those of other families by
+their fields. What the body counts goes before the metrics of the last event, and these before the counts in headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from proxy.metering.counts import with_total
+from proxy.metering.dialects.anthropic.messages import MessagesTally
+from proxy.metering.dialects.anthropic.usage import KNOWN as ANTHROPIC_KNOWN
+from proxy.metering.dialects.bedrock.converse import (
+    BEDROCK_CONVERSE,
+    BEDROCK_CONVERSE_STREAM,
+    CONVERSE_KNOWN,
+    LATENCY,
+    REQUEST_ID,
+    TIER,
+    ConverseTally,
+    bedrock_path,
+)
+from proxy.metering.dialects.bedrock.families import Invoked, counts_of, finish_of, invoked_of, is_vector, parts_of
+from proxy.metering.dialects.bedrock.request import invoke_facts, invoke_stream_facts
+from proxy.metering.dialects.bedrock.usage import CONVERSE_USAGE, FLAT_USAGE, METRICS_USAGE, flat_usage, usage_of
+from proxy.metering.dialects.bedrock.wire import converse_of
+from proxy.metering.dialects.openai.usage import KNOWN as OPENAI_KNOWN
+from proxy.metering.plain import nothing_generated
+from proxy.metering.tally import identifier, says_error, word
+from proxy.metering.unread import Members, members
+from proxy.metering.usage import Usage
+from proxy.metering.wire.event_stream import ERROR
+from proxy.metering.wire.framing import CHUNK_STREAM
+
+# Headers with counts → their names in the metrics of a stream.
+_COUNTS = {
+    "x-amzn-bedrock-input-token-count": "inputTokenCount",
+    "x-amzn-bedrock-output-token-count": "outputTokenCount",
+    "x-amzn-bedrock-cache-read-input-token-count": "cacheReadInputTokenCount",
+    "x-amzn-bedrock-cache-write-input-token-count": "cacheWriteInputTokenCount",
+}
+# More digits than any count has.
+_DIGITS_MAX = 12
+# Claude 2's events have a type, too, and are no messages.
+_COMPLETION = "completion"
+_OTHERS = members(
+    CONVERSE_KNOWN,
+    "messageStart contentBlockStart contentBlockDelta contentBlockStop messageStop outputText index results generation "
+    "outputs text generations generation_id completion completions log_id prompt is_finished event_type tool_calls "
+    "finish_reason completionReason embedding embeddings embeddingsByType texts response_type images seeds "
+    "finish_reasons chat_history citations documents response meta p artifacts result",
+    CONVERSE_USAGE,
+    METRICS_USAGE,
+    FLAT_USAGE,
+    *(f"metadata.{one}" for one in CONVERSE_USAGE.split()),
+    "metadata.metrics metadata.trace metadata.serviceTier metadata.performanceConfig",
+)
+
+
+def _joined(*known: Members) -> Members:
+    """What is known of one of these is known of all. Members known in part are joined one level deep: `usage`."""
+    inner: dict[str, Members | frozenset[str]] = {}
+    for one in known:
+        for name, what in one.inner.items():
+            before = inner.get(name)
+            if isinstance(before, Members) and isinstance(what, Members):
+                what = Members(before.whole | what.whole, {**before.inner, **what.inner})
+            inner[name] = what
+    return Members(frozenset().union(*(one.whole for one in known)), inner)
+
+
+class InvokeTally(MessagesTally, ConverseTally):
+    """The counts of one answer."""
+
+    __slots__ = ("_counts", "_headers", "_vector")
+
+    known = _joined(ANTHROPIC_KNOWN, OPENAI_KNOWN, _OTHERS)
+
+    def __init__(self, cumulative: bool | None = None) -> None:
+        super().__init__(cumulative)
+        self._counts: dict[str, Any] = {}  # those in the events so far: Llama's first one alone has the prompt's
+        self._headers: dict[str, Any] = {}  # the counts in the head
+        self._vector = False  # nothing is generated
+
+    def read_headers(self, headers: Mapping[str, str]) -> None:
+        """The counts that the body may not have."""
+        ConverseTally.read_headers(self, headers)
+        told = {name: headers[header] for header, name in _COUNTS.items() if header in headers}
+        self._headers = {
+            name: int(text)
+            for name, text in told.items()
+            if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+        }
+
+    def read(self, event: bytes, name: bytes) -> object | None:
+        """Read one event of a stream."""
+        if name == ERROR:
+            self.fail("error_event")
+            return event
+        answer = invoked_of(event)
+        if answer is None:
+            return None
+        if answer.type is not None and answer.type != _COMPLETION:
+            MessagesTally.read(self, event, b"")
+        elif says_error(answer.error):
+            self.fail("error_event")
+        else:
+            self._read_nova(answer)
+            self._read_other(answer, running=True)
+        if answer.metrics is not None:
+            self._read_metrics(answer.metrics)
+        return answer
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a whole answer."""
+        answer = invoked_of(body)
+        if answer is None:
+            return False
+        response_id = self.response_id
+        if answer.type is not None and answer.type != _COMPLETION:
+            MessagesTally.read_answer(self, body)
+        elif says_error(answer.error):
+            self.fail("error_body")
+        else:
+            if b'"output"' in body and (nova := converse_of(body)) is not None:
+                nova.usage = None  # it is read below
+                self._read_whole(nova)
+            self._read_other(answer, running=False)
+            self.done = True
+        self.response_id = response_id or self.response_id
+        return True
+
+    def settle(self) -> None:
+        """The answer has ended: what the body did not count, the head may. Idempotent."""
+        if self._headers and not self._is_counted:
+            self._report(self._headers, self._whole(flat_usage(self._headers)))
+        super().settle()
+
+    @property
+    def _is_counted(self) -> bool:
+        usage = self.usage
+        return usage is not None and (usage.completion_tokens is not None or usage.images is not None)
+
+    def _whole(self, usage: Usage | None) -> Usage | None:
+        if usage is None or not self._vector:
+            return usage
+        return with_total(nothing_generated(usage) or usage)
+
+    def _read_nova(self, answer: Invoked) -> None:
+        for name, event in (
+            (b"contentBlockStart", answer.contentBlockStart),
+            (b"contentBlockDelta", answer.contentBlockDelta),
+            (b"messageStop", answer.messageStop),
+            (b"metadata", answer.metadata),
+        ):
+            if event is not None:
+                self._read_event(name, event)
+
+    def _read_other(self, answer: Invoked, *, running: bool) -> None:
+        """`running`: counts are those so far, until the answer says why it ends."""
+        self._vector = self._vector or is_vector(answer)
+        finish = finish_of(answer)
+        if finish is not None:
+            self.finish_reason = word(finish)
+        self._read_counts(answer, running=running and finish is None)
+        if isinstance(answer.id, str) and self.response_id is None:
+            self.response_id = identifier(answer.id)
+        for part in parts_of(answer):
+            self._add_texts(part.text, part.reasoning)
+            if part.call is not None:
+                index, called, arguments = part.call
+                if called:
+                    self._begin_call((index, called))
+                self._called += (called or "", arguments)
+                self.evidence.tool_events += 1
+
+    def _read_counts(self, answer: Invoked, *, running: bool) -> None:
+        raw = answer.usage
+        if raw and ("input_tokens" in raw or "output_tokens" in raw):
+            self._read_usage(raw, final=not running)
+        elif raw:
+            self._report(raw, usage_of(raw), running=running)
+        elif counts := counts_of(answer):
+            self._counts = counts = self._counts | counts
+            self._report(counts, self._whole(flat_usage(counts)), running=running)
+
+    def _read_metrics(self, raw: dict[str, Any]) -> None:
+        """The last event of a stream."""
+        if not (self._is_counted and self.usage_final):
+            self._report(raw, flat_usage(raw))
+        self.done = True
+
+
+BEDROCK_INVOKE = replace(
+    BEDROCK_CONVERSE,
+    name="bedrock.invoke",
+    **bedrock_path("invoke"),
+    facts=invoke_facts,
+    tally=InvokeTally,
+    framings=(CHUNK_STREAM,),
+    headers_read=(REQUEST_ID, TIER, LATENCY, *_COUNTS),
+)
+
+BEDROCK_INVOKE_STREAM = replace(
+    BEDROCK_INVOKE,
+    name="bedrock.invoke_stream",
+    **bedrock_path("invoke-with-response-stream"),
+    facts=invoke_stream_facts,
+    accepts=BEDROCK_CONVERSE_STREAM.accepts,
+    headers_up=("x-amzn-bedrock-accept",),
+)

@@ -1,0 +1,89 @@
+"""The shapes of Converse on the wire: one event of a stream, or one whole answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proxy.metering.wire.json_reader import reader
+
+
+class ToolUse(msgspec.Struct, gc=False):
+    """A call of a tool: whole, its beginning, or a fragment of its input."""
+
+    id: str | None = msgspec.field(default=None, name="toolUseId")
+    name: str | None = None
+    type: str | None = None
+    """`server_tool_use`: the provider runs it"""
+    input: Any = None
+
+
+class Reasoning(msgspec.Struct, gc=False):
+    """Reasoning, or a fragment of it."""
+
+    text: str | None = None
+    whole: Text | None = msgspec.field(default=None, name="reasoningText")
+
+
+class Text(msgspec.Struct, gc=False):
+    """A text in an object of its own."""
+
+    text: str | None = None
+
+
+class Cited(msgspec.Struct, gc=False):
+    """Text with its sources."""
+
+    content: list[Text] | None = None
+
+
+class Block(msgspec.Struct, gc=False):
+    """A block of an answer, its beginning, or a fragment of it: one of these fields is set."""
+
+    text: str | None = None
+    tool_use: ToolUse | None = msgspec.field(default=None, name="toolUse")
+    reasoning: Reasoning | None = msgspec.field(default=None, name="reasoningContent")
+    cited: Cited | None = msgspec.field(default=None, name="citationsContent")
+    image: Any = None
+
+
+class Tier(msgspec.Struct, gc=False):
+    """The service tier that served."""
+
+    type: str | None = None
+
+
+class Performance(msgspec.Struct, gc=False):
+    """How the model was served."""
+
+    latency: str | None = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """An answer's message."""
+
+    content: list[Block] | None = None
+
+
+class Output(msgspec.Struct, gc=False):
+    """The holder of an answer's message."""
+
+    message: Message | None = None
+
+
+class Converse(msgspec.Struct, gc=False):
+    """One event of a stream, whose type is its name, or one whole answer."""
+
+    index: int | None = msgspec.field(default=None, name="contentBlockIndex")
+    start: Block | None = None
+    delta: Block | None = None
+    output: Output | None = None
+    stop_reason: str | None = msgspec.field(default=None, name="stopReason")
+    usage: dict[str, Any] | None = None
+    tier: Tier | None = msgspec.field(default=None, name="serviceTier")
+    performance: Performance | None = msgspec.field(default=None, name="performanceConfig")
+    trace: Any = None
+
+
+converse_of = reader(Converse)
