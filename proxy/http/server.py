@@ -1,8 +1,9 @@
 """The HTTP server and its closed route table. Every other path returns 404.
 
-Invariants: a path is matched exactly, so that route, meter and upstream interpret it alike. Its only variable part is a
-name, in which escapes of characters that names may contain are read, once; it goes upstream unescaped. Base URLs that
-people type a little differently lead to the same routes, and to no others. An error has the format of the path's
+Invariants: a path is matched exactly, so that route, meter and upstream interpret it alike. The only variable part that
+is read is a name, in which escapes of characters that names may contain are read, once. Other variable parts are single
+segments, which say nothing here: a client's project. Base URLs that people type a little differently lead to the same
+routes, and to no others. An error has the format of the path's
 dialect, unless its route knows the client's. A route to a provider cannot be registered without the dialect that
 meters its responses.
 """
@@ -33,8 +34,39 @@ BACKLOG = 4096
 Serve = Callable[[web.BaseRequest, ClientConnection], Awaitable[web.StreamResponse]]
 ServeMetered = Callable[[web.BaseRequest, ClientConnection, Dialect, str | None], Awaitable[web.StreamResponse]]
 
+# In a path of the table: a segment that is not read. In a request: what it may consist of.
+_UNREAD = re.compile(r"\{\w+\}")
+_SEGMENT = r"[A-Za-z0-9._~:%@-]{1,100}"
 # A model's name in a path: the characters of names in settings, without segments that another parser could normalise.
 _NAMED = re.compile(r"(?![^?]*(?://|/\.{0,2}/|/\.{0,2}$))[A-Za-z0-9@][A-Za-z0-9_.:/@+-]{0,255}", re.ASCII)
+
+
+def _matching(text: str) -> re.Pattern[str]:
+    """Matches the beginning of a path, with any segment in place of those that are not read."""
+    return re.compile(_SEGMENT.join(map(re.escape, _UNREAD.split(text))), re.ASCII)
+
+
+class _Template:
+    """Paths with a name between two texts, or with segments that are not read, or both."""
+
+    def __init__(self, before: str, after: str | None) -> None:
+        """`after`: None: there is no name."""
+        self.methods: dict[str, Callable[[str | None], Serve]] = {}
+        self._after = after
+        self._begin = _UNREAD.split(before)[0]
+        self._before = _matching(before)
+
+    def read(self, path: str) -> Mapping[str, Serve] | None:
+        """Method → handler; None: it is another path."""
+        after = self._after
+        if not path.startswith(self._begin) or (found := self._before.match(path)) is None:
+            return None
+        if after is None:
+            return {method: of(None) for method, of in self.methods.items()} if found.end() == len(path) else None
+        name = _unescaped(path[found.end() : len(path) - len(after)])
+        if not path.endswith(after) or _NAMED.fullmatch(name) is None:
+            return None
+        return {method: of(name) for method, of in self.methods.items()}
 
 
 class Routes:
@@ -42,8 +74,8 @@ class Routes:
 
     def __init__(self) -> None:
         self._table: dict[str, dict[str, Serve]] = {}  # path → method → handler
-        # (text before, text after the name) → method → handler of the name
-        self._templates: dict[tuple[str, str], dict[str, Callable[[str], Serve]]] = {}
+        # First segment → (text before, text after the name or None) → the template of such paths
+        self._templates: dict[str, dict[tuple[str, str | None], _Template]] = {}
         self._shapes: dict[tuple[str, str], ErrorShape] = {}  # (prefix, suffix) of a path → its error format
 
     def local(self, method: str, path: str, serve: Serve) -> None:
@@ -52,9 +84,13 @@ class Routes:
 
     def named(self, method: str, before: str, after: str, of: Callable[[str], Serve]) -> None:
         """The same for every path with a name between `before` and `after`; `of`: name → handler."""
-        methods = self._templates.setdefault((before, after), {})
+        self._add_template(method, before, after, lambda name: of(name or ""))
+
+    def _add_template(self, method: str, before: str, after: str | None, of: Callable[[str | None], Serve]) -> None:
+        templates = self._templates.setdefault(_first_segment(before), {})
+        methods = templates.setdefault((before, after), _Template(before, after)).methods
         if method in methods:
-            raise ValueError(f"{method} {before}…{after} is registered twice")
+            raise ValueError(f"{method} {before}…{after or ''} is registered twice")
         methods[method] = of
 
     def metered(self, dialect: Dialect, serve: ServeMetered) -> None:
@@ -71,8 +107,8 @@ class Routes:
         for path in dialect.paths:
             before, found, after = path.partition(NAME)
             self._shapes[before, after] = dialect.errors
-            if found:
-                self.named("POST", before, after, of)
+            if found or _UNREAD.search(path):
+                self._add_template("POST", before, after if found else None, of)
             else:
                 self._add("POST", path, of(None))
         self._shapes[dialect.errors.prefix, ""] = dialect.errors
@@ -106,19 +142,20 @@ class Routes:
         """Method → handler, of this path or the template that matches it."""
         if path in self._table:
             return self._table[path]
-        for (before, after), methods in self._templates.items():
-            if not (path.startswith(before) and path.endswith(after)):
-                continue
-            name = _unescaped(path[len(before) : len(path) - len(after)])
-            if _NAMED.fullmatch(name):
-                return {method: of(name) for method, of in methods.items()}
+        for template in self._templates.get(_first_segment(path), {}).values():
+            if (methods := template.read(path)) is not None:
+                return methods
         return {}
 
     def shape(self, raw_path: str) -> ErrorShape:
         """The error format of a path: its dialect's; for an unknown path, that of the longest match."""
         path = self._meant(raw_path.partition("?")[0])
-        matches = [both for both in self._shapes if path.startswith(both[0]) and path.endswith(both[1])]
+        matches = [both for both in self._shapes if path.endswith(both[1]) and _matching(both[0]).match(path)]
         return self._shapes[max(matches, key=lambda both: len("".join(both)))] if matches else OPENAI_ERRORS
+
+
+def _first_segment(path: str) -> str:
+    return path[: path.find("/", 1)]
 
 
 def _unescaped(name: str) -> str:

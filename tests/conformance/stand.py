@@ -67,6 +67,9 @@ def systems(url: str) -> dict[str, dict[str, Any]]:
         "anthropic": provider_section(v1, on_client_disconnect="cancel", dialects=["anthropic"]),
         "gemini": provider_section(v1, on_client_disconnect="cancel", dialects=["gemini"]),
         "bedrock": provider_section(url, on_client_disconnect="cancel", dialects=["bedrock"]),
+        "vertex": provider_section(
+            f"{url}/v1/projects/ours/locations/here", on_client_disconnect="cancel", dialects=["vertex"]
+        ),
     }
 
 

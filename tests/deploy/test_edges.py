@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from proxy.metering.dialect import NAME
 from proxy.metering.dialects import DIALECTS, FAMILIES
 from tests.crash.stage import quick_key
 from tests.deploy.edges import Edge, program
@@ -114,7 +114,7 @@ def _spellings(path: str) -> list[str]:
     return [path, f"{path}/", f"/{path}", *([short] if short != path else [])]
 
 
-ROUTES = [path.replace(NAME, "m") for dialect in DIALECTS for path in dialect.paths] + ["/v1/models"]
+ROUTES = [re.sub(r"\{\w+\}", "m", path) for dialect in DIALECTS for path in dialect.paths] + ["/v1/models"]
 
 
 @pytest.mark.parametrize("spelling", range(4), ids=["plain", "slash after", "slash before", "without v1"])

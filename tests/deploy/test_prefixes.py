@@ -14,7 +14,7 @@ from tests.deploy.prefixes import DEPLOY, FILES, prefixes, written
 
 def first_parts(routes: Routes) -> set[str]:
     """What its paths begin with."""
-    paths = [*routes._table, *(before for before, _ in routes._templates)]
+    paths = [*routes._table, *(before for templates in routes._templates.values() for before, _ in templates)]
     return {path.split("/")[1] for path in paths}
 
 

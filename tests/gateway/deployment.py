@@ -41,7 +41,7 @@ def policies(base_url: str) -> dict[str, dict[str, Any]]:
     def section(**settings: Any) -> dict[str, Any]:
         return provider_section(base_url, **settings)
 
-    spoken = ["openai", "anthropic", "azure", "mistral", "cohere", "ollama", "gemini", "bedrock"]
+    spoken = ["openai", "anthropic", "azure", "mistral", "cohere", "ollama", "gemini", "bedrock", "vertex"]
     closed = f"http://127.0.0.1:{closed_port()}/v1"
     return {
         "cancel": section(on_client_disconnect="cancel"),

@@ -114,7 +114,7 @@ FULL: dict[str, Any] = {
 INPUTS: tuple[dict[str, Any], ...] = (
     {"input": "x"},
     {"input": [{"role": "user", "content": "x"}]},
-    {"input": {"converse": {}}},
+    {"input": {"converse": {}}, "instances": [{"prompt": "x"}], "parameters": {}},
 )
 
 

@@ -345,7 +345,7 @@ async def test_a_provider_without_a_list_is_not_asked(providers: Upstream) -> No
 
 
 def test_every_family_has_a_list_but_the_clouds() -> None:
-    assert set(FAMILIES) - set(PROVIDER_LISTS) == {"azure", "bedrock"}
+    assert set(FAMILIES) - set(PROVIDER_LISTS) == {"azure", "bedrock", "vertex"}
     assert provider_list(ProviderSettings(name="a", base_url="http://a.test", dialects=("azure.chat",))) is None
     both = ProviderSettings(name="a", base_url="http://a.test", dialects=("azure", "anthropic.messages"))
     assert provider_list(both) is PROVIDER_LISTS["anthropic"]

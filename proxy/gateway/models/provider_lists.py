@@ -66,8 +66,8 @@ PROVIDER_LISTS: dict[str, ProviderList] = {
     "cohere": ProviderList("/v1/models?page_size=1000", instead_of="/v2", name="name", words=words.COHERE),
     "ollama": ProviderList("/tags", name="model"),
 }  # fmt: skip
-"""family → its list. Azure is missing: what it lists are not the deployments, by which it is asked. Bedrock lists its
-models at another host."""
+"""family → its list. Azure is missing: what it lists are not the deployments, by which it is asked. Bedrock and
+Vertex list their models elsewhere."""
 
 
 def provider_list(settings: ProviderSettings) -> ProviderList | None:

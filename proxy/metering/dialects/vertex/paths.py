@@ -1,0 +1,24 @@
+"""Where a publisher's models are asked for.
+
+Invariant: the project and the location in a client's path are not read: a provider's are in its base URL, which ends
+with `/projects/…/locations/…`, or with the version in express mode, which has no projects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.metering.dialect import NAME, KeyHeader
+
+_VERSIONS = ("v1", "v1beta1")
+_PLACE = "/projects/{project}/locations/{location}"
+
+
+def publisher_paths(publisher: str, method: str, model: str = NAME) -> dict[str, Any]:
+    """The paths of a method of this publisher's models."""
+    path = f"/publishers/{publisher}/models/{model}:{method}"
+    return {
+        "paths": tuple(f"/{version}{place}{path}" for place in (_PLACE, "") for version in _VERSIONS),
+        "upstream_path": path,
+        "key_header": KeyHeader.AUTHORIZATION,
+    }

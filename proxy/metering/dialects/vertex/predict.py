@@ -1,0 +1,137 @@
+"""The dialect of predict: the vectors of Google's text embedding models, and images of Imagen.
+
+Invariants: no vector and no image is decoded. Usage of vectors: the prompt is the sum of what each prediction counts;
+nothing is generated. Usage of images: their number. https://cloud.google.com/vertex-ai/generative-ai/docs/model-reference
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from proxy.metering.counts import UsageReader, with_total
+from proxy.metering.dialects.gemini.generate import GEMINI_GENERATE
+from proxy.metering.dialects.vertex.google import VERTEX_ERRORS
+from proxy.metering.dialects.vertex.paths import publisher_paths
+from proxy.metering.plain import nothing_generated
+from proxy.metering.request import InvalidField, RequestFacts, integer, messages_of, model_of
+from proxy.metering.tally import Counting, says_error
+from proxy.metering.unread import each, members
+from proxy.metering.usage import NO_USAGE, UNITS_MAX, PromptEvidence, Usage
+from proxy.metering.wire.json_reader import reader
+from proxy.metering.wire.text import chars_of
+
+# More than Imagen makes at once; unless a request says, it makes four.
+_IMAGES_MAX, _IMAGES = 16, 4
+
+
+class _Statistics(msgspec.Struct, gc=False):
+    token_count: int | float | None = None
+
+
+class _Embeddings(msgspec.Struct, gc=False):
+    statistics: _Statistics | None = None
+
+
+class _Prediction(msgspec.Struct, gc=False):
+    embeddings: _Embeddings | None = None
+    mime_type: str | None = msgspec.field(default=None, name="mimeType")
+    """of an image"""
+
+
+class _Answer(msgspec.Struct, gc=False):
+    predictions: list[_Prediction] | None = None
+    usage: dict[str, Any] | None = None
+    """only of what is read again: the counts, as they are kept"""
+    error: Any = None
+
+
+_answer_of = reader(_Answer)
+_counted = UsageReader(prompt_tokens="token_count", images="images")
+
+
+class PredictTally(Counting):
+    """The usage of one answer."""
+
+    __slots__ = ()
+
+    # Characters are what some of these models were billed by; the lists say tokens.
+    known = members(
+        "predictions deployedModelId model modelDisplayName modelVersionId error metadata",
+        each("usage", _counted.paths),
+    )
+
+    def read(self, event: bytes, name: bytes) -> None:
+        """There are no streams."""
+
+    def read_answer(self, body: bytes) -> bool:
+        """Read a whole answer."""
+        answer = _answer_of(body)
+        if answer is None:
+            return False
+        if says_error(answer.error):
+            self.fail("error_body")
+            return True
+        self.done = True
+        if counts := answer.usage or _counts(answer.predictions or []):
+            usage = nothing_generated(_counted(counts))
+            self._report(counts, usage if usage is None or usage.images is not None else with_total(usage))
+        return True
+
+
+def _counts(predictions: list[_Prediction]) -> dict[str, Any]:
+    """Empty: nothing is counted."""
+    told = [one.embeddings.statistics for one in predictions if one.embeddings is not None]
+    tokens = [one.token_count for one in told if one is not None and one.token_count is not None]
+    if tokens:
+        return {"token_count": sum(tokens)}
+    images = sum(one.mime_type is not None for one in predictions)
+    return {"images": min(images, UNITS_MAX)} if images else {}
+
+
+def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
+    """Read a request. Raises InvalidField."""
+    instances = messages_of(document, "instances")
+    texts = [_text(one, at) for at, one in enumerate(instances)]
+    asked = NO_USAGE
+    if any("prompt" in one for one in instances):
+        parameters = document.get("parameters")
+        count = (
+            integer(parameters, "sampleCount", "parameters.sampleCount", at_most=_IMAGES_MAX)
+            if isinstance(parameters, dict)
+            else None
+        )
+        asked = Usage(images=len(instances) * (count or _IMAGES))
+    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    return RequestFacts(
+        model=named or model_of(document),
+        streamed=False,
+        usage_asked=True,
+        completion_tokens_max=0,
+        n=1,
+        prompt=PromptEvidence(len(instances), latin, wide, other, blanks=blanks, marks=marks),
+        asked=asked,
+    )
+
+
+def _text(instance: Mapping[str, Any], at: int) -> str:
+    for name in ("content", "prompt"):
+        if isinstance(text := instance.get(name), str):
+            return text
+    raise InvalidField(f"instances[{at}]", "must have a text in content, to embed, or in prompt, to draw")
+
+
+VERTEX_PREDICT = replace(
+    GEMINI_GENERATE,
+    name="vertex.predict",
+    operation="embeddings",
+    errors=VERTEX_ERRORS,
+    facts=facts,
+    tally=PredictTally,
+    usage_member="usage",
+    upstream_document=lambda document, upstream_model, inject_usage: {**document},
+    **publisher_paths("google", "predict"),
+)
