@@ -15,6 +15,7 @@ from tests.gateway.deployment import Deployment
 from tests.gateway.languages import MESSAGES, RESPONSES
 from tests.gateway.other_languages import ASKED as CHAT_ASKED
 from tests.gateway.streams import COUNTS, inside_utf8
+from tests.metering.corpus_further import counting_headers
 from tests.metering.corpus_gemini import exception as gemini_exception
 from tests.metering.corpus_languages import exception, spoken
 from tests.metering.gemini import ASKED as GEMINI_ASKED
@@ -102,7 +103,7 @@ class Replay:
         return Script(
             steps=tuple(map(Send, (*chunks, rest) if rest else chunks)),
             status=self.record["status"],
-            headers=(("Content-Type", kind),),
+            headers=(("Content-Type", kind), *counting_headers(self.record).items()),
             framing="length" if self.how == "whole, length" else "chunked",
             chunking=chunking,
             wire=wire,

@@ -19,7 +19,7 @@ async def test_every_record_at_two_chunkings(deployment: Deployment, corpus: Pat
     todo = [
         (dialect, replay, deployment.plan("units", replay.script(), "corpus")) for dialect, replay in chosen(corpus)
     ]
-    assert len(todo) == 2 * 101
+    assert len(todo) == 2 * 114
     responses: list[Response] = []
     async with await connect(deployment.url) as client:
         for dialect, replay, model in todo:

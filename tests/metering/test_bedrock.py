@@ -31,6 +31,8 @@ from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence, ServedAs, Usage, service_of
 from tests.metering import bedrock
 from tests.metering.bedrock import METRICS, TEXTS, USAGE, chunk, converse, delta, event, failure
+from tests.metering.corpus import CORPUS, cuts
+from tests.metering.corpus_further import further_records, further_usage
 
 DIALECTS = (
     BEDROCK_INVOKE, BEDROCK_INVOKE_STREAM, BEDROCK_CONVERSE, BEDROCK_CONVERSE_STREAM, BEDROCK_COUNT_TOKENS,
@@ -149,7 +151,7 @@ def test_what_is_billed_beside_the_tokens_is_named() -> None:
     units = {
         "topicPolicyUnits": 2,
         "contentPolicyUnits": 1,
-        "wordPolicyUnits": 0,
+        "wordPolicyUnits": 9,
         "sensitiveInformationPolicyFreeUnits": 3,
     }
     assessed = {"g1": {"invocationMetrics": {"guardrailProcessingLatency": 114, "usage": units}}}
@@ -445,6 +447,23 @@ def test_nothing_that_a_provider_sends_raises(noise: bytes, seed: int) -> None:
         streamed(dialect, [bytes(body)])
     whole(BEDROCK_INVOKE, noise)
     whole(BEDROCK_CONVERSE, noise)
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+@pytest.mark.parametrize(("dialect", "number"), [(BEDROCK_CONVERSE, 4), (BEDROCK_INVOKE, 3)])
+def test_recorded_answers(dialect: Dialect, number: int) -> None:
+    records = further_records(dialect.name, dialect.upstream_path.rpartition("/")[2])
+    assert len(records) == number
+    for record in records:
+        dialect.facts(record["request_json"], "m")
+        for pieces in cuts(record["body"].encode(), record["id"]):
+            meter = dialect.plain_meter(record["response_headers"])
+            for piece in pieces:
+                meter.feed(piece)
+            metered = meter.close()
+            if record["status"] == 200:
+                assert metered.usage == further_usage(dialect, record), record["id"]
+                assert (metered.complete, metered.unread.paths) == (True, ()), record["id"]
 
 
 ODD: list[Any] = [None, 1, "x", [], [1], {}, {"text": 1}]

@@ -28,6 +28,8 @@ from proxy.metering.metered import Metered
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import Usage
+from tests.metering.corpus import CORPUS
+from tests.metering.corpus_further import further_records, further_usage
 
 VERTEX = [dialect for dialect in DIALECTS if dialect.name.startswith("vertex.")]
 ASKED = {"messages": [{"role": "user", "content": "How high is the water?"}], "max_tokens": 99}
@@ -200,6 +202,17 @@ class Entry:
     endpoint: str
     details: dict[str, Any]
     usage_source: str = "reported"
+
+
+@pytest.mark.skipif(not CORPUS.exists(), reason="the recorded corpus ../shared/corpus is not here")
+def test_recorded_vectors_cost_their_prompt() -> None:
+    records = further_records("google.predict", ":predict")
+    assert len(records) == 6
+    for record in records:
+        VERTEX_PREDICT.facts(record["request_json"], "m")
+        metered = predicted(json.loads(record["body"]))
+        assert metered.usage == further_usage(VERTEX_PREDICT, record), record["id"]
+        assert metered.failed == (None if record["status"] == 200 else "error_body"), record["id"]
 
 
 def test_odd_answers_raise_nothing() -> None:

@@ -6,6 +6,7 @@ its guardrails, is no part of the usage: it is named as unread.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,8 @@ REQUEST_ID, TIER, LATENCY = (
     "x-amzn-bedrock-service-tier",
     "x-amzn-bedrock-performanceconfig-latency",
 )
+# Word filters cost nothing, and neither do patterns of one's own. https://aws.amazon.com/bedrock/pricing/
+_FREE = re.compile("wordPolicy|Free")
 # The depth of a guardrail's metrics in its trace is 4.
 _TRACE_DEPTH_MAX = 8
 
@@ -143,7 +146,7 @@ def _units(value: object, within: str = "", depth: int = 0) -> Iterator[tuple[st
         for name, one in value.items():
             if within != "usage":
                 yield from _units(one, name, depth + 1)
-            elif type(one) is int and one > 0 and name.isascii() and name.isalpha() and "Free" not in name:
+            elif type(one) is int and one > 0 and name.isascii() and name.isalpha() and not _FREE.search(name):
                 yield word(name), one
 
 
