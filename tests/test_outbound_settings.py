@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from proxy.settings import ForwardProxy, ProviderSettings, Secret, SettingsError, TlsSettings, from_environment, parse
+from proxy.settings.cloud_auth import AwsAuthSettings
 
 PASSWORD = "canary-pass/word"
 ENV = {
@@ -174,3 +175,65 @@ def test_what_is_wrong_with_credentials(more: Mapping[str, Any], says: str) -> N
         provider({"credentials": [{"name": "a", "api_key": "${KEY}"}], **more})
     assert str(refused.value).startswith(f"providers.p.{says}")
     assert "canary" not in str(refused.value)
+
+
+def test_credentials_of_a_cloud() -> None:
+    """The host of AWS's services names the region."""
+    aws = {"api_key": None, "base_url": "https://bedrock-runtime.us-east-1.amazonaws.com", "auth": {"aws": {}}}
+    read = provider(aws).auth
+    assert read is not None
+    assert read.aws is not None
+    assert (read.google, read.aws.service, read.aws.profile) == (None, "bedrock", None)
+    keys = {"region": "eu-west-1", "access_key_id": "${KEY}", "secret_access_key": "${PASSWORD}"}
+    read = provider(aws | {"auth": {"aws": keys}}).auth
+    assert read is not None
+    assert read.aws is not None
+    assert read.aws.region_at("x.test") == "eu-west-1"
+    assert "sk-1" not in f"{read!r}"
+    google = {"api_key": None, "auth": {"google": {"credentials_file": "key.json"}}}
+    read = provider(google).auth
+    assert read is not None
+    assert read.google is not None
+    assert read.google.credentials_file == Path("/etc/tokenweir/key.json")
+
+
+@pytest.mark.parametrize(
+    ("host", "region"),
+    [
+        ("bedrock-runtime.us-east-1.amazonaws.com", "us-east-1"),
+        ("bedrock-runtime-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1"),
+        ("vpce-0a1-b2.bedrock-runtime.ap-southeast-2.vpce.amazonaws.com", "ap-southeast-2"),
+        ("bedrock-mantle.eu-central-1.api.aws", "eu-central-1"),
+        ("bedrock-runtime.cn-north-1.amazonaws.com.cn", "cn-north-1"),
+        ("bedrock-runtime.us-east-1.amazonaws.com.evil.test", None),
+        ("localhost", None),
+    ],
+)
+def test_a_host_of_aws_names_its_region(host: str, region: str | None) -> None:
+    assert AwsAuthSettings().region_at(host) == region
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"auth": {"google": {}}}, "auth: cannot be combined with `api_key` or `credentials`"),
+        ({"auth": {}}, "auth: must have one of `aws` and `google`"),
+        ({"auth": {"aws": {"region": "us-east-1"}, "google": {}}}, "auth: must have one of `aws` and `google`"),
+        ({"auth": "aws"}, "auth: must be a mapping of fields"),
+        ({"auth": {"aws": {}}}, "auth.aws.region: is missing: the host of `base_url` does not name it"),
+        ({"auth": {"aws": {"region": "here"}}}, "auth.aws.region: must be a region"),
+        ({"auth": {"aws": {"access_key_id": "${KEY}"}}}, "auth.aws: set both `access_key_id` and `secret_access_key`"),
+        ({"auth": {"aws": {"session_token": "${KEY}"}}}, "auth.aws.session_token: needs `access_key_id`"),
+        ({"auth": {"aws": {"access_key_id": "AKID"}}}, "auth.aws.access_key_id: a secret does not belong in this file"),
+        (
+            {"auth": {"aws": {"access_key_id": "${KEY}", "secret_access_key": "${KEY}", "profile": "p"}}},
+            "auth.aws.profile: cannot be combined with `access_key_id`",
+        ),
+        ({"auth": {"azure": {}}}, "auth.azure: unknown field"),
+    ],
+)
+def test_wrong_credentials_of_a_cloud_are_named(more: dict[str, Any], why: str) -> None:
+    keyless = {} if "api_key" in why else {"api_key": None}
+    with pytest.raises(SettingsError) as refusal:
+        provider(keyless | more)
+    assert str(refusal.value).startswith(f"providers.p.{why}")

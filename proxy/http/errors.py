@@ -194,6 +194,12 @@ def upstream_auth() -> ApiError:
     return ApiError(502, message, kind="server_error", code="upstream_auth")
 
 
+def no_upstream_credentials() -> ApiError:
+    """502: the proxy cannot get credentials for the provider; the client cannot fix that."""
+    message = "The proxy has no credentials for this provider now."
+    return ApiError(502, message, kind="server_error", code="upstream_auth")
+
+
 def upstream_limited(*, retry_after_s: int) -> ApiError:
     """429: each of the proxy's credentials is at a limit. SDKs wait and retry."""
     message = "The proxy's credentials for this provider are at their limits now."

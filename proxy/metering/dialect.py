@@ -120,6 +120,9 @@ class Dialect:
     """answer headers to forward, likewise"""
     headers_read: tuple[str, ...] = ()
     """answer headers that its tally reads, in lower case"""
+    credential_refusals: tuple[bytes, ...] = ()
+    """parts of answers with status 403, in the text or in `headers_down`, that are about the provider's credentials and
+    not about the request"""
     name_safe: str = "/:@+"
     """characters that stand in `upstream_path` as they are in the model's name; others are escaped"""
     query: tuple[str, ...] = ()

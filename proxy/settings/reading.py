@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
 from proxy.billing.record import Price
+from proxy.settings.cloud_auth import check_auth
 from proxy.settings.kinds import FieldPath, SettingsError, flag, read_section
 from proxy.settings.models import ModelSettings, TargetSettings
 from proxy.settings.outbound import TlsSettings, proxy_of_environment
@@ -95,6 +97,10 @@ def _reached(providers: Mapping[str, ProviderSettings], raw: Any, at: FieldPath)
 
 
 def _check_credentials(provider: ProviderSettings, at: FieldPath) -> None:
+    if provider.auth is not None:
+        has_keys = provider.api_key is not None or bool(provider.credentials)
+        host = urlsplit(provider.base_url).hostname or ""
+        check_auth(provider.auth, host, has_keys=has_keys, at=at.under("auth"))
     if provider.api_key is not None and provider.credentials:
         raise at.under("credentials").wrong("cannot be combined with `api_key`: give one of the two")
     names = [one.name for one in provider.credentials]

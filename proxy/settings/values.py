@@ -17,6 +17,7 @@ from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES
 from proxy.settings.admin import AdminSettings
+from proxy.settings.cloud_auth import AuthSettings
 from proxy.settings.kinds import (
     about,
     choice,
@@ -178,6 +179,13 @@ class ProviderSettings:
             default="the one `api_key`",
         ),
     )
+    auth: AuthSettings | None = field(
+        default=None,
+        metadata=about(
+            section(AuthSettings), "credentials of a cloud, instead of `api_key`: `{aws: {}}` or `{google: {}}`",
+            default="the API key",
+        ),
+    )  # fmt: skip
     admin_key: Secret | None = field(
         default=None,
         metadata=about(

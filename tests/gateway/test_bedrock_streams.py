@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from botocore.eventstream import EventStreamBuffer
@@ -13,19 +12,13 @@ from proxy.demo.script import Cut, Script, Send, Stall
 from tests.gateway.deployment import SOON_S, Deployment, charge, nusd
 from tests.gateway.languages import ask
 from tests.metering import bedrock
-from tests.metering.bedrock import chunk, converse, delta
+from tests.metering.bedrock import ASKED, STREAM, at, chunk, converse, delta
 from tests.support.net import chat_request, connect
 from tests.support.provider import ScriptedProvider
 from tests.support.tokenweir import PRICE, Tokenweir, provider_section
 
-STREAM = (("Content-Type", "application/vnd.amazon.eventstream"),)
-ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": [{"text": "How high is the water?"}]}]}
 EVENTS = converse(*[f"The river is {cm} cm high. " for cm in range(40)])
 BODY = b"".join(EVENTS)
-
-
-def at(model: str, operation: str = "converse-stream") -> str:
-    return f"/model/{quote(model, safe='')}/{operation}"
 
 
 def script(*steps: Any, **more: Any) -> Script:

@@ -5,10 +5,19 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from urllib.parse import quote
 
 from proxy.metering.wire.event_stream import message
 
 Json = dict[str, Any]
+
+STREAM = (("Content-Type", "application/vnd.amazon.eventstream"),)
+ASKED: Json = {"messages": [{"role": "user", "content": [{"text": "How high is the water?"}]}]}
+
+
+def at(model: str, operation: str = "converse-stream") -> str:
+    """The path of an operation."""
+    return f"/model/{quote(model, safe='')}/{operation}"
 
 
 def compact(document: Json) -> bytes:

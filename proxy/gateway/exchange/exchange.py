@@ -542,13 +542,21 @@ class Exchange:
         status, body = self._refusal
         readable = body if body is None or self._answer is None else self._answer.readable(body)
         provider = self._asking.route.provider
-        if status in (401, 407):
+        if status in (401, 407) or (status == 403 and readable is not None and self._is_about_credentials(readable)):
             self._write_error(errors.upstream_auth())
         elif status < 400 or body is None or readable is None or provider.is_revealed_by(readable):
             self._write_error(errors.upstream_failed())
         else:
             assert self._answer is not None
             self._reply.begin(status, self._headers(self._answer), length=len(body), body=body)
+
+    def _is_about_credentials(self, refusal: bytes) -> bool:
+        """Whether a provider's refusal says so in its text, or in a header that would pass."""
+        parts, answer = self._dialect.credential_refusals, self._answer
+        if not parts or answer is None:
+            return False
+        told = [value.encode("latin-1") for name, value in answer.head.headers if name in self._dialect.headers_down]
+        return any(part in text for text in (refusal, *told) for part in parts)
 
     def _write_error(self, refusal: ApiError) -> None:
         told = self._dialect.errors.headers(refusal)

@@ -25,6 +25,7 @@ from proxy.foundation.header_names import HeaderNames
 from proxy.foundation.outage import Outage, OutageLog
 from proxy.foundation.tls import client_context
 from proxy.gateway.time_limits import TimeLimits
+from proxy.gateway.upstream.cloud.authorization import Authorization, authorization_of
 from proxy.gateway.upstream.connection import (
     NotSentError,
     OutOfConnectionsError,
@@ -105,10 +106,12 @@ class Provider:
     """OpenRouter's member `usage` of a request is sent to it"""
     pool: CredentialPool | None = None
     """several API keys"""
+    authorization: Authorization | None = None
+    """credentials of a cloud"""
 
     @classmethod
     def of(cls, settings: ProviderSettings, *, write_stall_s: float) -> Self:
-        """Create a provider from its settings. Raises SettingsError for a file that cannot be used."""
+        """Create a provider from its settings. Raises SettingsError: a file cannot be used, or an extra is missing."""
         parts = urlsplit(settings.base_url)
         tls = parts.scheme == "https"
         origin = Origin(parts.hostname or "", parts.port or (443 if tls else 80), tls, Way.of(settings))
@@ -132,6 +135,7 @@ class Provider:
             settings, origin, limits, secret.encode(), parts.path, "\r\n".join(fields), rules,
             knows_usage_include=_OPENROUTER.fullmatch(origin.host) is not None if knows is None else knows,
             pool=CredentialPool.of(settings.name, settings.credentials),
+            authorization=authorization_of(settings),
         )  # fmt: skip
 
     def request(self, dialect: Dialect, path: str, body: bytes, more: str) -> bytes:
@@ -192,6 +196,8 @@ class Provider:
 
     def is_revealed_by(self, body: bytes) -> bool:
         """Whether `body` contains a secret that its requests carry."""
+        if self.authorization is not None and self.authorization.is_revealed_by(body):
+            return True
         keys = [self.secret] if self.pool is None else [one.secret.encode() for one in self.pool.credentials]
         fixed = (value.reveal().encode() for value in self.settings.headers.up.values())
         secrets = (*keys, *(one for one in fixed if len(one) >= SECRET_BYTES_MIN))
@@ -346,6 +352,8 @@ class UpstreamClient:
     async def ask(self, provider: Provider, request: bytes) -> Answer:
         """Send a request and wait for the head of its answer. Raises UpstreamFailedError. Cancellation closes the
         connection."""
+        if provider.authorization is not None:
+            request = await provider.authorization.authorized(request)
         connection = self._rested(provider.origin) or await self._connected(
             provider.origin, provider.settings.timeouts.connect_s
         )

@@ -173,6 +173,12 @@ BEDROCK_CONVERSE = Dialect(
         REQUEST_ID, TIER, LATENCY,
     ),
     headers_read=(REQUEST_ID, TIER, LATENCY),
+    # Of signatures: https://docs.aws.amazon.com/bedrock/latest/userguide/troubleshooting-api-error-codes.html. Of API
+    # keys: as reported in public.
+    credential_refusals=(
+        b"UnrecognizedClient", b"InvalidClientTokenId", b"InvalidSignature", b"SignatureDoesNotMatch",
+        b"IncompleteSignature", b"MissingAuthenticationToken", b"ExpiredToken", b"security token", b"API Key",
+    ),
 )  # fmt: skip
 
 BEDROCK_CONVERSE_STREAM = replace(

@@ -1,0 +1,91 @@
+"""A value that is fetched by calls that block, and lasts for a time.
+
+Invariants: at most one fetch runs at a time, in a thread; it belongs to none of those who wait for it, and goes on when
+they leave. A value is renewed before it ends, and used meanwhile. After a failure the next fetch begins at the earliest
+RETRY_S later. Of a failure nothing is told but its type: its text may hold anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from proxy.foundation.outage import Outage, OutageLog
+from proxy.gateway.upstream.connection import NotSentError
+from proxy.http import errors
+from proxy.http.errors import ApiError
+
+# Servers that give out credentials are asked no more often when they fail.
+RETRY_S = 5.0
+
+_T = TypeVar("_T")
+
+
+class CredentialFailedError(NotSentError):
+    """There are no credentials for the provider."""
+
+    def refusal(self) -> ApiError:
+        """The answer to the client, who cannot fix that."""
+        return errors.no_upstream_credentials()
+
+
+class Lasting(NamedTuple, Generic[_T]):
+    """A value, and how long it lasts. Unix seconds."""
+
+    value: _T
+    renew_at: float
+    ends_at: float
+
+
+class Fetched(Generic[_T]):
+    """One such value."""
+
+    def __init__(
+        self, fetch: Callable[[], Lasting[_T]], what: str, *, unix_time: Callable[[], float] = time.time
+    ) -> None:
+        """`fetch` blocks; `what`: for the log."""
+        self._fetch = fetch
+        self._unix_time = unix_time
+        self._kept: Lasting[_T] | None = None
+        self._running: asyncio.Future[Lasting[_T]] | None = None
+        self._failed = ""  # why there is no value; empty: there is one, or none was asked for
+        self._again_at = 0.0
+        self._outage = Outage(OutageLog(what))
+
+    @property
+    def last(self) -> _T | None:
+        """The last one; None: there was none yet."""
+        return None if self._kept is None else self._kept.value
+
+    async def get(self) -> _T:
+        """The value. Raises CredentialFailedError."""
+        now, kept = self._unix_time(), self._kept
+        if kept is not None and now < kept.renew_at:
+            return kept.value
+        if self._running is None and now >= self._again_at:
+            self._begin()
+        if kept is not None and now < kept.ends_at:
+            return kept.value
+        running = self._running
+        if running is not None:
+            await asyncio.wait([running])  # not by itself: who leaves would cancel it for the others
+        if self._failed or self._kept is None:
+            raise CredentialFailedError(f"no credentials: {self._failed}")
+        return self._kept.value
+
+    def _begin(self) -> None:
+        self._running = asyncio.get_running_loop().run_in_executor(None, self._fetch)
+        self._running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Future[Lasting[_T]]) -> None:
+        self._running = None
+        failure = None if running.cancelled() else running.exception()
+        if running.cancelled() or failure is not None:
+            self._failed = "cancelled" if failure is None else type(failure).__name__
+            self._again_at = self._unix_time() + RETRY_S
+            self._outage.began(PermissionError(f"they cannot be had ({self._failed})"))
+        else:
+            self._kept, self._failed = running.result(), ""
+            self._outage.over()

@@ -1,0 +1,107 @@
+"""The settings of credentials that are no API key: AWS's signatures, and Google's access tokens.
+
+Invariant: a secret in the file is a `${VAR}`. What a cloud's own tools find (variables, profiles, roles of machines) is
+found by its own library, at the first request.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proxy.foundation.secret import Secret
+from proxy.settings.kinds import FieldPath, about, path_of, secret, section, text
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+=,/-]{0,127}", re.ASCII)
+_REGION = re.compile(r"[a-z]{2,8}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2}", re.ASCII)
+# The host of a service names its region: bedrock-runtime.us-east-1.amazonaws.com, bedrock-mantle.us-east-1.api.aws.
+_IN_HOST = re.compile(
+    rf"(?:.+\.)?({_REGION.pattern})\.(?:.+\.)?(?:amazonaws\.com|amazonaws\.com\.cn|api\.aws)", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwsAuthSettings:
+    """Requests are signed with SigV4."""
+
+    region: str | None = field(
+        default=None,
+        metadata=about(text(_REGION, "a region: `us-east-1`"), "its region", default="that of `base_url`'s host"),
+    )
+    service: str = field(
+        default="bedrock", metadata=about(text(_WORD, "the name of a service"), "the service that the signature names")
+    )
+    profile: str | None = field(
+        default=None,
+        metadata=about(
+            text(_WORD, "the name of a profile"), "a profile of AWS's own configuration files, which may assume a role",
+            default="AWS_PROFILE, or the default one",
+        ),
+    )  # fmt: skip
+    access_key_id: Secret | None = field(
+        default=None,
+        metadata=about(
+            secret(), "an access key", default="what AWS's tools find: variables, profiles, roles of the machine"
+        ),
+    )
+    secret_access_key: Secret | None = field(default=None, metadata=about(secret(), "its secret", default="likewise"))
+    session_token: Secret | None = field(
+        default=None, metadata=about(secret(), "its session token, if it is a temporary one", default="none")
+    )
+
+    def region_at(self, host: str) -> str | None:
+        """The region of the provider at this host; None: it is not known."""
+        found = _IN_HOST.fullmatch(host)
+        return self.region or (None if found is None else found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoogleAuthSettings:
+    """Requests carry an access token of Google's."""
+
+    credentials_file: Path | None = field(
+        default=None,
+        metadata=about(
+            path_of("file"), "the key of a service account, in JSON, or a user's credentials",
+            default="application default credentials: GOOGLE_APPLICATION_CREDENTIALS, gcloud's, those of the machine",
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthSettings:
+    """One of them."""
+
+    aws: AwsAuthSettings | None = field(
+        default=None,
+        metadata=about(
+            section(AwsAuthSettings), "sign requests for AWS; needs the extra `tokenweir[bedrock]`", default="off"
+        ),
+    )
+    google: GoogleAuthSettings | None = field(
+        default=None,
+        metadata=about(
+            section(GoogleAuthSettings), "send Google's access tokens; needs the extra `tokenweir[vertex]`",
+            default="off",
+        ),
+    )  # fmt: skip
+
+
+def check_auth(auth: AuthSettings, host: str, *, has_keys: bool, at: FieldPath) -> None:
+    """Settings that depend on each other. `has_keys`: the provider has an API key, too. Raises SettingsError."""
+    if (auth.aws is None) == (auth.google is None):
+        raise at.wrong("must have one of `aws` and `google`; `aws: {}` is enough")
+    if has_keys:
+        raise at.wrong("cannot be combined with `api_key` or `credentials`")
+    if (aws := auth.aws) is None:
+        return
+    here = at.under("aws")
+    if (aws.access_key_id is None) != (aws.secret_access_key is None):
+        raise here.wrong("set both `access_key_id` and `secret_access_key`, or neither")
+    if aws.session_token is not None and aws.access_key_id is None:
+        raise here.under("session_token").wrong("needs `access_key_id`, which it belongs to")
+    if aws.profile is not None and aws.access_key_id is not None:
+        raise here.under("profile").wrong("cannot be combined with `access_key_id`: give one of the two")
+    if aws.region_at(host) is None:
+        raise here.under("region").wrong("is missing: the host of `base_url` does not name it")
