@@ -9,22 +9,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import ssl
 import time
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from proxy.doctor.certificates import check_files
 from proxy.doctor.clocks import clock_finding
 from proxy.doctor.finding import Case, Finding, error, ok, warning
 from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.cloud.fetched import CredentialFailedError
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.tunnel import ProxyFailedError
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS, supports
+from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.settings import ProviderSettings, SettingsError, route
 
@@ -52,15 +55,39 @@ def _by_credential(provider: ProviderSettings) -> list[ProviderSettings]:
     return [replace(provider, api_key=one.api_key, credentials=(one,)) for one in provider.credentials]
 
 
+class _Probe(NamedTuple):
+    """A free request, which a provider answers only if it accepts the key."""
+
+    method: str
+    path: str
+    body: dict[str, Any] | None
+    what: str
+    """it is for"""
+    refusals: tuple[bytes, ...] = ()
+    """as in `Dialect.credential_refusals`; empty: every 403 is about the key"""
+
+
+_MODELS = _Probe("GET", "/models", None, "its list of models")
+# Bedrock lists its models at another host. Who is known is told that there is no such model, or that it is not allowed.
+_NO_MODEL = _Probe(
+    "POST", "/model/tokenweir.doctor/converse", {}, "a model that does not exist", BEDROCK_CONVERSE.credential_refusals
+)
+_PROJECT = re.compile(r"/v1(?:beta1)?/projects/[^/]+/locations/[^/]+")
+
+
 def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
     key = "".join(f" of credential {one.name}" for one in provider.credentials)
+    key = key or ("" if provider.auth is None else " of its cloud")
+    probe = _NO_MODEL if supports(provider.dialects, BEDROCK_CONVERSE) else _MODELS
     try:
-        status, date, before = _request(provider, "GET", "/models", None, CONNECT_S)[:3]
+        answered = _request(provider, probe.method, probe.path, probe.body, CONNECT_S)
     except SettingsError as wrong:
         return [error(title, str(wrong), "correct the file: `tokenweir serve` does not start without it")]
     except (UpstreamFailedError, TimeoutError) as failure:
         return [error(title, *_reason(failure, provider)), *check_files(title, provider, case.now)]
-    if status in (401, 403):
+    status = answered.status
+    about_key = not probe.refusals or any(part in answered.text for part in probe.refusals)
+    if status == 401 or (status == 403 and about_key):
         finding = error(
             title, f"it rejects the key{key} ({status})", "check its variable: the key may be truncated or revoked"
         )
@@ -71,8 +98,23 @@ def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
     else:
         way = "" if provider.proxy is None else f" through the proxy {provider.proxy.host}:{provider.proxy.port}"
         accepted = f", with the key{key}" if key else ""
-        finding = ok(title, f"it is reachable{way}{accepted} ({status} for its list of models)")
-    return [finding, *check_files(title, provider, case.now), *_clock(title, date, before)]
+        finding = ok(title, f"it is reachable{way}{accepted} ({status} for {probe.what})")
+    return [finding, *_place(title, provider), *check_files(title, provider, case.now), *_clock(title, answered)]
+
+
+def _place(title: str, provider: ProviderSettings) -> list[Finding]:
+    """Of Vertex AI: which project and location the base URL names."""
+    if not any(name.partition(".")[0] == "vertex" for name in provider.dialects):
+        return []
+    if _PROJECT.fullmatch(urlsplit(provider.base_url).path):
+        return []
+    return [
+        warning(
+            title,
+            "its base_url names no project and location",
+            "end it with /v1/projects/PROJECT/locations/LOCATION, unless it is for express mode",
+        )
+    ]
 
 
 def call(case: Case) -> list[Finding]:
@@ -117,10 +159,10 @@ def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
     """The status and body of a request for one token, retried with the other name of the limit after a 400."""
     for limit in _LIMITS:
         body = {"model": model, "messages": [{"role": "user", "content": "hi"}], limit: 1}
-        status, _, _, answer = _request(provider, "POST", "/chat/completions", body, CALL_S)
-        if status != 400:
+        answered = _request(provider, "POST", "/chat/completions", body, CALL_S)
+        if answered.status != 400:
             break
-    return status, answer
+    return answered.status, _json(answered.text)
 
 
 def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
@@ -130,11 +172,21 @@ def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
     return header.value, f"Bearer {key}" if header is KeyHeader.AUTHORIZATION else key
 
 
+class _Answered(NamedTuple):
+    """What a provider says."""
+
+    status: int
+    date: str
+    sent_at: float
+    """Unix seconds"""
+    text: bytes
+    """the body; of AWS, with the type of an error"""
+
+
 def _request(
     provider: ProviderSettings, method: str, path: str, body: dict[str, Any] | None, limit_s: float
-) -> tuple[int, str | None, float, Any]:
-    """The status, the Date header, the time of sending (Unix seconds), and the body; None if that is not JSON. Raises
-    SettingsError, UpstreamFailedError, TimeoutError."""
+) -> _Answered:
+    """Raises SettingsError, UpstreamFailedError, TimeoutError."""
     parts = urlsplit(provider.base_url)
     content = b"" if body is None else json.dumps(body).encode()
     headers = {
@@ -153,14 +205,15 @@ def _request(
     return asyncio.run(_asked(provider, wire, limit_s))
 
 
-async def _asked(provider: ProviderSettings, wire: bytes, limit_s: float) -> tuple[int, str | None, float, Any]:
+async def _asked(provider: ProviderSettings, wire: bytes, limit_s: float) -> _Answered:
     patient = replace(provider, credentials=(), timeouts=replace(provider.timeouts, connect_s=CONNECT_S))
     client, before = UpstreamClient(), time.time()
     try:
         async with asyncio.timeout(CONNECT_S + limit_s):
             answer = await client.ask(Provider.of(patient, write_stall_s=limit_s), wire)
-            body = await answer.read(_RESPONSE_BYTES_MAX)
-            return answer.status, answer.head.header("date"), before, _json(body or b"")
+            body = await answer.read(_RESPONSE_BYTES_MAX) or b""
+            kind, date = (answer.head.header(name) for name in ("x-amzn-errortype", "date"))
+            return _Answered(answer.status, date, before, body + kind.encode("latin-1") if kind else body)
     finally:
         await client.close()
 
@@ -176,6 +229,11 @@ def _reason(failure: Exception, provider: ProviderSettings) -> tuple[str, str]:
     """The message and the advice for a failed connection."""
     host = urlsplit(provider.base_url).hostname
     error = failure.__cause__ if isinstance(failure, UpstreamFailedError) else failure
+    if isinstance(failure, CredentialFailedError):
+        tool = "gcloud auth application-default print-access-token"
+        if provider.auth is not None and provider.auth.aws is not None:
+            tool = "aws sts get-caller-identity"
+        return f"there are no credentials for it: {failure}", f"see whether `{tool}` finds them, as this user"
     if isinstance(failure, ProxyFailedError):
         return (
             f"{host} cannot be reached: {failure}",
@@ -198,12 +256,12 @@ def _reason(failure: Exception, provider: ProviderSettings) -> tuple[str, str]:
     return f"{host} does not answer in HTTP: {failure}", "check the scheme and the port of base_url"
 
 
-def _clock(title: str, date: str | None, before: float) -> list[Finding]:
+def _clock(title: str, answered: _Answered) -> list[Finding]:
     try:
-        remote = parsedate_to_datetime(date or "").timestamp()
+        remote = parsedate_to_datetime(answered.date).timestamp()
     except ValueError:
         return []
-    return [clock_finding(title, "the provider's", remote, before, time.time(), resolution_s=1.0)]
+    return [clock_finding(title, "the provider's", remote, answered.sent_at, time.time(), resolution_s=1.0)]
 
 
 def _code(body: Any) -> str:

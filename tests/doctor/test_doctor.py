@@ -82,15 +82,21 @@ class Upstream:
 
     def __init__(self) -> None:
         self.status, self.ahead_s, self.keys = 200, 0.0, list[str]()
+        self.kind, self.asked = "", list[str]()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.keys.append(self.headers["Authorization"])
+                outer.asked.append(f"{self.command} {self.path}")
                 self.send_response_only(outer.status)
+                if outer.kind:
+                    self.send_header("x-amzn-ErrorType", outer.kind)
                 self.send_header("Date", formatdate(time.time() + outer.ahead_s, usegmt=True))
                 self.send_header("Content-Length", "0")
                 self.end_headers()
+
+            do_POST = do_GET
 
             def log_message(self, *_: Any) -> None:
                 return
@@ -269,6 +275,66 @@ def test_what_a_provider_says(
     found = providers.check("scripted", case_of(tmp_path, upstream.base_url))
     assert marks(found) == {"provider scripted": mark}
     assert words in said(found)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "mark", "words"),
+    [
+        (400, "ValidationException", "ok", ""),
+        (404, "ResourceNotFoundException", "ok", ""),
+        (403, "AccessDeniedException", "ok", ""),  # it knows who asks, and allows some models only
+        (403, "InvalidSignatureException", "error", "rejects the key of its cloud"),
+        (403, "UnrecognizedClientException", "error", "rejects the key of its cloud"),
+    ],
+)
+def test_what_bedrock_says_of_a_signature(
+    tmp_path: Path, upstream: Upstream, status: int, kind: str, mark: str, words: str
+) -> None:
+    """Asked for what costs nothing."""
+    upstream.status, upstream.kind = status, kind
+    keys = {"region": "eu-west-1", "access_key_id": "${TEST_PROVIDER_KEY}", "secret_access_key": "${PEPPER}"}
+    section = {"base_url": upstream.base_url, "dialects": ["bedrock"], "auth": {"aws": keys}}
+    found = providers.check("scripted", case_of(tmp_path, providers={"scripted": section}))
+    assert marks(found) == {"provider scripted": mark}
+    assert words in said(found)
+    assert upstream.asked == ["POST /v1/model/tokenweir.doctor/converse"]
+    assert upstream.keys[0].startswith("AWS4-HMAC-SHA256 Credential=")
+
+
+@pytest.mark.parametrize(
+    ("auth", "words"),
+    [
+        (
+            {"aws": {"region": "eu-west-1", "profile": "nobody"}},
+            "no credentials: ProfileNotFound → see whether `aws sts",
+        ),
+        ({"google": {}}, "no credentials: DefaultCredentialsError → see whether `gcloud auth"),
+        ({"google": {"credentials_file": "nowhere.json"}}, "cannot be read: No such file or directory"),
+    ],
+)
+def test_a_cloud_without_credentials(
+    tmp_path: Path, upstream: Upstream, auth: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    section = {"base_url": upstream.base_url, "auth": auth}
+    found = providers.check("scripted", case_of(tmp_path, providers={"scripted": section}))
+    assert marks(found) == {"provider scripted": "error"}
+    assert words in said(found)
+    assert upstream.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "marked"),
+    [("/v1/projects/p/locations/global", "ok"), ("/v1beta1/projects/p/locations/l", "ok"), ("/v1", "warning")],
+)
+def test_a_base_url_of_vertex_names_a_project(tmp_path: Path, upstream: Upstream, path: str, marked: str) -> None:
+    base_url = upstream.base_url.replace("/v1", path)
+    section = provider_section(base_url, dialects=["vertex"])
+    found = providers.check("scripted", case_of(tmp_path, providers={"scripted": section}))
+    assert marks(found) == {"provider scripted": marked}
+    assert ("names no project" in said(found)) == (marked == "warning")
 
 
 def test_a_provider_that_is_not_there(tmp_path: Path) -> None:
