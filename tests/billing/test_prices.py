@@ -160,6 +160,37 @@ def test_the_address_goes_before_the_name(book: PriceBook) -> None:
     assert book.price(provider="openai", base_url="https://api.groq.com/openai/v1", model="gpt-4o", at=AT) is None
 
 
+BEDROCK = "https://bedrock-runtime.us-east-1.amazonaws.com"
+SONNET = "anthropic.claude-sonnet-4-5-20250929-v1:0"
+ARN = "arn:aws:bedrock:us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("base_url", "model", "usd"),
+    [
+        (BEDROCK, f"global.{SONNET}", "3"),
+        (BEDROCK, f"us.{SONNET}", "3.3"),
+        (BEDROCK, SONNET, "3.3"),
+        (BEDROCK, f"{ARN}::foundation-model/{SONNET}", "3.3"),
+        (BEDROCK, f"{ARN}:123456789012:inference-profile/global.{SONNET}", "3"),
+        (BEDROCK, f"{ARN}:123456789012:application-inference-profile/a1b2", None),
+        (BEDROCK, f"{ARN}:123456789012:provisioned-model/{SONNET}", None),
+        (BEDROCK, "us.amazon.nova-lite-v1:0", "0.06"),
+        ("https://bedrock-runtime-fips.us-gov-west-1.amazonaws.com", "amazon.nova-pro-v1:0", "0.8"),
+        ("https://vpce-0a1-b2.bedrock-runtime.us-east-1.vpce.amazonaws.com", "amazon.nova-pro-v1:0", "0.8"),
+        ("https://bedrock-mantle.us-east-1.api.aws/v1", "openai.gpt-oss-120b-1:0", "0.15"),
+        ("https://bedrock-runtime.evil.test", "amazon.nova-pro-v1:0", None),
+        ("https://aiplatform.googleapis.com/v1/projects/p/locations/global", "claude-sonnet-4-5@20250929", "3"),
+        ("https://us-east5-aiplatform.googleapis.com/v1/projects/p/locations/us-east5", "gemini-2.5-pro", "1.25"),
+    ],
+)
+def test_models_of_clouds_are_found_by_the_names_that_they_have_there(
+    book: PriceBook, base_url: str, model: str, usd: str | None
+) -> None:
+    price = book.price(provider="cloud", base_url=base_url, model=model, at=AT)
+    assert (None if price is None else Decimal(price.tiers[0].input) / 10**9) == (None if usd is None else Decimal(usd))
+
+
 @pytest.mark.parametrize("model", ["electron", "no-such-model", "", "x" * 5000, "gpt-4o" * 100])
 def test_an_unknown_model_has_no_price(book: PriceBook, model: str) -> None:
     assert book.price(provider="electron", base_url="https://h.example/waves/v1", model=model, at=AT) is None

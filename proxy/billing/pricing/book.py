@@ -29,6 +29,7 @@ PRICES_KEPT = 4096
 # No model has a longer name. Longer names are not looked up: a miss tries every pattern of the book.
 MODEL_CHARS_MAX = 200
 _MINUTE_S = 60
+_AWS = "aws"
 
 
 class _Multiplier(NamedTuple):
@@ -76,6 +77,12 @@ _OWN: Sequence[_Multiplier] = (
 )
 
 
+# Hosts of Bedrock that the package does not know: private endpoints, those for FIPS, and that of its other API.
+_BEDROCK = re.compile(
+    r"(?:.+\.)?bedrock-(?:runtime|mantle)(?:-fips)?\.[a-z0-9-]+\.(?:vpce\.)?(?:amazonaws\.com|api\.aws)"
+)
+# The name of a model of Bedrock within an ARN. That of a profile of one's own is not in its ARN.
+_ARN = re.compile(r"arn:aws[a-z-]*:bedrock:[^/]*:(?:foundation-model|inference-profile)/(.+)")
 # Hosts whose answers state what they are charged for, in their documentation: the sources of `metering/stated`.
 _STATING = re.compile(
     r"(?:api\.)?openrouter\.ai|api\.perplexity\.ai|(?:[a-z0-9-]+\.)?api\.x\.ai|ai-gateway\.vercel\.sh|api\.venice\.ai"
@@ -137,6 +144,8 @@ class PriceBook:
         listed_by = self._provider(provider, base_url, model)
         if listed_by is None:
             return None
+        if listed_by.id == _AWS and (arn := _ARN.fullmatch(model)) is not None:
+            model = arn[1]
         listed = listed_by.find_model(model, all_providers=list(self._providers))
         if listed is None:
             return None
@@ -151,8 +160,9 @@ class PriceBook:
     def _provider(self, name: str, base_url: str, model: str) -> Provider | None:
         from genai_prices.data_snapshot import find_provider_by_id
 
+        is_bedrock = _BEDROCK.fullmatch(urlsplit(base_url).hostname or "") is not None
         for provider in self._providers:
-            if re.match(provider.api_pattern, base_url):
+            if re.match(provider.api_pattern, base_url) or (is_bedrock and provider.id == _AWS):
                 return provider
         by_model = (p for p in self._providers if p.model_match is not None and p.model_match.is_match(model))
         return find_provider_by_id(list(self._providers), name) or next(by_model, None)
