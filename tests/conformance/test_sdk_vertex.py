@@ -55,7 +55,7 @@ def path_of(stand: Stand, model: str) -> str:
     (seen,) = stand.seen(model)
     assert stand.key not in str(seen)
     headers = {name.lower(): value for name, value in seen["headers"]}
-    assert headers["authorization"] == f"Bearer {stand.tokenweir.PROVIDER_KEY}"
+    assert headers["x-goog-api-key"] == stand.tokenweir.PROVIDER_KEY
     return str(seen["path"])
 
 

@@ -125,7 +125,8 @@ def test_the_path_upstream_is_the_operators() -> None:
     assert target(VERTEX_STREAM, "g", f"/v1/{PLACE}/x?alt=sse&key=k") == (
         "/publishers/google/models/g:streamGenerateContent?alt=sse"
     )
-    assert {dialect.key_header for dialect in VERTEX} == {KeyHeader.AUTHORIZATION}
+    # That of API keys; access tokens come from `auth`.
+    assert {dialect.key_header for dialect in VERTEX} == {KeyHeader.X_GOOG_API_KEY}
     assert all("{project}" not in dialect.upstream_path for dialect in VERTEX)
 
 

@@ -20,5 +20,5 @@ def publisher_paths(publisher: str, method: str, model: str = NAME) -> dict[str,
     return {
         "paths": tuple(f"/{version}{place}{path}" for place in (_PLACE, "") for version in _VERSIONS),
         "upstream_path": path,
-        "key_header": KeyHeader.AUTHORIZATION,
+        "key_header": KeyHeader.X_GOOG_API_KEY,
     }
