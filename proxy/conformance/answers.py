@@ -106,7 +106,7 @@ class Scripted:
             steps=(*steps, *self.ends),
             status=self.status,
             headers=self.headers,
-            framing="chunked" if self.headers == _EVENT_STREAM else "length",
+            framing="length" if self.headers == _JSON else "chunked",
             gzip=self.gzip,
             wire=self.wire,
         )

@@ -7,7 +7,7 @@ one exchange at PRICES; where it is None, no price is compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from functools import partial
@@ -44,7 +44,19 @@ from proxy.conformance.answers import (
     with_hidden,
     with_odd_lines,
 )
-from proxy.conformance.wires import ANTHROPIC, CHAT, EMBEDDINGS, GEMINI, RESPONSES, Wire
+from proxy.conformance.bedrock import converse, converse_json, invoked
+from proxy.conformance.wires import (
+    ANTHROPIC,
+    BEDROCK,
+    BEDROCK_INVOKE,
+    CHAT,
+    EMBEDDINGS,
+    GEMINI,
+    RESPONSES,
+    VERTEX,
+    VERTEX_ANTHROPIC,
+    Wire,
+)
 from proxy.demo.script import Cut, Fin, Reset
 from proxy.demo.shapes import Json, error_object, sse
 
@@ -230,11 +242,23 @@ _CACHE = {
     "cache_creation_input_tokens": 22,
     "cache_creation": {"ephemeral_5m_input_tokens": 14, "ephemeral_1h_input_tokens": 8},
 }
+# The same of Converse: its `inputTokens` are those beside the cache.
+_CONVERSE_CACHE = {
+    "inputTokens": 10,
+    "cacheReadInputTokens": 48,
+    "cacheWriteInputTokens": 22,
+    "cacheDetails": [{"ttl": "5m", "inputTokens": 14}, {"ttl": "1h", "inputTokens": 8}],
+}
+_CACHE_USD = usd(input=10, cached_input=48, cache_write=14, cache_write_1h=8, output=99)
 _PLAIN_USD = usd(input=PROMPT_TOKENS, output=99)
 _chat = partial(Case, wire=CHAT)
 _responses = partial(Case, wire=RESPONSES)
 _anthropic = partial(Case, wire=ANTHROPIC)
 _gemini = partial(Case, wire=GEMINI)
+_bedrock = partial(Case, wire=BEDROCK)
+_invoke = partial(Case, wire=BEDROCK_INVOKE)
+_vertex = partial(Case, wire=VERTEX)
+_vertex_anthropic = partial(Case, wire=VERTEX_ANTHROPIC)
 _JSON = Client(streams=False)
 
 CASES: tuple[Case, ...] = (
@@ -316,8 +340,7 @@ CASES: tuple[Case, ...] = (
     _anthropic("json", what="an answer that is not streamed", usd=_PLAIN_USD, client=_JSON, build=message),
     _anthropic("stream", what="prompt in the first event, completion in the last", usd=_PLAIN_USD, build=messages),
     _anthropic("cache", what="read from the cache, and written to it for 5 minutes and for an hour",
-               usd=usd(input=10, cached_input=48, cache_write=14, cache_write_1h=8, output=99),
-               build=lambda names: messages(names, _CACHE)),
+               usd=_CACHE_USD, build=lambda names: messages(names, _CACHE)),
     _anthropic("fast", what="served in fast mode",
                usd=usd(input=PROMPT_TOKENS, output=99, factor=MULTIPLIERS["speed:fast"]),
                build=lambda names: edited(messages(names), _in_message_start(speed="fast"))),
@@ -329,4 +352,22 @@ CASES: tuple[Case, ...] = (
             usd=usd(input=PROMPT_TOKENS, output=159), build=lambda names: gemini(names, thoughts=60)),
     _gemini("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=40),
             build=_halting(gemini)),
+    _bedrock("json", what="an answer of Converse that is not streamed", usd=_PLAIN_USD, client=_JSON,
+             build=converse_json),
+    _bedrock("stream", what="a binary stream; usage comes in the last message", usd=_PLAIN_USD, build=_slow(converse)),
+    _bedrock("cache", what="read from the cache, and written to it for 5 minutes and for an hour", usd=_CACHE_USD,
+             build=lambda names: converse(names, _CONVERSE_CACHE)),
+    _bedrock("by-byte", what="the provider writes single bytes of a binary stream", usd=_PLAIN_USD,
+             build=lambda names: replace(converse(names), wire=Cut(size=1))),
+    _bedrock("breaks-off", what="the provider closes after 60 tokens",
+             build=lambda names: paced(cut(converse(names), 60, Fin()), SOON_MS)),
+    _bedrock("client-leaves", what="the client leaves after 40 tokens", client=Client(leaves_after=41),
+             build=_halting(converse)),
+    _invoke("json", what="Anthropic's message by InvokeModel", usd=_PLAIN_USD, client=_JSON, build=message),
+    _invoke("stream", what="its events in base64, in a binary stream", usd=_PLAIN_USD, build=invoked),
+    _vertex("json", what="Gemini's answer at Vertex AI's path", usd=_PLAIN_USD, client=_JSON, build=generated),
+    _vertex("stream", what="every event has the usage so far", usd=_PLAIN_USD, build=gemini),
+    _vertex_anthropic("json", what="Anthropic's message by rawPredict", usd=_PLAIN_USD, client=_JSON, build=message),
+    _vertex_anthropic("stream", what="prompt in the first event, completion in the last", usd=_PLAIN_USD,
+                      build=messages),
 )  # fmt: skip

@@ -22,7 +22,8 @@ ANSWER_S_MAX = 60.0
 BODY_BYTES_MAX = 4 * 1024 * 1024
 # A client that leaves before the answer.
 IMPATIENCE_S = 0.3
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+# What each event has: an end, or in a binary stream the name of its type.
+_EVENT_MARKS = (b"\n\n", b"\r\n\r\n", b":event-type")
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ async def _read(answer: aiohttp.ClientResponse, case: Case, received: Received, 
             answer.close()
             return
         received.took_s = now_s - began_s
-        events = max(map(received.body.count, _EVENT_ENDS))
+        events = max(map(received.body.count, _EVENT_MARKS))
         if stop is not None and events >= (case.kills_after or 0):
             stop.set()
         if case.client.leaves_after and events >= case.client.leaves_after:

@@ -73,7 +73,8 @@ class CaseProvider(Provider):
 
 def _streams(request: Request, body: Any) -> bool:
     """Whether the gateway wants a stream: some ask for the whole answer, and make a stream of it themselves."""
-    return ":stream" in request.target or (isinstance(body, dict) and body.get("stream") is True)
+    by_path = ":stream" in request.target or request.path.endswith("-stream")
+    return by_path or (isinstance(body, dict) and body.get("stream") is True)
 
 
 def _asks(body: Any) -> bool:

@@ -161,7 +161,11 @@ def _fits(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:
     common = next((at for at, (due, came) in enumerate(zip(sent, got, strict=False)) if due != came), len(got))
     common = min(common, len(sent))
     rest = got[common:]
-    return _enough(scripted, common, len(sent)) and (not rest or (b"error" in rest and not said(rest)))
+    return _enough(scripted, common, len(sent)) and (not rest or (_is_error(rest) and not said(rest)))
+
+
+def _is_error(rest: bytes) -> bool:
+    return b"error" in rest or b"exception" in rest
 
 
 def _says(case: Case, scripted: Scripted, sent: bytes, one: Received) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from proxy.conformance.answers import (
     PROMPT,
@@ -19,6 +22,7 @@ from proxy.conformance.answers import (
     message,
     response,
 )
+from proxy.conformance.bedrock import converse_json, payloads
 from proxy.demo.shapes import Json
 
 _BEARER: Mapping[str, str] = MappingProxyType({"Authorization": "Bearer {key}"})
@@ -34,7 +38,7 @@ class Wire:
     prefix: str
     """of its models' names; which provider of the gateway serves them"""
     path: str
-    """with {model}, where a path names it"""
+    """with {model}, where a path names it; {escaped}: with its slashes escaped"""
     body: Callable[[str, bool], Json]
     """the model, and whether the answer is streamed → the request"""
     headers: Mapping[str, str]
@@ -52,7 +56,7 @@ class Wire:
     def target(self, model: str, *, streams: bool) -> str:
         """The path, below the gateway's address."""
         path = self.stream_path if streams and self.stream_path is not None else self.path
-        return path.replace("{model}", model)
+        return path.replace("{model}", model).replace("{escaped}", quote(model, safe=""))
 
     def credentials(self, key: str) -> dict[str, str]:
         """The headers of a request."""
@@ -79,6 +83,16 @@ def _anthropic(model: str, streams: bool) -> Json:
     return _chat(model, streams) | {"max_tokens": 4096}
 
 
+def _versioned(version: str) -> Callable[[str, bool], Json]:
+    """A message of Anthropic's where the path names the model: the body says the API's version instead."""
+    messages = [{"role": "user", "content": PROMPT}]
+    return lambda _, __: {"anthropic_version": version, "max_tokens": 4096, "messages": messages}
+
+
+def _converse(_: str, __: bool) -> Json:
+    return {"messages": [{"role": "user", "content": [{"text": PROMPT}]}]}
+
+
 def _completion(names: Names) -> Scripted:
     return chat_json(answer(names))
 
@@ -103,10 +117,50 @@ GEMINI = Wire(
     generated,
     "/v1beta/models/{model}:streamGenerateContent?alt=sse",
 )
+# A client names a project and a location of its own; they are not the gateway's.
+_PUBLISHERS = "/v1/projects/the-mill/locations/us-east5/publishers"
+BEDROCK = Wire(
+    "bedrock",
+    "conformance-bedrock",
+    "/model/{escaped}/converse",
+    _converse,
+    _BEARER,
+    converse_json,
+    "/model/{escaped}/converse-stream",
+)
+BEDROCK_INVOKE = Wire(
+    "bedrock-invoke",
+    "conformance-bedrock",
+    "/model/{escaped}/invoke",
+    _versioned("bedrock-2023-05-31"),
+    _BEARER,
+    message,
+    "/model/{escaped}/invoke-with-response-stream",
+)
+VERTEX = Wire(
+    "vertex",
+    "conformance-vertex",
+    f"{_PUBLISHERS}/google/models/{{model}}:generateContent",
+    _gemini,
+    _BEARER,
+    generated,
+    f"{_PUBLISHERS}/google/models/{{model}}:streamGenerateContent?alt=sse",
+)
+VERTEX_ANTHROPIC = Wire(
+    "vertex-anthropic",
+    "conformance-vertex",
+    f"{_PUBLISHERS}/anthropic/models/{{model}}:rawPredict",
+    _versioned("vertex-2023-10-16"),
+    _BEARER,
+    message,
+    f"{_PUBLISHERS}/anthropic/models/{{model}}:streamRawPredict",
+)
 
 
 def documents(body: bytes) -> list[Json]:
     """The JSON objects of an answer: of a stream's events, or the answer itself. What is none is left out."""
+    if body[:1] == b"\0":  # the first of the four bytes that say how long a message of a binary stream is
+        return [document for document in map(_unwrapped, payloads(body)) if isinstance(document, dict)]
     text = body.decode("utf-8", "replace")
     lines = [text] if text.lstrip().startswith("{") else [line[5:] for line in _lines(text) if line[:5] == "data:"]
     return [document for document in map(_parsed, lines) if isinstance(document, dict)]
@@ -116,7 +170,17 @@ def _lines(text: str) -> list[str]:
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
-def _parsed(text: str) -> Any:
+def _unwrapped(payload: bytes) -> Any:
+    """A document, or the one that it holds in base64."""
+    document = _parsed(payload)
+    inner = document.get("bytes") if isinstance(document, dict) else None
+    try:
+        return document if inner is None else _parsed(base64.b64decode(inner))
+    except (TypeError, binascii.Error):
+        return None
+
+
+def _parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:

@@ -81,7 +81,7 @@ def test_an_answer_reports_what_was_generated_for_it(one: Case, tokens: Callable
 
 def test_the_example_has_the_prices_of_the_suite() -> None:
     models = yaml.safe_load(EXAMPLE.read_text())["models"]
-    for name in ("conformance-openai/*", "conformance-anthropic/*", "conformance-gemini/*"):
+    for name in {f"{one.wire.prefix}/*" for one in CASES}:
         price = dict(models[name]["price"])
         assert {kind: Decimal(str(factor)) for kind, factor in price.pop("multipliers").items()} == MULTIPLIERS
         assert {kind: Decimal(str(usd)) for kind, usd in price.items()} == PRICES
@@ -99,6 +99,11 @@ def test_what_was_said_does_not_depend_on_how_it_is_cut() -> None:
     cut = case("responses-stream").build(NAMES).body(asked=True)
     whole = case("responses-json").build(NAMES).body(asked=True)
     assert said(cut) == said(whole) == "".join(TEXT)
+    binary = case("bedrock-stream").build(NAMES).body(asked=True)
+    assert said(binary) == said(case("bedrock-invoke-stream").build(NAMES).body(asked=True)) == "".join(TEXT)
+    began = said(binary[:9_000])
+    assert began
+    assert "".join(TEXT).startswith(began)
     assert documents(b"data: [DONE]\n\ndata: 1\n\n: x\n\nnonsense") == []
 
 
@@ -200,6 +205,8 @@ def test_usage_that_nobody_asked_for_is_not_reported() -> None:
 # -- verdicts on what was relayed --------------------------------------------------------------------------------
 
 ERROR = b'data: {"error": {"message": "the provider failed"}}\n\n'
+EXCEPTION = b"\0\0\0\x90 as a binary message :exception-type internalServerException"
+MORE = case("bedrock-stream").build(NAMES).pieces[70].body
 
 
 def sent(name: str, *, asked: bool = False) -> bytes:
@@ -225,6 +232,11 @@ RELAYED: Sequence[tuple[str, bytes, str]] = (
     ("chat-breaks-off", rewritten(sent("chat-breaks-off")) + ERROR, "text"),
     ("chat-breaks-off", sent("chat-breaks-off")[:2000] + ERROR, "differs"),
     ("chat-breaks-off", sent("chat-breaks-off") + b'data: {"choices":[{"delta":{"content":"more"}}]}\n\n', "differs"),
+    ("bedrock-breaks-off", sent("bedrock-breaks-off"), "bytes"),
+    ("bedrock-breaks-off", sent("bedrock-breaks-off") + EXCEPTION, "bytes"),
+    ("bedrock-breaks-off", sent("bedrock-breaks-off") + MORE, "differs"),
+    ("bedrock-client-leaves", sent("bedrock-client-leaves")[:3000], "bytes"),
+    ("bedrock-client-leaves", sent("bedrock-client-leaves").replace(b" bridge", b" brigde")[:6000], "differs"),
     ("chat-reset", sent("chat-reset")[: sent("chat-reset").index(b"water")] + ERROR, "bytes"),
     ("chat-reset", b"", "differs"),
     ("chat-client-leaves", sent("chat-client-leaves")[:3000], "bytes"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.conformance.cases import CASES
 from proxy.settings import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -38,7 +39,7 @@ def test_a_configuration_loads(file: Path) -> None:
 
 def test_the_configuration_for_the_conformance_suite_loads() -> None:
     settings = load(EXAMPLES / "conformance" / "tokenweir.yaml", {})
-    assert {"conformance-openai/*", "conformance-anthropic/*", "conformance-gemini/*"} < set(settings.models)
+    assert {case.wire.prefix + "/*" for case in CASES} < set(settings.models)
 
 
 @pytest.mark.external
