@@ -5,6 +5,7 @@ python -m tests.docs.routes      writes them anew, after a dialect has come or g
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from proxy.metering.dialects import DIALECTS, FAMILIES, supports
@@ -12,12 +13,17 @@ from proxy.metering.dialects import DIALECTS, FAMILIES, supports
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http-api.md"
 BEGIN, END = "<!-- routes -->\n", "<!-- /routes -->\n"
 
+# Vertex AI's paths begin in four ways, which the page names once.
+_PLACES = re.compile(r"^/v1(?:beta1)?(?:/projects/\{project\}/locations/\{location\})?(?=/publishers/)")
+
 
 def table() -> str:
     """Families and their paths."""
     lines = ["| family | `POST` |", "|---|---|"]
     for family in FAMILIES:
-        paths = dict.fromkeys(path for one in DIALECTS if supports((family,), one) for path in one.paths)
+        paths = dict.fromkeys(
+            _PLACES.sub("…", path) for one in DIALECTS if supports((family,), one) for path in one.paths
+        )
         lines.append(f"| `{family}` | {', '.join(f'`{path}`' for path in paths)} |")
     return "\n".join(lines) + "\n"
 

@@ -98,3 +98,11 @@ def test_the_configuration_of_the_four_systems_loads(tmp_path: Path) -> None:
     names = ("TERA_API_KEY", "TENSORLOOP_KEY", "SILICONSTORM_KEY", "SMALLEST_API_KEY")
     settings = load(file, dict.fromkeys(names, "sk-x"))
     assert settings.providers["electron"].base_url.endswith("/waves/v1")
+
+
+def test_the_configuration_of_the_clouds_loads(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "how-to" / "bedrock-and-vertex.md").read_text()
+    file = tmp_path / "tokenweir.yaml"
+    file.write_text(text.split("```yaml\n")[1].split("```")[0])
+    providers = load(file, {}).providers
+    assert [one.auth is not None for one in providers.values()] == [True, True]
