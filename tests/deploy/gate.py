@@ -10,6 +10,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
+from tests.metering import bedrock
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -17,7 +19,7 @@ class Held:
 
     content_type: bytes
     first: bytes
-    """one event, up to the end of its line or lines"""
+    """its beginning, up to the end of an event"""
     last: bytes
 
 
@@ -40,8 +42,12 @@ ARRAY = Held(
     b',{"candidates":[{"content":{"parts":[]},"finishReason":"STOP"}],'
     b'"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":1,"totalTokenCount":4}}]\n',
 )
+_BEGUN, _SAID, *_REST = bedrock.converse("first")
+BINARY = Held(b"application/vnd.amazon.eventstream", _BEGUN + _SAID, b"".join(_REST))
 # The end of a request's path → what answers it.
-_HELD = {b"/chat/completions": EVENTS, b"/chat": LINES, b":streamGenerateContent": ARRAY}
+_HELD = {
+    b"/chat/completions": EVENTS, b"/chat": LINES, b":streamGenerateContent": ARRAY, b"/converse-stream": BINARY,
+}  # fmt: skip
 
 
 class Gate:

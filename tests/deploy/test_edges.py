@@ -14,6 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
@@ -21,7 +22,7 @@ import pytest_asyncio
 from proxy.metering.dialects import DIALECTS, FAMILIES
 from tests.crash.stage import quick_key
 from tests.deploy.edges import Edge, program
-from tests.deploy.gate import ARRAY, EVENTS, LINES, Gate, Held
+from tests.deploy.gate import ARRAY, BINARY, EVENTS, LINES, Gate, Held
 from tests.support.tokenweir import Tokenweir, provider_section
 
 # Far beyond what a loaded machine takes: what is waited for happens, or the test fails.
@@ -78,18 +79,19 @@ def edge(
         ("/v1/chat/completions", EVENTS),
         ("/api/chat", LINES),
         ("/v1beta/models/MODEL:streamGenerateContent", ARRAY),
+        ("/model/MODEL/converse-stream", BINARY),
     ],
-    ids=["events", "lines", "array"],
+    ids=["events", "lines", "array", "binary"],
 )
 async def test_each_event_comes_at_once_and_who_leaves_is_noticed(
     path: str, held: Held, edge: Edge, gate: Gate, served: tuple[Tokenweir, str]
 ) -> None:
     curl = program("curl")
     tokenweir, key = served
-    model = f"{edge.kind}-{held.content_type.decode().partition('/')[2]}"
+    model = f"arn:{edge.kind}/{held.content_type.decode().partition('/')[2]}"
     common = [curl, "-sSN", "--http2", "--cacert", str(edge.certificate.chain), "--max-time", str(PATIENCE_S)]
-    url = edge.url + path.replace("MODEL", model)
-    body = '{"contents": [{"parts": [{"text": "hi"}]}]}' if "MODEL" in path else _body(model)
+    url = edge.url + path.replace("MODEL", quote(model, safe=""))
+    body = '{"contents": [{"parts": [{"text": "hi"}]}]}' if held is ARRAY else _body(model)
     ask = [*common, "-H", f"Authorization: Bearer {key}", "-d", body, url]
 
     leaving = await _run(*ask)
