@@ -88,9 +88,10 @@ def _check(title: str, provider: ProviderSettings, case: Case) -> list[Finding]:
     status = answered.status
     about_key = not probe.refusals or any(part in answered.text for part in probe.refusals)
     if status == 401 or (status == 403 and about_key):
-        finding = error(
-            title, f"it rejects the key{key} ({status})", "check its variable: the key may be truncated or revoked"
-        )
+        advice = "check its variable: the key may be truncated or revoked"
+        if provider.auth is not None:
+            advice = "check these credentials, and what their account may do"
+        finding = error(title, f"it rejects the key{key} ({status})", advice)
     elif status >= 500 or status == 429:
         finding = warning(
             title, f"it is reachable and returns {status}", "try again later; see the provider's status page"

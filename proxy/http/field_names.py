@@ -16,14 +16,15 @@ _FIELDS = (
     "additionalModelRequestFields", "agent", "agent_id", "anthropic_version", "aspect_ratio", "background",
     "bbox_annotation_format", "best_of", "chat_history", "content", "contents", "context", "document",
     "document_annotation_format", "documents", "echo", "file", "format", "functions", "generate_content_request",
-    "generateContentRequest", "generation_config", "generationConfig", "image", "imageGenerationConfig", "images",
-    "inferenceConfig", "input", "input_type", "inputs", "inputText", "instances", "instructions",
-    "max_completion_tokens", "max_gen_len", "max_new_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample",
-    "maxTokens", "message", "messages", "model", "n", "num_generations", "numResults", "options", "output_config",
-    "output_format", "pages", "parameters", "performanceConfig", "preamble", "previous_response_id", "prompt",
-    "quality", "query", "requests", "response_format", "serviceTier", "singleEmbeddingParams", "store", "stream",
-    "stream_format", "stream_options", "suffix", "system", "system_instruction", "systemInstruction", "taskType",
-    "text", "textGenerationConfig", "texts", "textToImageParams", "toolConfig", "tools",
+    "generateContentRequest", "generation_config", "generationConfig", "guardrailConfig", "image",
+    "imageGenerationConfig", "images", "inferenceConfig", "input", "input_type", "inputs", "inputText", "instances",
+    "instructions", "max_completion_tokens", "max_gen_len", "max_new_tokens", "max_output_tokens", "max_tokens",
+    "max_tokens_to_sample", "maxTokens", "message", "messages", "model", "n", "num_generations", "numResults",
+    "options", "output_config", "output_format", "pages", "parameters", "performanceConfig", "preamble",
+    "previous_response_id", "prompt", "quality", "query", "requests", "response_format", "serviceTier",
+    "singleEmbeddingParams", "store", "stream", "stream_format", "stream_options", "suffix", "system",
+    "system_instruction", "systemInstruction", "taskType", "text", "textGenerationConfig", "texts", "textToImageParams",
+    "toolConfig", "tools",
 )  # fmt: skip
 # The same of the objects in them that limit or report an answer.
 _FIELDS_OF = {

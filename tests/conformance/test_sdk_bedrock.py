@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -40,9 +41,11 @@ def edge(stand_process: Stand, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture
-def make(session: Any, edge: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], Any]:
+def make(session: Any, edge: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str | None], Any]]:
     """Makes a client with a key of ours; with None, one that signs."""
     from botocore.config import Config
+
+    made = ExitStack()
 
     def client(key: str | None) -> Any:
         options: dict[str, Any] = {}
@@ -51,9 +54,11 @@ def make(session: Any, edge: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -
             options["signature_version"] = "bearer"
         config = Config(retries={"max_attempts": 1}, connect_timeout=5, read_timeout=20, **options)
         url, ca = edge
-        return session.client("bedrock-runtime", "us-east-1", endpoint_url=url, verify=ca, config=config)
+        one = session.client("bedrock-runtime", "us-east-1", endpoint_url=url, verify=ca, config=config)
+        return made.enter_context(closing(one))
 
-    return client
+    with made:
+        yield client
 
 
 @pytest.fixture
@@ -159,8 +164,9 @@ def test_an_error_in_midstream_is_raised_and_booked(stand: Stand, sdk: Any) -> N
 
     model = stand.plan("bedrock", streamed([*converse()[:2], failure("throttlingException")]))
     heard = []
-    with pytest.raises(EventStreamError, match="the sluice is shut"):
-        heard.extend(sdk.converse_stream(modelId=model, messages=MESSAGES)["stream"])
+    stream = sdk.converse_stream(modelId=model, messages=MESSAGES)["stream"]
+    with closing(stream), pytest.raises(EventStreamError, match="the sluice is shut"):
+        heard.extend(stream)
     entry = stand.entry(model)
     assert (len(heard), entry["outcome"], entry["usage_source"]) == (2, "upstream_failed", "estimated")
     assert (entry["details"]["failed"], entry["completion_tokens"] >= 1) == ("error_event", True)

@@ -283,7 +283,7 @@ def test_what_a_provider_says(
         (400, "ValidationException", "ok", ""),
         (404, "ResourceNotFoundException", "ok", ""),
         (403, "AccessDeniedException", "ok", ""),  # it knows who asks, and allows some models only
-        (403, "InvalidSignatureException", "error", "rejects the key of its cloud"),
+        (403, "InvalidSignatureException", "error", "check these credentials"),
         (403, "UnrecognizedClientException", "error", "rejects the key of its cloud"),
     ],
 )

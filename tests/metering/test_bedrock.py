@@ -523,7 +523,7 @@ def test_a_request_of_converse() -> None:
         ({"inferenceConfig": {}}, None),
         ({"inferenceConfig": {"maxTokens": 5}}, 5),
         ({"inferenceConfig": {"maxTokens": 5}, "additionalModelRequestFields": {"max_tokens": 70}}, 70),
-        ({"additionalModelRequestFields": {"max_tokens": 7}}, 7),
+        ({"additionalModelRequestFields": {"max_tokens": 7}}, None),  # the model may ignore it
         ({"additionalModelRequestFields": [1]}, None),
     ],
 )
@@ -550,6 +550,17 @@ def test_of_several_limits_the_highest_bounds_the_answer(document: dict[str, Any
         ({"taskType": "SINGLE_EMBEDDING", "singleEmbeddingParams": {"text": {"value": "a"}}}, 0),
         ({"taskType": "TEXT_IMAGE", "textToImageParams": {"text": "a"}}, 0),
         ({"query": "x", "documents": ["a"], "api_version": 2}, 0),
+        # What the family of the body does not know limits nothing.
+        ({"messages": [{"role": "user", "content": "x"}], "max_gen_len": 1, "inferenceConfig": {"maxTokens": 1}}, None),
+        ({"messages": [{"role": "user", "content": "x"}], "max_gen_len": 1, "max_tokens": 9}, 9),
+        ({"messages": MESSAGES, "max_tokens": 1}, None),
+        ({"prompt": "x", "textGenerationConfig": {"maxTokenCount": 1}, "inferenceConfig": {"maxTokens": 1}}, None),
+        ({"inputText": "x", "max_tokens": 1}, None),
+        ({"prompt": "x", "input_type": "search_query"}, None),
+        ({"message": "x", "input_type": "search_query", "query": "x", "documents": ["a"]}, None),
+        ({"messages": MESSAGES, "singleEmbeddingParams": {}, "taskType": "TEXT_IMAGE"}, None),
+        ({"messages": 1}, None),
+        ({"messages": [1]}, None),
     ],
 )  # fmt: skip
 def test_the_limit_of_each_family(document: dict[str, Any], most: int | None) -> None:
@@ -603,12 +614,20 @@ def test_what_is_billed_by_the_piece_is_reserved() -> None:
         (BEDROCK_INVOKE, {"inputText": "x", "textGenerationConfig": {"maxTokenCount": -1}},
          "textGenerationConfig.maxTokenCount"),
         (BEDROCK_COUNT_TOKENS, {}, "input"),
+        (BEDROCK_CONVERSE, {"messages": MESSAGES, "guardrailConfig": {"guardrailIdentifier": "g"}},
+         "guardrailConfig.trace"),
+        (BEDROCK_CONVERSE, {"messages": MESSAGES, "guardrailConfig": {"trace": "disabled"}}, "guardrailConfig.trace"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named(dialect: Dialect, document: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidField) as refusal:
         dialect.facts(document, "m")
     assert refusal.value.param == param
+
+
+def test_a_guardrail_with_a_trace_is_let_through() -> None:
+    config = {"guardrailIdentifier": "g", "guardrailVersion": "1", "trace": "enabled"}
+    assert BEDROCK_CONVERSE.facts({"messages": MESSAGES, "guardrailConfig": config}, "m").model == "m"
 
 
 def test_the_document_goes_up_as_it_is_but_for_a_model_in_it() -> None:

@@ -1,8 +1,8 @@
 """Requests of Bedrock: what admission needs, and the document for the provider.
 
 Invariants: only what admission needs is read; the model is that of the path. Of several limits of an answer the highest
-applies: it bounds all. The body of InvokeModel is the model's own: every field that some family limits an answer by is
-read, whatever the model.
+applies: it bounds all. The body of InvokeModel is the model's own: its family is known by its fields, not by the
+model's name, which a profile can hide. What generates text is never taken for what does not.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from proxy.metering.wire.text import chars_of
 
 # The most answers that a model gives at once: Cohere's five, AI21's sixteen; 128 is OpenAI's limit.
 N_MAX = 128
-# The names that a limit of an answer has: Anthropic's, Mistral's and Cohere's; of Claude 2; Llama's; of AI21's first
-# models; of those that copy OpenAI; Nova's beside `maxTokens`.
+# The names that a limit of an answer has, by what holds the prompt, for a field that a model ignores limits nothing.
+# Beside `messages` they are those of Mistral and all that copy OpenAI, or Nova's, whose contents have no types; beside
+# `inputText` Titan's; else Mistral's and Cohere's, Claude 2's, Llama's, and that of AI21's first models.
 # https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters.html
-_LIMITS = (
-    "max_tokens", "max_tokens_to_sample", "max_gen_len", "maxTokens", "max_completion_tokens", "max_new_tokens",
-)  # fmt: skip
+_OF_MESSAGES = ("max_tokens", "max_completion_tokens")
+_OF_NOVA = ("maxTokens", "max_new_tokens")
+_OF_TITAN = ("maxTokenCount",)
+_OF_PROMPTS = ("max_tokens", "max_tokens_to_sample", "max_gen_len", "maxTokens")
+_OF_ANY = (*_OF_MESSAGES, *_OF_NOVA, *_OF_PROMPTS)
 _SEVERAL = ("num_generations", "numResults", "n")
 # What holds a prompt, in the families that are known.
 _PROMPTS = (
@@ -48,6 +51,8 @@ _IMAGES = frozenset({"image", "images", "inputImage", "image_url", "inputImages"
 _MEDIA = frozenset({"document", "video", "audio", "source", "file"})
 # What only requests for images have: those of Amazon's models, and Stability's.
 _OF_IMAGES = ("taskType", "imageGenerationConfig", "aspect_ratio")
+# What only a request for text has.
+_CHATS = ("messages", "message")
 # A query of a rerank model has at most so many documents. https://aws.amazon.com/bedrock/pricing/
 _DOCUMENTS_PER_QUERY = 100
 
@@ -86,11 +91,10 @@ def count_facts(document: dict[str, Any], named: str | None = None) -> RequestFa
 
 def _converse(document: dict[str, Any], named: str | None, *, streamed: bool) -> RequestFacts:
     messages = messages_of(document)
-    more = document.get("additionalModelRequestFields")
-    limits = [
-        *_limits(_object(document, "inferenceConfig"), "inferenceConfig."),
-        *(_limits(more, "additionalModelRequestFields.") if isinstance(more, dict) else ()),
-    ]
+    limits = _limits(document, ("maxTokens",), "inferenceConfig")
+    if limits and isinstance(document.get("additionalModelRequestFields"), dict):
+        limits += _limits(document, _OF_ANY, "additionalModelRequestFields")
+    _check_guardrail(_object(document, "guardrailConfig"))
     tier, performance = (_object(document, name) for name in ("serviceTier", "performanceConfig"))
     prompt = _Prompt()
     prompt.read(messages, "messages")
@@ -111,11 +115,7 @@ def _invoke(document: dict[str, Any], named: str | None, *, streamed: bool) -> R
         facts = anthropic.facts(document, named)
         return structs.replace(facts, streamed=streamed)
     n = max([count for name in _SEVERAL if (count := integer(document, name, at_most=N_MAX))], default=1)
-    limits = [
-        *_limits(document, ""),
-        *_limits(_object(document, "inferenceConfig"), "inferenceConfig."),
-        *_limits(_object(document, "textGenerationConfig"), "textGenerationConfig.", ("maxTokenCount",)),
-    ]
+    limits = _invoke_limits(document)
     embeds = _embeds(document, named or "")
     asked = NO_USAGE if embeds else _asked(document)
     if embeds or asked is not NO_USAGE:
@@ -161,18 +161,49 @@ def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value or {}
 
 
-def _limits(holder: Mapping[str, Any], within: str, names: Iterable[str] = _LIMITS) -> list[int]:
-    limits = (integer(holder, name, f"{within}{name}", at_most=TOKENS_MAX) for name in names)
+def _limits(document: Mapping[str, Any], names: Iterable[str], within: str = "") -> list[int]:
+    """Those that are there, of the document or of an object in it."""
+    holder, before = (_object(document, within), f"{within}.") if within else (document, "")
+    limits = (integer(holder, name, f"{before}{name}", at_most=TOKENS_MAX) for name in names)
     return [limit for limit in limits if limit is not None]
+
+
+def _invoke_limits(document: Mapping[str, Any]) -> list[int]:
+    if (messages := document.get("messages")) is not None:
+        return _limits(document, _OF_NOVA, "inferenceConfig") if _is_nova(messages) else _limits(document, _OF_MESSAGES)
+    if "inputText" in document:
+        return _limits(document, _OF_TITAN, "textGenerationConfig")
+    return _limits(document, _OF_PROMPTS)
+
+
+def _is_nova(messages: object) -> bool:
+    """Whether these are Nova's: each content is an array of objects that are known by their members, not by a type."""
+    contents = [one.get("content") if isinstance(one, dict) else None for one in _list(messages)]
+    return bool(contents) and all(
+        isinstance(content, list) and all(isinstance(block, dict) and "type" not in block for block in content)
+        for content in contents
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _check_guardrail(config: Mapping[str, Any]) -> None:
+    if config and config.get("trace") not in ("enabled", "enabled_full"):
+        raise InvalidField("guardrailConfig.trace", "must be enabled: what a guardrail costs is read from its trace")
 
 
 def _embeds(document: Mapping[str, Any], model: str) -> bool:
     """Whether nothing is generated but vectors: so says the request, or the model's name."""
-    return "input_type" in document or "singleEmbeddingParams" in document or "embed" in model
+    says_so = "input_type" in document or "singleEmbeddingParams" in document
+    return (says_so and not any(name in document for name in (*_CHATS, "prompt"))) or "embed" in model
 
 
 def _asked(document: Mapping[str, Any]) -> Usage:
     """What a request is billed by that is not counted in tokens: images, and queries of a rerank model."""
+    if any(name in document for name in _CHATS):
+        return NO_USAGE
     if any(name in document for name in _OF_IMAGES):
         config = _object(document, "imageGenerationConfig")
         count = integer(config, "numberOfImages", "imageGenerationConfig.numberOfImages", at_most=UNITS_MAX)
