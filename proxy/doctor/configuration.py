@@ -114,7 +114,7 @@ def tokenizers(case: Case) -> list[Finding]:
     """Whether the configured tokenizers can be loaded."""
     models = case.settings.models.values()
     try:
-        Tokenizers(models)
+        Tokenizers(models, case.settings.estimates)
     except SettingsError as refusal:
         return [
             error(

@@ -12,12 +12,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from proxy.metering.held_text import AnswerText
 from proxy.metering.meter import JsonMeter, StreamMeter
 from proxy.metering.metered import BodyMeter
 from proxy.metering.refusal import ErrorShape
 from proxy.metering.request import RequestFacts, with_model
 from proxy.metering.tally import Tally
-from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.wire.framing import SSE, Framing
 
 NAME = "{model}"
@@ -158,22 +158,25 @@ class Dialect:
         self,
         framing: Framing = SSE,
         cumulative: bool | None = None,
-        counter: TokenCounter | None = None,
+        held: AnswerText | None = None,
         headers: Mapping[str, str] = NO_HEADERS,
     ) -> StreamMeter:
-        """A meter for one stream. `counter`: also counts its tokens with a tokenizer. `headers`: of the answer, those
-        that `headers_read` names."""
+        """A meter for one stream. `held`: also holds its text. `headers`: of the answer, those that `headers_read`
+        names."""
         tally = self._tally_with(headers) if headers else self.tally
         meter = StreamMeter(tally, framing.framer(), cumulative)
-        if counter is not None:
-            meter.tally.count_with(counter)
+        if held is not None:
+            meter.tally.hold(held)
         return meter
 
-    def plain_meter(self, headers: Mapping[str, str] = NO_HEADERS) -> BodyMeter:
-        """A meter for one unstreamed answer. `headers`: likewise."""
+    def plain_meter(self, headers: Mapping[str, str] = NO_HEADERS, held: AnswerText | None = None) -> BodyMeter:
+        """A meter for one unstreamed answer. `headers`, `held`: likewise."""
         if self.plain is not None:
             return self.plain()
-        return JsonMeter(self._tally_with(headers) if headers else self.tally)
+        meter = JsonMeter(self._tally_with(headers) if headers else self.tally)
+        if held is not None:
+            meter.hold(held)
+        return meter
 
     def _tally_with(self, headers: Mapping[str, str]) -> Callable[[bool | None], Tally]:
         def tally(cumulative: bool | None) -> Tally:

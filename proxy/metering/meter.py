@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import structs
 
+from proxy.metering.held_text import AnswerText
 from proxy.metering.metered import Metered, result_of
 from proxy.metering.tally import Tally
 from proxy.metering.usage import NOT_SAID, Evidence, ServedAs, Usage
@@ -96,7 +97,8 @@ class JsonMeter:
     """
 
     __slots__ = (
-        "_cut", "_kept", "_metered", "_new_tally", "_skim", "_stream", "_tally", "bytes_seen", "done", "events",
+        "_cut", "_held", "_kept", "_metered", "_new_tally", "_skim", "_stream", "_tally", "bytes_seen", "done",
+        "events",
     )  # fmt: skip
 
     at_boundary = False
@@ -110,10 +112,15 @@ class JsonMeter:
         self._kept = HeldText(JSON_BYTES_MAX)
         self._cut = False  # it is not whole
         self._stream: StreamMeter | None = None  # of a long stream of events
+        self._held: AnswerText | None = None
         self._new_tally = tally
         self._tally = tally(None)
         self._metered: Metered | None = None
         self.bytes_seen = 0
+
+    def hold(self, held: AnswerText) -> None:
+        """Also hold the text of the answer, if it does not report its usage. Call it before `feed`."""
+        self._held = held
 
     def take(self, match: TemplateMatch) -> None:
         """Never called: there is no matcher."""
@@ -190,10 +197,16 @@ class JsonMeter:
         return result_of(self._tally, complete=complete, events=0, flags=flags, reports=reports, cut=self._cut)
 
     def _read_answer(self, body: bytes) -> bool:
-        if self._tally.read_answer(body):
-            return True
-        self._cut = True
-        return _read_cut(self._tally, body, self._tally.read_answer)
+        read = self._tally.read_answer(body)
+        if not read:
+            self._cut = True
+            read = _read_cut(self._tally, body, self._tally.read_answer)
+        elif self._held is not None and not isinstance(body, LongText) and not _is_counted(self._tally):
+            # Most report it: only these are read twice.
+            self._tally = self._new_tally(None)
+            self._tally.hold(self._held)
+            self._tally.read_answer(body)
+        return read
 
     def _new_stream(self, head: bytes) -> StreamMeter:
         stream = StreamMeter(self._new_tally, EventFramer())

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import msgspec
 
 from proxy.metering.counts import plain, timings
+from proxy.metering.held_text import AnswerText
 from proxy.metering.stated import stated_usd
 from proxy.metering.tally import Tally
-from proxy.metering.tokenizer_feed import TokenCounter
 from proxy.metering.unread import NOTHING_UNREAD, Unread, unread
 from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import TemplateMatch, TemplateMatcher
@@ -40,8 +40,8 @@ class Metered(msgspec.Struct, frozen=True):
     """how it was served"""
     completion_so_far: int | None = None
     """completion tokens by the provider's own count, where it is not final"""
-    counter: TokenCounter | None = None
-    """the tokenizer's count of the generated text; None: there is none"""
+    held: AnswerText | None = None
+    """the text of a stream, to be counted; None: there is none"""
     usage_final: bool = False
     """`usage` has all counts of an ended answer: it came with or after a finish reason or the last event, alone in an
     event that no output followed, or in a whole JSON answer. False: none, or running counts beside output"""
@@ -117,7 +117,7 @@ def result_of(
         timings={} if raw is None else timings(raw),
         served_as=tally.served_as,
         completion_so_far=tally.completion_so_far,
-        counter=tally.counted(),
+        held=tally.held(),
         usage_final=tally.usage_final and not cut,
         unread=unread(reports, tally.known, tally.unread_items),
         stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),

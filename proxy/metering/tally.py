@@ -1,7 +1,7 @@
 """The interface between the meter and a dialect: the `Tally`, and the counting that all dialects share.
 
-Invariants: a tally never raises for provider data. It keeps no text longer than one fold of the meter; with a
-tokenizer, until a piece is full (`tokenizer_feed`). It gets whole events or a whole answer.
+Invariants: a tally never raises for provider data. It keeps no text longer than one fold of the meter, but what
+`held_text` holds. It gets whole events or a whole answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 from proxy.metering.counts import later, violations
-from proxy.metering.tokenizer_feed import TextKind, TokenCounter, TokenizerFeed
+from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.unread import PATHS_MAX, Members, members
 from proxy.metering.usage import NO_USAGE, NOT_SAID, Evidence, ModelUsage, ServedAs, Usage
 from proxy.metering.wire.event_template import EventTemplate, TemplateMatch
@@ -78,11 +78,11 @@ class Tally(Protocol):
     def read_headers(self, headers: Mapping[str, str]) -> None:
         """Read headers of the answer, named by the dialect, before its body."""
 
-    def count_with(self, counter: TokenCounter) -> None:
-        """Also pass the text of the stream to a tokenizer. Call it before the first event."""
+    def hold(self, held: AnswerText) -> None:
+        """Also hold the text of the stream. Call it before the first event."""
 
-    def counted(self) -> TokenCounter | None:
-        """The tokenizer's counter with the whole text, after `settle`; None: no count."""
+    def held(self) -> AnswerText | None:
+        """The text of the stream, after `settle`; None: it is not held, or cannot be counted."""
 
     def fail(self, code: str) -> None:
         """Record a failure that the provider reported. The first code stays."""
@@ -106,7 +106,7 @@ class Counting:
     __slots__ = (
         "_called",
         "_calls",
-        "_feed",
+        "_held",
         "_reasonings",
         "_said_before",
         "_texts",
@@ -145,7 +145,7 @@ class Counting:
         self._texts: list[str] = []  # fragments not counted yet
         self._reasonings: list[str] = []
         self._called: list[str] = []  # names and arguments of tool calls
-        self._feed: TokenizerFeed | None = None
+        self._held: AnswerText | None = None
         self._calls: set[tuple[int, int | str]] = set()
 
     @property
@@ -174,18 +174,17 @@ class Counting:
         """Count matched events: each non-empty text is a text event."""
         self.evidence.text_events += match.text_events
         self._count(match.chars, reasoning=match.reasoning)
-        if self._feed is not None:
-            self._feed.add(TextKind.REASONING if match.reasoning else TextKind.TEXT, match.text)
+        if self._held is not None:
+            self._held.add_raw(TextKind.REASONING if match.reasoning else TextKind.TEXT, match.texts)
 
     def read_headers(self, headers: Mapping[str, str]) -> None:
         """Most dialects read none."""
 
-    def count_with(self, counter: TokenCounter) -> None:
-        self._feed = TokenizerFeed(counter)
+    def hold(self, held: AnswerText) -> None:
+        self._held = held
 
-    def counted(self) -> TokenCounter | None:
-        """Pass on the rest of the text."""
-        return None if self._feed is None else self._feed.end()
+    def held(self) -> AnswerText | None:
+        return self._held or None
 
     def fail(self, code: str) -> None:
         """Record a failure that the provider reported. The first code stays."""
@@ -193,10 +192,10 @@ class Counting:
 
     def add_unread(self, size: int) -> None:
         """Count a byte as one Latin character: other scripts have more bytes per character and more tokens. There is no
-        text for a tokenizer."""
+        text to hold."""
         self.evidence.chars_latin += size
-        if self._feed is not None:
-            self._feed.give_up()
+        if self._held is not None:
+            self._held.give_up()
 
     def flush(self) -> None:
         """Count the buffered fragments."""
@@ -210,8 +209,8 @@ class Counting:
     def _joined(self, fragments: list[str], kind: TextKind) -> str:
         text = "".join(fragments)
         fragments.clear()
-        if self._feed is not None:
-            self._feed.add(kind, text)
+        if self._held is not None:
+            self._held.add(kind, text)
         return text
 
     def settle(self) -> None:

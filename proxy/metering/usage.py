@@ -15,6 +15,8 @@ from functools import lru_cache
 
 import msgspec
 
+from proxy.metering.held_text import NO_PROMPT_TEXT, PromptText
+
 # No model known in 2026 has a context above 10 million tokens; a higher count is an error of the provider.
 TOKENS_MAX = 100_000_000
 # Likewise for generated images and searches of one request; each costs more than ten thousand tokens.
@@ -213,7 +215,7 @@ class Evidence:
 
 
 class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
-    """Counters of a prompt, the only input of an estimate of its tokens.
+    """Counters of a prompt, and its text: the input of an estimate of its tokens.
 
     Characters are Unicode code points of message text, in the classes of `Evidence`.
     """
@@ -239,6 +241,8 @@ class PromptEvidence(msgspec.Struct, frozen=True, gc=False):
     """the part of `tool_chars` that is earlier calls"""
     schema_chars: int = 0
     """the part of `tool_chars` that is the response schema"""
+    text: PromptText = NO_PROMPT_TEXT
+    """the text whose characters are counted above, where a model generates from it"""
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -18,6 +18,7 @@ from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES
 from proxy.settings.admin import AdminSettings
 from proxy.settings.cloud_auth import AuthSettings
+from proxy.settings.estimates import EstimateSettings
 from proxy.settings.kinds import (
     about,
     choice,
@@ -359,6 +360,9 @@ class Settings:
     )
     billing: BillingSettings = field(
         default=BillingSettings(), metadata=about(section(BillingSettings), "monthly statements")
+    )
+    estimates: EstimateSettings = field(
+        default=EstimateSettings(), metadata=about(section(EstimateSettings), "estimates of what is not reported")
     )
     idempotency: IdempotencySettings = field(
         default=IdempotencySettings(), metadata=about(section(IdempotencySettings), "repeated requests")

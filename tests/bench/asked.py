@@ -14,10 +14,13 @@ from typing import Any
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai.request import InvalidField, facts
 from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.profile import Profile, profiles_of
 from proxy.metering.usage import Evidence, PromptEvidence, Usage
 from tests.bench.figures import Figures, shown
+from tests.bench.tokenized import counting
 
 REPORTED = 20
+HELD_CHARS_MAX = 64 << 10
 TOKENS_TELLING = 50
 
 
@@ -28,6 +31,7 @@ class Asked:
     id: str
     key: str
     prompt: PromptEvidence
+    counted: Profile
     tokens: int
 
     @property
@@ -49,31 +53,36 @@ def read(records: Iterable[Mapping[str, Any]]) -> Iterator[Asked]:
         except InvalidField:
             continue
         if usage is not None and usage.prompt_tokens:
-            yield Asked(record["id"], f"{record['provider_host']}/{found.model}", found.prompt, usage.prompt_tokens)
+            (counted,) = profiles_of([found.prompt.text.text[:HELD_CHARS_MAX]], counting())
+            key = f"{record['provider_host']}/{found.model}"
+            yield Asked(record["id"], key, found.prompt, counted, usage.prompt_tokens)
 
 
-def estimated(one: Asked, group: Sequence[Asked]) -> int:
+Estimates = tuple[float, float, float]
+"""by characters, by counters, by the reference"""
+
+
+def estimated(one: Asked, group: Sequence[Asked]) -> Estimates:
     """After some of the others."""
     others = [other for other in group if other.id != one.id]
     estimator = Estimator()
     for other in random.Random(one.id).sample(others, REPORTED):
         estimator.learn(one.key, evidence=Evidence(), prompt=other.prompt, usage=Usage(prompt_tokens=other.tokens))
-    return estimator.prompt_tokens(one.key, one.prompt)
+        estimator.learn_prompt(one.key, other.prompt, other.counted, other.tokens)
+    counted, _ = estimator.prompt_counted(one.key, one.prompt, one.counted)
+    return one.by_chars, estimator.prompt_tokens(one.key, one.prompt), counted
 
 
-def measured(records: Iterable[Mapping[str, Any]]) -> list[tuple[Asked, int]]:
-    """With the estimate of each."""
+def measured(records: Iterable[Mapping[str, Any]]) -> list[tuple[Asked, Estimates]]:
+    """With the estimates of each."""
     requests = sorted(read(records), key=lambda one: one.key)
     groups = [list(group) for _, group in groupby(requests, key=lambda one: one.key)]
     return [(one, estimated(one, group)) for group in groups if len(group) > REPORTED for one in group]
 
 
-def figures(found: Sequence[tuple[Asked, int]]) -> tuple[Figures, Figures]:
-    """Of the baseline, and of the estimates."""
-    return (
-        Figures.of((one.by_chars, one.tokens) for one, _ in found),
-        Figures.of((said, one.tokens) for one, said in found),
-    )
+def figures(found: Sequence[tuple[Asked, Estimates]]) -> list[Figures]:
+    """Of each estimate."""
+    return [Figures.of((said[which], one.tokens) for one, said in found) for which in range(3)]
 
 
 def rows(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -84,8 +93,8 @@ def rows(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         ("without images and attachments", [pair for pair in found if not _seen(pair[0])], ""),
         ("of at least 50 tokens", [pair for pair in found if pair[0].tokens >= TOKENS_TELLING], ""),
     ):
-        before, now = figures(among)
-        yield f"{title:61}{now.streams:8} |  {shown(before)} |  {shown(now)} | {most}"
+        of_each = figures(among)
+        yield f"{title:61}{of_each[0].streams:8} |  {' |  '.join(map(shown, of_each))} | {most}"
 
 
 def _seen(one: Asked) -> bool:

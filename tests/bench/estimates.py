@@ -14,7 +14,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -22,10 +21,13 @@ from typing import Any
 
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.estimator.completion import hidden_of
-from proxy.metering.estimator.estimate import VERSION, Estimator
+from proxy.metering.estimator.estimate import REFERENCED, VERSION, Estimator
+from proxy.metering.held_text import AnswerText, TextRoom
+from proxy.metering.profile import Counted
 from proxy.metering.usage import Evidence, Usage
-from tests.bench import asked, tokenized
-from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, counting, measured
+from tests.bench import asked
+from tests.bench.figures import HEAD, Figures, Row, Stream, Teach, measured
+from tests.bench.tokenized import counted_of, counting
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus"
 FILES = ("open.jsonl", "more_streams.jsonl.gz")
@@ -52,7 +54,7 @@ def records() -> list[dict[str, Any]]:
 def whole(record: dict[str, Any]) -> Stream | None:
     """The stream, read to its end; None if it is not counted."""
     body, model = record["body"].encode(), record["request_json"].get("model") or ""
-    evidence, usage, counted = _read(body, model)
+    evidence, usage, counted = _read(body)
     tokens = usage.completion_tokens or 0
     if evidence.chars < MIN_CHARS or tokens < MIN_TOKENS:
         return None
@@ -66,7 +68,7 @@ def cut(record: dict[str, Any], stream: Stream) -> list[Stream]:
     found = []
     for _ in range(CUTS):
         size = rng.randrange(len(body))
-        evidence, _, counted = _read(body[:size], stream.model)
+        evidence, _, counted = _read(body[:size])
         tokens = stream.tokens * evidence.chars / stream.evidence.chars
         if evidence.chars >= CUT_CHARS_MIN and tokens >= CUT_TOKENS_MIN:
             found.append(
@@ -75,30 +77,21 @@ def cut(record: dict[str, Any], stream: Stream) -> list[Stream]:
     return found
 
 
-def _read(body: bytes, model: str) -> tuple[Evidence, Usage, int | None]:
-    """With what the tokenizer counts, where it is the model's and installed."""
-    counter = None
-    if O200K.match(model.rpartition("/")[2]):
-        with suppress(ImportError):
-            counter = tokenized.Counted(tokenized.vocabulary("o200k"))
-    meter = OPENAI_CHAT.stream_meter(counter=counter)
+def _read(body: bytes) -> tuple[Evidence, Usage, Counted | None]:
+    """With what the reference counts."""
+    meter = OPENAI_CHAT.stream_meter(held=AnswerText(TextRoom(answer_bytes_max=64 << 10, bytes_max=64 << 10)))
     meter.feed(body)
     metered = meter.close()
-    counted = None if metered.counter is None else metered.counter.total()
-    return metered.evidence, metered.usage or Usage(), counted
-
-
-def known(recorded: Recorded) -> list[Stream]:
-    """Streams that a tokenizer counted."""
-    return [one for one in recorded.seen if one.counted is not None]
+    held = metered.held
+    return metered.evidence, metered.usage or Usage(), None if held is None else counted_of(held, counting())
 
 
 def single(recorded: Recorded) -> list[Stream]:
-    """Cut streams that a tokenizer counted, of those whose events were one token each: as many came as events."""
+    """Cut streams of OpenAI's models whose events were one token each: as many came as events."""
     told = {
         one.id
-        for one in known(recorded)
-        if not one.evidence.tool_calls and abs(one.evidence.text_events - one.tokens) <= 1
+        for one in recorded.seen
+        if O200K.match(by_name(one)) and not one.evidence.tool_calls and abs(one.evidence.text_events - one.tokens) <= 1
     }
     cuts = [one for one in recorded.cuts if one.id in told and one.evidence.text_events >= CUT_TOKENS_MIN]
     return [replace(one, tokens=one.evidence.text_events) for one in cuts]
@@ -176,12 +169,9 @@ def rows(recorded: Recorded) -> list[Row]:
             "≤ 6 %, ≤ 9 %, bias 0.98–1.02"),
         Row("whole, nothing learned", lambda t: fresh(seen, t), "≤ 14 %, bias 0.95–1.05"),
         Row("models with o200k, after the others of its group",
-            lambda t: left_out([one for one in seen if O200K.match(by_name(one))], seen, t, by=by_key),
-            "≤ 2 % with a tokenizer"),
-        Row("the tokenizers extra, o200k, after the others of its group",
-            lambda t: left_out(known(recorded), seen, t, by=by_key), "≤ 2 %", counting),
-        Row("the tokenizers extra, o200k, cut, after the others",
-            lambda t: left_out(single(recorded), seen, t, by=by_key), "≤ 2 %", counting),
+            lambda t: left_out([one for one in seen if O200K.match(by_name(one))], seen, t, by=by_key), "≤ 2 %"),
+        Row("models with o200k, cut, after the others",
+            lambda t: left_out(single(recorded), seen, t, by=by_key), "≤ 2 %"),
         Row("hidden reasoning, after the others of its model", lambda t: left_out(unseen, everything, t, by=by_name),
             "bias 0.9–1.1"),
         Row("hidden reasoning, without the longest stream",
@@ -240,9 +230,7 @@ def main() -> int:
     recorded = Recorded.read()
     for row in rows(recorded):
         print(measured(row), flush=True)
-    for row in tokenized.rows():
-        print(measured(row), flush=True)
-    print(f"{'':69} | {'characters / 4':^30} | {VERSION:^30} |")
+    print(f"{'':69} | {'characters / 4':^30} | {VERSION:^30} | {REFERENCED:^30} |")
     for prompt_row in asked.rows(records()):
         print(prompt_row, flush=True)
     print(flagged(recorded))

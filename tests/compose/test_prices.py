@@ -19,6 +19,7 @@ from proxy.runtime.machine.price_lookup import PriceLookup
 from proxy.runtime.proxy.model_table import model_table
 from proxy.runtime.proxy.tokenizers import Tokenizers
 from proxy.settings import Settings, parse
+from proxy.settings.estimates import EstimateSettings
 from tests.ledger.making import an_entry
 
 AT = 1_793_000_000.0
@@ -54,7 +55,7 @@ TARGETS = [
 def test_the_price_is_the_models_and_the_cost_is_of_who_answered(book: PriceBook, name: str, price: Any) -> None:
     settings = settings_with(providers=TARGETS, price=price)
     providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
-    first = model_table(settings, book, providers, Tokenizers(())).route(name)
+    first = model_table(settings, book, providers, Tokenizers((), EstimateSettings())).route(name)
     assert first is not None
     listed = [book.price(provider=one, base_url=URLS[one], model=model, at=AT) for one, model in LISTED.items()]
     assert None not in listed
@@ -78,7 +79,7 @@ def test_an_announced_price_holds_from_its_day_on_and_a_past_month_keeps_its_own
     dated = {"input": 1, "output": 2, "changes": {"2026-12-01": {"input": 3, "output": 4}}}
     settings = settings_with(providers=[TARGETS[2] | {"cost": dated}], price=dated)
     providers = {one: Provider.of(at, write_stall_s=60) for one, at in settings.providers.items()}
-    route = model_table(settings, book, providers, Tokenizers(())).route("m")
+    route = model_table(settings, book, providers, Tokenizers((), EstimateSettings())).route("m")
     assert route is not None
     new = configured(Rates(3_000_000_000, 3_000_000_000, 4_000_000_000))
     december = datetime(2026, 12, 1, tzinfo=UTC).timestamp()

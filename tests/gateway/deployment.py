@@ -85,7 +85,7 @@ class Deployment:
             models["counted/*"] = models["drain/*"] | {"provider": "cancel", "tokenizer": tokenizer}
         models |= {"units/*": {"provider": "many", "price": UNIT_PRICE}, "unpriced/*": {"provider": "many"}}
         self.provider = provider
-        self.tokenweir = Tokenweir(folder, providers=sections, models=models, write_stall_s=WRITE_STALL_S)
+        self.tokenweir = Tokenweir(folder, providers=sections, models=models, estimates={}, write_stall_s=WRITE_STALL_S)
         try:
             self.tokenweir.start()
             self.key = self.tokenweir.key()

@@ -31,6 +31,7 @@ from proxy.keys.response_owners import ResponseOwners
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.held_text import TextCounter
 from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import ProviderSettings
 from proxy.telemetry.metrics import Metrics
@@ -172,15 +173,16 @@ async def gateway(
     slots: int = 16,
     keys: Everybody | None = None,
     store: OwnersInMemory | None = None,
+    counter: TextCounter | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once; `store`: of the
-    owners of responses, which other gateways may share."""
+    owners of responses, which other gateways may share; `counter`: of its texts."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
     provider = Provider.of(ProviderSettings(name="scripted", base_url=base_url, **settings), write_stall_s=60)
-    route = Route(provider, "electron", lambda *_: (None, None))
+    route = Route(provider, "electron", lambda *_: (None, None), counter=counter)
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
     owners = ResponseOwners(store or OwnersInMemory(), Outage(OutageLog("owners")))
     ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners)

@@ -10,8 +10,10 @@ import pytest
 
 from proxy.gateway.exchange.open_exchange import OpenExchange, _details
 from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.held_text import AnswerText, PromptText, TextKind, TextRoom
 from proxy.metering.metered import Metered
-from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
+from proxy.metering.profile import Counted, Profile
+from proxy.metering.usage import Evidence, PromptEvidence, Reading, Usage, UsageSource
 
 SEEN = {"text_events": 3, "chars_latin": 12, "blanks": 2}
 HALF = {"prompt_tokens": 9}
@@ -34,44 +36,65 @@ def test_an_estimate_keeps_its_evidence(raw: dict[str, Any] | None, source: Usag
 class Later:
     """A counter that tells when it is let."""
 
-    def __init__(self) -> None:
-        self.told: Callable[[int | None], None] | None = None
+    def __init__(self, *, has_room: bool = True) -> None:
+        self.room = TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16)
+        self.told: Callable[[Counted | None, Profile | None], None] | None = None
+        self._has_room = has_room
 
-    def add(self, text: str) -> None:
-        """It has all."""
-
-    def total(self) -> int | None:
-        raise AssertionError("nobody waits for what was reported")
-
-    def then(self, told: Callable[[int | None], None]) -> None:
+    def count(
+        self,
+        held: AnswerText | None,
+        prompt: PromptText | None,
+        told: Callable[[Counted | None, Profile | None], None],
+        *,
+        urgent: bool,
+    ) -> bool:
+        assert not urgent, "nobody waits for what was reported"
+        assert prompt is not None
+        assert prompt.text == "A question"
         self.told = told
+        return self._has_room
+
+
+def count_of(tokens: int, *, own: bool) -> Counted:
+    return Counted(Profile(tokens, 800, letters=650), Profile(), own)
 
 
 @pytest.mark.parametrize(
     ("counter", "counted", "at_once", "later"),
     [
         (None, None, 0.041, []),  # of the counters
-        (Later(), 198, None, [-0.008]),  # of what was counted, once it is
+        (Later(has_room=False), None, 0.041, []),
+        (Later(), count_of(198, own=True), None, [-0.008]),  # of what was counted, once it is
+        (Later(), count_of(206, own=False), None, [0.002]),
         (Later(), None, None, [0.041]),  # it could not be
     ],
 )
-def test_what_a_tokenizer_counted_is_learned_later(
-    counter: Later | None, counted: int | None, at_once: float | None, later: list[float]
+def test_what_was_counted_is_learned_later(
+    counter: Later | None, counted: Counted | None, at_once: float | None, later: list[float]
 ) -> None:
     errors: list[float] = []
     closing = OpenExchange.__new__(OpenExchange)
     estimator = Estimator()
     meters = SimpleNamespace(estimated=lambda opened, error: errors.append(error))
     closing._ports = SimpleNamespace(estimator=estimator, meters=meters)  # type: ignore[assignment]
-    closing._facts = SimpleNamespace(prompt=None)  # type: ignore[assignment]
+    prompt = PromptEvidence(messages=1, chars_latin=10, text=PromptText("A question"))
+    closing._facts = SimpleNamespace(prompt=prompt)  # type: ignore[assignment]
+    closing._route = SimpleNamespace(counter=counter)  # type: ignore[assignment]
     closing.opened, closing.model_key = SimpleNamespace(streamed=True), "p/m"  # type: ignore[assignment]
     seen = Evidence(text_events=200, chars_latin=800)
+    held = AnswerText(TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16))
+    held.add(TextKind.TEXT, "weir" * 200)
     usage = Usage(9, None, 193 if counted is None else 200)
-    metered = Metered(usage, None, seen, "stop", None, True, None, 3, (), {}, counter=counter)
+    metered = Metered(usage, None, seen, "stop", None, True, None, 3, (), {}, held=held)
     assert closing._learn(metered) == (None if at_once is None else pytest.approx(at_once, abs=0.001))
-    if counter is not None:
+    if at_once is None:
         assert errors == []
+        assert counter is not None
         assert counter.told is not None
-        counter.told(counted)
-    assert errors == pytest.approx(later, abs=0.001)
-    assert bool(estimator.export()["tokenized"]) is bool(counted)
+        counter.told(counted, None if counted is None else Profile(3, 10))
+    assert errors == pytest.approx(later, abs=0.004)
+    learned = estimator.export()
+    assert bool(learned["tokenized"]) is bool(counted and counted.own)
+    assert ("referenced" in learned) is bool(counted and not counted.own)
+    assert ("prompted" in learned) is bool(counted)

@@ -60,6 +60,7 @@ def open_exchange(price: Price | None, bill: dict[str, str], ended: list[UsageRe
     route: Any = SimpleNamespace(
         prices=lambda _at, _payer, name: (price if name == "served" else None, None),
         provider=SimpleNamespace(settings=SimpleNamespace(not_billed=frozenset())),
+        counter=None,
     )
     opened = Opened("x", "k", "k", "p", "m", "m", "/v1", True, 0.0, price, None, 50, None, 0, bill=bill)
     reservation: Any = SimpleNamespace(close=lambda *_: None)

@@ -4,8 +4,6 @@ believed beyond what was possible."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -13,31 +11,19 @@ from hypothesis import strategies as st
 
 from proxy.metering.estimator.estimate import RUNNING_COUNT, TOKENIZED, VERSION, Estimator, reading
 from proxy.metering.metered import Metered
+from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import Evidence, Reading, Usage, UsageSource
 
 TEXT = Evidence(text_events=100, chars_latin=420)
 
 
-@dataclass
-class Told:
-    """A counter that knows it already."""
-
-    tokens: int | None
-    asked: int = 0
-
-    def add(self, text: str) -> None:
-        """It does."""
-
-    def total(self) -> int | None:
-        self.asked += 1
-        return self.tokens
-
-    def then(self, told: Callable[[int | None], None]) -> None:
-        told(self.tokens)
+def own(tokens: int, chars: int = 10**8) -> Counted:
+    """Counted by the model's own vocabulary."""
+    return Counted(Profile(tokens, chars), Profile(), own=True)
 
 
 def read(
-    counter: Told,
+    counted: Counted | None,
     usage: Usage | None = None,
     *,
     evidence: Evidence = TEXT,
@@ -47,34 +33,34 @@ def read(
     so_far: int | None = None,
     key: str = "p/m",
 ) -> Reading:
-    metered = Metered(
-        usage, None, evidence, None, None, False, None, 1, (), {}, completion_so_far=so_far, counter=counter
-    )
+    metered = Metered(usage, None, evidence, None, None, False, None, 1, (), {}, completion_so_far=so_far)
     return reading(
         metered, estimator=estimator or Estimator(), model_key=key, prompt_tokens_estimate=7,
-        completion_tokens_max=most, bytes_seen=size,
+        completion_tokens_max=most, bytes_seen=size, counted=counted,
     )  # fmt: skip
 
 
 def test_the_count_is_the_estimate() -> None:
-    found = read(Told(300))
+    found = read(own(300))
     assert (found.usage.completion_tokens, found.estimator, found.expected_error) == (300, TOKENIZED, 0.1)
     assert found.source is UsageSource.ESTIMATED
 
 
 @pytest.mark.parametrize(
-    ("counter", "tokens", "estimator"), [(Told(None), 101, VERSION), (Told(0), 101, VERSION), (Told(1), 1, TOKENIZED)]
+    ("counted", "tokens", "estimator"), [(None, 101, VERSION), (own(0), 101, VERSION), (own(1), 1, TOKENIZED)]
 )
-def test_without_a_count_the_counters_speak(counter: Told, tokens: int, estimator: str) -> None:
-    found = read(counter)
+def test_without_a_count_the_counters_speak(counted: Counted | None, tokens: int, estimator: str) -> None:
+    found = read(counted)
     assert (found.usage.completion_tokens, found.estimator) == (tokens, estimator)
 
 
-def test_it_is_asked_only_where_it_is_needed() -> None:
+def test_of_a_text_of_which_a_part_was_held_the_rest_is_counted_alike() -> None:
+    assert read(own(50, chars=210)).usage.completion_tokens == 100
+
+
+def test_a_count_stands_only_where_it_is_needed() -> None:
     for usage, so_far in ((Usage(9, None, 3), None), (Usage(None, None, 3), None), (Usage(9), 80)):
-        counter = Told(300)
-        found = read(counter, usage, so_far=so_far)
-        assert counter.asked == 0
+        found = read(own(300), usage, so_far=so_far)
         assert found.usage.completion_tokens == (so_far or 3)
         assert found.estimator == (RUNNING_COUNT if so_far else VERSION if usage.prompt_tokens is None else None)
 
@@ -85,7 +71,7 @@ def test_it_is_asked_only_where_it_is_needed() -> None:
 )  # fmt: skip
 def test_it_is_never_above_what_was_possible(counted: int, chars: int, calls: int, most: int | None, size: int) -> None:
     evidence = Evidence(chars_latin=chars, tool_calls=calls, text_events=min(chars, 100))
-    tokens = read(Told(counted), evidence=evidence, most=most, size=size).usage.completion_tokens or 0
+    tokens = read(own(counted), evidence=evidence, most=most, size=size).usage.completion_tokens or 0
     assert tokens <= max(size, 1)
     assert tokens <= (most or tokens)
     assert (tokens > 0) is not evidence.empty
@@ -98,18 +84,18 @@ def taught(rate: float, frame: int, key: str = "p/m") -> Estimator:
         counted = 40 + 37 * (number % 11)
         evidence = Evidence(text_events=counted, chars_latin=4 * counted)
         usage = Usage(9, None, round(rate * counted) + frame)
-        estimator.learn_counted(key, evidence=evidence, usage=usage, counted=counted)
+        estimator.learn_counted(key, evidence=evidence, usage=usage, counted=own(counted))
     return estimator
 
 
 @pytest.mark.parametrize(("rate", "frame"), [(1.0, 0), (1.0, 8), (1.3, 3), (0.8, 1)])
 def test_what_is_billed_beside_the_text_is_learned_and_survives(rate: float, frame: int) -> None:
     estimator = Estimator.restore(json.loads(json.dumps(taught(rate, frame).export())))
-    found = read(Told(200), estimator=estimator, evidence=Evidence(text_events=200, chars_latin=800))
+    found = read(own(200), estimator=estimator, evidence=Evidence(text_events=200, chars_latin=800))
     assert found.usage.completion_tokens == pytest.approx(rate * 200 + frame, abs=2.5)
     assert found.expected_error is not None
     assert found.expected_error < 0.1
-    assert read(Told(200), estimator=estimator, key="p/other").usage.completion_tokens == 200
+    assert read(own(200), estimator=estimator, key="p/other").usage.completion_tokens == 200
 
 
 def test_what_cannot_have_been_learned_is_left_out() -> None:
@@ -125,8 +111,8 @@ def test_hidden_reasoning_comes_on_top() -> None:
     estimator = Estimator()
     for _ in range(10):
         estimator.learn("p/o3", evidence=TEXT, prompt=None, usage=Usage(9, None, 500, 400))
-        estimator.learn_counted("p/o3", evidence=TEXT, usage=Usage(9, None, 500, 400), counted=99)
-    found = read(Told(99), estimator=estimator, key="p/o3")
+        estimator.learn_counted("p/o3", evidence=TEXT, usage=Usage(9, None, 500, 400), counted=own(99))
+    found = read(own(99), estimator=estimator, key="p/o3")
     assert found.hidden_tokens == 400
     assert found.usage.completion_tokens == pytest.approx(500, abs=2)
     assert (found.estimator, found.expected_error) == (TOKENIZED, 0.4)

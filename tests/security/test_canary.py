@@ -88,6 +88,7 @@ def aviary(tmp_path_factory: pytest.TempPathFactory, provider_process: ScriptedP
         tmp_path_factory.mktemp("aviary"),
         providers={"scripted": provider_section(provider_process.base_url)},
         shutdown_grace_s=0.1,
+        estimates={},  # texts are held and counted
     )
     deployment.program = COMMAND  # what ps shows of it is searched too
     deployment.start()

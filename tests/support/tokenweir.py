@@ -34,6 +34,8 @@ STOP_S_MAX = 20.0
 # Rates of every test model: odd numbers, so that a mistake shows in the sum.
 PRICE = {"input": 0.13, "cached_input": 0.07, "output": 0.41}
 COST = {"input": 0.11, "cached_input": 0.05, "output": 0.37}
+# No vocabulary is loaded, which takes longer than the rest of a start.
+COUNTERS_ALONE = {"answer_bytes_max": 0}
 
 
 def provider_section(base_url: str, **settings: Any) -> dict[str, Any]:
@@ -147,6 +149,7 @@ class Tokenweir(Listening):
             "data_dir": str(folder / "data"),
             "providers": dict(providers),
             "models": models or {"*": {"provider": first, "price": PRICE, "cost": COST}},
+            "estimates": COUNTERS_ALONE,
             **settings,
         }
         # To read the system's certificates takes longer than the rest of a start.

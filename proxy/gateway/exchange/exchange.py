@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -45,6 +46,7 @@ from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import NO_HEADERS, Dialect
 from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import SSE, Framing
 
@@ -54,6 +56,8 @@ _log = logging.getLogger(__name__)
 PLAIN_BYTES_MAX = 256 * 1024
 # A provider that says that it is done and then keeps the connection open is not waited for longer than this.
 AFTER_DONE_S = 5.0
+# A record that has to be estimated waits for its count no longer than this: the work that may be before it, twice.
+COUNT_S = 2.0
 # What the client is told, as a response before the body has begun, and as an event within it.
 _ERRORS: Mapping[End, Callable[[], ApiError]] = {
     End.BROKEN: errors.upstream_failed,
@@ -125,6 +129,7 @@ class Exchange:
         self._spending = Spending(closing, ports.estimator)
         self._short = False  # of budget
         self._is_done = False  # the provider says so
+        self._counting: asyncio.TimerHandle | None = None  # its text is being counted, until then at most
         if cuts and self._spending.limited:
             closing.reservation.on_short = self._ran_short
         now = monotonic()
@@ -204,7 +209,7 @@ class Exchange:
             wire = self._asking.wire()
 
     async def _until_ended(self) -> None:
-        while self._life.phase is not Phase.ENDED:
+        while self._life.phase is not Phase.ENDED or self._counting is not None:
             self._ending = self._loop.create_future()
             try:
                 await self._ending
@@ -265,7 +270,7 @@ class Exchange:
     def _meter(self, framing: Framing | None, answer: Answer) -> BodyMeter:
         names = self._dialect.headers_read
         told = {name: value for name, value in answer.head.headers if name in names} if names else NO_HEADERS
-        return self._dialect.plain_meter(told) if framing is None else self._asking.stream_meter(framing, told)
+        return self._asking.meter(framing, told)
 
     # -- what happens to it: the provider's body
 
@@ -457,13 +462,18 @@ class Exchange:
         """Nothing may happen to it any more, and nothing refers to it: a reference cycle would live until a garbage
         collection."""
         self._record()
-        if self._asking.use is not None:
-            self._asking.release(self._closing.tokens)
         self._deadlines.stop()
         self._connection.listener = None
         self._closing.reservation.on_short = None
         if self._relay is not None:
             self._relay.drop()
+        if self._counting is None:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """It is recorded, and nothing waits for it any more."""
+        if self._asking.use is not None:
+            self._asking.release(self._closing.tokens)
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
@@ -578,8 +588,8 @@ class Exchange:
             transport.abort()
 
     def _record(self) -> None:
-        """Once."""
-        if self._closing.closed:
+        """Once. What has to be estimated is recorded as soon as its text is counted."""
+        if self._closing.closed or self._counting is not None:
             return
         end, relay = self._life.end or End.BUG, self._relay
         metered = self._read_anyway()
@@ -593,8 +603,10 @@ class Exchange:
         size = len(refused[1] or b"") if refused is not None else 0
         if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
             self._closing.keep(relay.kept, self._answer)
-        self._closing.close(
-            outcome_of(end, metered, status=None if refused is None else refused[0]),
+        outcome = outcome_of(end, metered, status=None if refused is None else refused[0])
+        close = partial(
+            self._closing.close,
+            outcome,
             now=monotonic(),
             metered=metered,
             details=self._details,
@@ -603,6 +615,22 @@ class Exchange:
             read=relay.meter.bytes_seen if relay else 0,
             first_token_at=relay.first_token_at if relay else None,
         )
+        if self._closing.count(outcome, metered, partial(self._counted, close)):
+            self._counting = self._loop.call_later(COUNT_S, self._counted, close)
+        else:
+            close()
+
+    def _counted(
+        self, close: Callable[..., None], counted: Counted | None = None, prompt: Profile | None = None
+    ) -> None:
+        """Its text is counted, or was not in time."""
+        if self._counting is None:
+            return
+        self._counting.cancel()
+        self._counting = None
+        close(counted=counted, prompt=prompt)
+        if self._life.phase is Phase.ENDED:
+            self._let_go()
 
     def _read_anyway(self) -> Metered | None:
         """The meter's result; if it fails, an estimate from the size, since delivered bytes are never free. None: no

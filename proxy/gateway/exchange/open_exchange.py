@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -27,10 +27,11 @@ from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.answer_cost.edit import Cost
-from proxy.metering.estimator.estimate import TOKENIZED, reading
+from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, is_estimated, reading
 from proxy.metering.metered import Metered
+from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NOT_SAID, NOTHING, Evidence, ModelUsage, Reading, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOT_SAID, NOTHING, Evidence, ModelUsage, Reading, Usage, UsageSource
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class OpenExchange:
         self._route = route
         self._payer = payer
         self._started_at = started_at  # by time.monotonic
+        facts.prompt.text.hold(None if route.counter is None else route.counter.room)
         self.model_key = model_key(opened.provider, opened.upstream_model)
         """the estimator's key of the current provider and model"""
 
@@ -163,17 +165,22 @@ class OpenExchange:
         read: int = 0,
         first_token_at: float | None = None,
         details: dict[str, Any] | None = None,
+        counted: Counted | None = None,
+        prompt: Profile | None = None,
     ) -> None:
         """Write the record, and let go of the slot and the reservation. Never raises: a bug of ours in one step is
         logged, and the others are done. Times by `time.monotonic`; `events` and `size`: as sent to the client; `read`:
-        bytes that the meter has got.
+        bytes that the meter has got; `counted` and `prompt`: what was counted of the texts, see `count`.
         """
         assert not self.closed, "an exchange ends once"
         self.closed = True
         times = (now, first_token_at)
         try:
-            reading = self._read(outcome, metered, max(size, read))
-            record = self._record(outcome, reading, metered, times, events, size, details or {})
+            reading = self._read(outcome, metered, max(size, read), counted, prompt)
+            details = details or {}
+            if counted is not None:
+                details |= _counts(metered, reading, counted)
+            record = self._record(outcome, reading, metered, times, events, size, details)
         except Exception as bug:  # noqa: BLE001  logged
             _log_bug(bug)
             record = self._record(Outcome.CRASHED, NOTHING, None, times, events, size, {"failed": "proxy_bug"})
@@ -271,19 +278,44 @@ class OpenExchange:
         if len(body) <= self.keeps and answer.content_type == JSON_TYPE:
             self.kept = bytes(body)
 
-    def _read(self, outcome: Outcome, metered: Metered | None, bytes_seen: int) -> Reading:
+    def count(self, outcome: Outcome, metered: Metered | None, told: Callable[..., None]) -> bool:
+        """Count the texts of what the provider did not report, and pass the counts to `told`, which passes them to
+        `close`. Returns False, and does not call it, if there is nothing to count, or no room."""
+        counter, prompt = self._route.counter, self._facts.prompt.text
+        if counter is None or metered is None or outcome is Outcome.REFUSED_UPSTREAM or not is_estimated(metered):
+            return False
+        usage = metered.usage or NO_USAGE
+        if usage.reported_nothing and metered.evidence.empty and not self.accepted:
+            return False
+        held = metered.held if usage.completion_tokens is None and not metered.completion_so_far else None
+        asked = prompt if prompt.text and usage.prompt_tokens is None else None
+        if not held and asked is None:
+            return False
+        return counter.count(held, asked, told, urgent=True)
+
+    def _read(
+        self,
+        outcome: Outcome,
+        metered: Metered | None,
+        bytes_seen: int,
+        counted: Counted | None = None,
+        prompt: Profile | None = None,
+    ) -> Reading:
         if metered is None or outcome is Outcome.REFUSED_UPSTREAM:
             return NOTHING
+        estimator, facts = self._ports.estimator, self._facts
         failed = outcome in (Outcome.UPSTREAM_FAILED, Outcome.UPSTREAM_STALLED)
         return reading(
             metered,
-            estimator=self._ports.estimator,
+            estimator=estimator,
             model_key=self.model_key,
             prompt_tokens_estimate=self.opened.prompt_tokens_estimate,
             completion_tokens_max=self.opened.completion_tokens_max,
             bytes_seen=bytes_seen,
             accepted=self.accepted and not failed,
-            asked=self._facts.asked,
+            asked=facts.asked,
+            counted=counted,
+            prompt_counted=None if prompt is None else estimator.prompt_counted(self.model_key, facts.prompt, prompt),
         )
 
     def _learn(self, metered: Metered) -> float | None:
@@ -292,20 +324,26 @@ class OpenExchange:
         usage = metered.usage
         if usage is None or metered.failed is not None or not metered.complete:
             return None
-        evidence = metered.evidence if self.opened.streamed else _UNSEEN
-        error = self._ports.estimator.learn(self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=usage)
-        if metered.counter is None or error is None:
+        evidence, estimator, counter = metered.evidence, self._ports.estimator, self._route.counter
+        if not self.opened.streamed:
+            evidence = _UNSEEN
+        error = estimator.learn(self.model_key, evidence=evidence, prompt=self._facts.prompt, usage=usage)
+        held = metered.held
+        if error is None or counter is None or held is None or not estimator.learns_counts(self.model_key):
             return error
-        metered.counter.then(partial(self._learn_counted, evidence, usage, error))
-        return None
+        told = partial(self._learn_counted, evidence, usage, error)
+        return None if counter.count(held, self._facts.prompt.text, told, urgent=False) else error
 
-    def _learn_counted(self, evidence: Evidence, usage: Usage, error: float, counted: int | None) -> None:
-        """The same of what a tokenizer counted. `error`: of the estimate that it would have been without."""
-        if counted:
-            learned = self._ports.estimator.learn_counted(
-                self.model_key, evidence=evidence, usage=usage, counted=counted
-            )
+    def _learn_counted(
+        self, evidence: Evidence, usage: Usage, error: float, counted: Counted | None, prompt: Profile | None
+    ) -> None:
+        """The same of what was counted. `error`: of the estimate that it would have been without."""
+        estimator, key = self._ports.estimator, self.model_key
+        if counted is not None:
+            learned = estimator.learn_counted(key, evidence=evidence, usage=usage, counted=counted)
             error = error if learned is None else learned
+        if prompt is not None and usage.prompt_tokens:
+            estimator.learn_prompt(key, self._facts.prompt, prompt, usage.prompt_tokens)
         self._ports.meters.estimated(self.opened, error)
 
 
@@ -342,9 +380,14 @@ def _details(metered: Metered | None, read: Reading, not_billed: frozenset[str])
         details["beside_usage"] = metered.unread.values
     if metered.usage is None or read.source is UsageSource.ESTIMATED:
         details["evidence"] = _seen(metered.evidence)
-    if metered.counter is not None and read.estimator == TOKENIZED:
-        details["evidence"]["tokens_counted"] = metered.counter.total()
     return details
+
+
+def _counts(metered: Metered | None, read: Reading, counted: Counted) -> dict[str, Any]:
+    """The evidence, with the count, of an estimate by count."""
+    if metered is None or read.estimator not in (REFERENCED, TOKENIZED):
+        return {}
+    return {"evidence": _seen(metered.evidence) | {"tokens_counted": counted.tokens}}
 
 
 def _seen(evidence: Evidence) -> dict[str, int]:

@@ -33,7 +33,8 @@ from proxy.http.headers import upward
 from proxy.http.request_body import CODECS
 from proxy.metering.answer_cost.request import MEMBER
 from proxy.metering.dialect import NAME, Dialect
-from proxy.metering.meter import StreamMeter
+from proxy.metering.held_text import AnswerText
+from proxy.metering.metered import BodyMeter
 from proxy.metering.request import RequestFacts
 from proxy.metering.wire.framing import Framing
 
@@ -106,11 +107,14 @@ class UpstreamRequest:
             return False
         return self.route.provider.injects(self.route.upstream_model, monotonic())
 
-    def stream_meter(self, framing: Framing, told: Mapping[str, str]) -> StreamMeter:
-        """The meter of a streamed answer. `told`: headers of the answer that it reads."""
-        route = self.route
-        counter = None if route.counter is None else route.counter()
-        return self._dialect.stream_meter(framing, route.provider.settings.cumulative, counter, told)
+    def meter(self, framing: Framing | None, told: Mapping[str, str]) -> BodyMeter:
+        """The meter of an answer; None: it is no stream. `told`: headers of the answer that it reads."""
+        counter = self.route.counter
+        room = None if counter is None else counter.room
+        held = None if room is None else AnswerText(room)
+        if framing is None:
+            return self._dialect.plain_meter(told, held)
+        return self._dialect.stream_meter(framing, self.route.provider.settings.cumulative, held, told)
 
     def wire(self) -> bytes:
         """The bytes of the request."""

@@ -13,7 +13,7 @@ from proxy.billing.pricing.rules import Payer
 from proxy.billing.record import Price
 from proxy.gateway.upstream.client import Provider
 from proxy.metering.dialect import Dialect
-from proxy.metering.tokenizer_feed import TokenCounter
+from proxy.metering.held_text import TextCounter
 
 # Bounds the cache of names that match a pattern: a client may invent names.
 PASSED_NAMES_MAX = 4096
@@ -40,8 +40,8 @@ class Route:
     """relative share of the model's requests; None: providers are used in order"""
     others: tuple[Route, ...] = ()
     """the providers to fail over to, in order"""
-    counter: Callable[[], TokenCounter] | None = None
-    """creates the tokenizer counter of one stream; None: no tokenizer"""
+    counter: TextCounter | None = None
+    """counts the texts of the model; None: they are not counted"""
 
 
 class Models:

@@ -1,34 +1,56 @@
 """Estimates unreported token counts, and combines them with reported ones into a `Reading`.
 
 Invariants: a reported number is never replaced. Each model starts with a prior and learns from its streams with usage,
-by small regressions for completions (`completion`), prompts (`prompts`) and tokenizer counts (`tokenized`). An estimate
-is capped by the request's limit and the received bytes, and is never 0 if output was generated. Equal state and
-evidence give equal numbers.
+by small regressions: from counters, of completions (`completion`) and prompts (`prompts`); from what a vocabulary
+counts of their text, the model's own (`tokenized`) or the reference (`referenced`, `prompted`). An estimate is capped
+by the request's limit and the received bytes, and is never 0 if output was generated. Equal state and evidence give
+equal numbers.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 from msgspec import structs
 
-from proxy.metering.estimator.completion import Completions, Hidden, counters, hidden_of, hidden_tokens, may_hide
+from proxy.metering.estimator.completion import (
+    ERROR_PRIOR,
+    Completions,
+    Hidden,
+    counters,
+    hidden_of,
+    hidden_tokens,
+    may_hide,
+    shown_error,
+)
+from proxy.metering.estimator.prompted import ReferencedPrompt
 from proxy.metering.estimator.prompts import Prompts
+from proxy.metering.estimator.referenced import ReferencedEstimate
+from proxy.metering.estimator.tokenized import ERROR_PRIOR as OWN_ERROR_PRIOR
 from proxy.metering.estimator.tokenized import TokenizedEstimate
 from proxy.metering.metered import Metered
+from proxy.metering.profile import Counted, Profile
 from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, PromptEvidence, Reading, Usage, UsageSource
 
+# From counters, which outlive a crash.
 VERSION = "ridge-2"
-# The tokenizer's count of the streamed text.
+# From a count of the text: by the reference vocabulary, and by the model's own.
+REFERENCED = "reference-1"
 TOKENIZED = "tokenizer-1"
 # The provider's running count of a truncated answer.
 RUNNING_COUNT = "running-count"
 
 # Number of remembered models; the one learned from longest ago is dropped. Clients may use any name on "*" routes.
 MODELS_MAX = 1000
+# Models of OpenAI whose own vocabulary is the reference, o200k, at any provider.
+# https://github.com/openai/tiktoken/blob/main/tiktoken/model.py
+_HAVE_REFERENCE = re.compile(r"gpt-(4o|4\.[15]|[5-9]|oss)|chatgpt-4o|o[1-9](-|$)")
+# So many answers of a model are counted at first, and then one in so many.
+_ALL_COUNTED, _ONE_COUNTED_IN = 200, 16
 # Error of a count that follows from the request alone: the tokens of an image or of speech vary.
 _ASKED_ERROR = 0.5
 
@@ -46,6 +68,7 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
 
 
 _NO_ANSWERS, _NO_PROMPTS, _NO_NAMESAKES, _NO_COUNTS = Completions(), Prompts(), Hidden(), TokenizedEstimate()
+_NO_REFERENCES, _NO_PROMPT_REFERENCES = ReferencedEstimate(), ReferencedPrompt()
 
 
 class Estimator:
@@ -53,13 +76,16 @@ class Estimator:
 
     VERSION = VERSION
 
-    __slots__ = ("_completions", "_named", "_prompts", "_tokenized")
+    __slots__ = ("_answers", "_completions", "_named", "_prompted", "_prompts", "_referenced", "_tokenized")
 
     def __init__(self) -> None:
         self._completions: dict[str, Completions] = {}
         self._named: dict[str, Hidden] = {}  # by the model's own name, at any provider
         self._prompts: dict[str, Prompts] = {}
         self._tokenized: dict[str, TokenizedEstimate] = {}
+        self._referenced: dict[str, ReferencedEstimate] = {}
+        self._prompted: dict[str, ReferencedPrompt] = {}
+        self._answers: dict[str, int] = {}  # since this process started
 
     def completion(
         self,
@@ -68,19 +94,17 @@ class Estimator:
         *,
         completion_tokens_max: int | None,
         bytes_seen: int,
-        counted: int | None = None,
+        counted: Counted | None = None,
     ) -> Estimate:
         """Completion tokens: at most one per received byte beside hidden ones, and 0 without evidence.
 
-        `counted`: the tokenizer's count of the streamed text; None or 0: estimate by the counters.
+        `counted`: of the streamed text; None: estimate by the counters.
         """
         model = self._completions.get(model_key, _NO_ANSWERS)
         if evidence.empty:
             hidden = None if self._hidden(model_key, model, 0.0) is None else 0
             return Estimate(0, model.expected_error(hidden), hidden=hidden)
-        tokenized = self._tokenized.get(model_key, _NO_COUNTS) if counted else None
-        visible = tokenized.visible(evidence, counted) if tokenized and counted else model.visible(counters(evidence))
-        expected_error = (tokenized or model).expected_error
+        visible, error = self._visible(model_key, model, evidence, counted)
         hidden = self._hidden(model_key, model, visible)
         unseen = hidden or 0
         likely = round(visible) + unseen
@@ -89,8 +113,20 @@ class Estimator:
             unseen = max(unseen - tokens + completion_tokens_max, 0)
             tokens = max(completion_tokens_max, 1)
         if hidden is None:
-            return Estimate(tokens, expected_error(None), capped=tokens < likely)
-        return Estimate(tokens, expected_error(unseen / tokens), capped=tokens < likely, hidden=unseen)
+            return Estimate(tokens, shown_error(error, None), capped=tokens < likely)
+        return Estimate(tokens, shown_error(error, unseen / tokens), capped=tokens < likely, hidden=unseen)
+
+    def _visible(
+        self, model_key: str, model: Completions, evidence: Evidence, counted: Counted | None
+    ) -> tuple[float, float]:
+        """Streamed tokens, and the relative error."""
+        if counted is None:
+            return model.visible(counters(evidence)), model.errors.expected(ERROR_PRIOR)
+        counted = _all_of(model_key, evidence, counted)
+        if counted.own:
+            tokenized = self._tokenized.get(model_key, _NO_COUNTS)
+            return tokenized.visible(evidence, counted.tokens), tokenized.errors.expected(OWN_ERROR_PRIOR)
+        return self._referenced.get(model_key, _NO_REFERENCES).estimate(evidence, counted)
 
     def _hidden(self, model_key: str, model: Completions, visible: float) -> int | None:
         """Hidden tokens of an answer with `visible` streamed ones; None: the model is not known to hide any."""
@@ -117,27 +153,53 @@ class Estimator:
         model = _kept(self._completions, model_key, Completions)
         return model.learn(evidence, usage, _kept(self._named, _name(model_key), Hidden))
 
-    def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: int) -> float | None:
-        """Learn from the tokenizer's count, beside `learn`. Returns the relative error of its estimate, or None."""
-        if evidence.empty or not usage.completion_tokens or not counted:
+    def learn_counted(self, model_key: str, *, evidence: Evidence, usage: Usage, counted: Counted) -> float | None:
+        """Learn from what was counted, beside `learn`. Returns the relative error of its estimate, or None."""
+        if evidence.empty or not usage.completion_tokens or not counted.tokens:
             return None
-        tokenized = _kept(self._tokenized, model_key, TokenizedEstimate)
-        visible = tokenized.visible(evidence, counted)
+        counted = _all_of(model_key, evidence, counted)
+        visible, _ = self._visible(model_key, _NO_ANSWERS, evidence, counted)
         unseen = self._hidden(model_key, self._completions.get(model_key, _NO_ANSWERS), visible) or 0
         error = (visible + unseen) / usage.completion_tokens - 1
         streamed = usage.completion_tokens - hidden_of(evidence, usage)
-        tokenized.learn(evidence, counted, visible=streamed, billed=usage.completion_tokens, error=error)
+        if counted.own:
+            tokenized = _kept(self._tokenized, model_key, TokenizedEstimate)
+            tokenized.learn(evidence, counted.tokens, visible=streamed, billed=usage.completion_tokens, error=error)
+        else:
+            _kept(self._referenced, model_key, ReferencedEstimate).learn(evidence, counted, streamed)
         return error
+
+    def learns_counts(self, model_key: str) -> bool:
+        """Whether the next answer of this model should be counted to learn from it: at first each, then one in so many.
+        Counting takes ten times as long as `learn`."""
+        answers = self._answers.get(model_key, 0) + 1
+        if len(self._answers) < MODELS_MAX or model_key in self._answers:
+            self._answers[model_key] = answers
+        return answers <= _ALL_COUNTED or answers % _ONE_COUNTED_IN == 0
+
+    def prompt_counted(self, model_key: str, prompt: PromptEvidence, counted: Profile) -> tuple[int, float]:
+        """Tokens of a prompt whose text was counted, at least one, and the relative error."""
+        counted = _prompt_by_own(model_key, counted)
+        return self._prompted.get(model_key, _NO_PROMPT_REFERENCES).estimate(prompt, counted)
+
+    def learn_prompt(self, model_key: str, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
+        """Learn from a prompt whose text was counted, beside `learn`."""
+        counted = _prompt_by_own(model_key, counted)
+        _kept(self._prompted, model_key, ReferencedPrompt).learn(prompt, counted, tokens)
 
     def export(self) -> dict[str, Any]:
         """The learned state as plain JSON values, for `restore`."""
-        return {
+        exported = {
             "version": VERSION,
             "completions": {key: model.row() for key, model in self._completions.items()},
             "named": {name: hidden.row() for name, hidden in self._named.items()},
             "prompts": {key: model.row() for key, model in self._prompts.items()},
             "tokenized": {key: model.row() for key, model in self._tokenized.items()},
         }
+        for name, models in (("referenced", self._referenced), ("prompted", self._prompted)):
+            if models:  # older versions had none
+                exported[name] = {key: model.row() for key, model in models.items()}
+        return exported
 
     @classmethod
     def restore(cls, exported: object) -> Estimator:
@@ -148,6 +210,8 @@ class Estimator:
             estimator._named = _restored(exported.get("named"), _restored_hidden)
             estimator._prompts = _restored(exported.get("prompts"), Prompts.restored)
             estimator._tokenized = _restored(exported.get("tokenized"), TokenizedEstimate.restored)
+            estimator._referenced = _restored(exported.get("referenced"), ReferencedEstimate.restored)
+            estimator._prompted = _restored(exported.get("prompted"), ReferencedPrompt.restored)
         return estimator
 
 
@@ -168,6 +232,22 @@ def _kept(models: dict[str, _T], key: str, new: Callable[[], _T]) -> _T:
 def _name(model_key: str) -> str:
     """The model's own name, the same for `a/openai/gpt-5-mini` and `b/gpt-5-mini`."""
     return model_key.rpartition("/")[2]
+
+
+def _all_of(model_key: str, evidence: Evidence, counted: Counted) -> Counted:
+    """The count of the whole text, if a part of it was held; and whose vocabulary it is by."""
+    calls = evidence.tool_chars
+    return _by_own(model_key, counted).whole(text_chars=evidence.chars - calls, call_chars=calls)
+
+
+def _by_own(model_key: str, counted: Counted) -> Counted:
+    """The reference is the own vocabulary of some models."""
+    return structs.replace(counted, own=True) if _HAVE_REFERENCE.match(_name(model_key)) else counted
+
+
+def _prompt_by_own(model_key: str, counted: Profile) -> Profile:
+    """Likewise; of the own one's tokens, nothing has to be corrected by script."""
+    return counted.tokens_alone() if _HAVE_REFERENCE.match(_name(model_key)) else counted
 
 
 def _restored(exported: object, read: Callable[[list[float]], _T | None]) -> dict[str, _T]:
@@ -204,22 +284,26 @@ def reading(
     bytes_seen: int,
     accepted: bool = False,
     asked: Usage = NO_USAGE,
+    counted: Counted | None = None,
+    prompt_counted: tuple[int, float] | None = None,
 ) -> Reading:
     """The usage of an exchange. Reported numbers are kept. Missing ones are estimated: by the provider's running count,
     which includes hidden reasoning, if there is one; else by the estimator; by `asked`, the usage that follows from the
     request, if the answer shows nothing.
 
     `accepted`: the provider accepted the request, so its prompt was used even if nothing was generated. Otherwise an
-    exchange without usage and evidence is NOTHING.
+    exchange without usage and evidence is NOTHING. `counted`: of the answer's text; `prompt_counted`: tokens of the
+    prompt, and the relative error.
     """
     usage = metered.usage or NO_USAGE
-    if usage.in_other_units or (usage.prompt_tokens is not None and usage.completion_tokens is not None):
+    if not is_estimated(metered):
         return Reading(usage, UsageSource.REPORTED, **structs.asdict(metered.served_as))
     if usage.reported_nothing and metered.evidence.empty and not accepted:
         return NOTHING
     reported = usage.completion_tokens is not None
     so_far = None if reported else _counted(metered, completion_tokens_max)
-    counted = metered.counter.total() if metered.counter and not reported and so_far is None else None
+    if reported or so_far is not None or (counted is not None and not counted.tokens):
+        counted = None
     estimate = so_far or estimator.completion(
         model_key,
         metered.evidence,
@@ -227,11 +311,13 @@ def reading(
         bytes_seen=bytes_seen,
         counted=counted,
     )
-    prompt_tokens = prompt_tokens_estimate if usage.prompt_tokens is None else usage.prompt_tokens
+    if prompt_counted is None:
+        prompt_counted = prompt_tokens_estimate, estimator.prompt_error(model_key) if reported else 0.0
+    prompt_tokens = prompt_counted[0] if usage.prompt_tokens is None else usage.prompt_tokens
     estimated = estimate.tokens or asked.completion_tokens or 0
     completion_tokens = estimated if usage.completion_tokens is None else usage.completion_tokens
     from_request = estimate.tokens < completion_tokens == asked.completion_tokens
-    expected_error = estimator.prompt_error(model_key) if reported else estimate.expected_error
+    expected_error = prompt_counted[1] if reported else estimate.expected_error
     return Reading(
         structs.replace(
             _filled(usage, asked),
@@ -240,12 +326,25 @@ def reading(
             total_tokens=prompt_tokens + completion_tokens if usage.total_tokens is None else usage.total_tokens,
         ),
         UsageSource.ESTIMATED,
-        estimator=RUNNING_COUNT if so_far else TOKENIZED if counted else VERSION,
+        estimator=RUNNING_COUNT if so_far else version_of(model_key, counted),
         expected_error=max(expected_error, _ASKED_ERROR) if from_request else expected_error,
         capped=estimate.capped and not reported,
         hidden_tokens=None if reported else estimate.hidden,
         **structs.asdict(metered.served_as),
     )
+
+
+def is_estimated(metered: Metered) -> bool:
+    """True if the provider did not report all counts."""
+    usage = metered.usage or NO_USAGE
+    return not usage.in_other_units and (usage.prompt_tokens is None or usage.completion_tokens is None)
+
+
+def version_of(model_key: str, counted: Counted | None) -> str:
+    """The version of an estimate of such a count."""
+    if counted is None:
+        return VERSION
+    return TOKENIZED if _by_own(model_key, counted).own else REFERENCED
 
 
 def _filled(usage: Usage, asked: Usage) -> Usage:

@@ -59,8 +59,13 @@ class RecursiveLeastSquares:
         """The weighted sum; it may be negative."""
         return _weighted(self.weights, counters)
 
-    def learn(self, counters: Sequence[float], tokens: float) -> None:
-        """Learn from an answer with known tokens."""
+    def deviation(self, counters: Sequence[float], tokens: float) -> float:
+        """The standard deviation of an answer of about so many tokens from its estimate."""
+        noise = _NOISE_TOKENS + self._noise * max(tokens, 1.0)
+        return math.sqrt(max(_weighted(self._gain(counters), counters), 0.0) + noise * noise)
+
+    def learn(self, counters: Sequence[float], tokens: float, keep: frozenset[int] = frozenset()) -> None:
+        """Learn from an answer with known tokens. `keep`: weights that it does not move."""
         estimate = _weighted(self.weights, counters)
         reach = self._gain(counters)
         noise = _NOISE_TOKENS + self._noise * max(estimate, tokens / 2, 1.0)
@@ -68,9 +73,9 @@ class RecursiveLeastSquares:
         variance = max(_weighted(reach, counters), 0.0) + noise * noise
         variance = max(variance, miss * miss / (_OUTLIER * _OUTLIER))
         for index, far in enumerate(reach):
-            if far:
+            if far and index not in keep:
                 self._move(index, far * miss / variance)
-        self._update_covariance(reach, variance)
+        self._update_covariance(reach, variance, keep)
 
     def row(self) -> list[float]:
         """The learned state, for `restored`."""
@@ -90,6 +95,38 @@ class RecursiveLeastSquares:
         for index in range(size):
             regression._rows[index] = list(row[at : at + size - index])
             at += size - index
+        return regression if regression._possible() else None
+
+    def touched(self) -> list[float]:
+        """The learned state, for `from_touched`: of the weights that were learned, if they are few."""
+        prior = RecursiveLeastSquares(self._beliefs, self._noise)
+        size = len(self._rows)
+        known = {index for index in range(size) if self.weights[index] != prior.weights[index]}
+        for index, (row, fresh) in enumerate(zip(self._rows, prior._rows, strict=True)):
+            if row != fresh:
+                known.add(index)
+                known.update(index + step for step, value in enumerate(row) if value and step)
+        apart = sorted(known)
+        covariance = [self._rows[index][other - index] for at, index in enumerate(apart) for other in apart[at:]]
+        return [*map(float, apart), *(self.weights[index] for index in apart), *covariance]
+
+    @classmethod
+    def from_touched(
+        cls, beliefs: Sequence[Weight], row: Sequence[float], noise: float = NOISE_SHARE
+    ) -> RecursiveLeastSquares | None:
+        """The inverse of `touched`, whose numbers are finite; None if it is invalid."""
+        size = (math.isqrt(25 + 8 * len(row)) - 5) // 2
+        apart = [int(value) for value in row[:size]]
+        if len(row) != size * 2 + size * (size + 1) // 2 or apart != sorted(set(row[:size])):
+            return None
+        if apart and not 0 <= apart[0] <= apart[-1] < len(beliefs):
+            return None
+        regression = cls(beliefs, noise)
+        covariance = iter(row[2 * size :])
+        for at, index in enumerate(apart):
+            regression.weights[index] = row[size + at]
+            for other in apart[at:]:
+                regression._rows[index][other - index] = next(covariance)
         return regression if regression._possible() else None
 
     def _prior_covariance(self) -> list[list[float]]:
@@ -112,14 +149,17 @@ class RecursiveLeastSquares:
         one, weight = self._beliefs[index], self.weights[index] + step
         self.weights[index] = one.least if weight < one.least else one.most if weight > one.most else weight
 
-    def _update_covariance(self, reach: list[float], variance: float) -> None:
+    def _update_covariance(self, reach: list[float], variance: float, keep: frozenset[int]) -> None:
         kept = 1 - _FORGOTTEN
+        between = {(at, to): self._rows[at][to - at] for at in keep for to in keep if to >= at}
         for index, row in enumerate(self._rows):
             gain = reach[index] / variance
             if gain:  # weights that the answer does not involve are not forgotten
                 row[:] = [(value - gain * far) * kept for value, far in zip(row, reach[index:], strict=True)]
                 row[0] += self._faded[index]
-        if not all(row[0] > 0 for row in self._rows):  # rounding errors: reset to the prior covariance
+        for (at, to), value in between.items():
+            self._rows[at][to - at] = value
+        if min([row[0] for row in self._rows]) <= 0:  # rounding errors: reset to the prior covariance
             self._rows = self._prior_covariance()
 
     def _possible(self) -> bool:

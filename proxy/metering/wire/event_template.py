@@ -51,11 +51,6 @@ class TemplateMatch(msgspec.Struct, frozen=True, gc=False):
     texts: list[bytes]
     """JSON-escaped"""
 
-    @property
-    def text(self) -> str:
-        """All texts joined."""
-        return _text_of(b'"' + b"".join(self.texts) + b'"')
-
 
 class Wrap(msgspec.Struct, frozen=True):
     """The bytes around each event, such as chunk framing."""

@@ -31,6 +31,8 @@ _ALL_BUT = tuple(bytes(set(range(256)) - set(first)) for first in _FIRST_BYTES)
 # Consecutive texts that each extend the previous one. Fragments do so by chance for two or three ("1", "10", "100"),
 # hardly for four.
 _GROWTHS_SURE = 3
+# Of fragments that all repeat the first one, such as blank lines or dashes, and of a few growing ones.
+_SKIPPED_CHARS_MAX = 4096
 # A server's placeholder for an incomplete character, replaced by the next token.
 _NOT_YET = "\ufffd"
 
@@ -66,7 +68,7 @@ class GrowingText:
     are fragments (`plain`), and the skipped repetitions are counted.
     """
 
-    __slots__ = ("_growths", "_longest", "_spare", "_sure", "news", "plain")
+    __slots__ = ("_growths", "_longest", "_skipped", "_spare", "_sure", "news", "plain")
 
     def __init__(self, *, sure: bool) -> None:
         self._sure = sure
@@ -75,7 +77,8 @@ class GrowingText:
         self._spare = NO_CHARS  # counted only if the texts turn out to be fragments
         self.plain = False
         self.news: str | None = ""
-        """the new part of the last text; None: earlier skipped text was also added, which is no longer known"""
+        """the new part of the last text, and skipped text that was also added; None: that is no longer known"""
+        self._skipped: str | None = ""  # what `_spare` counts; None: it was too long
 
     @property
     def cumulative(self) -> bool:
@@ -84,17 +87,18 @@ class GrowingText:
 
     def be_sure(self) -> None:
         """The stream declares that its texts are cumulative."""
-        self._sure, self._spare = True, NO_CHARS
+        self._sure, self._spare, self._skipped = True, NO_CHARS, ""
 
     def take(self, text: str) -> Chars:
         """The characters that `text` adds to the count."""
         longest = self._longest
         if not (self._sure or text.startswith(longest.rstrip(_NOT_YET)) or longest.startswith(text)):
             owed = self.settle(fragments=True)
-            self.news = None if any(owed) else text
+            self.news = None if self.news is None else self.news + text
             return plus(owed, chars_of(text))
         if len(text) <= len(longest):
             self.news = ""
+            self._skip(text)
             self._spare = plus(self._spare, chars_of(text))
             return NO_CHARS
         self._longest = text
@@ -102,15 +106,23 @@ class GrowingText:
             self.news = text
             return chars_of(text)
         self.news = text[len(longest) :]
+        self._skip(longest)
         new = chars_of(self.news)
         self._spare = plus(self._spare, minus_floor(chars_of(text), new))
         self._growths += 1
         return new
 
     def settle(self, *, fragments: bool = False) -> Chars:
-        """Decide. Returns the skipped characters if the texts were fragments. Idempotent."""
+        """Decide. Returns the skipped characters if the texts were fragments; `news` is their text. Idempotent."""
+        self.news = ""
         if self.cumulative and not fragments:
             return NO_CHARS
         owed, self._spare = self._spare, NO_CHARS
+        self.news, self._skipped = self._skipped, ""
         self.plain, self._longest = True, ""
         return owed
+
+    def _skip(self, text: str) -> None:
+        if self._skipped is not None:
+            skipped = self._skipped + text
+            self._skipped = skipped if len(skipped) <= _SKIPPED_CHARS_MAX else None

@@ -119,7 +119,7 @@ class Proxy:
         if needs_price_book(self.settings):
             self._book.load()
         require_prices(self.settings, price_lookup(self._book))
-        self._tokenizers = Tokenizers(self.settings.models.values())
+        self._tokenizers = Tokenizers(self.settings.models.values(), self.settings.estimates)
         limits = self.settings.metrics
         self._metrics = Metrics(self.settings.models, keys_max=limits.keys_max, projects_max=limits.projects_max)
         self._traces = open_traces(self.settings.traces, self._metrics)

@@ -1,36 +1,51 @@
-"""Counts the text of streams with the tokenizers of their models, on one thread.
+"""Counts texts with a vocabulary, the reference or a model's own, on one thread.
 
-Invariants: the event loop waits only where an estimate needs a count, and for at most WAIT_S. The text that waits to
-be counted is bounded: a stream beyond the bound is estimated by its counters. Nothing is downloaded.
+Invariants: nothing is counted on the event loop, and nothing waits on it. The text that waits is bounded; what finds no
+room is estimated by its counters, and nothing is learned from it. A vocabulary that fails fails for that text alone.
+Nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from proxy.metering.tokenizer_feed import TokenCounter
+from proxy.metering.held_text import AnswerText, PromptText, TextRoom
+from proxy.metering.profile import Counted, CountTokens, Profile, profiles_of
 from proxy.settings import ModelSettings, SettingsError
+from proxy.settings.estimates import EstimateSettings
 
-# The text of all streams that waits to be counted: about half a second of work.
-WAITING_CHARS_MAX = 1 << 20
-# The last piece of a stream is counted in less than a millisecond.
-WAIT_S = 0.01
-# No wait for more text than can be counted in that time.
-WAIT_CHARS_MAX = 16 << 10
+_log = logging.getLogger(__name__)
 
-Count = Callable[[str], int]
-"""A text → its tokens"""
+# The text that waits to be counted, in bytes: a second of work where an entry waits for it; where it only teaches, a
+# hundredth.
+URGENT_BYTES_MAX, TEACHING_BYTES_MAX = 8 << 20, 128 << 10
+
+REFERENCE = "o200k_base"
+
+Told = Callable[[Counted | None, Profile | None], None]
+"""the answer's counts, and the prompt's; None: not counted"""
 
 
-def read_tokenizer(file: Path, field: str) -> Count:
+def reference() -> CountTokens:
+    """The reference vocabulary, loaded. Raises ImportError."""
+    import toktok
+
+    def count(texts: list[str]) -> list[int]:
+        return list(toktok.batch_count(texts, REFERENCE, 1))  # on this thread
+
+    count([""])
+    return count
+
+
+def read_tokenizer(file: Path, field: str) -> CountTokens:
     """The tokenizer in a file. Raises SettingsError, naming the field."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # it has one thread
     try:
@@ -43,46 +58,117 @@ def read_tokenizer(file: Path, field: str) -> Count:
         raise SettingsError(f"{field}: cannot be read as a tokenizer.json") from None
     known.no_truncation()  # some files set it
     known.no_padding()
-    # A batch of one: that call releases the GIL, and computes no offsets.
-    return lambda text: len(known.encode_batch_fast([text], add_special_tokens=False)[0])
+    # That call releases the GIL, and computes no offsets.
+    return lambda texts: [len(found) for found in known.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 class Tokenizers:
-    """The tokenizers of all models, and their thread."""
+    """The vocabularies of all models, and their thread."""
 
-    def __init__(self, models: Iterable[ModelSettings]) -> None:
+    def __init__(self, models: Iterable[ModelSettings], settings: EstimateSettings) -> None:
         """Raises SettingsError. `start` before anything is counted."""
-        files: dict[Path, Count] = {}
-        self._counts: dict[str, Count] = {}
+        files: dict[Path, CountTokens] = {}
+        self._counts: dict[str, CountTokens] = {}
         for model in models:
             if model.tokenizer is not None:
                 if model.tokenizer not in files:
                     files[model.tokenizer] = read_tokenizer(model.tokenizer, f"models.{model.name}.tokenizer")
                 self._counts[model.name] = files[model.tokenizer]
-        self._counting = TokenizerThread()
+        self.reference: CountTokens | None = None
+        """the reference vocabulary; None: it is not loaded"""
+        self.room = TextRoom(answer_bytes_max=settings.answer_bytes_max, bytes_max=settings.bytes_max)
+        """of all texts"""
+        self.thread = CountingThread()
 
     def start(self) -> None:
-        """Start the thread, if any model has a tokenizer."""
-        if self._counts:
-            self._counting.start()
+        """Load the reference vocabulary, which takes a third of a second, and start the thread; neither if no text is
+        held."""
+        if not self.room.answer_bytes_max:
+            return
+        try:
+            self.reference = reference()
+        except ImportError:
+            _log.warning("the package toktok-rs is not installed: estimates are made from counters")
+        self.thread.start()
 
     def close(self) -> None:
         """End the thread; text that waits is not counted."""
-        self._counting.close()
+        self.thread.close()
 
-    def of(self, model: str) -> Callable[[], TokenCounter] | None:
-        """The factory of counters for streams of this model; None: it has no tokenizer."""
-        count = self._counts.get(model)
-        return None if count is None else partial(StreamCounter, self._counting, count)
+    def of(self, model: str) -> ModelTexts:
+        """The texts of this model."""
+        return ModelTexts(self, self._counts.get(model))
 
 
-class TokenizerThread:
-    """One thread with a queue of calls, bounded by characters."""
+class ModelTexts:
+    """The `TextCounter` of one model; its methods are for the event loop's thread."""
+
+    def __init__(self, tokenizers: Tokenizers, own: CountTokens | None) -> None:
+        self._tokenizers = tokenizers
+        self._own = own
+
+    @property
+    def room(self) -> TextRoom | None:
+        """The room of texts; None: nothing is counted."""
+        known = self._tokenizers
+        return known.room if (self._own or known.reference) and known.room.answer_bytes_max else None
+
+    def count(self, held: AnswerText | None, prompt: PromptText | None, told: Told, *, urgent: bool) -> bool:
+        """Count these texts and drop them; then call `told` on the running event loop. False: there is no room, and it
+        is not called. Not urgent: they only teach."""
+        count = self._own or self._tokenizers.reference
+        if count is None:
+            return False
+        loop, own = asyncio.get_running_loop(), self._own is not None
+
+        def tell(counted: Counted | None, asked: Profile | None) -> None:
+            if held is not None:
+                held.give_up()
+            if prompt is not None:
+                prompt.drop()
+            told(counted, asked)
+
+        def work() -> None:
+            counted = None if held is None else _answer(held.texts(), count, own=own)
+            asked = None if prompt is None or not prompt.text else _prompt(prompt.text, count, own=own)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(tell, counted, asked)
+
+        size = (0 if held is None else held.size) + (0 if prompt is None else len(prompt.text))
+        return self._tokenizers.thread.submit(work, size, URGENT_BYTES_MAX if urgent else TEACHING_BYTES_MAX)
+
+
+def _answer(texts: list[str], count: CountTokens, *, own: bool) -> Counted | None:
+    profiles = _profiles(texts, count)
+    if profiles is None:
+        return None
+    text, reasoning, calls = profiles
+    return Counted(text + reasoning, calls, own)
+
+
+def _prompt(text: str, count: CountTokens, *, own: bool) -> Profile | None:
+    profiles = _profiles([text.encode(errors="replace").decode()], count)  # a client may send half a surrogate pair
+    if profiles is None:
+        return None
+    return profiles[0].tokens_alone() if own else profiles[0]
+
+
+def _profiles(texts: list[str], count: CountTokens) -> list[Profile] | None:
+    try:
+        return profiles_of(texts, count)
+    except BaseException as failure:  # noqa: BLE001  a panic of the vocabulary's code is no Exception
+        # Without its message, which may quote the text.
+        _log.warning("a text could not be counted: %s", type(failure).__name__)
+        return None
+
+
+class CountingThread:
+    """One thread with a queue of calls, bounded by bytes."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[Callable[[], None], int] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        # Characters; each of the two is written by one thread alone: the caller's, and this one.
+        # Bytes; each of the two is written by one thread alone: the caller's, and this one.
         self._added = self._done = 0
 
     def start(self) -> None:
@@ -92,77 +178,27 @@ class TokenizerThread:
 
     def close(self) -> None:
         """End. Idempotent."""
-        if self._thread is not None:
-            self._added = self._done + WAITING_CHARS_MAX  # every later call is refused
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._queue.put(None)
-            self._thread.join(1.0)
-            self._thread = None
+            thread.join(1.0)
 
     @property
     def waiting(self) -> int:
-        """Characters not counted yet."""
+        """Bytes not counted yet."""
         return self._added - self._done
 
-    def submit(self, call: Callable[[], None], chars: int = 0) -> bool:
-        """Queue a call that counts so many characters. False: there is no room."""
-        if chars and self.waiting + chars > WAITING_CHARS_MAX:
+    def submit(self, call: Callable[[], None], size: int, bytes_max: int) -> bool:
+        """Queue a call that counts so many bytes. False: the thread has ended, or there is no room."""
+        if self._thread is None or self.waiting + size > bytes_max:
             return False
-        self._added += chars
-        self._queue.put((call, chars))
+        self._added += size
+        self._queue.put((call, size))
         return True
 
     def _run(self) -> None:
         while (queued := self._queue.get()) is not None:
-            call, chars = queued
+            call, size = queued
             call()
-            self._done += chars
-
-
-class StreamCounter:
-    """The `TokenCounter` of one stream; its methods are for the event loop's thread."""
-
-    __slots__ = ("_added", "_count", "_counted", "_counting", "_lost", "_tokens")
-
-    def __init__(self, counting: TokenizerThread, count: Count) -> None:
-        self._counting = counting
-        self._count = count
-        self._tokens = 0
-        self._added = self._counted = 0  # texts
-        self._lost = False
-
-    def add(self, text: str) -> None:
-        """Count it after what is queued, or never."""
-        self._added += 1
-        self._lost = self._lost or not self._counting.submit(partial(self._add, text), len(text))
-
-    def _add(self, text: str) -> None:
-        """Count; on the tokenizers' thread."""
-        if not self._lost:
-            try:
-                self._tokens += self._count(text)
-            except Exception:  # noqa: BLE001  lone surrogates, for example; it raises nothing narrower
-                self._lost = True
-        self._counted += 1  # last: a reader that sees it sees the sum, too
-
-    @property
-    def _sum(self) -> int | None:
-        return None if self._lost else self._tokens
-
-    def total(self) -> int | None:
-        """The count; waits for at most WAIT_S. None: not counted."""
-        if self._lost or self._counted == self._added:
-            return self._sum
-        counted = threading.Event()
-        if self._counting.waiting > WAIT_CHARS_MAX or not self._counting.submit(counted.set):
-            return None
-        return self._sum if counted.wait(WAIT_S) else None
-
-    def then(self, told: Callable[[int | None], None]) -> None:
-        """Call `told` with the count on the running event loop, when everything is counted."""
-        loop = asyncio.get_running_loop()
-
-        def report() -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(told, self._sum)
-
-        self._counting.submit(report)
+            self._done += size
+            del call, queued  # the text that it holds

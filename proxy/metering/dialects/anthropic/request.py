@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import RequestFacts, flag, integer, json_bytes, messages_of, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -36,7 +37,8 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
     for message in messages:
         prompt.read(message.get("content"))
     prompt.structures += [document[name] for name in _STRUCTURES if document.get(name)]
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(prompt.texts))
+    text = "".join(prompt.texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
     return PromptEvidence(
         messages=len(messages) + (1 if document.get("system") else 0),
         chars_latin=latin,
@@ -47,6 +49,7 @@ def _prompt(messages: list[dict[str, Any]], document: Mapping[str, Any]) -> Prom
         tool_chars=sum([json_bytes(value) for value in prompt.structures]),
         images=prompt.images,
         attachments=prompt.attachments,
+        text=PromptText(text),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.dialects.anthropic import request as anthropic
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of
 from proxy.metering.usage import (
     NO_USAGE,
@@ -255,7 +256,8 @@ class _Prompt:
                     self.read(one, inner)
 
     def evidence(self, messages: int) -> PromptEvidence:
-        latin, wide, other, blanks, marks, *_ = chars_of("".join(self.texts))
+        text = "".join(self.texts)
+        latin, wide, other, blanks, marks, *_ = chars_of(text)
         return PromptEvidence(
             messages=messages,
             chars_latin=latin,
@@ -266,4 +268,5 @@ class _Prompt:
             tool_chars=sum([json_bytes(value) for value in self.structures if value]),
             images=self.images,
             attachments=self.media,
+            text=PromptText(text),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import InvalidField, RequestFacts, integer, json_bytes, messages_of, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -139,7 +140,8 @@ def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config:
         for part in parts if isinstance(parts, list) else ():
             if isinstance(part, dict):
                 _read_part(part, texts, structures, media)
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    text = "".join(texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
     images = sum(kind.startswith("image/") for kind in media)
     return PromptEvidence(
         messages=len(contents) + bool(system),
@@ -151,6 +153,7 @@ def _prompt(contents: list[dict[str, Any]], document: Mapping[str, Any], config:
         tool_chars=sum([json_bytes(value) for value in structures if value]),
         images=images,
         attachments=len(media) - images,
+        text=PromptText(text),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -62,7 +63,8 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         raise InvalidField("input", "must be a string, an object or an array")
     for part in (document.get("system_instruction"), asked):
         _read(part, texts, kinds, structures)
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    text = "".join(texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
     return PromptEvidence(
         messages=(len(asked) if isinstance(asked, list) else 1) + bool(document.get("system_instruction")),
         chars_latin=latin,
@@ -73,6 +75,7 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         tool_chars=sum(map(json_bytes, structures)),
         images=kinds.count("image"),
         attachments=sum(kind in _ATTACHED for kind in kinds),
+        text=PromptText(text),
     )
 
 

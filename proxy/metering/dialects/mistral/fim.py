@@ -10,6 +10,7 @@ from typing import Any
 
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.openai.chat import ChatTally
+from proxy.metering.held_text import PromptText
 from proxy.metering.refusal import ErrorShape, Refusal
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, model_of
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
@@ -34,8 +35,17 @@ def _prompt(document: dict[str, Any]) -> PromptEvidence:
         raise InvalidField("prompt", "must be a non-empty string")
     if suffix is not None and not isinstance(suffix, str):
         raise InvalidField("suffix", "must be a string")
-    latin, wide, other, blanks, marks, *_ = chars_of(prompt + (suffix or ""))
-    return PromptEvidence(messages=1, chars_latin=latin, chars_wide=wide, chars_other=other, blanks=blanks, marks=marks)
+    text = prompt + (suffix or "")
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
+    return PromptEvidence(
+        messages=1,
+        chars_latin=latin,
+        chars_wide=wide,
+        chars_other=other,
+        blanks=blanks,
+        marks=marks,
+        text=PromptText(text),
+    )
 
 
 def _refused(refusal: Refusal) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from proxy.metering.dialects.openai.request import prompt_of
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import InvalidField, RequestFacts, flag, json_bytes, messages_of, model_of
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -36,7 +37,8 @@ def generate_facts(document: dict[str, Any], named: str | None = None) -> Reques
     if not document.get("prompt"):
         raise InvalidField("prompt", "must be a non-empty string")
     texts = [text for name in _TEXTS if (text := document.get(name))]
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    text = "".join(texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
     prompt = PromptEvidence(
         messages=2 if document.get("system") else 1,
         chars_latin=latin,
@@ -46,6 +48,7 @@ def generate_facts(document: dict[str, Any], named: str | None = None) -> Reques
         marks=marks,
         tool_chars=sum(json_bytes(document[name]) for name in _GENERATE_AS_JSON if document.get(name)),
         images=_images(document),
+        text=PromptText(text),
     )
     return _facts(document, named, prompt)
 

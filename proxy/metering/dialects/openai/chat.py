@@ -13,9 +13,9 @@ from proxy.metering.dialects.openai.request import facts, upstream_document
 from proxy.metering.dialects.openai.strip import UsageStripper
 from proxy.metering.dialects.openai.usage import KNOWN, usage_of
 from proxy.metering.dialects.openai.wire import Choice, Chunk, Part, ToolCall, called, chunk_of, flatten
+from proxy.metering.held_text import AnswerText, TextKind
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.tally import Counting, identifier, says_error, word
-from proxy.metering.tokenizer_feed import TextKind, TokenCounter
 from proxy.metering.usage import service_in_tier
 from proxy.metering.wire.event_template import EventTemplate, template_of
 from proxy.metering.wire.text import GrowingText, chars_of
@@ -131,15 +131,15 @@ class ChatTally(Counting):
         for (_, reasoning), growing in self._growing.items():
             owed = growing.settle()
             self._count(owed, reasoning=reasoning)
-            if any(owed) and self._feed is not None:
-                self._feed.give_up()
+            if self._held is not None:
+                self._held.add(TextKind.REASONING if reasoning else TextKind.TEXT, growing.news)
             if growing.cumulative:
                 self.flags.add("cumulative")
 
-    def counted(self) -> TokenCounter | None:
-        """The counter, for one choice only: the interleaved fragments of several are no text."""
+    def held(self) -> AnswerText | None:
+        """The text, of one choice only: the interleaved fragments of several are no text."""
         choices = self._plain | self._plain_reasoning | {index for index, _ in self._growing}
-        return super().counted() if len(choices) <= 1 else None
+        return super().held() if len(choices) <= 1 else None
 
     def _read_usage(self, chunk: Chunk) -> None:
         raw = chunk.usage or (chunk.x_groq.usage if chunk.x_groq is not None else None)
@@ -223,8 +223,8 @@ class ChatTally(Counting):
         else:
             chars, news = growing.take(text), growing.news
         self._count(chars, reasoning=reasoning)
-        if self._feed is not None:
-            self._feed.add(TextKind.REASONING if reasoning else TextKind.TEXT, news)
+        if self._held is not None:
+            self._held.add(TextKind.REASONING if reasoning else TextKind.TEXT, news)
         if growing.plain:
             del self._growing[key]
             plain_ones = self._plain_reasoning if reasoning else self._plain

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.metering.dialects.openai.request import read_parts
+from proxy.metering.held_text import NO_PROMPT_TEXT, PromptText
 from proxy.metering.request import InvalidField
 from proxy.metering.usage import PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -31,13 +32,15 @@ class Inputs:
 
     def evidence(self, *more: object) -> PromptEvidence:
         """The evidence for an estimate of their tokens; strings in `more` are included."""
-        latin, wide, other, *_ = chars_of("".join([self.text, *(one for one in more if isinstance(one, str))]))
+        text = "".join([self.text, *(one for one in more if isinstance(one, str))])
+        latin, wide, other, *_ = chars_of(text)
         return PromptEvidence(
             chars_latin=latin + round(self.tokens * _CHARS_PER_TOKEN),
             chars_wide=wide,
             chars_other=other,
             images=self.images,
             attachments=self.attachments,
+            text=NO_PROMPT_TEXT if self.tokens else PromptText(text),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import (
     InvalidField,
     RequestFacts,
@@ -88,7 +89,8 @@ def prompt_of(
                 texts.append(value)
             elif isinstance(value, list):
                 read_parts(value, texts, structures, kinds)
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    text = "".join(texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
     images = sum(kind in ("image_url", "input_image", "image") for kind in kinds) if kinds else 0
     tools = [value for name in _TOOLS if (value := document.get(name))]
     call_chars = _json_chars(calls) if calls else 0
@@ -108,6 +110,7 @@ def prompt_of(
         results=sum([message.get("role") in _RESULTS for message in messages]),
         call_chars=call_chars,
         schema_chars=schema_chars,
+        text=PromptText(text),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from proxy.metering.held_text import PromptText
 from proxy.metering.request import InvalidField, RequestFacts, flag, integer, json_bytes, model_of, service_asked
 from proxy.metering.usage import TOKENS_MAX, PromptEvidence
 from proxy.metering.wire.text import chars_of
@@ -69,7 +70,8 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         for name in ("content", "summary"):
             _read(item.get(name), texts, kinds)
         structures += [item[name] for name in _CALLED if item.get(name)]
-    latin, wide, other, blanks, marks, *_ = chars_of("".join(texts))
+    text = "".join(texts)
+    latin, wide, other, blanks, marks, *_ = chars_of(text)
     return PromptEvidence(
         messages=len(items) + (1 if document.get("instructions") else 0),
         chars_latin=latin,
@@ -80,6 +82,7 @@ def _prompt(document: Mapping[str, Any]) -> PromptEvidence:
         tool_chars=sum([json_bytes(value) for value in structures]),
         images=kinds.count("input_image"),
         attachments=sum(kind in _ATTACHED for kind in kinds),
+        text=PromptText(text),
     )
 
 

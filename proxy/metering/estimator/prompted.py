@@ -1,0 +1,66 @@
+"""Estimates the tokens of a prompt from a reference vocabulary's count of its text.
+
+Invariant: what is no text (templates of messages and tools, images) is learned as in `prompts`, which has the beliefs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxy.metering.estimator import prompts
+from proxy.metering.estimator.referenced import NOISE, TEXT_BELIEFS, Spread, text_features
+from proxy.metering.estimator.regression import RecursiveLeastSquares
+from proxy.metering.profile import Profile
+from proxy.metering.usage import PromptEvidence
+
+# Those of `prompts` that are not characters of the text.
+_BESIDE = (0, 1, 5, 6, 7, 8, 9, 10, 11, 12)
+BELIEFS = (*TEXT_BELIEFS, *(prompts.BELIEFS[index] for index in _BESIDE))
+
+
+def _features(prompt: PromptEvidence, counted: Profile) -> list[float]:
+    """Those of BELIEFS, in their order."""
+    chars = prompt.chars_latin + prompt.chars_wide + prompt.chars_other
+    if counted.chars < chars:  # only the beginning was held
+        counted = counted.times(chars / max(counted.chars, 1))
+    beside = prompts.counters(prompt)
+    return [*text_features(counted), *(beside[index] for index in _BESIDE)]
+
+
+class ReferencedPrompt:
+    """The regression and the spread of one model."""
+
+    __slots__ = ("regression", "spread")
+
+    def __init__(self) -> None:
+        self.regression = RecursiveLeastSquares(BELIEFS, NOISE)
+        self.spread = Spread()
+
+    def estimate(self, prompt: PromptEvidence, counted: Profile) -> tuple[int, float]:
+        """Tokens, at least one, and the relative error in nine of ten prompts at most."""
+        features = _features(prompt, counted)
+        tokens = max(self.regression.tokens(features), 1.0)
+        return round(tokens), round(self.spread.most(self.regression.deviation(features, tokens)) / tokens, 4)
+
+    def learn(self, prompt: PromptEvidence, counted: Profile, tokens: int) -> None:
+        """Learn from an answer that reported its prompt tokens, at least one."""
+        features = _features(prompt, counted)
+        estimate = max(self.regression.tokens(features), 1.0)
+        deviation = self.regression.deviation(features, max(estimate, tokens / 2))
+        if self.spread.learn(abs(tokens - estimate) / deviation):
+            self.regression.learn(features, tokens)
+
+    def row(self) -> list[float]:
+        """The learned state, for `restored`."""
+        return [*self.spread.row(), *self.regression.touched()]
+
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> ReferencedPrompt | None:
+        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
+        regression = RecursiveLeastSquares.from_touched(BELIEFS, row[3:], NOISE)
+        spread = Spread.restored(row[:3])
+        if regression is None or spread is None:
+            return None
+        model = cls()
+        model.regression, model.spread = regression, spread
+        return model

@@ -1,0 +1,235 @@
+"""Estimates completion tokens from a reference vocabulary's count: learns a model's tokens for each of the reference's.
+
+Invariants: a model starts with beliefs about vocabularies that are neither the reference nor any in particular. Events
+of one token each are counted as such; of longer ones the reference's tokens count, corrected by script. An answer that
+surprises a model which is known well teaches nothing, unless most of its recent answers do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import mul
+
+from proxy.metering.estimator.regression import RecursiveLeastSquares, Weight
+from proxy.metering.profile import Counted, Profile
+from proxy.metering.usage import Evidence
+
+# Reference tokens for a character of each script, rounded: a weight of 1 is one more token for each of the reference's.
+_PER_CHAR = (1.0, 1.0, 0.9, 0.45, 0.34, 0.47, 0.38, 0.4, 0.43, 0.4, 0.48, 0.83, 0.71, 0.8, 1.6, 1.2)
+
+# Features of a text: see `text_features`. The means lie between the reference, where all but the first are 0, and older
+# vocabularies (cl100k, Llama 3's), a quarter of the way; the spreads reach these.
+TEXT_BELIEFS = (
+    Weight(1.02, 0.06, least=0.5, most=3.0),  # tokens of the reference
+    Weight(0.35, 0.7, least=-2.0, most=6.0),  # accented
+    Weight(0.0, 0.6, least=-2.0, most=6.0),  # extended
+    Weight(0.0, 0.3, least=-0.9, most=6.0),  # Vietnamese
+    Weight(0.05, 0.5, least=-0.9, most=6.0),  # Greek
+    Weight(0.03, 0.25, least=-0.9, most=6.0),  # Cyrillic
+    Weight(0.15, 0.45, least=-0.9, most=6.0),  # Hebrew
+    Weight(0.03, 0.4, least=-0.9, most=6.0),  # Arabic
+    Weight(0.0, 0.5, least=-2.0, most=6.0),  # Devanagari
+    Weight(0.0, 0.5, least=-2.0, most=6.0),  # Bengali, …
+    Weight(0.0, 0.6, least=-2.0, most=6.0),  # Tamil, …
+    Weight(-0.05, 0.45, least=-0.9, most=6.0),  # Thai, Lao
+    Weight(-0.22, 0.3, least=-0.9, most=3.0),  # Han: vocabularies from China have more of it
+    Weight(-0.12, 0.25, least=-0.9, most=3.0),  # kana
+    Weight(-0.03, 0.3, least=-0.9, most=3.0),  # hangul
+    Weight(0.26, 0.5, least=-0.9, most=3.0),  # emoji
+    Weight(-0.05, 0.5, least=-0.9, most=3.0),  # rare
+    Weight(0.25, 0.5, least=-2.0, most=6.0),  # the three Indic ones together
+    Weight(0.05, 0.2, least=-0.9, most=4.0),  # all scripts that older vocabularies lack
+    Weight(0.3, 0.45, least=-0.5, most=1.5),  # digits that the reference joins: some vocabularies join none
+    Weight(0.0, 0.2, least=-0.5, most=1.0),  # numbers
+    Weight(0.0, 0.1, least=-0.5, most=1.0),  # punctuation
+    Weight(-0.06, 0.5, least=-1.0, most=4.0),  # whitespace after whitespace, by sixteen
+    Weight(0.0, 0.3, least=-0.9, most=2.0),  # tokens far shorter than words have: of code, base64 and the like
+)
+# Of events of one token each. A character of some scripts may be several tokens, which come in one event.
+SINGLE_BELIEFS = (
+    Weight(1.0, 0.05, least=0.5, most=4.0),  # events
+    Weight(0.75, 0.4, least=-0.5, most=3.0),  # emoji and rare
+    Weight(0.6, 0.8, least=-0.5, most=4.0),  # Hebrew, Indic and hangul, where there are more events than tokens
+    Weight(0.0, 0.2, least=-0.5, most=3.0),  # Hebrew
+    Weight(0.0, 0.3, least=-0.5, most=3.0),  # Indic
+    Weight(0.0, 0.15, least=-0.5, most=3.0),  # hangul
+    Weight(0.0, 0.1, least=-0.5, most=3.0),  # Han and kana
+)
+ANSWER_BELIEFS = (
+    Weight(0.7, 1.0, least=-2.0, most=100.0),  # the answer: its end token, which some providers count
+    Weight(4.0, 10.0, least=-3.0, most=300.0),  # tool calls: the template around each
+    Weight(30.0, 15.0, least=-3.0, most=300.0),  # tool calls after the first: the template around all of them
+    Weight(0.0, 0.25, least=-1.0, most=2.0),  # the part of the text that was reasoning: some do not bill it
+)
+BELIEFS = (*TEXT_BELIEFS, *SINGLE_BELIEFS, *ANSWER_BELIEFS)
+_TEXT = len(TEXT_BELIEFS)
+# Of some features of a text, the places.
+_HEBREW, _HAN, _KANA, _HANGUL, _EMOJI, _RARE, _INDIC = 6, 12, 13, 14, 15, 16, 17
+_DIGITS, _NUMBERS, _GAPS, _SHORT = 19, 20, 22, 23
+# The features of odd texts: emoji, rare, digits, whitespace, short tokens; and emoji in single events. Answers that
+# mostly have these teach nothing about others.
+_ODD_FEATURES, _ODD_SHARE = (_EMOJI, _RARE, _DIGITS, _NUMBERS, _GAPS, _SHORT), 0.5
+_OF_OTHERS = frozenset(range(len(BELIEFS))) - {*_ODD_FEATURES, _TEXT + 1}
+_NONE: frozenset[int] = frozenset()
+
+# Tokens per event: up to the first value events are counted, from the second one the reference's tokens.
+_SINGLE, _JOINED = 1.5, 1.9
+# Tokens of other text than long words: most of those above a usual count are of code, base64 and the like. Reference
+# tokens of other scripts vary so much, and a rare character has up to so many.
+_USUAL_MOST, _RARE_MOST = 1.3, 4.0
+# With more events than so many times the reference's tokens, letters are torn into several tokens.
+_EXCESS = 1.2
+# Share of a count that the features do not explain.
+NOISE = 0.03
+# An answer that lies further off, in expected deviations, is odd. Once so many were not, the odd ones teach nothing,
+# unless most of the recent ones are odd: then the model has changed. 200 odd ones in a row do not come to that.
+_ODD, _KNOWN, _MOSTLY, _MEMORY = 4.0, 10.0, 0.5, 400.0
+# No vocabulary has fewer or more tokens than so many times the reference's, beside templates of calls: neither has an
+# answer of a script that the model never used before.
+_LEAST, _MOST, _BESIDE = 0.5, 5.0, 100.0
+# In nine of ten answers the error is at most so many deviations: at first, then learned within bounds, in small steps.
+MOST_DEVIATIONS, _SHARE, _QUANTILE_STEP, _DEVIATIONS_MIN, _DEVIATIONS_MAX = 1.65, 0.9, 0.1, 0.8, 6.0
+
+
+def text_features(profile: Profile) -> list[float]:
+    """Those of TEXT_BELIEFS, in their order."""
+    vietnamese, accented, extended = profile.vietnamese, profile.accented, profile.extended
+    if vietnamese:  # which has those, too
+        theirs = min(accented, vietnamese), min(extended, vietnamese)
+        vietnamese, accented, extended = vietnamese + sum(theirs), accented - theirs[0], extended - theirs[1]
+    scripts = (
+        accented, extended, vietnamese, profile.greek, profile.cyrillic, profile.hebrew,
+        profile.arabic, profile.devanagari, profile.bengali, profile.tamil, profile.thai, profile.han, profile.kana,
+        profile.hangul, profile.emoji, profile.rare,
+    )  # fmt: skip
+    parts = [count * per_char if count else 0.0 for count, per_char in zip(scripts, _PER_CHAR, strict=True)]
+    indic = parts[7] + parts[8] + parts[9]
+    lacking = parts[2] + parts[3] + parts[4] + parts[5] + parts[6] + indic + parts[10] + parts[13]
+    usual = (
+        profile.letters / 3
+        + profile.numbers
+        + profile.marks
+        + _USUAL_MOST * sum(parts[:-1])
+        + _RARE_MOST * profile.rare
+    )
+    return [
+        profile.tokens, *parts, indic, lacking, profile.digits - profile.numbers, profile.numbers, profile.marks / 2,
+        profile.gaps / 16, max(profile.tokens - usual, 0.0),
+    ]  # fmt: skip
+
+
+def _is_odd(counted: Counted) -> bool:
+    """It is mostly emoji, rare characters, whitespace, or tokens far shorter than words."""
+    features = text_features(counted.text + counted.calls)
+    rare = (_RARE_MOST - _PER_CHAR[-1]) * (counted.text.rare + counted.calls.rare)
+    return sum([features[index] for index in _ODD_FEATURES]) + rare > _ODD_SHARE * features[0]
+
+
+def _joined(tokens: float, events: int) -> float:
+    """The weight of the reference's tokens against the events, 0 to 1."""
+    if not events:
+        return 1.0
+    return min(max((tokens / events - _SINGLE) / (_JOINED - _SINGLE), 0.0), 1.0)
+
+
+class ReferencedEstimate:
+    """The regression and the spread of one model."""
+
+    __slots__ = ("regression", "spread")
+
+    def __init__(self) -> None:
+        self.regression = RecursiveLeastSquares(BELIEFS, NOISE)
+        self.spread = Spread()
+
+    def estimate(self, evidence: Evidence, counted: Counted) -> tuple[float, float]:
+        """Streamed tokens, at least one, and the relative error in nine of ten answers at most."""
+        features = self._features_of(evidence, counted)
+        tokens = max(self.regression.tokens(features), 1.0)
+        return tokens, self.spread.most(self.regression.deviation(features, tokens)) / tokens
+
+    def learn(self, evidence: Evidence, counted: Counted, tokens: float) -> None:
+        """Learn from an answer that reported its streamed tokens."""
+        features = self._features_of(evidence, counted)
+        estimate = max(self.regression.tokens(features), 1.0)
+        deviation = self.regression.deviation(features, max(estimate, tokens / 2))
+        likely = _LEAST * counted.tokens <= tokens <= _MOST * counted.tokens + _BESIDE
+        if self.spread.learn(abs(tokens - estimate) / deviation if likely else math.inf):
+            self.regression.learn(features, tokens, _OF_OTHERS if _is_odd(counted) else _NONE)
+
+    def _features_of(self, evidence: Evidence, counted: Counted) -> list[float]:
+        """Those of BELIEFS, in their order."""
+        weights = self.regression.weights
+        text, calls = text_features(counted.text), text_features(counted.calls)
+        chars = evidence.chars - evidence.tool_chars
+        text_events, call_events = min(evidence.text_events, chars), min(evidence.tool_events, evidence.tool_chars)
+        text_joined = _joined(_weighted(weights, text), text_events)
+        call_joined = _joined(_weighted(weights, calls), call_events)
+        single = text_events * (1 - text_joined) + call_events * (1 - call_joined)
+        torn = [one * (1 - text_joined) + other * (1 - call_joined) for one, other in zip(text, calls, strict=True)]
+        joined = [one * text_joined + other * call_joined for one, other in zip(text, calls, strict=True)]
+        torn_letters = torn[_HEBREW] + torn[_INDIC] + torn[_HANGUL]
+        excess = max(single - _EXCESS * torn[0], 0.0)
+        said = text_events * (1 - text_joined) + counted.text.tokens * text_joined
+        return [
+            *joined, single, torn[_EMOJI] + torn[_RARE], min(excess, torn_letters),
+            torn[_HEBREW], torn[_INDIC], torn[_HANGUL], torn[_HAN] + torn[_KANA],
+            1.0, evidence.tool_calls, max(evidence.tool_calls - 1, 0),
+            said * min(evidence.reasoning_chars / chars, 1.0) if evidence.reasoning_chars and chars else 0.0,
+        ]  # fmt: skip
+
+    def row(self) -> list[float]:
+        """The learned state, for `restored`."""
+        return [*self.spread.row(), *self.regression.touched()]
+
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> ReferencedEstimate | None:
+        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
+        regression = RecursiveLeastSquares.from_touched(BELIEFS, row[3:], NOISE)
+        spread = Spread.restored(row[:3])
+        if regression is None or spread is None:
+            return None
+        model = cls()
+        model.regression, model.spread = regression, spread
+        return model
+
+
+class Spread:
+    """How far a model's answers lie from their estimates, in deviations that the regression expects; and whether it
+    should learn from one."""
+
+    __slots__ = ("most_deviations", "odd", "usual")
+
+    def __init__(self, most_deviations: float = MOST_DEVIATIONS, usual: float = 0.0, odd: float = 0.0) -> None:
+        self.most_deviations, self.usual, self.odd = most_deviations, usual, odd
+
+    def most(self, deviation: float) -> float:
+        """The largest error in nine of ten answers with this deviation."""
+        return self.most_deviations * deviation
+
+    def learn(self, deviations: float) -> bool:
+        """Learn from an answer that lies so many deviations off. Returns whether the regression should, too."""
+        odd = deviations > _ODD
+        step = _QUANTILE_STEP * self.most_deviations
+        self.most_deviations += step * _SHARE if deviations > self.most_deviations else -step * (1 - _SHARE)
+        self.most_deviations = min(max(self.most_deviations, _DEVIATIONS_MIN), _DEVIATIONS_MAX)
+        self.odd += ((1.0 if odd else 0.0) - self.odd) / _MEMORY
+        if odd:
+            return self.usual < _KNOWN or self.odd > _MOSTLY
+        self.usual = min(self.usual + 1, _MEMORY)
+        return True
+
+    def row(self) -> list[float]:
+        """The learned state, for `restored`."""
+        return [self.most_deviations, self.usual, self.odd]
+
+    @classmethod
+    def restored(cls, row: Sequence[float]) -> Spread | None:
+        """The inverse of `row`, whose numbers are finite; None if it is invalid."""
+        if len(row) != 3 or not _DEVIATIONS_MIN <= row[0] <= _DEVIATIONS_MAX:
+            return None
+        return cls(*row) if 0 <= row[1] <= _MEMORY and 0 <= row[2] <= 1 else None
+
+
+def _weighted(weights: Sequence[float], features: Sequence[float]) -> float:
+    return math.fsum(map(mul, weights, features))

@@ -1,0 +1,190 @@
+"""Holds the text of a running answer, until it ends and is counted or not.
+
+Invariants: one answer holds at most `answer_bytes_max` bytes, all together at most `bytes_max`; what comes beyond them
+is dropped, and the counters extrapolate. The text is in memory only, and its objects show none of it. Its room is given
+back when nothing refers to it any more, however the exchange ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+
+from proxy.metering.profile import Counted, Profile
+
+# Room is taken in such steps: most answers need one, and 16,384 of them, as many as run at once, have 64 MiB.
+_STEP_BYTES = 4096
+
+_text_of = msgspec.json.Decoder(str).decode
+
+
+class TextKind(IntEnum):
+    """Kinds of text that are counted separately: one does not continue the other."""
+
+    TEXT = 0
+    REASONING = 1
+    CALLS = 2
+
+
+class TextRoom:
+    """The bytes that texts may take. For one thread: a text that another one counts is given back on this one."""
+
+    def __init__(self, *, answer_bytes_max: int, bytes_max: int) -> None:
+        self.answer_bytes_max = answer_bytes_max
+        self.free = bytes_max
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes. False: there is no room for them."""
+        if size > self.free:
+            return False
+        self.free -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Give back what was taken."""
+        self.free += size
+
+
+class PromptText:
+    """The text of a prompt, until it is counted or dropped. All are equal: evidence is compared by its counts."""
+
+    __slots__ = ("_room", "_taken", "text")
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self._room: TextRoom | None = None
+        self._taken = 0
+
+    def hold(self, room: TextRoom | None) -> None:
+        """Keep it within this room: its beginning, if it is long; nothing, if there is no room."""
+        size = sys.getsizeof(self.text)
+        if room is not None and size > room.answer_bytes_max:
+            self.text = self.text[: len(self.text) * room.answer_bytes_max // size]
+            size = room.answer_bytes_max
+        if room is not None and self.text and room.take(size):
+            self._room, self._taken = room, size
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """Forget it, and give its room back. Idempotent."""
+        if self.text:
+            self.text = ""
+        if self._room is not None:
+            self._room.give_back(self._taken)
+            self._room = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PromptText)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __del__(self) -> None:
+        if self._room is not None:
+            self.drop()
+
+
+NO_PROMPT_TEXT = PromptText()
+
+
+class AnswerText:
+    """The texts of one answer."""
+
+    __slots__ = ("_left", "_room", "_taken", "_texts", "is_lost")
+
+    def __init__(self, room: TextRoom) -> None:
+        self._room = room
+        self._taken = 0
+        self._left = 0  # bytes of what is taken
+        self._texts = [bytearray(), bytearray(), bytearray()]  # by TextKind
+        self.is_lost = False
+        """text is missing within it: it cannot be counted"""
+
+    def add(self, kind: TextKind, text: str | None) -> None:
+        """Add text. None: text is missing."""
+        if text is None:
+            self.give_up()
+        elif text:
+            self._add(kind, text.encode(errors="replace"))
+
+    def add_raw(self, kind: TextKind, fragments: Sequence[bytes]) -> None:
+        """Add the contents of valid JSON strings. Hot path."""
+        raw = fragments[0] if len(fragments) == 1 else b"".join(fragments)
+        if b"\\" in raw:
+            raw = _text_of(b'"%b"' % raw).encode(errors="replace")
+        size = len(raw)
+        if size > self._left:
+            self._add(kind, raw)
+        else:
+            self._left -= size
+            self._texts[kind] += raw
+
+    def _add(self, kind: TextKind, raw: bytes) -> None:
+        if len(raw) > self._left and not self._grow(len(raw)):
+            raw = raw[: self._left]
+        self._left -= len(raw)
+        self._texts[kind].extend(raw)
+
+    def _grow(self, size: int) -> bool:
+        """Take room for `size` more bytes. False: there is none for all of them."""
+        if self.is_lost:
+            return False
+        used = self._taken - self._left
+        wanted = min(-(-(used + size) // _STEP_BYTES) * _STEP_BYTES, self._room.answer_bytes_max)
+        if wanted > self._taken and self._room.take(wanted - self._taken):
+            self._left += wanted - self._taken
+            self._taken = wanted
+        return size <= self._left
+
+    def give_up(self) -> None:
+        """Drop all: it cannot be counted."""
+        self.is_lost = True
+        for text in self._texts:
+            text.clear()
+        self._release()
+
+    def _release(self) -> None:
+        if self._taken:
+            self._room.give_back(self._taken)
+            self._taken = self._left = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds."""
+        return self._taken - self._left
+
+    def texts(self) -> list[str]:
+        """By kind; a character that was cut off is dropped."""
+        return [bytes(text).decode(errors="ignore") for text in self._texts]
+
+    def __bool__(self) -> bool:
+        """It has text to count."""
+        return self._taken > self._left
+
+    def __del__(self) -> None:
+        if self._taken:
+            self._release()
+
+
+class TextCounter(Protocol):
+    """Counts the texts of one model in the background."""
+
+    @property
+    def room(self) -> TextRoom | None:
+        """The room of texts; None: nothing is counted."""
+
+    def count(
+        self,
+        held: AnswerText | None,
+        prompt: PromptText | None,
+        told: Callable[[Counted | None, Profile | None], None],
+        *,
+        urgent: bool,
+    ) -> bool:
+        """Count these texts and drop them; then call `told` with the counts on the running event loop, None where there
+        is none. Returns False, and does not call it, if there is no room. Not urgent: they only teach."""

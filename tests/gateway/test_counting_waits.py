@@ -1,0 +1,125 @@
+"""A record that waits for a count is written once, whatever becomes of the count, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from proxy.demo.script import Send, Stall
+from proxy.demo.shapes import DONE, sse
+from proxy.gateway.exchange import exchange
+from proxy.gateway.exchange.exchange import Exchange
+from proxy.http.server import wait_until
+from proxy.metering.held_text import AnswerText, PromptText, TextRoom
+from proxy.metering.profile import Counted, Profile
+from proxy.runtime.proxy.tokenizers import Told
+from tests.gateway.inprocess import gateway
+from tests.support.net import ask, chat_request, connect
+from tests.support.provider import ScriptedProvider
+
+EVENTS = [sse({"id": "c", "choices": [{"index": 0, "delta": {"content": text}}]}) for text in ("weirs ", "hold ", "it")]
+COUNTED = Counted(Profile(70, 13), Profile(), own=True), Profile(9, 20)
+
+
+class Counter:
+    """Tells when it is let."""
+
+    def __init__(self) -> None:
+        self.room = TextRoom(answer_bytes_max=1 << 16, bytes_max=1 << 16)
+        self.told: list[Told] = []
+        self.is_full = False
+
+    def count(self, held: AnswerText | None, prompt: PromptText | None, told: Told, *, urgent: bool) -> bool:
+        if not self.is_full:
+            self.told.append(told)
+        return not self.is_full
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Only what nobody refers to any more goes."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def is_gone() -> bool:
+    return not any(type(one) is Exchange for one in gc.get_objects())
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(
+    ("told", "estimator", "tokens"),
+    [(COUNTED, "tokenizer-1", 70), ((None, None), "ridge-2", 4), (None, "ridge-2", 4)],
+    ids=["counted", "not counted", "never told"],
+)
+async def test_the_record_is_written_once(
+    tmp_path: Path,
+    provider: ScriptedProvider,
+    counter: Counter,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    leaves: bool,
+    told: tuple[Counted | None, Profile | None] | None,
+    estimator: str,
+    tokens: int,
+) -> None:
+    monkeypatch.setattr(exchange, "COUNT_S", 0.2 if told is None else 60)
+    steps = [*map(Send, EVENTS), *([Stall()] if leaves else [Send(DONE)])]
+    provider.script("electron", steps)
+    async with gateway(tmp_path, provider.base_url, counter=counter, on_client_disconnect="cancel") as made:
+        async with await connect(made.url) as client:
+            await client.send(chat_request(ask("electron", stream=True)))
+            if leaves:
+                await client.read_body(await client.read_head(), until=EVENTS[-1])
+            else:
+                assert (await client.read_body(await client.read_head())).body.endswith(DONE), "it waits for no count"
+            if leaves:
+                client.close()
+            assert await wait_until(lambda: bool(counter.told), deadline_s=10)
+            if told is not None:
+                assert made.outbox.records == []
+                counter.told[0](*told)
+            assert await wait_until(lambda: bool(made.outbox.records), deadline_s=10)
+            counter.told[0](*COUNTED)  # too late, or once more
+            counter.told.clear()
+        assert await wait_until(is_gone, deadline_s=10)
+        [record] = made.outbox.records
+        assert (record.reading.estimator, record.reading.usage.completion_tokens) == (estimator, tokens)
+        assert record.outcome == ("client_left" if leaves else "served")
+        assert [one.closed for one in made.unlimited.held] == [1]
+        assert counter.room.free == 1 << 16
+
+
+async def test_without_room_the_counters_speak_at_once(
+    tmp_path: Path, provider: ScriptedProvider, counter: Counter
+) -> None:
+    counter.is_full = True
+    provider.script("electron", [*map(Send, EVENTS), Send(DONE)])
+    async with gateway(tmp_path, provider.base_url, counter=counter) as made:
+        async with await connect(made.url) as client:
+            await client.send(chat_request(ask("electron", stream=True)))
+            await client.read()
+        assert [one.reading.estimator for one in made.outbox.records] == ["ridge-2"]
+
+
+async def test_a_server_that_stops_waits_for_the_record(
+    tmp_path: Path, provider: ScriptedProvider, counter: Counter
+) -> None:
+    provider.script("electron", [*map(Send, EVENTS), Send(DONE)])
+    async with gateway(tmp_path, provider.base_url, counter=counter) as made, await connect(made.url) as client:
+        await client.send(chat_request(ask("electron", stream=True)))
+        assert await wait_until(lambda: bool(counter.told), deadline_s=10)
+        asyncio.get_running_loop().call_later(0.3, counter.told[0], *COUNTED)
+    assert [one.reading.estimator for one in made.outbox.records] == ["tokenizer-1"]
