@@ -9,34 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-import venv
 from contextlib import suppress
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
+from tests.real.cached import python_environment
 
 VERSION = "1.106.2"
 EXAMPLES = Path(__file__).parents[2] / "examples" / "conformance"
-INSTALL_S_MAX = 900.0
 START_S_MAX = 120.0
 KEY = "sk-conformance"
 
 
 def installed() -> Path:
-    """Its command. Skips the test where it cannot be installed."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = cache / "tokenweir-tests" / f"litellm-{VERSION}"
-    command = home / "bin" / "litellm"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        venv.create(home, with_pip=True)
-        install = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", f"litellm[proxy]=={VERSION}"]
-        done = subprocess.run(install, capture_output=True, text=True, timeout=INSTALL_S_MAX, check=False)
-        if done.returncode:
-            pytest.skip(f"LiteLLM {VERSION} cannot be installed on this machine: {done.stderr.strip()[-200:]}")
-        (home / "complete").touch()
-    return command
+    """The folder of its virtual environment. Skips the test where it cannot be installed."""
+    return python_environment(f"litellm-{VERSION}", f"litellm[proxy]=={VERSION}")
 
 
 class LiteLLM:
@@ -51,7 +38,15 @@ class LiteLLM:
         config = (EXAMPLES / "litellm.yaml").read_text().replace(":9911", f":{provider_port}")
         (folder / "litellm.yaml").write_text(config)
         shutil.copy(EXAMPLES / "litellm_bills.py", folder)
-        self._arguments = [str(installed()), "--config", "litellm.yaml", "--host", "127.0.0.1", "--port", str(port)]
+        self._arguments = [
+            str(installed() / "bin" / "litellm"),
+            "--config",
+            "litellm.yaml",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

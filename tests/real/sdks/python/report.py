@@ -1,0 +1,31 @@
+"""Runs scenarios one after the other and prints what each came to, a JSON line each."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+QUESTION = "How much water goes over the weir?"
+READ_TOKENS = 12
+GATE = {"type": "object", "properties": {"by_cm": {"type": "integer"}}}
+
+Report = dict[str, Any]
+Scenario = Callable[[str, Report], object]
+
+
+def usage(prompt: float, cached: float | None, completion: float) -> dict[str, int]:
+    """In the ledger's words: the prompt includes what a cache gave."""
+    return {"prompt_tokens": int(prompt), "cached_tokens": int(cached or 0), "completion_tokens": int(completion)}
+
+
+def run_all(scenarios: dict[str, Scenario], failure: Callable[[Exception], Report]) -> None:
+    """`failure` says what an error of the SDK is."""
+    for name, scenario in scenarios.items():
+        told: Report = {"scenario": name}
+        try:
+            scenario(os.environ["MODELS"] + name, told)
+        except Exception as raised:
+            told["error"] = {"type": type(raised).__name__, "message": str(raised), **failure(raised)}
+        print(json.dumps(told), flush=True)
