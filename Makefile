@@ -82,7 +82,7 @@ faults: $(READY) ## the long runs: kills by the hundred, and random examples
 soak: $(READY)   ## all faults mixed for an hour (TOKENWEIR_SOAK_S: seconds)
 	@TOKENWEIR_SOAK_S=$${TOKENWEIR_SOAK_S:-3600} $(BIN)/python -m pytest -m slow -n 0 --timeout 0 tests/distributed/test_soak.py
 
-real: $(READY)   ## recorded answers of real providers at every chunking, and a real llama-server (where they are at hand)
+real: $(READY)   ## recorded answers of real providers at every chunking, a real llama-server, official SDKs and agents (where they are at hand)
 	@$(BIN)/python -m pytest -m real -n 0 --timeout 3600
 
 lock: $(READY)   ## renew requirements/: all that is used here; of that, what runs, and what builds the package

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.demo.script import Script, Send, Shape, Wait, json_script
+from proxy.demo.script import Fin, Script, Send, Shape, Wait, json_script
 from proxy.demo.shapes import arguments, words
 
 # An answer that a client leaves: it takes seconds, what is read of it a tenth of one.
@@ -307,3 +307,11 @@ OLLAMA = {
 }
 
 ANSWERS = {"openai": OPENAI, "anthropic": ANTHROPIC, "mistral": MISTRAL, "cohere": COHERE, "ollama": OLLAMA}
+
+
+def broken(language: str) -> Script:
+    """A stream that breaks off: the connection is closed before the end of the answer."""
+    # OpenAI's answers are made for each request; Mistral's are of the same form.
+    whole = ANSWERS["mistral" if language == "openai" else language]["stream"].plan
+    assert isinstance(whole, Script)
+    return Script(steps=(*whole.steps[:16], Wait(20), Fin()), headers=whole.headers)

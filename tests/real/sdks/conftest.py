@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.real.sdks.answers import ANSWERS, COUNT_TOKENS
+from tests.real.sdks.answers import ANSWERS, COUNT_TOKENS, broken
 from tests.real.sdks.programs import Program, Report, Reports
 from tests.real.sdks.stand import Stand
 
@@ -35,7 +35,8 @@ def reports(stand: Stand) -> Reports:
             pytest.skip(skipped[program.id])
         if program.id not in told:
             plans = {name: answer.plan for name, answer in ANSWERS[program.language].items()}
-            for name, plan in (plans | {"limited": plans["plain"], "count_tokens": COUNT_TOKENS}).items():
+            plans |= {"limited": plans["plain"], "broken": broken(program.language), "count_tokens": COUNT_TOKENS}
+            for name, plan in plans.items():
                 stand.plan(program.model(name), plan)
             try:
                 told[program.id] = program.run(stand.environment(program.id))

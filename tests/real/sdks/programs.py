@@ -141,7 +141,9 @@ class Program:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr[-5000:]
         reports = [json.loads(line) for line in done.stdout.split("\n") if line]
-        assert {one["scenario"] for one in reports} == {*self.answered, *REFUSED, *self.more, "leave"}, done.stderr
+        assert {one["scenario"] for one in reports} == {*self.answered, *REFUSED, *self.more, "leave", "broken"}, (
+            done.stderr
+        )
         return {one["scenario"]: one for one in reports}
 
 

@@ -88,6 +88,14 @@ def test_who_leaves_in_the_middle_pays_for_what_was_made(stand: Stand, reports: 
     assert generated / 2 < entry["completion_tokens"] < generated * 2
 
 
+@pytest.mark.parametrize("program", [pytest.param(one, id=one.id) for one in PROGRAMS])
+def test_a_stream_that_breaks_off_is_an_error(stand: Stand, reports: Reports, program: Program) -> None:
+    told = reports(program)["broken"]
+    assert told["error"], told
+    entry = stand.entry(program.model("broken"))
+    assert (entry["outcome"], entry["usage_source"]) == ("upstream_failed", "estimated")
+
+
 @pytest.mark.parametrize(("program", "scenario"), cases("refused"))
 def test_a_refusal_is_the_sdks_own_error(stand: Stand, reports: Reports, program: Program, scenario: str) -> None:
     error: Report = reports(program)[scenario]["error"]

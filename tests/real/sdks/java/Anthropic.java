@@ -113,6 +113,7 @@ public final class Anthropic {
         scenarios.put("stream", (model, told) -> streamed(asked(model), told));
         scenarios.put("tools", Anthropic::tools);
         scenarios.put("leave", Anthropic::leave);
+        scenarios.put("broken", (model, told) -> streamed(asked(model), told));
         scenarios.put("count_tokens", Anthropic::count);
         scenarios.put("models", (model, told) -> models(told));
         scenarios.put("unknown_key", (model, told) -> plain(client("KEY_UNKNOWN"), model, told));

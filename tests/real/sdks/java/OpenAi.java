@@ -162,6 +162,7 @@ public final class OpenAi {
         scenarios.put("stream_usage", (model, told) -> streamed(withUsage(asked(model)), told));
         scenarios.put("tools", OpenAi::tools);
         scenarios.put("leave", OpenAi::leave);
+        scenarios.put("broken", (model, told) -> streamed(asked(model), told));
         scenarios.put("responses", (model, told) ->
                 responded(told, CLIENT.responses().create(responseAsked(model).build())));
         scenarios.put("responses_stream", (model, told) -> respondStreamed(responseAsked(model), told));

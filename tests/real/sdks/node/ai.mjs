@@ -48,6 +48,7 @@ await all(
     stream_usage: (model, told) => streamed(openai.chat(model), told), // it asks for the usage by itself
     tools: (model, told) => streamed(openai.chat(model), told, { tools }),
     leave,
+    broken: (model, told) => streamed(openai.chat(model), told),
     responses: (model, told) => plain(openai(model), told),
     responses_stream: (model, told) => streamed(openai(model), told),
     responses_tools: (model, told) => streamed(openai(model), told, { tools }),

@@ -42,6 +42,7 @@ await all(
     stream: (model, told) => streamed(asked(model), told),
     tools: (model, told) => streamed({ ...asked(model), tools: [{ name: "open_gate", input_schema: GATE }] }, told),
     leave,
+    broken: (model, told) => streamed(asked(model), told),
     count_tokens: async (model, told) => {
       told.counted = (await client.messages.countTokens({ model, messages })).input_tokens;
     },

@@ -60,6 +60,7 @@ await all(
       return streamed({ ...asked(model), ...withUsage, tools }, told);
     },
     leave,
+    broken: (model, told) => streamed(asked(model), told),
     responses: async (model, told) => responded(told, await client.responses.create(responseAsked(model))),
     responses_stream: (model, told) => respondStreamed(responseAsked(model), told),
     responses_tools: (model, told) => {

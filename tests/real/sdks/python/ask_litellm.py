@@ -64,6 +64,7 @@ if __name__ == "__main__":
         "stream_usage": streamed,
         "tools": lambda model, told: streamed(model, told, tools=TOOLS),
         "leave": leave,
+        "broken": streamed,
         "unknown_key": lambda model, told: complete("KEY_UNKNOWN", model),
         "spent": lambda model, told: complete("KEY_SPENT", model),
         "limited": limited,

@@ -73,6 +73,7 @@ if __name__ == "__main__":
         "stream": streamed,
         "tools": lambda model, told: streamed(model, told, tools=TOOLS),
         "leave": leave,
+        "broken": streamed,
         "embeddings": embed,
         "models": models,
         "unknown_key": lambda model, told: plain(client("KEY_UNKNOWN"), model, told),

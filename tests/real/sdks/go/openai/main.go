@@ -207,6 +207,7 @@ func main() {
 		{Name: "stream_usage", Run: streamUsage},
 		{Name: "tools", Run: tools},
 		{Name: "leave", Run: leave},
+		{Name: "broken", Run: stream},
 		{Name: "responses", Run: respond},
 		{Name: "responses_stream", Run: func(model string, told *report.Report) error {
 			return respondStreamed(responseAsked(model), told)
