@@ -55,9 +55,9 @@ class Credential:
         """Seconds until it may get a request of so many tokens; 0: now. A request larger than `tpm` may have a whole
         window for itself."""
         self._forget(now)
-        if now < self._rests_until:
-            return self._rests_until - now
-        away = AGAIN_S if self._running >= self._parallel else 0.0
+        away = self.rests_s(now)
+        if self._running >= self._parallel:
+            away = max(away, AGAIN_S)
         if self._rpm is not None and self._requests >= self._rpm:
             away = max(away, self._free_in(now, self._requests - self._rpm + 1, requests=True))
         if self._tpm is not None and (over := self._tokens + min(tokens, self._tpm) - self._tpm) > 0:
