@@ -87,6 +87,11 @@ class ApiKey:
         """True if this key may use `model`."""
         return self.models is None or model in self.models
 
+    def shares(self, key_id: str, project_id: str) -> bool:
+        """True if it may use what this key of this project made at a provider: its own, and that of other keys of its
+        project. The default project is nobody's: where projects are not used, all keys are in it."""
+        return self.key_id == key_id or (self.project_id == project_id != DEFAULT_PROJECT)
+
     def live(self, now: float) -> bool:
         """True if it is neither revoked nor expired at `now`. A blocked key is live: it can be unblocked."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from proxy.billing.keys import DEFAULT_PROJECT, ApiKey
+from proxy.billing.keys import ApiKey
 
 
 class ResponseOwner(msgspec.Struct, frozen=True, gc=False):
@@ -22,6 +22,5 @@ class ResponseOwner(msgspec.Struct, frozen=True, gc=False):
     """it is made in the background, and its exchange is still open"""
 
     def shares_with(self, key: ApiKey) -> bool:
-        """True for the key that made it, and for keys of its project. The default project is nobody's: where projects
-        are not used, all keys are in it."""
-        return key.key_id == self.key_id or (key.project_id == self.project_id != DEFAULT_PROJECT)
+        """True for the key that made it, and for keys of its project."""
+        return key.shares(self.key_id, self.project_id)

@@ -5,6 +5,7 @@ Invariant: an id exists before its exchange begins and never comes from a client
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 
@@ -18,3 +19,10 @@ def exchange_id() -> str:
     number = number & ~(0x3 << 62) | 0x2 << 62  # RFC 9562 variant
     text = f"{number:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def derived_id(parent: str, name: str) -> str:
+    """The id of a part of an exchange: a UUIDv7 of the same millisecond, always the same for the same name."""
+    digest = hashlib.sha256(f"{parent}/{name}".encode()).hexdigest()
+    variant = "89ab"[int(digest[3], 16) & 3]
+    return f"{parent[:13]}-7{digest[:3]}-{variant}{digest[4:7]}-{digest[7:19]}"

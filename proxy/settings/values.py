@@ -16,6 +16,7 @@ from proxy.billing.pricing.rules import PriceRule
 from proxy.foundation.secret import Secret
 from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECT_NAMES
+from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings.admin import AdminSettings
 from proxy.settings.cloud_auth import AuthSettings
 from proxy.settings.estimates import EstimateSettings
@@ -206,7 +207,11 @@ class ProviderSettings:
     )
     dialects: tuple[str, ...] = field(
         default=("openai",),
-        metadata=about(choices(DIALECT_NAMES), "supported dialects: families, or single ones", default="`[openai]`"),
+        metadata=about(
+            choices((*DIALECT_NAMES, *(api.name for api in OBJECT_APIS))),
+            "supported dialects: families, or single ones",
+            default="`[openai]`",
+        ),
     )
     key_header: KeyHeader | None = field(
         default=None,

@@ -55,7 +55,7 @@ def test_another_book_is_compared_used_and_given_up(run: Commands, tmp_path: Pat
     run("prices", "update", str(tmp_path / "first"), "--confirm")
     assert run.out.endswith("restart the proxies\n")
     first = input_price(run)
-    assert first == ("1.25", f"{book_from(FIRST, '').version}+20261123")
+    assert first == ("1.25", f"{book_from(FIRST, '').version}+20261125")
     run("prices", "diff", str(tmp_path / "dearer"))
     assert run.out == "openai gpt-5.1 cached_input: 1.25 → 1.5\nopenai gpt-5.1 input: 1.25 → 1.5\n"
     changed = run("prices", "diff", str(tmp_path / "dearer"), "--json")

@@ -44,8 +44,8 @@ class _Multiplier(NamedTuple):
     by: str
 
 
-# Read on 2026-11-23; the version of a list that has one of these says so.
-_READ = "20261123"
+# Read on 2026-11-25; the version of a list that has one of these says so.
+_READ = "20261125"
 _CLAUDE_SINCE_4_5 = r"(?:claude-(?:opus|sonnet|haiku)-4-(?:[5-9]|1\d)|claude-[a-z]+-[5-9])\b.*"
 _CLAUDE_SINCE_4_6 = r"(?:claude-(?:opus|sonnet|haiku)-4-(?:[6-9]|1\d)|claude-[a-z]+-[5-9])\b.*"
 _DATED = r"(?:-\d{4}-\d\d-\d\d)?"
@@ -54,6 +54,8 @@ _OWN: Sequence[_Multiplier] = (
     _Multiplier("anthropic", r"claude-opus-4-[67](?:-\d{8})?", "speed:fast", "6"),
     _Multiplier("anthropic", r"claude-opus-(?:4-8|5)(?:-\d{8})?", "speed:fast", "2"),
     _Multiplier("anthropic", _CLAUDE_SINCE_4_6, "geography:us", "1.1"),
+    # The same page: batch processing, also of what is read from a cache or written to it
+    _Multiplier("anthropic", r".*", "tier:batch", "1/2"),
     # The same page: Google's regional and multi-region endpoints, by the side of the global one.
     _Multiplier("google", _CLAUDE_SINCE_4_5, r"host:.+-aiplatform\.googleapis\.com", "1.1"),
     _Multiplier("google", _CLAUDE_SINCE_4_5, r"host:aiplatform\.[a-z]+\.rep\.googleapis\.com", "1.1"),
@@ -68,6 +70,8 @@ _OWN: Sequence[_Multiplier] = (
     _Multiplier("openai", rf"o4-mini{_DATED}", "tier:priority", "20/11"),
     # https://developers.openai.com/api/docs/guides/flex-processing: at the prices of the Batch API, which are half
     _Multiplier("openai", r".*", "tier:flex", "1/2"),
+    # https://developers.openai.com/api/docs/guides/batch
+    _Multiplier("openai", r".*", "tier:batch", "1/2"),
     # https://developers.openai.com/api/docs/guides/data-residency: models since 2026-03-05, which GPT-5.4 was the first
     _Multiplier("openai", r"gpt-(?:5\.[4-9]|[6-9]).*", r"host:[a-z]{2}\.api\.openai\.com", "1.1"),
     # https://docs.x.ai/developers/advanced-api-usage/regions

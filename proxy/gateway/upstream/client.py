@@ -203,7 +203,7 @@ class Provider:
         secrets = (*keys, *(one for one in fixed if len(one) >= SECRET_BYTES_MIN))
         return any(secret and secret in body for secret in secrets)
 
-    def supports(self, dialect: Dialect) -> bool:
+    def supports(self, dialect: dialects.Named) -> bool:
         """Whether it accepts requests in this dialect."""
         return dialects.supports(self.settings.dialects, dialect)
 

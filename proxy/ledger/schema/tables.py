@@ -478,3 +478,66 @@ sink_letters = Table(
     PrimaryKeyConstraint("sink", "entry_id"),
     Index("ix_sink_letters_sink_state", "sink", "state"),
 )
+
+# Files that keys have uploaded to a provider, and those with the results of their batches. Their contents are there.
+stored_files = Table(
+    "stored_files",
+    metadata,
+    Column("file_id", _text(), primary_key=True),
+    Column("api", _text(), nullable=False),
+    Column("provider", _text(), nullable=False),
+    Column("credential", _text()),
+    Column("key_id", _text(), nullable=False),
+    Column("project_id", _text(), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("purpose", _text(), nullable=False),
+    # Of the lines of a batch: their endpoint, models and counts.
+    Column("input", _json()),
+    # The exchange id of the batch whose results it has.
+    Column("made_by", _text()),
+    Index("ix_stored_files_key_id_created_at", "key_id", "created_at"),
+    Index("ix_stored_files_project_id_created_at", "project_id", "created_at"),
+)
+
+# Batches, from their admission on: see gateway/batches.
+stored_batches = Table(
+    "stored_batches",
+    metadata,
+    Column("exchange_id", _text(), primary_key=True),
+    # The provider's; null: not known yet.
+    Column("batch_id", _text()),
+    Column("api", _text(), nullable=False),
+    Column("provider", _text(), nullable=False),
+    Column("credential", _text()),
+    Column("key_id", _text(), nullable=False),
+    Column("key_alias", _text(), nullable=False),
+    Column("project_id", _text(), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    # creating, running, settled, lost.
+    Column("state", _text(), nullable=False),
+    Column("endpoint", _text(), nullable=False),
+    Column("input_file", _text()),
+    Column("lines", BigInteger, nullable=False),
+    # Reserved for all lines; null: no money limit applies.
+    Column("held_usd", Money),
+    # A digest of the names of the lines.
+    Column("names", _text(), nullable=False),
+    # The ids of the files with results.
+    Column("files", _json(), nullable=False),
+    # False: it was found at the provider, and may be another one.
+    Column("verified", Boolean, nullable=False),
+    # Of each model: its names and the pinned prices.
+    Column("terms", _json(), nullable=False),
+    # When the provider is asked next, and by which node.
+    Column("next_at", UtcTime, nullable=False),
+    Column("claimed_by", _text()),
+    UniqueConstraint("batch_id"),
+    Index("ix_stored_batches_key_id_created_at", "key_id", "created_at"),
+    Index("ix_stored_batches_project_id_created_at", "project_id", "created_at"),
+    Index(
+        "ix_stored_batches_next_at",
+        "next_at",
+        sqlite_where=text("state IN ('creating', 'running')"),
+        postgresql_where=text("state IN ('creating', 'running')"),
+    ),
+)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from proxy.metering.dialect import Dialect
 from proxy.metering.dialects.anthropic.messages import ANTHROPIC_COUNT_TOKENS, ANTHROPIC_MESSAGES
 from proxy.metering.dialects.azure.deployments import AZURE
@@ -97,6 +99,13 @@ DIALECT_NAMES = (*FAMILIES, *(dialect.name for dialect in DIALECTS))
 """the values of a provider's `dialects`: a family, or one dialect"""
 
 
-def supports(names: tuple[str, ...], dialect: Dialect) -> bool:
+class Named(Protocol):
+    """A dialect, or another API of a family."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def supports(names: tuple[str, ...], dialect: Named) -> bool:
     """Whether `names`, of families or dialects, include `dialect`."""
     return dialect.name in names or dialect.name.partition(".")[0] in names

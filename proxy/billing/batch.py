@@ -1,0 +1,168 @@
+"""Batches, and files at providers, as values; the ids and the quote of what a batch generates. Pure.
+
+Invariant: the ids of a batch's lines follow from the batch and the lines' names: however often and by whomever the
+results are read, each line has one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from proxy.billing.money import nusd_rounded_half_up
+from proxy.billing.pricing.prices import applied, multiplied, parts_at_most
+from proxy.billing.record import Price
+from proxy.foundation.ids import derived_id
+from proxy.metering.usage import NO_USAGE, ServedAs, Usage
+
+BATCH_TIER = "batch"
+"""the service tier of a batch's lines"""
+
+
+class BatchState(StrEnum):
+    """See the table in `gateway/batches`."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    SETTLED = "settled"
+    LOST = "lost"
+
+
+UNFINISHED = (BatchState.CREATING, BatchState.RUNNING)
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The lines of a batch for one model, that ask to be served alike. Sums are of all of them."""
+
+    model: str
+    """the name that the client used"""
+    upstream_model: str
+    lines: int
+    prompt_tokens: int
+    """estimated"""
+    completion_tokens: int
+    """at most"""
+    longest_prompt_tokens: int
+    speed: str | None = None
+    geography: str | None = None
+    units: Usage = NO_USAGE
+    """the counts that are not tokens, as far as the requests state them"""
+
+    @property
+    def served_as(self) -> ServedAs:
+        """How its lines will be served."""
+        return ServedAs(BATCH_TIER, self.speed, self.geography)
+
+
+class BatchInput(msgspec.Struct, frozen=True):
+    """What was read of the lines, when they were checked."""
+
+    endpoint: str
+    shares: tuple[Share, ...]
+    names: str
+    """a digest of the names of all lines, in any order"""
+
+    @property
+    def lines(self) -> int:
+        """The number of requests."""
+        return sum(share.lines for share in self.shares)
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The prices of one model's lines, fixed at admission."""
+
+    model: str
+    upstream_model: str
+    price: Price | None
+    cost: Price | None
+    prompt_tokens: int
+    """of a line, on average; estimated"""
+    names: tuple[str, ...] = ()
+    """the lines that are of this model; empty: all that no other terms name"""
+
+
+class Owned(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made an object, and where."""
+
+    api: str
+    """`openai.files`"""
+    provider: str
+    credential: str | None
+    """the name of the provider's credential, if it has several"""
+    key_id: str
+    project_id: str
+    created_at: float
+    """Unix seconds"""
+
+
+class StoredFile(Owned, frozen=True, kw_only=True):
+    """A file at a provider."""
+
+    file_id: str
+    purpose: str = ""
+    input: BatchInput | None = None
+    """of a file with lines of a batch"""
+    made_by: str | None = None
+    """the exchange id of the batch whose results it has"""
+
+
+class StoredBatch(Owned, frozen=True, kw_only=True):
+    """A batch, from its admission on."""
+
+    exchange_id: str
+    batch_id: str | None
+    """the provider's; None: it is not known yet"""
+    state: BatchState
+    key_alias: str
+    endpoint: str
+    """of its lines"""
+    input_file: str | None
+    lines: int
+    held_nusd: int | None
+    """None: no money limit applies to the key"""
+    names: str
+    """as in `BatchInput`"""
+    files: tuple[str, ...] = ()
+    """with results, once it has ended"""
+    verified: bool = True
+    """False: it was found at the provider, and is the client's only if its lines have the names `names`"""
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What became of the lines, for the entry of the batch."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+def line_exchange_id(exchange_id: str, name: str) -> str:
+    """The exchange id of one line of a batch."""
+    return derived_id(exchange_id, name)
+
+
+def names_digest(digests: int) -> str:
+    """`BatchInput.names`. `digests`: the sum of the digests of the names."""
+    return f"{digests % (1 << 128):032x}"
+
+
+def batch_quote(shares: Sequence[tuple[Share, Price | None]], *, nusd_max: int) -> int:
+    """The amount to reserve in nUSD: an upper bound of the charges of lines that keep their own limits. `nusd_max`: of
+    one line."""
+    return sum(_quote(share, price, nusd_max) for share, price in shares)
+
+
+def _quote(share: Share, price: Price | None, nusd_max: int) -> int:
+    if price is None or not price.tiers:
+        return 0
+    tiers = price.service_tiers.get(BATCH_TIER, price.tiers)
+    by = tuple(applied(price, share.served_as).items())
+    likely = [one for one in tiers if one is tiers[0] or share.longest_prompt_tokens > one.above_prompt_tokens]
+    parts = [
+        parts_at_most(rates, share.prompt_tokens, share.completion_tokens, share.units)
+        + (share.lines - 1) * parts_at_most(rates, 0, 0, NO_USAGE)
+        for rates in (multiplied(one, *by) for one in likely)
+    ]
+    # Each line is rounded by itself.
+    return min(nusd_rounded_half_up(max(parts)) + share.lines, share.lines * nusd_max)
