@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.gateway.exchange.open_exchange import OpenExchange, _details
+from proxy.gateway.exchange.answer_record import details_of
+from proxy.gateway.exchange.open_exchange import OpenExchange
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.held_text import AnswerText, PromptText, TextKind, TextRoom
 from proxy.metering.metered import Metered
@@ -30,7 +31,7 @@ HALF = {"prompt_tokens": 9}
 )
 def test_an_estimate_keeps_its_evidence(raw: dict[str, Any] | None, source: UsageSource, told: dict[str, Any]) -> None:
     metered = Metered(Usage(**raw) if raw else None, raw, Evidence(**SEEN), None, None, False, None, 3, (), {})
-    assert _details(metered, Reading(Usage(), source), frozenset()) == told
+    assert details_of(metered, Reading(Usage(), source), frozenset()) == told
 
 
 class Later:

@@ -25,9 +25,10 @@ from proxy.billing.reservation import Denied
 from proxy.billing.response_owner import ResponseOwner
 from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.exchange import Exchange
 from proxy.gateway.exchange.idempotency import Claim, claimed
-from proxy.gateway.exchange.open_exchange import FREE, OpenExchange, model_key
+from proxy.gateway.exchange.open_exchange import OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.exchange.told_cost import TellsCost

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -17,10 +16,10 @@ from msgspec import UNSET, json, structs
 
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
 from proxy.billing.money import usd_text
-from proxy.billing.pricing.prices import as_stated, unpriced_service
 from proxy.billing.pricing.rules import Payer
-from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, PricedUsage, Rates, UsageRecord
-from proxy.billing.settlement import SERVED_INSTEAD_DETAIL, bills, charged, situation
+from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, UsageRecord
+from proxy.billing.settlement import bills, charged, situation
+from proxy.gateway.exchange.answer_record import FREE, as_served, details_of, priced, seen, unpriced_details
 from proxy.gateway.exchange.lifecycle import End
 from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation
 from proxy.gateway.upstream.client import Answer
@@ -31,14 +30,11 @@ from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, is_estimate
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
-from proxy.metering.usage import NO_USAGE, NOT_SAID, NOTHING, Evidence, ModelUsage, Reading, Usage, UsageSource
+from proxy.metering.usage import NO_USAGE, NOTHING, Evidence, Reading, Usage, UsageSource
 
 _log = logging.getLogger(__name__)
 
 _UNSEEN = Evidence()
-
-FREE = Price("free", (Rates(0, 0, 0),))
-"""the price of what providers do not bill"""
 
 
 def model_key(provider: str, upstream_model: str) -> str:
@@ -209,7 +205,7 @@ class OpenExchange:
             delivered=size > 0 and metered is not None and not metered.evidence.empty,
         )
         served = None if metered is None else metered.served_model
-        opened = self.opened if served is None else self._as_served(served)
+        opened = self.opened if served is None else as_served(self.opened, served, self._prices)
         return UsageRecord(
             opened=opened,
             outcome=outcome,
@@ -221,45 +217,16 @@ class OpenExchange:
             first_token_ms=None if first_token_at is None else _ms(first_token_at - self._started_at),
             finish_reason=metered.finish_reason if metered else None,
             provider_response_id=metered.response_id if metered else None,
-            details=_details(metered, read, self._route.provider.settings.not_billed)
-            | self._unpriced(opened, read, None if metered is None else metered.stated_usd)
+            details=details_of(metered, read, self._route.provider.settings.not_billed)
+            | unpriced_details(self.opened, opened, read, None if metered is None else metered.stated_usd)
             | details
             | {"situation": facts.value},
-            other_models=tuple(map(self._priced, others)) if metered and (others := metered.other_models) else UNSET,
+            other_models=priced(others, self._prices) if metered and (others := metered.other_models) else UNSET,
             stated_usd=UNSET if metered is None or metered.stated_usd is None else _nusd(metered.stated_usd),
         )
 
-    def _as_served(self, served: str) -> Opened:
-        """With the model that served, if it is another one, and its price lists, if it has any."""
-        opened = self.opened
-        if served == opened.upstream_model or opened.price is FREE:
-            return opened
-        price, cost = self._prices(served)
-        return structs.replace(opened, upstream_model=served, price=price or opened.price, cost=cost or opened.cost)
-
-    def _priced(self, other: ModelUsage) -> PricedUsage:
-        return PricedUsage(other.model, other.usage, *self._prices(other.model))
-
     def _prices(self, other: str) -> tuple[Price | None, Price | None]:
         return self._route.prices(self.opened.started_at, self._payer, other)
-
-    def _unpriced(self, opened: Opened, read: Reading, stated_usd: Decimal | None) -> dict[str, Any]:
-        """What served and has no prices. It stands in the record, so that a record of an older version gives the entry
-        that it gave then."""
-        if opened is self.opened and read.served_as is NOT_SAID:
-            return {}
-        asked, details = self.opened, dict[str, Any]()
-        if opened is not asked:
-            details[SERVED_INSTEAD_DETAIL] = asked.upstream_model
-        stated = None if stated_usd is None else _nusd(stated_usd)
-        lists = ("unpriced_units", opened.price, asked.price), ("cost_unpriced_units", opened.cost, asked.cost)
-        for name, price, before in lists:
-            if as_stated(price, stated):
-                continue
-            words = [f"model:{opened.upstream_model}"] if opened is not asked and price is before else []
-            if words := words + unpriced_service(price, read.served_as):
-                details[name] = words
-        return details
 
     def _finish(self, record: UsageRecord, _metered: Metered | None) -> None:
         self._ports.outbox.finish(record, self.slot)
@@ -361,34 +328,8 @@ def _ms(seconds: float) -> float:
     return round(max(0.0, seconds) * 1000, 3)
 
 
-def _details(metered: Metered | None, read: Reading, not_billed: frozenset[str]) -> dict[str, Any]:
-    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
-    if metered is None:
-        return {}
-    details: dict[str, Any] = {}
-    if metered.flags:
-        details["flags"] = list(metered.flags)
-    if metered.failed:
-        details["failed"] = metered.failed
-    if metered.timings:
-        details["provider_timings"] = metered.timings
-    if metered.usage_raw is not None:
-        details["usage"] = metered.usage_raw
-    if unread := [path for path in metered.unread.paths if path not in not_billed]:
-        details["unread"] = unread
-    if metered.unread.values:
-        details["beside_usage"] = metered.unread.values
-    if metered.usage is None or read.source is UsageSource.ESTIMATED:
-        details["evidence"] = _seen(metered.evidence)
-    return details
-
-
 def _counts(metered: Metered | None, read: Reading, counted: Counted) -> dict[str, Any]:
     """The evidence, with the count, of an estimate by count."""
     if metered is None or read.estimator not in (REFERENCED, TOKENIZED):
         return {}
-    return {"evidence": _seen(metered.evidence) | {"tokens_counted": counted.tokens}}
-
-
-def _seen(evidence: Evidence) -> dict[str, int]:
-    return {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))}
+    return {"evidence": seen(metered.evidence) | {"tokens_counted": counted.tokens}}

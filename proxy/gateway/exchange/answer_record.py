@@ -1,0 +1,83 @@
+"""What an answer adds to its record: the model that served and its prices, and the details. Pure.
+
+Invariant: it stands in the record, so that a record of an older version gives the entry that it gave then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from msgspec import structs
+
+from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
+from proxy.billing.pricing.prices import as_stated, unpriced_service
+from proxy.billing.record import Opened, Price, PricedUsage, Rates
+from proxy.billing.settlement import SERVED_INSTEAD_DETAIL
+from proxy.metering.metered import Metered
+from proxy.metering.usage import NOT_SAID, Evidence, ModelUsage, Reading, UsageSource
+
+FREE = Price("free", (Rates(0, 0, 0),))
+"""the price of what providers do not bill"""
+
+PricesOf: TypeAlias = Callable[[str], tuple[Price | None, Price | None]]
+"""another model at this provider → its price and its cost; None: unknown"""
+
+
+def as_served(opened: Opened, served: str, prices: PricesOf) -> Opened:
+    """With the model that served, if it is another one, and its price lists, if it has any."""
+    if served == opened.upstream_model or opened.price is FREE:
+        return opened
+    price, cost = prices(served)
+    return structs.replace(opened, upstream_model=served, price=price or opened.price, cost=cost or opened.cost)
+
+
+def priced(others: Iterable[ModelUsage], prices: PricesOf) -> tuple[PricedUsage, ...]:
+    """What other models used, with their price lists."""
+    return tuple([PricedUsage(other.model, other.usage, *prices(other.model)) for other in others])
+
+
+def unpriced_details(asked: Opened, opened: Opened, read: Reading, stated_usd: Decimal | None) -> dict[str, Any]:
+    """What served and has no prices. `asked`: as admitted; `opened`: as served."""
+    if opened is asked and read.served_as is NOT_SAID:
+        return {}
+    details = dict[str, Any]()
+    if opened is not asked:
+        details[SERVED_INSTEAD_DETAIL] = asked.upstream_model
+    stated = None if stated_usd is None else _nusd(stated_usd)
+    lists = ("unpriced_units", opened.price, asked.price), ("cost_unpriced_units", opened.cost, asked.cost)
+    for name, price, before in lists:
+        if as_stated(price, stated):
+            continue
+        words = [f"model:{opened.upstream_model}"] if opened is not asked and price is before else []
+        if words := words + unpriced_service(price, read.served_as):
+            details[name] = words
+    return details
+
+
+def details_of(metered: Metered | None, read: Reading, not_billed: frozenset[str]) -> dict[str, Any]:
+    """What the meter adds to an entry: flags, the provider's own timings, the raw usage, what an estimate is of."""
+    if metered is None:
+        return {}
+    details: dict[str, Any] = {}
+    if metered.flags:
+        details["flags"] = list(metered.flags)
+    if metered.failed:
+        details["failed"] = metered.failed
+    if metered.timings:
+        details["provider_timings"] = metered.timings
+    if metered.usage_raw is not None:
+        details["usage"] = metered.usage_raw
+    if unread := [path for path in metered.unread.paths if path not in not_billed]:
+        details["unread"] = unread
+    if metered.unread.values:
+        details["beside_usage"] = metered.unread.values
+    if metered.usage is None or read.source is UsageSource.ESTIMATED:
+        details["evidence"] = seen(metered.evidence)
+    return details
+
+
+def seen(evidence: Evidence) -> dict[str, int]:
+    """What an estimate is of."""
+    return {name: count for name in Evidence.__slots__ if (count := getattr(evidence, name))}
