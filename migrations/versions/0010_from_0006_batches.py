@@ -50,7 +50,6 @@ def upgrade() -> None:
         sa.Column("held_usd", sa.Numeric(24, 9)),
         sa.Column("names", TEXT, nullable=False),
         sa.Column("files", JSON, nullable=False),
-        sa.Column("verified", sa.Boolean(), nullable=False),
         sa.Column("terms", JSON, nullable=False),
         sa.Column("next_at", TIME, nullable=False),
         sa.Column("claimed_by", TEXT),

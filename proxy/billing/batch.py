@@ -126,8 +126,6 @@ class StoredBatch(Owned, frozen=True, kw_only=True):
     """as in `BatchInput`"""
     files: tuple[str, ...] = ()
     """with results, once it has ended"""
-    verified: bool = True
-    """False: it was found at the provider, and is the client's only if its lines have the names `names`"""
 
 
 class Results(msgspec.Struct, frozen=True):

@@ -366,7 +366,8 @@ class Admission:
             self._closed.pop(exchange_id, None)
 
     async def _forget_settled(self) -> None:
-        """Forget what the ledger has, oldest first: page by page, as long as it has a whole page."""
+        """Forget what the ledger has, those first that were looked up longest ago: page by page, as long as it has a
+        whole page."""
         all_settled = True
         with suppress(OSError):  # the ledger is unavailable, which the follower reports
             if self._tidied != (announced := self._announced):
@@ -376,6 +377,9 @@ class Admission:
                 settled = await self._settled(oldest)
                 self.forget(settled)
                 all_settled = len(settled) == len(oldest)
+                for exchange_id in oldest:  # others have their turn: a batch may wait for a day
+                    if (waits := self._closed.pop(exchange_id, None)) is not None:
+                        self._closed[exchange_id] = waits
 
     def _overdue(self) -> list[str]:
         now = self._store.time()

@@ -6,7 +6,7 @@ Invariant: runtime passes in the implementations; the gateway does not import th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,6 +146,11 @@ class Traces(Protocol):
         """Closed in the journal. `traceparent`: header of its request. Cheap; never raises."""
 
 
+CheckFiles = Callable[[ApiKey, Collection[str]], Awaitable[set[str]]]
+"""the key and the ids of files that its request names → the providers that have them. Raises ApiError: one is not the
+key's"""
+
+
 @dataclass(frozen=True, slots=True)
 class Reserve:
     """How much to reserve for a request, and the status when a budget is exceeded."""
@@ -172,3 +177,5 @@ class Ports:
     owners: ResponseOwners
     traces: Traces | None = None
     """None: traces are off"""
+    files: CheckFiles | None = None
+    """None: there are no files"""

@@ -98,14 +98,14 @@ def unknown_model(model: str) -> ApiError:
 
 def unknown_response(response_id: str) -> ApiError:
     """404: no such response is stored, or another key made it."""
-    shown = response_id if len(response_id) <= 80 else "…"
-    return ApiError(404, f"Response with id '{shown}' not found.", param="response_id", code="response_not_found")
+    return ApiError(
+        404, f"Response with id '{_shown_id(response_id)}' not found.", param="response_id", code="response_not_found"
+    )
 
 
 def unknown_previous_response(response_id: str) -> ApiError:
     """400, as OpenAI's: no such response is stored, or another key made it."""
-    shown = response_id if len(response_id) <= 80 and response_id.isascii() and response_id.isprintable() else "…"
-    message = f"Previous response with id '{shown}' not found."
+    message = f"Previous response with id '{_shown_id(response_id)}' not found."
     return bad_request(message, param="previous_response_id", code="previous_response_not_found")
 
 
@@ -113,6 +113,40 @@ def responses_unknown() -> ApiError:
     """503: it cannot be looked up who made a response."""
     message = "It cannot be checked right now who made this response. Please try again later."
     return overloaded(message, code="responses_unknown")
+
+
+def unknown_object(kind: str, object_id: str) -> ApiError:
+    """404: no such file or batch, or another key made it. `kind`: `file`, `batch`."""
+    message = f"No such {kind}: '{_shown_id(object_id)}'."
+    return ApiError(404, message, param="id", code=f"{kind}_not_found")
+
+
+def unknown_file_named(file_id: str, param: str = "file_id") -> ApiError:
+    """400: a request names a file that does not exist, or that another key has made."""
+    message = f"{param}: no file '{_shown_id(file_id)}' was uploaded here with this key, or with one of its project"
+    return bad_request(message, param=param, code="file_not_found")
+
+
+def objects_unknown() -> ApiError:
+    """503: the database that knows files and batches cannot be read or written."""
+    message = "Files and batches cannot be looked up right now. Please try again later."
+    return overloaded(message, code="objects_unknown")
+
+
+def results_unrecorded() -> ApiError:
+    """503: the results of a batch are passed on only when the ledger has them."""
+    message = "The results of this batch are being recorded. Please try again."
+    return overloaded(message, code="results_unrecorded")
+
+
+def results_lost() -> ApiError:
+    """502: what a batch has generated could not be recorded, and is not passed on."""
+    message = "The results of this batch could not be read from the provider."
+    return ApiError(502, message, kind="server_error", code="results_lost")
+
+
+def _shown_id(object_id: str) -> str:
+    return object_id if len(object_id) <= 80 and object_id.isascii() and object_id.isprintable() else "…"
 
 
 def unsupported_dialect(model: str, endpoint: str) -> ApiError:

@@ -98,7 +98,8 @@ def downward(
     rules: HeaderRules | None = None,
     own: Headers = (),
 ) -> list[tuple[str, str]]:
-    """Headers of the response to the client. `more`: names that the dialect adds, in lower case.
+    """Headers of the response to the client. `exchange_id`: empty if it is none. `more`: names that the dialect adds,
+    in lower case.
 
     `own`: further headers of the proxy. The provider's of the same names are dropped.
     """
@@ -111,7 +112,8 @@ def downward(
     ]
     if streamed:
         headers.extend(_STREAM)
-    headers.append((EXCHANGE_HEADER, exchange_id))
+    if exchange_id:
+        headers.append((EXCHANGE_HEADER, exchange_id))
     headers.append(SERVER)
     headers.extend(own)
     return headers

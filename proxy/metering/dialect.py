@@ -135,6 +135,9 @@ class Dialect:
     stores: bool = False
     """providers store answers, which can be asked for at the path, followed by their id"""
 
+    names_files: bool = False
+    """requests can name files that are at the provider"""
+
     usage_member: str = "usage"
     """the member of an answer with its usage; empty: the answer itself"""
 

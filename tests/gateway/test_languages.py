@@ -156,7 +156,7 @@ async def test_refusals_have_the_shape_of_messages(
 
 
 async def test_a_path_of_its_own_that_leads_nowhere_is_refused_in_its_shape(deployment: Deployment) -> None:
-    response = await ask(deployment, "/v1/messages/batches", MESSAGES.request("many/weir"))
+    response = await ask(deployment, "/v1/messages/other", MESSAGES.request("many/weir"))
     assert (response.status, json.loads(response.body)["type"]) == (404, "error")
 
 

@@ -41,6 +41,7 @@ from proxy.http.headers import TRACEPARENT
 from proxy.http.request_body import CODECS, is_compressed, read_body
 from proxy.metering.answer_cost.request import MEMBER, cost_asked
 from proxy.metering.dialect import Dialect
+from proxy.metering.file_ids import file_ids, may_name_files
 from proxy.metering.request import InvalidField, RequestFacts
 
 NOTHING_HELD = Quote(0, 0)
@@ -80,7 +81,7 @@ class ProxyHandler:
         self._reserve = reserve
         self._request_bytes_max = request_bytes_max
         self._closed = closed
-        self._uploads = Uploads(body_bytes_max=request_bytes_max)
+        self.uploads = Uploads(body_bytes_max=request_bytes_max)
         self.live: set[Exchange] = set()
         self.owners = ExchangeOwners()
 
@@ -92,7 +93,7 @@ class ProxyHandler:
         if (reason := self._closed()) is not None:
             raise errors.overloaded(reason, code="not_accepting")
         key = await authenticated(self._keys, request)
-        upload = None if _is_here(request) else self._uploads.begin(key.key_id, self._keys.scopes(key))
+        upload = None if _is_here(request) else self.uploads.begin(key.key_id, self._keys.scopes(key))
         try:
             begun = await self._begun(request, connection, dialect, named, key, received_at, upload)
             return await self._run(*begun, key) if isinstance(begun, tuple) else begun
@@ -138,8 +139,8 @@ class ProxyHandler:
             elif self._keys.tells_cost(key):
                 tells_cost = TellsCost.WITH_USAGE
         route = self._routed(facts.model, key, dialect)
-        if facts.continues is not None:
-            route = only_at(route, (await self._previous(facts.continues, key)).provider)
+        if facts.continues is not None or (dialect.names_files and may_name_files(body)):
+            route = await self._pinned(route, facts, document, dialect, key)
         made = exchange_id()
         claim = await claimed(request, key, writing.idempotency_bytes(body, content_type), made, self._ports.claims)
         if claim is not None and not isinstance(claim, Claim):
@@ -193,6 +194,23 @@ class ProxyHandler:
         if owner is None or not owner.shares_with(key):
             raise errors.unknown_previous_response(response_id)
         return owner
+
+    async def _pinned(
+        self, route: Route, facts: RequestFacts, document: dict[str, Any], dialect: Dialect, key: ApiKey
+    ) -> Route:
+        """The provider that has what the request names: an earlier response, files. Raises ApiError: it is not the
+        key's."""
+        if facts.continues is not None:
+            route = only_at(route, (await self._previous(facts.continues, key)).provider)
+        named = file_ids(document) if dialect.names_files else set()
+        if not named or self._ports.files is None:
+            return route
+        provider, *others = await self._ports.files(key, named)
+        there = only_at(route, provider)
+        if others or there.provider.settings.name != provider:
+            message = "file_id: the files must all be at a provider of the model"
+            raise errors.bad_request(message, param="file_id", code="file_elsewhere")
+        return there
 
     def _arranged(self, route: Route, model: str) -> Route:
         """Raises ApiError: nobody can be asked now."""

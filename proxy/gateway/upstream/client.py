@@ -168,12 +168,24 @@ class Provider:
         target = f"{method} {self._base_path.removesuffix(instead_of)}{path}"
         length = "" if method == "GET" else "Content-Length: 0\r\n"
         request = self._start(target, accepts, key_header) + f"{length}{more}\r\n".encode("latin-1")
+        return self._authorized(request, key_header, credential)
+
+    def posting(self, path: str, key_header: KeyHeader, more: str, body: bytes, *, credential: str | None) -> bytes:
+        """The same with a body. `more`: with its Content-Type."""
+        head = self._start(f"POST {self._base_path}{path}", JSON_TYPE, key_header)
+        head += f"Content-Length: {len(body)}\r\n{more}\r\n".encode("latin-1")
+        return self._authorized(head, key_header, credential) + body
+
+    def _authorized(self, request: bytes, key_header: KeyHeader, credential: str | None) -> bytes:
         if self.pool is None:
             return request
-        now = monotonic()
         named = [one for one in self.pool.credentials if one.name == credential]
-        used = min(named or self.pool.credentials, key=lambda one: one.rests_s(now))
+        used = named[0] if named else self.pool.least_resting(monotonic())
         return self.with_credential(key_header, request, used)
+
+    def credential_now(self) -> str | None:
+        """The name of a credential that may be used now; None: there are not several."""
+        return None if self.pool is None else self.pool.least_resting(monotonic()).name
 
     def _head(self, dialect: Dialect, path: str) -> bytes:
         return self._start(f"POST {self._base_path}{path}", dialect.accepts, dialect.key_header)

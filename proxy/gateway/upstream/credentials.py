@@ -174,6 +174,10 @@ class CredentialPool:
         """Seconds until one of them that was not tried may be used; 0: now; infinite: all were tried."""
         return min((one.away_s(now, tokens) for one in self.credentials if one not in tried), default=inf)
 
+    def least_resting(self, now: float) -> Credential:
+        """The one for a request that counts for no limit."""
+        return min(self.credentials, key=lambda one: one.rests_s(now))
+
     def rests_s(self, now: float) -> float:
         """Seconds for which all of them rest; 0: one does not."""
         return min(one.rests_s(now) for one in self.credentials)

@@ -524,8 +524,6 @@ stored_batches = Table(
     Column("names", _text(), nullable=False),
     # The ids of the files with results.
     Column("files", _json(), nullable=False),
-    # False: it was found at the provider, and may be another one.
-    Column("verified", Boolean, nullable=False),
     # Of each model: its names and the pinned prices.
     Column("terms", _json(), nullable=False),
     # When the provider is asked next, and by which node.

@@ -14,12 +14,12 @@ the later one finds it stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Engine, select, union_all
 
-from proxy.billing.entries import LedgerEntry
+from proxy.billing.entries import EntryKind, LedgerEntry
 from proxy.ledger.schema.tables import dead_letters, ledger_entries
 from proxy.ledger.settling.clock import LedgerClock, clock_id
 from proxy.ledger.settling.history import LedgerState, ledger_state
@@ -91,6 +91,15 @@ class LedgerStore:
     def _settling(self, clock: LedgerClock) -> Iterator[Settling]:
         with writing(self._engine) as connection:
             yield Settling(self._statements, connection, clock.tick(connection))
+
+    def recorded(self, exchange_ids: Collection[str]) -> set[str]:
+        """Those of these exchanges that have a terminal entry. Raises LedgerUnavailable."""
+        columns = ledger_entries.c
+        query = select(columns.exchange_id).where(
+            columns.exchange_id.in_(list(exchange_ids)), columns.kind == EntryKind.USAGE
+        )
+        with reading(self._engine) as connection:
+            return set(connection.execute(query).scalars())
 
     def state(self) -> LedgerState:
         """How far the ledger is, and in which history of its server. Raises LedgerUnavailable."""

@@ -63,14 +63,15 @@ class BatchStore:
         return self._one(_BATCHES.exchange_id == exchange_id)
 
     def terms(self, exchange_id: str) -> tuple[Terms, ...]:
-        """The prices of its lines."""
+        """The prices of its lines; none if it is forgotten."""
+        query = select(_BATCHES.terms).where(_BATCHES.exchange_id == exchange_id)
         with reading(self._engine) as connection:
-            found = connection.execute(select(_BATCHES.terms).where(_BATCHES.exchange_id == exchange_id)).scalar_one()
-            return msgspec.convert(found, tuple[Terms, ...])
+            found = connection.execute(query).scalar_one_or_none()
+            return () if found is None else msgspec.convert(found, tuple[Terms, ...])
 
     def page(self, api: str, key: ApiKey, asked: PageAsked) -> tuple[list[StoredBatch], bool]:
         """A page of the key's batches, and whether there are more. Raises UnknownCursorError."""
-        shown = and_(_BATCHES.api == api, owned(stored_batches, key), _BATCHES.batch_id.is_not(None), _BATCHES.verified)
+        shown = and_(_BATCHES.api == api, owned(stored_batches, key), _BATCHES.batch_id.is_not(None))
         with reading(self._engine) as connection:
             rows, more = page(connection, _ROW, _BATCHES.batch_id, shown, asked)
         return [_batch(row) for row in rows], more
@@ -81,10 +82,10 @@ class BatchStore:
             query = select(_BATCHES.batch_id).where(_BATCHES.batch_id.in_(list(batch_ids)))
             return set(connection.execute(query).scalars())
 
-    def made(self, exchange_id: str, batch_id: str, *, next_at: float, verified: bool = True) -> bool:
+    def made(self, exchange_id: str, batch_id: str, *, next_at: float) -> bool:
         """The provider has made it. False, without effect: another batch has this id, or it is not waited for."""
         running = BatchState.RUNNING.value
-        values = {"state": running, "batch_id": batch_id, "verified": verified, "next_at": next_at}
+        values = {"state": running, "batch_id": batch_id, "next_at": next_at}
         try:
             return self._change(exchange_id, BatchState.CREATING, values)
         except exc.IntegrityError:
@@ -98,10 +99,6 @@ class BatchStore:
             connection.execute(changed)
             for file in files:
                 add_file(connection, file)
-
-    def verify(self, exchange_id: str) -> None:
-        """It is the one that was asked for."""
-        self._change(exchange_id, BatchState.RUNNING, {"verified": True})
 
     def close(self, exchange_id: str, state: BatchState) -> None:
         """It is settled or lost. Idempotent."""

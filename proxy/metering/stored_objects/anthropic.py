@@ -47,7 +47,7 @@ def _page_asked(query: Mapping[str, str]) -> PageAsked:
 def _files_asked(query: Mapping[str, str]) -> PageAsked:
     for name in ("ids", "ids[]", "scope_id"):
         if name in query:
-            raise InvalidField(name, "is not supported")
+            raise InvalidField(name.removesuffix("[]"), "is not supported")
     asked = _page_asked(query)
     if (cursor := query.get("page")) is None:
         return asked
@@ -105,12 +105,28 @@ def status_of(body: bytes) -> BatchStatus | None:
     )
 
 
+class _Linked(msgspec.Struct):
+    id: str
+    results_url: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_linked = msgspec.json.Decoder(_Linked).decode
+
+
+def shown(body: bytes) -> bytes:
+    """With the results at the proxy: SDKs send the key where `results_url` leads. All other bytes stay."""
+    linked = _linked(body)
+    url = bytes(linked.results_url)
+    ours = f'"/v1/messages/batches/{linked.id}{RESULTS.after}"'.encode()
+    return body if url == b"null" else body.replace(url, ours)
+
+
 def line_of(line: bytes) -> ResultLine:
-    """Read one line of results. What cannot be read is metered as the answer that it may be."""
+    """Read one line of results. What cannot be read may be an answer."""
     try:
         read = _line(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ResultLine(None, line)
+        return ResultLine.unreadable(line)
     name, result = custom_id_of(read.custom_id), read.result
     if result is not None and bytes(result.message) != b"null":
         return ResultLine(name, bytes(result.message))
@@ -119,6 +135,7 @@ def line_of(line: bytes) -> ResultLine:
 
 _HEADERS_UP = ("anthropic-version", "anthropic-beta")
 _HEADERS_DOWN = ("request-id",)
+_OWN_HEADERS = (("anthropic-version", "2023-06-01"),)
 
 ANTHROPIC_FILES = FileApi(
     name="anthropic.files",
@@ -128,6 +145,7 @@ ANTHROPIC_FILES = FileApi(
     errors=ANTHROPIC_ERRORS,
     key_header=KeyHeader.X_API_KEY,
     headers_up=_HEADERS_UP,
+    own_headers=_OWN_HEADERS,
     headers_down=_HEADERS_DOWN,
     query=("beta",),
     page_asked=_files_asked,
@@ -143,13 +161,16 @@ ANTHROPIC_BATCHES = BatchApi(
     errors=ANTHROPIC_ERRORS,
     key_header=KeyHeader.X_API_KEY,
     headers_up=_HEADERS_UP,
+    own_headers=_OWN_HEADERS,
     headers_down=_HEADERS_DOWN,
     query=("beta",),
     page_asked=_page_asked,
     page=_page,
     endpoints={ANTHROPIC_MESSAGES.endpoint: ANTHROPIC_MESSAGES},
     lines_max=100_000,
+    cursor="after_id",
     status=status_of,
     line=line_of,
+    shown=shown,
     results_after=RESULTS.after,
 )

@@ -62,6 +62,8 @@ class ObjectApi:
     errors: ErrorShape
     key_header: KeyHeader = KeyHeader.AUTHORIZATION
     headers_up: tuple[str, ...] = ()
+    own_headers: tuple[tuple[str, str], ...] = ()
+    """of requests that no client asked for"""
     headers_down: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
     """query parameters of all operations that go up"""
@@ -107,7 +109,12 @@ class ResultLine(NamedTuple):
     answer: bytes | None
     """the body of a successful answer; None: nothing is billed"""
     failed: str | None = None
-    """a word for why nothing is billed"""
+    """a word for why nothing is billed, or for why the answer cannot be read and is billed by its size"""
+
+    @classmethod
+    def unreadable(cls, line: bytes) -> ResultLine:
+        """A line that is not as documented: there may be an answer in it."""
+        return cls(None, line, "unreadable_line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +129,10 @@ class BatchApi(ObjectApi):
     """reads a batch object; None: it is none"""
     line: Callable[[bytes], ResultLine]
     """reads one line of results"""
+    cursor: str
+    """the query parameter of a list with the last id of the page before"""
+    shown: Callable[[bytes], bytes] = bytes
+    """a batch object → as the proxy's clients see it"""
     results_after: str | None = None
     """the end of the path of the results; None: they are in files"""
 

@@ -122,11 +122,11 @@ def status_of(body: bytes) -> BatchStatus | None:
 
 
 def line_of(line: bytes) -> ResultLine:
-    """Read one line of an output or error file. What cannot be read is metered as the answer that it may be."""
+    """Read one line of an output or error file. What cannot be read may be an answer."""
     try:
         read = _line(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ResultLine(None, line)
+        return ResultLine.unreadable(line)
     name, response = custom_id_of(read.custom_id), read.response
     if response is not None and 200 <= response.status_code < 300 and bytes(response.body) != b"null":
         return ResultLine(name, bytes(response.body))
@@ -161,6 +161,7 @@ OPENAI_BATCHES = BatchApi(
         for dialect in (OPENAI_CHAT, OPENAI_RESPONSES, OPENAI_EMBEDDINGS, OPENAI_COMPLETIONS, OPENAI_MODERATIONS)
     },
     lines_max=50_000,
+    cursor="after",
     status=status_of,
     line=line_of,
 )

@@ -22,6 +22,8 @@ from proxy.ledger.schema.migrate import OutdatedLedgerError, require_current
 from proxy.ledger.schema.partitions import make_partitions
 from proxy.ledger.settling.clock import level_clocks
 from proxy.ledger.settling.store import LedgerStore
+from proxy.ledger.stored_objects.batches import BatchStore
+from proxy.ledger.stored_objects.files import FileStore
 from proxy.runtime.machine.data_folder import key_pepper, ledger_url
 from proxy.settings import Settings
 from proxy.storage.database import LedgerUnavailable, open_engine
@@ -51,6 +53,8 @@ class LedgerStores:
         self.accounts = AccountStore(self.engine, clock=time.time)
         self.acts = AuditLog(self.engine, clock=time.time)
         self.ledger = LedgerStore(self.engine, content_hash=content_hash, clock=time.time)
+        self.files = FileStore(self.engine)
+        self.batches = BatchStore(self.engine)
 
     @classmethod
     def open(cls, settings: Settings) -> LedgerStores:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import Engine
 
+from proxy.billing.batch import StoredBatch
 from proxy.billing.limits import limit_counters
 from proxy.billing.record import UsageRecord
 from proxy.billing.reservation import Hold
@@ -193,6 +194,17 @@ class AdmissionService:
         """The ledger has lost these records: they count against budgets until it has them again."""
         self.admission.hold_again(self._holds(_decoded(lost)))
 
+    async def hold_batches(self, batches: Sequence[StoredBatch]) -> None:
+        """Reserve for batches that this process did not admit, or not in this run."""
+        await self._keyring.remember({batch.key_id for batch in batches})
+        owed = [
+            self._hold(batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
+            for batch in batches
+            if batch.held_nusd
+        ]
+        if holds := [hold for hold in owed if hold is not None]:
+            self.admission.hold_again(holds)
+
     async def close(self) -> None:
         """Release what has ended, and close the stores."""
         await self._following.follower.aclose()
@@ -211,14 +223,19 @@ class AdmissionService:
 
     def _holds(self, records: Iterable[UsageRecord]) -> Iterator[Hold]:
         """The reservations for records that the ledger may not have."""
-        now = time.time()
         for record in records:
-            key = self._keyring.known(record.opened.key_id)
-            scopes = () if key is None else self._keyring.scopes(key)
-            counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
-            charge = charged(record)
-            if charge and any(counter.nusd_max is not None for counter in counters):
-                yield Hold(record.opened.exchange_id, counters, charge, 0, record.opened.started_at)
+            charge, opened = charged(record), record.opened
+            if charge and (hold := self._hold(opened.exchange_id, opened.key_id, charge, opened.started_at)):
+                yield hold
+
+    def _hold(self, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Hold | None:
+        """The reservation of an exchange of a known key; None: no money limit applies."""
+        key, now = self._keyring.known(key_id), time.time()
+        scopes = () if key is None else self._keyring.scopes(key)
+        counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
+        if not any(counter.nusd_max is not None for counter in counters):
+            return None
+        return Hold(exchange_id, counters, nusd, 0, started_at)
 
 
 async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:

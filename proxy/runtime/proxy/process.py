@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
+from proxy.gateway.batches.routes import add_to as add_object_routes
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
@@ -39,6 +40,7 @@ from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.admission import AdmissionService
+from proxy.runtime.proxy.batches import BatchService
 from proxy.runtime.proxy.console import Console
 from proxy.runtime.proxy.estimator_file import EstimatorFile
 from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
@@ -169,6 +171,7 @@ class Proxy:
     async def _make_handler(self, started: AsyncExitStack) -> None:
         self._upstream = UpstreamClient()
         self._handler = self._handler_of(self._upstream)
+        self._batches = self._batch_service(self._upstream)
         started.callback(self._learned.save)
 
     async def _answer_peers(self, started: AsyncExitStack) -> None:
@@ -192,8 +195,11 @@ class Proxy:
         self._start_node(self._node, self._tasks)
         started.push_async_callback(self._settle_last)
 
-    async def _admit(self, _started: AsyncExitStack) -> None:
+    async def _admit(self, started: AsyncExitStack) -> None:
+        await self._batches.hold()
         await self._admission.start(self._tasks, self._node.journal)
+        self._batches.start(self._tasks)
+        started.push_async_callback(self._batches.close)
         engine, tasks = self._store.engine, self._tasks
         if self._queue is None:  # with a queue, the workers do this
             start_sinks(self.settings, engine, self._metrics.sinks, tasks, self._in_thread)
@@ -262,19 +268,22 @@ class Proxy:
             claims=self._admission.claims,
             owners=self._admission.owners,
             traces=self._traces,
+            files=lambda key, file_ids: self._batches.check_files(key, file_ids),
         )
         self._providers = providers = {
             name: Provider.of(one, write_stall_s=settings.write_stall_s) for name, one in settings.providers.items()
         }
         for name, one in providers.items():
             self._metrics.providers.watch(name, list(BreakerState), partial(_state, one))
+        self._models = model_table(settings, self._book, providers, self._tokenizers)
+        self._reserve = Reserve(
+            settings.reserve.completion_tokens, settings.reserve.usd_max, settings.budgets.exceeded_status
+        )
         return ProxyHandler(
             keys=self._keyring,
-            models=model_table(settings, self._book, providers, self._tokenizers),
+            models=self._models,
             ports=ports,
-            reserve=Reserve(
-                settings.reserve.completion_tokens, settings.reserve.usd_max, settings.budgets.exceeded_status
-            ),
+            reserve=self._reserve,
             request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
         )
@@ -289,6 +298,24 @@ class Proxy:
             owners=self._admission.owners,
             providers=self._providers,
             client=self._upstream,
+            closed=lambda: self._refusing,
+        )
+
+    def _batch_service(self, upstream: UpstreamClient) -> BatchService:
+        return BatchService(
+            node=self._node.node_id,
+            stores=self._store,
+            in_thread=self._in_thread,
+            keyring=self._keyring,
+            admission=self._admission,
+            models=self._models,
+            providers=self._providers,
+            client=upstream,
+            estimator=self._learned.estimator,
+            reserve=self._reserve,
+            uploads=self._handler.uploads,
+            request_bytes_max=self.settings.request_bytes_max,
+            metrics=self._metrics,
             closed=lambda: self._refusing,
         )
 
@@ -320,6 +347,7 @@ class Proxy:
         for dialect in DIALECTS:
             routes.metered(dialect, self._refuse)
         add_response_routes(routes, lambda _operation, _response_id: self._refuse)
+        add_object_routes(routes, lambda _apis, _operation, _object_id: self._refuse)
         add_probes(routes, not_ready=lambda: reason, exposition=self._exposition)
         listen = self.settings.listen
         return serving(
@@ -337,6 +365,7 @@ class Proxy:
         routes.local("GET", "/", ROOT)
         self._models_handler().add_to(routes)
         self._responses_handler().add_to(routes)
+        self._batches.add_to(routes)
         add_probes(routes, not_ready=self._not_ready, exposition=self._exposition)
         self._console.add_public(routes)
         return routes

@@ -171,6 +171,7 @@ ANTHROPIC_MESSAGES = Dialect(
     headers_down=("request-id",),
     query=("beta",),
     cost_path=("usage",),
+    names_files=True,
 )
 
 ANTHROPIC_COUNT_TOKENS = replace(

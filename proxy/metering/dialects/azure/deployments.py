@@ -30,6 +30,7 @@ def _under_deployment(dialect: Dialect) -> Dialect:
         key_header=KeyHeader.API_KEY,
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
+        names_files=False,  # nobody can upload any here
     )
 
 
@@ -43,6 +44,7 @@ def _under_v1(dialect: Dialect) -> Dialect:
         key_header=KeyHeader.API_KEY,
         headers_down=_HEADERS_DOWN,
         query=("api-version",),
+        names_files=False,  # nobody can upload any here
     )
 
 

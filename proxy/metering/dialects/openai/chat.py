@@ -284,4 +284,5 @@ OPENAI_CHAT = Dialect(
     errors=OPENAI_ERRORS,
     stripper=UsageStripper,
     cost_path=("usage",),
+    names_files=True,
 )

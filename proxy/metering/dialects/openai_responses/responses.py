@@ -240,6 +240,7 @@ OPENAI_RESPONSES = Dialect(
     errors=ErrorShape("/v1/responses", OPENAI_ERRORS.body, _error_event, "error"),
     cost_path=("response", "usage"),
     stores=True,
+    names_files=True,
 )
 
 OPENAI_COMPACT = replace(

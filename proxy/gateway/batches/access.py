@@ -1,0 +1,197 @@
+"""Who may do what with files and batches.
+
+Invariants: an object exists for the key that made it and for keys of its project, and for nobody else; so does what
+such a file holds. A refusal has the format of the client's SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+from aiohttp import web
+
+from proxy.billing.batch import StoredBatch, StoredFile
+from proxy.billing.keys import ApiKey
+from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.batches.asking import is_id
+from proxy.gateway.batches.ports import BatchPorts
+from proxy.gateway.batches.routes import spoken
+from proxy.gateway.upstream.client import Answer, Provider
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.http.headers import downward
+from proxy.http.reply import Reply
+from proxy.http.request_body import read_body
+from proxy.http.server import Serve
+from proxy.ledger.stored_objects.pages import UnknownCursorError
+from proxy.metering.request import InvalidField
+from proxy.metering.stored_objects.api import ObjectApi, Operation, PageAsked
+
+# A parameter or two; more are nobody's.
+QUERY_FIELDS_MAX = 20
+# A request to cancel has no body; SDKs may send an empty object.
+NO_BODY_BYTES_MAX = 16 * 1024
+
+_T = TypeVar("_T")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request of a client."""
+
+    api: ObjectApi
+    key: ApiKey
+    request: web.BaseRequest
+    connection: ClientConnection
+    object_id: str = ""
+
+
+Handle = Callable[[Asked], Awaitable[web.StreamResponse]]
+
+
+class Access:
+    """Lets requests in, and looks up objects."""
+
+    def __init__(
+        self,
+        ports: BatchPorts,
+        *,
+        keys: Authenticator,
+        providers: Mapping[str, Provider],
+        closed: Callable[[], str | None],
+    ) -> None:
+        """`closed`: the reason why no new requests are accepted, or None."""
+        self.ports = ports
+        self._keys = keys
+        self._providers = providers
+        self._closed = closed
+
+    def serving(self, apis: Sequence[ObjectApi], operation: Operation, object_id: str | None, handle: Handle) -> Serve:
+        """The handler of a route."""
+
+        async def serve(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
+            api = spoken(apis, request.headers)
+            try:
+                return await self._serve(api, operation, object_id, handle, request, connection)
+            except ApiError as refusal:
+                refusal.shape = api.errors
+                raise
+
+        return serve
+
+    async def _serve(
+        self,
+        api: ObjectApi,
+        operation: Operation,
+        object_id: str | None,
+        handle: Handle,
+        request: web.BaseRequest,
+        connection: ClientConnection,
+    ) -> web.StreamResponse:
+        if request.method == "HEAD":
+            raise errors.method_not_allowed("HEAD", (operation.method,))
+        if (reason := self._closed()) is not None:
+            raise errors.overloaded(reason, code="not_accepting")
+        key = await authenticated(self._keys, request)
+        if object_id is not None and "/" in object_id:  # no id has one: another operation, which is not served
+            raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])
+        if operation.method != "GET" and operation.after is not None:
+            await body_of(request, NO_BODY_BYTES_MAX)
+        return await handle(Asked(api, key, request, connection, object_id or ""))
+
+    async def stored(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """The result of a call to the database. Raises ApiError."""
+        try:
+            result: _T = await self.ports.in_thread(call, *arguments)
+        except UnknownCursorError as unknown:
+            raise errors.unknown_object("object", str(unknown)) from None
+        except OSError:
+            raise errors.objects_unknown() from None
+        return result
+
+    async def file(self, asked: Asked) -> tuple[StoredFile, Provider]:
+        """The file of a request, and its provider. Raises ApiError: for this key there is none."""
+        file_id = asked.object_id
+        found = await self.stored(self.ports.files.find, [file_id]) if is_id(file_id) else {}
+        file = found.get(file_id)
+        if file is None or file.api != asked.api.name or not asked.key.shares(file.key_id, file.project_id):
+            raise errors.unknown_object("file", file_id)
+        return file, self.provider(file.provider)
+
+    async def batch(self, asked: Asked) -> tuple[StoredBatch, Provider]:
+        """The same for a batch."""
+        batch_id = asked.object_id
+        batch = await self.stored(self.ports.batches.find, batch_id) if is_id(batch_id) else None
+        if batch is None or batch.api != asked.api.name or not asked.key.shares(batch.key_id, batch.project_id):
+            raise errors.unknown_object("batch", batch_id)
+        return batch, self.provider(batch.provider)
+
+    def provider(self, name: str) -> Provider:
+        """Raises ApiError: it is not configured any more."""
+        provider = self._providers.get(name)
+        if provider is None:
+            raise errors.upstream_failed()
+        return provider
+
+    async def files_at(
+        self, key: ApiKey, file_ids: Collection[str], provider: str | None, *, param: str = "file_id"
+    ) -> dict[str, StoredFile]:
+        """The files that a request names, which must be the key's, and at this provider if one is given. Raises
+        ApiError."""
+        found = await self.stored(self.ports.files.find, [one for one in file_ids if is_id(one)])
+        for file_id in file_ids:
+            file = found.get(file_id)
+            if file is None or not key.shares(file.key_id, file.project_id) or provider not in (None, file.provider):
+                raise errors.unknown_file_named(file_id, param)
+            if file.made_by is not None:
+                raise errors.bad_request(f"{param}: '{file_id}' has the results of a batch", param=param)
+        return found
+
+
+async def body_of(request: web.BaseRequest, bytes_max: int, grew: Callable[[int], None] | None = None) -> bytes:
+    """The body of a request. Raises ApiError."""
+    try:
+        if grew is None:
+            return await read_body(request, bytes_max=bytes_max)
+        return await read_body(request, bytes_max=bytes_max, grew=grew)
+    except (web.RequestPayloadError, ConnectionError):
+        raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
+
+
+def page_asked(asked: Asked) -> PageAsked:
+    """The page of a list. Raises ApiError."""
+    try:
+        query = parse_qs(
+            asked.request.raw_path.partition("?")[2], keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX
+        )
+    except ValueError:
+        message = f"The query has more than {QUERY_FIELDS_MAX} parameters."
+        raise errors.bad_request(message, code="invalid_query") from None
+    try:
+        return asked.api.page_asked({name: values[0] for name, values in query.items()})
+    except InvalidField as refusal:
+        raise errors.bad_request(str(refusal), param=refusal.param, code="invalid_value") from None
+
+
+def passed_on(asked: Asked, answer: Answer, provider: Provider, body: bytes, exchange_id: str = "") -> Reply:
+    """An object as the answer to the client."""
+    reply = Reply(asked.request)
+    headers = downward(
+        answer.head,
+        exchange_id,
+        streamed=False,
+        more=asked.api.headers_down,
+        rules=provider.header_rules,
+        own=asked.connection.headers,
+    )
+    plain = [(name, value) for name, value in headers if name.lower() != "content-encoding"]  # it was read
+    reply.begin(answer.status, plain, length=len(body), body=body)
+    return reply
+
+
+def json_answer(document: dict[str, Any]) -> web.Response:
+    """An answer of the proxy's own."""
+    return web.Response(body=msgspec.json.encode(document), content_type=JSON_TYPE)

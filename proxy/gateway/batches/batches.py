@@ -1,0 +1,265 @@
+"""Serves batches: makes them, and answers for them.
+
+Invariant: what a batch has generated is passed on only when the ledger has all its lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from proxy.billing.batch import BatchInput, BatchState, StoredBatch
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Scope
+from proxy.gateway.batches.access import Access, Asked, Handle, body_of, page_asked, passed_on
+from proxy.gateway.batches.asking import after_of, asked, object_in, request_to
+from proxy.gateway.batches.creating import BatchMaker, NewBatch
+from proxy.gateway.batches.lines_in import LineChecker
+from proxy.gateway.batches.listing import listed
+from proxy.gateway.batches.settling import BatchSettler, NotReadableError
+from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.ports import Reserve
+from proxy.gateway.responses.passing import passed
+from proxy.gateway.upstream.client import UpstreamClient
+from proxy.gateway.upstream.routing import Models
+from proxy.http import errors
+from proxy.http.json_body import parse_object, serialise, shown_name
+from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.stored_objects.api import CANCEL, CREATE, DELETE, LIST, RESULTS, RETRIEVE, BatchApi, Operation
+
+# Some ids, and 16 short members of metadata.
+ORDER_BYTES_MAX = 64 * 1024
+# A client waits for the ledger this long; then it is to ask again.
+WAIT_S = 60.0
+# Results that vanish sooner may be gone before they are in the ledger.
+RESULTS_KEPT_S_MIN = 86_400
+# OpenAI's only one.
+WINDOW = "24h"
+
+_FIELDS = ("input_file_id", "endpoint", "completion_window", "metadata", "output_expires_after")
+
+
+class BatchesHandler:
+    """Serves the clients' requests about batches."""
+
+    def __init__(
+        self,
+        access: Access,
+        maker: BatchMaker,
+        settler: BatchSettler,
+        *,
+        client: UpstreamClient,
+        models: Models,
+        estimator: Estimator,
+        reserve: Reserve,
+        uploads: Uploads,
+        scopes: Callable[[ApiKey], Sequence[Scope]],
+        request_bytes_max: int,
+    ) -> None:
+        """`scopes`: the levels that limit a key."""
+        self._access = access
+        self._maker = maker
+        self._settler = settler
+        self._client = client
+        self._models = models
+        self._estimator = estimator
+        self._reserve = reserve
+        self._uploads = uploads
+        self._scopes = scopes
+        self._request_bytes_max = request_bytes_max
+
+    def handlers(self) -> Mapping[Operation, Handle]:
+        """What is done for each operation."""
+        return {
+            CREATE: self._create, LIST: self._list, CANCEL: self._cancel, RESULTS: self._results,
+            RETRIEVE: self._retrieve, DELETE: self._delete,
+        }  # fmt: skip
+
+    async def settled(self, batch: StoredBatch) -> None:
+        """Return when the ledger has the lines of a batch. Raises ApiError."""
+        if batch.state is BatchState.SETTLED:
+            return
+        if batch.state is BatchState.LOST:
+            raise errors.results_lost()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                ended = await self._settler.settle(batch)
+        except (NotReadableError, TimeoutError):
+            raise errors.results_unrecorded() from None
+        except OSError:
+            raise errors.objects_unknown() from None
+        if not ended:
+            raise errors.bad_request("The batch has not ended: it has no results yet.", code="batch_not_ended")
+
+    # -- new ones
+
+    async def _create(self, made_for: Asked) -> web.StreamResponse:
+        if made_for.api.name == "openai.batches":
+            return await self._maker.make(made_for, await self._of_file(made_for))
+        upload = self._uploads.begin(made_for.key.key_id, self._scopes(made_for.key))
+        try:
+            body = await body_of(made_for.request, self._request_bytes_max, upload.grew)
+            upload.arrived()
+            new = await self._of_requests(made_for, body)
+            del body
+            return await self._maker.make(made_for, new)
+        finally:
+            upload.free()
+
+    async def _of_file(self, made_for: Asked) -> NewBatch:
+        """OpenAI's: the lines are in a file, which was checked when it came. Raises ApiError."""
+        document = parse_object(await body_of(made_for.request, ORDER_BYTES_MAX))
+        _check_order(document)
+        file_id = document["input_file_id"]
+        file = (await self._access.files_at(made_for.key, [file_id], None, param="input_file_id"))[file_id]
+        if file.input is None:
+            raise _invalid("input_file_id", "must be a file with the purpose batch")
+        if document.get("endpoint") != file.input.endpoint:
+            raise _invalid("endpoint", f"must be that of the requests in the file, {file.input.endpoint}")
+        provider = self._access.provider(file.provider)
+        return NewBatch(file.input, {}, provider, file.credential, file_id, serialise(document))
+
+    async def _of_requests(self, made_for: Asked, body: bytes) -> NewBatch:
+        """Anthropic's: the lines come with the request. Raises ApiError."""
+        api = made_for.api
+        assert isinstance(api, BatchApi)
+        default = self._reserve.completion_tokens
+        checker = LineChecker(api, made_for.key, self._models, self._estimator, completion_tokens_default=default)
+        (endpoint,) = api.endpoints
+        written: list[bytes] = []
+        for number, raw in enumerate(_requests(body)):
+            where = f"requests[{number}]"
+            document = _line(bytes(raw), where)
+            sent = await checker.line(where, document["custom_id"], endpoint, document["params"])
+            written.append(serialise({"custom_id": document["custom_id"], "params": sent}))
+        read: BatchInput = await checker.checked(self._check_files)
+        body = b'{"requests":[%b]}' % b",".join(written)
+        provider = checker.provider
+        return NewBatch(read, checker.names(), provider, provider.credential_now(), None, body)
+
+    async def _check_files(self, key: ApiKey, file_ids: Collection[str], provider: str) -> None:
+        await self._access.files_at(key, file_ids, provider)
+
+    # -- those that there are
+
+    async def _list(self, made_for: Asked) -> web.StreamResponse:
+        wanted = page_asked(made_for)
+        batches, more = await self._access.stored(
+            self._access.ports.batches.page, made_for.api.name, made_for.key, wanted
+        )
+        by_id = {batch.batch_id or "": batch for batch in batches}
+        places = [(batch_id, batch.provider, batch.credential) for batch_id, batch in by_id.items()]
+
+        async def seen(batch_id: str, body: bytes) -> bytes:
+            return await self._seen(by_id[batch_id], made_for, body)
+
+        return await listed(self._access, self._client, made_for, places, more=more, seen=seen)
+
+    async def _retrieve(self, made_for: Asked) -> web.StreamResponse:
+        return await self._object(made_for, RETRIEVE)
+
+    async def _cancel(self, made_for: Asked) -> web.StreamResponse:
+        return await self._object(made_for, CANCEL)
+
+    async def _object(self, made_for: Asked, operation: Operation) -> web.StreamResponse:
+        """An operation that is answered with the batch."""
+        batch, provider = await self._access.batch(made_for)
+        request = request_to(
+            provider, made_for.api, operation.method, after_of(made_for.object_id, operation.after),
+            credential=batch.credential, client=made_for.request,
+        )  # fmt: skip
+        answer = await asked(self._client, provider, request)
+        if not 200 <= answer.status < 300:
+            return await passed(answer, provider, batch.exchange_id, made_for.request, made_for.connection)
+        body = await self._seen(batch, made_for, await object_in(answer, provider))
+        return passed_on(made_for, answer, provider, body, batch.exchange_id)
+
+    async def _results(self, made_for: Asked) -> web.StreamResponse:
+        return await self._after_settling(made_for, RESULTS)
+
+    async def _delete(self, made_for: Asked) -> web.StreamResponse:
+        return await self._after_settling(made_for, DELETE)
+
+    async def _after_settling(self, made_for: Asked, operation: Operation) -> web.StreamResponse:
+        batch, provider = await self._access.batch(made_for)
+        await self.settled(batch)
+        request = request_to(
+            provider, made_for.api, operation.method, after_of(made_for.object_id, operation.after),
+            credential=batch.credential, client=made_for.request,
+        )  # fmt: skip
+        answer = await asked(self._client, provider, request)
+        try:
+            if operation is DELETE and 200 <= answer.status < 300:
+                await self._access.stored(self._access.ports.batches.forget, batch.exchange_id)
+            return await passed(answer, provider, batch.exchange_id, made_for.request, made_for.connection)
+        finally:
+            answer.close()
+
+    async def _seen(self, batch: StoredBatch, made_for: Asked, body: bytes) -> bytes:
+        """The object for the client. If the batch has ended, its files are its owner's, and it is being settled."""
+        api = made_for.api
+        assert isinstance(api, BatchApi)
+        status = api.status(body)
+        if status is None:
+            raise errors.upstream_failed()
+        if status.ended and batch.state is BatchState.RUNNING:
+            if batch.files != status.files:
+                try:
+                    await self._settler.ended(batch, status)
+                except OSError:
+                    raise errors.objects_unknown() from None
+            self._settler.begin(batch)
+        return api.shown(body)
+
+
+def _check_order(document: Mapping[str, Any]) -> None:
+    """The members of a request for a batch of a file. Raises ApiError."""
+    for name in document:
+        if name not in _FIELDS:
+            raise _invalid(shown_name(name), "is no field of a batch")
+    for name in ("input_file_id", "endpoint"):
+        if not isinstance(document.get(name), str):
+            raise _invalid(name, "must be a string")
+    if document.get("completion_window") != WINDOW:
+        raise _invalid("completion_window", f"must be {WINDOW}")
+    expires = document.get("output_expires_after")
+    kept_s = expires.get("seconds") if isinstance(expires, dict) else None
+    if expires is not None and (type(kept_s) is not int or kept_s < RESULTS_KEPT_S_MIN):
+        raise _invalid("output_expires_after", f"seconds must be an integer from {RESULTS_KEPT_S_MIN} up")
+
+
+class _Requests(msgspec.Struct, forbid_unknown_fields=True):
+    requests: list[msgspec.Raw]
+
+
+_read_requests = msgspec.json.Decoder(_Requests).decode
+
+
+def _requests(body: bytes) -> list[msgspec.Raw]:
+    """The requests, which are read strictly one by one. Raises ApiError."""
+    try:
+        return _read_requests(body.removeprefix(b"\xef\xbb\xbf")).requests
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _invalid("requests", "must be an array, and the only member of a JSON object") from None
+
+
+def _line(raw: bytes, where: str) -> dict[str, Any]:
+    """One of them. Raises ApiError."""
+    if not raw.lstrip().startswith(b"{"):
+        raise _invalid(where, "must be an object")
+    document = parse_object(raw)
+    for name in document:
+        if name not in ("custom_id", "params"):
+            raise _invalid(f"{where}.{shown_name(name)}", "is no field of a request")
+    for name in ("custom_id", "params"):
+        if name not in document:
+            raise _invalid(f"{where}.{name}", "is missing")
+    return document
+
+
+def _invalid(field: str, why: str) -> errors.ApiError:
+    return errors.bad_request(f"{field}: {why}", param=field, code="invalid_value")

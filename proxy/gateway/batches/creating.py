@@ -1,0 +1,272 @@
+"""Makes batches: checked, priced, reserved and remembered before a provider is asked.
+
+Invariants: a batch is in the database before its provider is asked, and its id before the client is told. Its quote is
+reserved from then on until its entry is in the ledger. If the provider refuses it, that is its end; if nobody knows
+what became of it, the watcher finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from aiohttp import web
+
+from proxy.billing.batch import (
+    BatchInput,
+    BatchState,
+    StoredBatch,
+    Terms,
+    batch_quote,
+)
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Scope, limit_counters
+from proxy.billing.pricing.prices import can_quote
+from proxy.billing.pricing.rules import Payer
+from proxy.billing.record import Outcome, Price
+from proxy.billing.reservation import Denied
+from proxy.foundation.ids import exchange_id
+from proxy.gateway.batches.access import Access, Asked, passed_on
+from proxy.gateway.batches.asking import object_in, posting_to
+from proxy.gateway.batches.lines_in import batch_ways
+from proxy.gateway.batches.settling import BatchSettler
+from proxy.gateway.batches.watcher import FOUND_S, Watcher
+from proxy.gateway.exchange.answer_record import FREE
+from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.ports import Admission, Reservation, Reserve
+from proxy.gateway.responses.passing import passed
+from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
+from proxy.gateway.upstream.routing import Models, Route
+from proxy.http import errors
+from proxy.http.errors import JSON_TYPE, ApiError
+from proxy.metering.stored_objects.api import BatchApi
+
+# As many as a node asks for in a quarter of an hour.
+UNFINISHED_MAX = 1_000
+# A provider has told its other clients by then.
+SOON_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """What a client wants to be made."""
+
+    read: BatchInput
+    names: Mapping[str, Sequence[str]]
+    """model → the names of its lines, if there are several models"""
+    provider: Provider
+    credential: str | None
+    input_file: str | None
+    body: bytes
+    """of the request to the provider"""
+
+
+class BatchMaker:
+    """Makes batches."""
+
+    def __init__(
+        self,
+        access: Access,
+        settler: BatchSettler,
+        watcher: Watcher,
+        *,
+        client: UpstreamClient,
+        models: Models,
+        admission: Admission,
+        reserve: Reserve,
+        scopes: Callable[[ApiKey], tuple[Scope, ...]],
+        payer: Callable[[ApiKey], Payer],
+        unix_time: Callable[[], float],
+    ) -> None:
+        """`scopes`: the levels that limit a key."""
+        self._access = access
+        self._settler = settler
+        self._watcher = watcher
+        self._client = client
+        self._models = models
+        self._admission = admission
+        self._reserve = reserve
+        self._scopes = scopes
+        self._payer = payer
+        self._unix_time = unix_time
+        self._making: set[asyncio.Task[web.StreamResponse]] = set()
+
+    async def aclose(self) -> None:
+        """Leave to the watcher what is being made."""
+        making = list(self._making)
+        for task in making:
+            task.cancel()
+        await asyncio.gather(*making, return_exceptions=True)
+
+    async def make(self, made_for: Asked, new: NewBatch) -> web.StreamResponse:
+        """Raises ApiError: it is not made, or nobody knows yet."""
+        batch, terms, reservation = await self._admitted(made_for, new)
+        kept = False
+        try:
+            await self._remembered(batch, terms)
+            kept = True
+            self._watcher.admitted(batch.exchange_id)
+        finally:
+            if not kept:
+                reservation.close(0, 0)
+        # What was sent goes on if the client leaves, or this process is told to stop.
+        making = asyncio.get_running_loop().create_task(self._made(made_for, new, batch, reservation))
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        return await asyncio.shield(making)
+
+    # -- before the provider is asked
+
+    async def _admitted(self, made_for: Asked, new: NewBatch) -> tuple[StoredBatch, tuple[Terms, ...], Reservation]:
+        key, made = made_for.key, exchange_id()
+        scopes, now = self._scopes(key), self._unix_time()
+        terms = self._terms(made_for, new, now)
+        price_of = {one.model: one.price for one in terms}
+        if any(scope.limits.spends for scope in scopes):
+            for share in new.read.shares:
+                _require_price(share.model, price_of[share.model], share.units, generates=share.completion_tokens > 0)
+        priced = [(share, price_of[share.model]) for share in new.read.shares]
+        nusd = batch_quote(priced, nusd_max=self._reserve.nusd_max) if scopes else 0
+        found = await self._admission.admit(key, scopes, made, nusd=nusd, tokens=0)
+        if isinstance(found, Denied):
+            limits = tuple(gate for scope in scopes for gate in limit_counters(scope, now))
+            raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
+        batch = StoredBatch(
+            api=made_for.api.name, provider=new.provider.settings.name, credential=new.credential,
+            key_id=key.key_id, key_alias=key.alias, project_id=key.project_id,
+            created_at=found.hold.at or now,  # in the windows that it was admitted in
+            exchange_id=made, batch_id=None, state=BatchState.CREATING, endpoint=new.read.endpoint,
+            input_file=new.input_file, lines=new.read.lines, names=new.read.names,
+            held_nusd=found.hold.nusd if found.spends else None,
+        )  # fmt: skip
+        return batch, terms, found
+
+    def _terms(self, made_for: Asked, new: NewBatch, now: float) -> tuple[Terms, ...]:
+        """Of each model, those with the most lines last: they need no names. Raises ApiError."""
+        payer = self._payer(made_for.key)
+        totals: dict[str, list[int]] = {}
+        upstream: dict[str, str] = {}
+        for share in new.read.shares:
+            upstream[share.model] = share.upstream_model
+            lines, tokens = totals.get(share.model, (0, 0))
+            totals[share.model] = [lines + share.lines, tokens + share.prompt_tokens]
+        *others, most = sorted(totals, key=lambda model: totals[model][0])
+        made = []
+        for model in (*others, most):
+            price, cost = self._prices(made_for, new, model, upstream[model], now, payer)
+            lines, tokens = totals[model]
+            names = () if model == most else tuple(new.names[model])
+            made.append(Terms(model, upstream[model], price, cost, ceil(tokens / lines), names))
+        return tuple(made)
+
+    def _prices(
+        self, made_for: Asked, new: NewBatch, model: str, upstream_model: str, now: float, payer: Payer
+    ) -> tuple[Price | None, Price | None]:
+        api = made_for.api
+        assert isinstance(api, BatchApi)
+        dialect = api.endpoints[new.read.endpoint]
+        ways = batch_ways(self._models, model, made_for.key, api, dialect)
+        route = next((way for way in ways if _leads_to(way, new.provider, upstream_model)), None)
+        if route is None:
+            message = f"input_file_id: the model '{model}' has another provider or name by now: upload the file again"
+            raise errors.bad_request(message, param="input_file_id", code="model_changed")
+        if dialect.free:
+            return FREE, FREE
+        price, cost = route.prices(now, payer)
+        return (price or FREE, cost or FREE) if dialect.free_unpriced else (price, cost)
+
+    async def _remembered(self, batch: StoredBatch, terms: Sequence[Terms]) -> None:
+        ports = self._access.ports
+
+        def add() -> bool:
+            # The watcher leaves it alone while it may still be made here.
+            later = self._unix_time() + FOUND_S
+            return ports.batches.add(batch, terms, node=ports.node, next_at=later, unfinished_max=UNFINISHED_MAX)
+
+        if not await self._access.stored(add):
+            message = f"This key has {UNFINISHED_MAX} batches that are not finished."
+            raise ApiError(429, message, kind="requests", code="too_many_batches", retry_after_s=60)
+
+    # -- the provider
+
+    async def _made(
+        self, made_for: Asked, new: NewBatch, batch: StoredBatch, reservation: Reservation
+    ) -> web.StreamResponse:
+        """Ask, and remember what came of it. Raises ApiError."""
+        held, known = batch.held_nusd or 0, False
+        try:
+            answer = await self._answer(made_for, new, batch)
+            if 200 <= answer.status < 300:
+                reply = await self._told(made_for, new, batch, answer)
+                known = True
+                return reply
+            if answer.status < 500:
+                held, known = 0, await self._refused(batch)
+            return await passed(answer, new.provider, batch.exchange_id, made_for.request, made_for.connection)
+        except NotSentError as failure:
+            held, known = 0, await self._refused(batch)
+            raise failure.refusal() from None
+        finally:
+            reservation.close(held, 0)  # it ends with the batch's entry, which the ledger gets when all lines are there
+            if not known:
+                await self._leave(batch)
+
+    async def _answer(self, made_for: Asked, new: NewBatch, batch: StoredBatch) -> Answer:
+        """Raises NotSentError; ApiError if it may have been made."""
+        wire = posting_to(
+            new.provider, made_for.api, JSON_TYPE, new.body, credential=new.credential, client=made_for.request
+        )
+        try:
+            async with asyncio.timeout(min(new.provider.limits.first_byte_s, FOUND_S / 2)):
+                return await self._client.ask(new.provider, wire)
+        except NotSentError:
+            raise
+        except UpstreamFailedError as failure:
+            raise failure.refusal() from None
+        except TimeoutError:
+            raise errors.upstream_stalled() from None
+
+    async def _refused(self, batch: StoredBatch) -> bool:
+        """It was not made. False: that cannot be written now."""
+        try:
+            await self._settler.close(batch, Outcome.REFUSED_UPSTREAM, None)
+        except OSError:
+            return False
+        return True
+
+    async def _leave(self, batch: StoredBatch) -> None:
+        """The watcher finds out what became of it."""
+        ports = self._access.ports
+        with suppress(OSError):
+            await ports.in_thread(ports.batches.postpone, batch.exchange_id, self._unix_time() + SOON_S)
+
+    async def _told(self, made_for: Asked, new: NewBatch, batch: StoredBatch, answer: Answer) -> web.StreamResponse:
+        body = await object_in(answer, new.provider)
+        api = made_for.api
+        assert isinstance(api, BatchApi)
+        status = api.status(body)
+        if status is None:
+            raise errors.upstream_failed()
+        ports = self._access.ports
+
+        def made() -> bool:
+            return ports.batches.made(batch.exchange_id, status.batch_id, next_at=self._unix_time())
+
+        if not await self._access.stored(made):
+            raise errors.upstream_failed()
+        return passed_on(made_for, answer, new.provider, body, batch.exchange_id)
+
+
+def _leads_to(way: Route, provider: Provider, upstream_model: str) -> bool:
+    return way.provider is provider and way.upstream_model == upstream_model
+
+
+def _require_price(model: str, price: Price | None, units: Any, *, generates: bool) -> None:
+    """Raises ApiError: a budget could not be enforced."""
+    if price is None or ((price.lacking or not price.tiers) and not can_quote(price, units, generates=generates)):
+        raise errors.model_unpriced(model)

@@ -1,0 +1,178 @@
+"""The records of a batch: one for each line that was answered, and one for the batch. Pure.
+
+Invariant: they depend only on the batch, its terms and the provider's line: made again, they are the same, whoever
+makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import UNSET, structs
+
+from proxy.billing.batch import BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
+from proxy.billing.money import nusd_from_usd_rounded_half_up
+from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
+from proxy.billing.settlement import bills, situation
+from proxy.gateway.exchange.answer_record import FREE, PricesOf, as_served, details_of, priced, unpriced_details
+from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.open_exchange import model_key, outcome_of
+from proxy.metering.dialect import Dialect
+from proxy.metering.estimator.estimate import Estimator, reading
+from proxy.metering.meter import OpaqueMeter
+from proxy.metering.metered import BodyMeter, Metered
+from proxy.metering.stored_objects.api import BatchStatus, ResultLine
+from proxy.metering.usage import NOTHING
+
+BATCH_DETAIL = "batch"
+"""the detail of a batch's own entry: what became of its lines"""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePrices:
+    """What the lines of one model are billed by."""
+
+    terms: Terms
+    of: PricesOf
+    """other models that serve"""
+    bill: Mapping[str, str]
+    """the provider's billing policy"""
+    not_billed: frozenset[str]
+
+
+class LineRecords:
+    """Makes the records of one batch's lines."""
+
+    def __init__(
+        self,
+        batch: StoredBatch,
+        dialect: Dialect,
+        prices: Sequence[LinePrices],
+        status: BatchStatus,
+        estimator: Estimator,
+    ) -> None:
+        """`prices`: one without names, for all that the others do not name."""
+        self._batch = batch
+        self._dialect = dialect
+        self._estimator = estimator
+        self._duration_ms = _duration_ms(status)
+        self._default = next(one for one in prices if not one.terms.names)
+        self._named = {name: one for one in prices for name in one.terms.names}
+
+    def record(self, line: ResultLine, place: str, size: int) -> UsageRecord | None:
+        """The record of a line; None: nothing is billed. `place`: of the line, if it has no name; `size`: of the line,
+        which may be longer than what there is of it."""
+        if line.answer is None:
+            return None
+        meter: BodyMeter
+        if line.failed is None:
+            meter = self._dialect.plain_meter()
+            meter.feed(line.answer)
+        else:
+            meter = opaque = OpaqueMeter()
+            opaque.flags, opaque.bytes_seen = (line.failed,), size
+        prices = self._named.get(line.custom_id or "", self._default)
+        return self._record(line, line.custom_id or place, prices, meter.close(), size)
+
+    def _record(self, line: ResultLine, name: str, prices: LinePrices, metered: Metered, size: int) -> UsageRecord:
+        batch, terms = self._batch, prices.terms
+        asked = Opened(
+            exchange_id=line_exchange_id(batch.exchange_id, name),
+            key_id=batch.key_id,
+            key_alias=batch.key_alias,
+            provider=batch.provider,
+            model=terms.model,
+            upstream_model=terms.upstream_model,
+            endpoint=batch.endpoint,
+            streamed=False,
+            started_at=batch.created_at,  # in the windows that the batch was admitted in
+            price=terms.price,
+            cost=terms.cost,
+            prompt_tokens_estimate=0 if terms.price is FREE else terms.prompt_tokens,
+            completion_tokens_max=None,
+            slot=0,
+            bill=prices.bill,
+        )
+        read = reading(
+            metered,
+            estimator=self._estimator,
+            model_key=model_key(batch.provider, terms.upstream_model),
+            prompt_tokens_estimate=asked.prompt_tokens_estimate,
+            completion_tokens_max=None,
+            bytes_seen=size,
+            accepted=True,
+        )
+        read = structs.replace(read, service_tier=BATCH_TIER)
+        outcome = outcome_of(End.COMPLETE, metered)
+        case = situation(outcome, source=read.source, accepted=True, delivered=not metered.evidence.empty)
+        served = metered.served_model
+        opened = asked if served is None else as_served(asked, served, prices.of)
+        return UsageRecord(
+            opened=opened,
+            outcome=outcome,
+            reading=read,
+            bills=bills(case, prices.bill),
+            events=0,
+            bytes=size,
+            duration_ms=self._duration_ms,
+            finish_reason=metered.finish_reason,
+            provider_response_id=metered.response_id,
+            details=details_of(metered, read, prices.not_billed)
+            | unpriced_details(asked, opened, read, metered.stated_usd)
+            | {"batch_id": batch.batch_id, "custom_id": line.custom_id, "situation": case.value},
+            other_models=priced(others, prices.of) if (others := metered.other_models) else UNSET,
+            stated_usd=UNSET if metered.stated_usd is None else nusd_from_usd_rounded_half_up(metered.stated_usd),
+        )
+
+
+def batch_record(
+    batch: StoredBatch,
+    path: str,
+    terms: Sequence[Terms],
+    outcome: Outcome,
+    results: Results,
+    status: BatchStatus | None,
+) -> UsageRecord:
+    """The record of the batch itself, which costs nothing. `path`: of the API; `status`: at its end, if it is known."""
+    first = terms[0]
+    opened = Opened(
+        exchange_id=batch.exchange_id,
+        key_id=batch.key_id,
+        key_alias=batch.key_alias,
+        provider=batch.provider,
+        model=first.model,
+        upstream_model=first.upstream_model,
+        endpoint=path,
+        streamed=False,
+        started_at=batch.created_at,
+        price=None,
+        cost=None,
+        prompt_tokens_estimate=0,
+        completion_tokens_max=None,
+        slot=0,
+        held_usd=batch.held_nusd,
+    )
+    case = situation(outcome, source=NOTHING.source, accepted=True, delivered=False)
+    told: dict[str, Any] = {"lines": batch.lines, "succeeded": results.succeeded, "failed": results.failed}
+    if status is not None:
+        told["status"] = status.word
+    details: dict[str, Any] = {BATCH_DETAIL: told, "situation": case.value}
+    if batch.batch_id is not None:
+        details["batch_id"] = batch.batch_id
+    return UsageRecord(
+        opened=opened,
+        outcome=outcome,
+        reading=NOTHING,
+        bills=BillableParts.NOTHING,
+        events=0,
+        bytes=0,
+        duration_ms=0.0 if status is None else _duration_ms(status),
+        details=details,
+    )
+
+
+def _duration_ms(status: BatchStatus) -> float:
+    """By the provider's clock."""
+    return max(0.0, round(((status.ended_at or status.created_at) - status.created_at) * 1000, 3))

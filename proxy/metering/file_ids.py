@@ -1,0 +1,50 @@
+"""The files that a request names by their ids at the provider.
+
+Invariant: whatever a provider reads as one of its files is found: the parts of OpenAI's chats and responses, their
+tools, and the sources of Anthropic's messages. What a model wrote (the input of a tool call) names no file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# A part of one of these types has its file in `file_id`; OpenAI's chat has it in the member `file`.
+_PARTS = frozenset({"input_file", "input_image", "file", "container_upload", "computer_screenshot"})
+# What has a file, whatever its type: the mask of an image tool.
+_HOLDERS = frozenset({"input_image_mask"})
+# Written by a model, after definitions that are the client's own.
+_CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
+
+
+def may_name_files(body: bytes) -> bool:
+    """False: no member of this JSON document is called `file_id` or `file_ids`, also not by escapes."""
+    return b"file_id" in body or b"\\u006" in body or b"\\u005" in body
+
+
+def file_ids(document: dict[str, Any]) -> set[str]:
+    """The ids of all files that are named."""
+    found: set[str] = set()
+    waiting: list[tuple[object, bool]] = [(document, False)]
+    while waiting:
+        value, holds = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(one, False) for one in value]
+        elif isinstance(value, dict):
+            _read(value, found, holds=holds)
+            is_call = value.get("type") in _CALLS
+            waiting += [
+                (inner, name in _HOLDERS)
+                for name, inner in value.items()
+                if isinstance(inner, dict | list) and not (is_call and name == "input")
+            ]
+    return found
+
+
+def _read(part: dict[str, Any], found: set[str], *, holds: bool) -> None:
+    if holds or part.get("type") in _PARTS:
+        inner = part.get("file")
+        for one in (part, inner) if isinstance(inner, dict) else (part,):
+            if isinstance(file_id := one.get("file_id"), str):
+                found.add(file_id)
+    if isinstance(several := part.get("file_ids"), list):
+        found.update(one for one in several if isinstance(one, str))

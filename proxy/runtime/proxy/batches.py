@@ -1,0 +1,141 @@
+"""Files and batches in one proxy process.
+
+Invariant: before requests are admitted, this process has reserved again for the batches that it asks for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from proxy.billing.batch import BatchState, StoredBatch
+from proxy.billing.keys import ApiKey
+from proxy.billing.pricing.rules import NOBODY, Payer
+from proxy.billing.record import UsageRecord
+from proxy.billing.settlement import entry, record_hash
+from proxy.foundation.tasks import Tasks
+from proxy.gateway.batches.access import Access
+from proxy.gateway.batches.batches import BatchesHandler
+from proxy.gateway.batches.creating import BatchMaker
+from proxy.gateway.batches.files import FilesHandler
+from proxy.gateway.batches.ports import BatchPorts
+from proxy.gateway.batches.routes import add_to
+from proxy.gateway.batches.settling import BatchSettler
+from proxy.gateway.batches.watcher import Watcher
+from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.ports import Reserve
+from proxy.gateway.upstream.client import Provider, UpstreamClient
+from proxy.gateway.upstream.routing import Models
+from proxy.http.server import Routes, Serve
+from proxy.journal.frames import decode_record, record_payload
+from proxy.keys.keyring import Keyring
+from proxy.ledger.settling.store import Arrival, Settled
+from proxy.metering.estimator.estimate import Estimator
+from proxy.metering.stored_objects import BATCH_APIS
+from proxy.metering.stored_objects.api import ObjectApi, Operation
+from proxy.runtime.machine.ledger_stores import LedgerStores
+from proxy.runtime.proxy.admission import AdmissionService
+from proxy.storage.executor import InThread
+from proxy.telemetry.metrics import Metrics
+
+
+class BatchService:
+    """`hold` before the first request, `start` after it; `close` after the last one."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        stores: LedgerStores,
+        in_thread: InThread,
+        keyring: Keyring,
+        admission: AdmissionService,
+        models: Models,
+        providers: Mapping[str, Provider],
+        client: UpstreamClient,
+        estimator: Estimator,
+        reserve: Reserve,
+        uploads: Uploads,
+        request_bytes_max: int,
+        metrics: Metrics,
+        closed: Callable[[], str | None],
+    ) -> None:
+        """`node`: the name of this process. `closed`: the reason why no new requests are accepted, or None."""
+        self._ledger, self._batches, self._in_thread = stores.ledger, stores.batches, in_thread
+        self._keyring, self._admission, self._metrics = keyring, admission, metrics
+        self._serves = any(provider.supports(api) for provider in providers.values() for api in BATCH_APIS)
+        self._node = node
+        ports = BatchPorts(
+            stores.files, stores.batches, in_thread, node,
+            settle=self._settle, recorded=self._recorded, hold=admission.hold_batches, payer=self._payer,
+        )  # fmt: skip
+        self._settler = BatchSettler(ports, providers=providers, client=client, models=models, estimator=estimator)
+        self._watcher = Watcher(ports, self._settler, providers=providers, client=client)
+        access = Access(ports, keys=keyring, providers=providers, closed=closed)
+        self._maker = BatchMaker(
+            access, self._settler, self._watcher, client=client, models=models, admission=admission.admission,
+            reserve=reserve, scopes=keyring.scopes, payer=keyring.payer, unix_time=time.time,
+        )  # fmt: skip
+        of_batches = BatchesHandler(
+            access, self._maker, self._settler, client=client, models=models, estimator=estimator, reserve=reserve,
+            uploads=uploads, scopes=keyring.scopes, request_bytes_max=request_bytes_max,
+        )  # fmt: skip
+        of_files = FilesHandler(
+            access, providers=providers, client=client, models=models, estimator=estimator, reserve=reserve,
+            uploads=uploads, scopes=keyring.scopes, request_bytes_max=request_bytes_max, settled=of_batches.settled,
+        )  # fmt: skip
+        self._access = access
+        self._handlers = {"files": of_files.handlers(), "batches": of_batches.handlers()}
+
+    async def hold(self) -> None:
+        """Reserve for the batches that the last run of this process asked for. Raises OSError."""
+        left: list[StoredBatch] = await self._in_thread(self._batches.of_node, self._node)
+        await self._admission.hold_batches(left)
+        for batch in left:
+            self._watcher.admitted(batch.exchange_id)
+            if batch.state is BatchState.CREATING:  # nobody makes it any more
+                await self._in_thread(self._batches.postpone, batch.exchange_id, time.time())
+
+    def start(self, tasks: Tasks) -> None:
+        """Ask for batches from now on, if any provider has them."""
+        if self._serves:
+            tasks.start(self._watcher.run(), name="batches")
+
+    async def close(self) -> None:
+        """Stop in the middle: the next run goes on."""
+        await self._maker.aclose()
+        await self._settler.aclose()
+
+    def add_to(self, routes: Routes) -> None:
+        """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
+
+        def serving(apis: Sequence[ObjectApi], operation: Operation, object_id: str | None) -> Serve:
+            kind = apis[0].name.partition(".")[2]
+            return self._access.serving(apis, operation, object_id, self._handlers[kind][operation])
+
+        add_to(routes, serving)
+
+    async def check_files(self, key: ApiKey, file_ids: Collection[str]) -> set[str]:
+        """The providers of the files that a request names. Raises ApiError: one is not the key's."""
+        found = await self._access.files_at(key, file_ids, None)
+        return {file.provider for file in found.values()}
+
+    async def _settle(self, records: Sequence[UsageRecord]) -> None:
+        payloads = [record_payload(record) for record in records]
+        arrivals = [Arrival(entry(decode_record(payload)), record_hash=record_hash(payload)) for payload in payloads]
+        began = time.perf_counter()
+        settled: Settled = await self._in_thread(self._ledger.settle, arrivals)
+        results = {
+            "inserted": len(settled.inserted), "repeated": settled.repeated, "adjusted": len(settled.adjusted),
+            "conflict": settled.conflicts, "dead_letter": settled.rejected,
+        }  # fmt: skip
+        self._metrics.ledger.committed(results, settled.inserted, time.perf_counter() - began)
+
+    async def _recorded(self, exchange_ids: Collection[str]) -> set[str]:
+        found: set[str] = await self._in_thread(self._ledger.recorded, exchange_ids)
+        return found
+
+    async def _payer(self, key_id: str) -> Payer:
+        await self._keyring.remember({key_id})
+        key = self._keyring.known(key_id)
+        return NOBODY if key is None else self._keyring.payer(key)

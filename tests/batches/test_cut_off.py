@@ -1,0 +1,304 @@
+"""What is left when a process is gone in the middle: a batch is found, settled once, or known not to be made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+from aiohttp import web
+
+from proxy.billing.batch import BatchState
+from tests.batches.asking import LINE_NUSD, line, lines_of, made, made_by, ordered, own_entries, request, uploaded
+from tests.batches.sdks import AnthropicSdk, OpenAiSdk
+from tests.batches.site import Proxy, Site
+from tests.support.batch_provider import NOW, BatchProvider
+
+
+class Broken(web.StreamResponse):
+    """Two thirds of a body, and then the end of the connection."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(headers={"Content-Length": str(len(content))})
+        self._content = content
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        writer = await super().prepare(request)
+        await self.write(self._content[: 2 * len(self._content) // 3])
+        assert request.transport is not None
+        request.transport.close()
+        return writer
+
+
+class Cut:
+    """Makes the provider say nothing to what begins a batch, before or after it has made it."""
+
+    def __init__(self, provider: BatchProvider, made: Callable[[], Any] | None) -> None:
+        """`made`: makes it; None: it was not made."""
+        self._made = made
+        self.reached = asyncio.Event()
+        provider.before = self
+
+    async def __call__(self, method: str, path: str) -> web.StreamResponse | None:
+        if method != "POST" or not path.endswith("/batches"):
+            return None
+        if self._made is not None:
+            self._made()
+        self.reached.set()
+        await asyncio.Event().wait()
+        return None
+
+
+@pytest.fixture(autouse=True)
+def now(provider: BatchProvider) -> None:
+    """The provider's clock is ours."""
+    import time
+
+    provider.clock = time.time
+
+
+async def cut(at: Site, proxy: Proxy, provider: BatchProvider, asking: Any, made: Callable[[], Any] | None) -> Proxy:
+    """The process dies while it waits for the answer; another run of it begins."""
+    silent = Cut(provider, made)
+    task = asyncio.ensure_future(asking)  # noqa: TID251  awaited below
+    await silent.reached.wait()
+    await proxy.drop()
+    with pytest.raises(Exception):  # noqa: B017  whatever the SDK makes of it
+        await task
+    provider.before = None
+    return await at.start()
+
+
+async def test_a_batch_that_was_made_is_found_by_its_file(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    file_id = await uploaded(gpt(), line("a"))
+    stranger = provider.make_openai({"input_file_id": file_id, "endpoint": "x"})
+    provider.batches[stranger["id"]]["input_file_id"] = "file-of-another"
+    order = {"input_file_id": file_id, "endpoint": "/v1/chat/completions"}
+    again = await cut(at, proxy, provider, ordered(gpt(), file_id), lambda: provider.make_openai(order))
+    assert len(at.budget.held) == 1
+    (batch_id,) = set(provider.batches) - {stranger["id"]}
+    client = gpt("anna", again.url)
+    assert [one.id async for one in client.batches.list()] == []
+    assert await again.watcher.look() == 1
+    assert [one.id async for one in client.batches.list()] == [batch_id], "it is the client's"
+    provider.end(batch_id)
+    at.later_s = 60.0
+    await again.watcher.look()
+    assert [one.charge_usd for one in lines_of(at)] == [LINE_NUSD]
+    assert len(own_entries(at)) == 1
+
+
+async def test_a_batch_that_was_not_made_is_forgotten(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    file_id = await uploaded(gpt(), line("a"))
+    again = await cut(at, proxy, provider, ordered(gpt(), file_id), None)
+    assert await again.watcher.look() == 1
+    assert at.entries() == []
+    at.later_s = 700.0
+    assert await again.watcher.look() == 1
+    (own,) = at.entries()
+    assert (own.outcome, own.charge_usd) == ("upstream_failed", 0)
+    assert at.batches.of_exchange(own.exchange_id) is None
+
+
+async def test_anthropics_batch_is_found_by_its_lines(
+    provider: BatchProvider, at: Site, proxy: Proxy, claude: AnthropicSdk
+) -> None:
+    asking = made_by(claude(), request("a"), request("b"))
+    again = await cut(at, proxy, provider, asking, lambda: provider.make_anthropic([request("b"), request("a")]))
+    (batch_id,) = provider.batches
+    await again.watcher.look()
+    client = claude("anna", again.url)
+    assert [one.id async for one in client.messages.batches.list()] == [], "it may be another's"
+    provider.end(batch_id)
+    for at.later_s in (60.0, 120.0):
+        await again.watcher.look()
+    assert len(lines_of(at)) == 2
+    assert [one.id async for one in client.messages.batches.list()] == [batch_id]
+    assert len([one async for one in await client.messages.batches.results(batch_id)]) == 2
+
+
+async def test_a_strangers_batch_is_never_shown(
+    provider: BatchProvider, at: Site, proxy: Proxy, claude: AnthropicSdk
+) -> None:
+    again = await cut(at, proxy, provider, made_by(claude(), request("a")), None)
+    batch_id = provider.make_anthropic([request("of another")])["id"]
+    await again.watcher.look()
+    provider.end(batch_id)
+    for at.later_s in (60.0, 700.0):
+        await again.watcher.look()
+    assert lines_of(at) == []
+    client = claude("anna", again.url)
+    assert [one.id async for one in client.messages.batches.list()] == []
+    with pytest.raises(Exception, match="No such batch"):
+        await client.messages.batches.retrieve(batch_id)
+    (own,) = own_entries(at)
+    assert own.charge_usd == 0
+
+
+async def test_of_two_with_the_same_names_it_is_none(
+    provider: BatchProvider, at: Site, proxy: Proxy, claude: AnthropicSdk
+) -> None:
+    again = await cut(at, proxy, provider, made_by(claude(), request("a")), None)
+    for _ in range(2):
+        provider.end(provider.make_anthropic([request("a")])["id"])
+    for at.later_s in (0.0, 3 * 86_400.0):
+        await again.watcher.look()
+    assert lines_of(at) == []
+    (own,) = own_entries(at)
+    found = at.batches.of_exchange(own.exchange_id)
+    assert found is not None
+    assert (found.state, found.batch_id) == (BatchState.LOST, None)
+
+
+async def test_an_answer_that_breaks_off_is_looked_for(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    file_id = await uploaded(gpt(), line("a"))
+
+    async def broken(method: str, path: str) -> web.StreamResponse | None:
+        if method == "POST" and path.endswith("/batches"):
+            provider.make_openai({"input_file_id": file_id, "endpoint": "/v1/chat/completions"})
+            return web.json_response({"error": {"message": "It fails."}}, status=500)
+        return None
+
+    provider.before = broken
+    with pytest.raises(openai.InternalServerError, match="It fails"):
+        await ordered(gpt(), file_id)
+    assert len(at.budget.held) == 1, "it may have been made"
+    at.later_s = 20.0
+    await proxy.watcher.look()
+    assert [one.id async for one in gpt().batches.list()] == list(provider.batches)
+
+
+async def test_an_id_that_cannot_be_remembered_is_not_told(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    file_id = await uploaded(gpt(), line("a"))
+
+    def fail(call: str) -> None:
+        if call == "made":
+            raise OSError("the database is away")
+
+    at.before_call = fail
+    with pytest.raises(openai.InternalServerError, match="cannot be looked up"):
+        await ordered(gpt(), file_id)
+    at.before_call = lambda _: None
+    at.later_s = 20.0
+    await proxy.watcher.look()
+    assert [one.id async for one in gpt().batches.list()] == list(provider.batches)
+
+
+@pytest.mark.parametrize("call", ["ended", "terms", "recorded", "settle", "close"])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_settlement_that_is_cut_off_goes_on(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk, call: str, times: int
+) -> None:
+    """The process dies at its `times`-th call."""
+    batch_id = await made(gpt(), *(line(str(number)) for number in range(300)))
+    provider.end(batch_id)
+    calls = 0
+    reached = asyncio.Event()
+
+    def count(name: str) -> None:
+        nonlocal calls
+        calls += name == call
+        if name == call and calls == times:
+            reached.set()
+            raise OSError("killed")
+
+    at.before_call = count
+    at.later_s = 60.0
+    await proxy.watcher.look()
+    await proxy.drop()
+    at.before_call = lambda _: None
+    again = await at.start()
+    assert again.admission.held_again == ([next(iter(at.budget.held))] if reached.is_set() else [])
+    at.later_s = 600.0
+    await again.watcher.look()
+    assert len(lines_of(at)) == 300
+    assert sum(one.charge_usd or 0 for one in at.entries()) == 300 * LINE_NUSD
+    assert len(own_entries(at)) == 1
+    found = at.batches.find(batch_id)
+    assert found is not None
+    assert found.state is BatchState.SETTLED
+
+
+async def test_results_that_break_off_are_read_again(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    batch_id = await made(gpt(), *(line(str(number)) for number in range(600)))
+    provider.end(batch_id)
+    content = provider.contents[provider.batches[batch_id]["output_file_id"]]
+
+    async def broken(method: str, path: str) -> web.StreamResponse | None:
+        if not path.endswith("/content"):
+            return None
+        provider.before = None
+        return Broken(content)
+
+    provider.before = broken
+    at.later_s = 60.0
+    await proxy.watcher.look()
+    assert 0 < len(lines_of(at)) < 600
+    assert own_entries(at) == []
+    at.later_s = 600.0
+    await proxy.watcher.look()
+    assert len(lines_of(at)) == 600
+    assert own_entries(at)[0].details["batch"]["succeeded"] == 600
+
+
+async def test_another_process_takes_over(provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk) -> None:
+    batch_id = await made(gpt(), line("a"))
+    await proxy.drop()
+    at.budget.held.clear()
+    other = await at.start("there")
+    provider.end(batch_id)
+    at.later_s = 60.0
+    assert await other.watcher.look() == 0, "the first may be back"
+    assert at.budget.held == {}
+    at.later_s = 300.0
+    assert await other.watcher.look() == 1
+    assert len(other.admission.held_again) == 1
+    assert len(lines_of(at)) == 1
+
+
+async def test_results_of_a_lost_batch_are_not_told(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    batch_id = await made(gpt(), line("a"))
+    kept = provider.batches.pop(batch_id)
+    at.later_s = 86_400.0
+    await proxy.watcher.look()
+    found = at.batches.find(batch_id)
+    assert found is not None
+    assert found.state is BatchState.RUNNING
+    at.later_s = 3 * 86_400.0
+    await proxy.watcher.look()
+    (own,) = at.entries()
+    assert (own.outcome, own.charge_usd) == ("upstream_failed", 0)
+    provider.batches[batch_id] = kept
+    provider.end(batch_id)
+    output_id = (await gpt().batches.retrieve(batch_id)).output_file_id
+    assert output_id is not None
+    with pytest.raises(openai.NotFoundError):
+        await gpt().files.content(output_id)
+
+
+async def test_what_is_finished_is_forgotten_in_the_end(
+    provider: BatchProvider, at: Site, proxy: Proxy, gpt: OpenAiSdk
+) -> None:
+    batch_id = await made(gpt(), line("a"))
+    provider.end(batch_id)
+    at.later_s = 60.0
+    await proxy.watcher.look()
+    assert NOW
+    at.later_s = 91 * 86_400.0
+    await proxy.watcher._tidy()
+    assert at.batches.find(batch_id) is None
+    assert len(lines_of(at)) == 1
