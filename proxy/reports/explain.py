@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from proxy.billing.batch import BATCH_DETAIL
 from proxy.billing.entries import EntryKind, LedgerEntry, usage_of
 from proxy.billing.money import PARTS_PER_NUSD, usd_text
 from proxy.billing.pricing.prices import Addend, addends, as_stated, pinned
@@ -74,6 +75,19 @@ def stated_text(entry: LedgerEntry) -> str:
         return ""
     ours = "unknown" if entry.cost_usd is None else usd_text(entry.cost_usd)
     return f"the provider states {entry.details['stated_usd']} USD; cost by its price list: {ours}"
+
+
+def batch_text(entry: LedgerEntry) -> str:
+    """`line a of the batch batch_1`, or of the batch itself, what became of its lines; empty for all else."""
+    details = entry.details
+    batch_id = details.get("batch_id", "without an id")
+    told = details.get(BATCH_DETAIL)
+    if isinstance(told, Mapping):
+        status = told.get("status", "not settled")
+        return f"batch {batch_id}: {status}, {told.get('succeeded')} of {told.get('lines')} lines answered"
+    return (
+        f"line {details['custom_id'] or '(without a name)'} of the batch {batch_id}" if "custom_id" in details else ""
+    )
 
 
 def addends_json(entry: LedgerEntry) -> list[dict[str, str | int]]:

@@ -495,3 +495,20 @@ async def test_after_a_restart_limits_wait_for_what_the_last_run_left(
 def test_a_hold_of_an_earlier_run_is_remembered(plant: Plant) -> None:
     plant.admission.remember([Hold("old", (LimitCounter("key_a", nusd_max=1_000),), 900, 0, NOW)])
     assert [hold.exchange_id for hold in plant.admission._own_holds().closed] == ["old"]
+
+
+async def test_what_waits_for_the_ledger_for_long_holds_up_no_other(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a batch does, for a day."""
+    monkeypatch.setattr(under_test, "FORGET_MAX", 2)
+    for name in ("batch-1", "batch-2", "x1", "x2"):
+        reservation = await plant.admit(name, 10)
+        assert isinstance(reservation, Reservation)
+        reservation.close(10, 0)
+    plant.settled |= {"x1", "x2"}
+    plant.store.now += FORGET_S
+    async with running(plant), asyncio.timeout(10):
+        while len(plant.admission._closed) > 2:
+            await asyncio.sleep(0.01)
+    assert set(plant.admission._closed) == {"batch-1", "batch-2"}

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET, structs
 
-from proxy.billing.batch import BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
+from proxy.billing.batch import BATCH_DETAIL, BATCH_TIER, Results, StoredBatch, Terms, line_exchange_id
 from proxy.billing.money import nusd_from_usd_rounded_half_up
 from proxy.billing.record import BillableParts, Opened, Outcome, UsageRecord
 from proxy.billing.settlement import bills, situation
@@ -25,9 +25,6 @@ from proxy.metering.meter import OpaqueMeter
 from proxy.metering.metered import BodyMeter, Metered
 from proxy.metering.stored_objects.api import BatchStatus, ResultLine
 from proxy.metering.usage import NOTHING
-
-BATCH_DETAIL = "batch"
-"""the detail of a batch's own entry: what became of its lines"""
 
 
 @dataclass(frozen=True, slots=True)

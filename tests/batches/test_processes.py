@@ -1,0 +1,159 @@
+"""Batches with the whole of a proxy: real budgets, kills, what a reconciliation says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
+
+from tests.batches.asking import LINE_NUSD, line, made, made_by, ordered, request, uploaded
+from tests.support.batch_provider import BatchProvider
+from tests.support.tokenweir import Tokenweir, provider_section
+
+pytestmark = pytest.mark.process
+
+PRICE = {"input": 2, "cached_input": 1, "output": 8, "multipliers": {"tier:batch": 0.5}}
+# A line holds 100 tokens of output at half of 8 USD per million, and its prompt.
+LINES_FIT = 3
+BUDGET_USD = "0.0014"
+
+
+class Deployment:
+    """One proxy before the provider, and clients of it."""
+
+    def __init__(self, folder: Path, provider: BatchProvider, http: Any) -> None:
+        self.proxy = Tokenweir(
+            folder,
+            providers={
+                "openai": provider_section(provider.openai_url),
+                "anthropic": provider_section(provider.anthropic_url, dialects=["anthropic"]),
+            },
+            models={
+                "electron": {"provider": "openai", "price": PRICE},
+                "claude": {"provider": "anthropic", "price": PRICE},
+            },
+        )
+        self._http = http
+
+    def gpt(self, key: str) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=self.proxy.base_url, api_key=key, max_retries=0, http_client=self._http)
+
+    def claude(self, key: str) -> AsyncAnthropic:
+        return AsyncAnthropic(base_url=self.proxy.url, api_key=key, max_retries=0, http_client=self._http)
+
+
+@pytest.fixture
+async def site(provider: BatchProvider, tmp_path: Path) -> AsyncIterator[Deployment]:
+    import time
+
+    provider.clock = time.time
+    async with AsyncExitStack() as opened:
+        http = await opened.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
+        made = Deployment(tmp_path / "site", provider, http)
+        opened.callback(made.proxy.close)
+        await asyncio.to_thread(made.proxy.start)
+        yield made
+
+
+async def test_a_reservation_outlives_the_process_until_the_lines_are_booked(
+    provider: BatchProvider, site: Deployment
+) -> None:
+    key = await asyncio.to_thread(site.proxy.key, "anna", "--budget", BUDGET_USD)
+    lines = [line(str(number)) for number in range(LINES_FIT)]
+    file_id = await uploaded(site.gpt(key), *lines)
+    batch_id = await ordered(site.gpt(key), file_id)
+    for _ in range(2):
+        with pytest.raises(openai.APIStatusError) as refused:
+            await ordered(site.gpt(key), file_id)
+        assert refused.value.status_code == 402, "it is reserved"
+        await asyncio.to_thread(site.proxy.kill)
+        await asyncio.to_thread(site.proxy.start)
+    assert (await site.gpt(key).batches.retrieve(batch_id)).status == "validating"
+    provider.end(batch_id)
+    output_id = (await site.gpt(key).batches.retrieve(batch_id)).output_file_id
+    assert output_id is not None
+    assert (await site.gpt(key).files.content(output_id)).content == provider.contents[output_id]
+    entries = await asyncio.to_thread(site.proxy.entries, LINES_FIT + 1)
+    assert [one["charge_usd"] for one in entries].count(f"{LINE_NUSD / 1e9:.9f}".rstrip("0")) == LINES_FIT
+    async with asyncio.timeout(10):  # the budget has seen the entries: what was reserved beyond them is free
+        while True:
+            try:
+                await ordered(site.gpt(key), file_id)
+            except openai.APIStatusError:
+                await asyncio.sleep(0.05)
+            else:
+                break
+    assert await asyncio.to_thread(site.proxy.unreconciled) == []
+
+
+async def test_a_kill_before_the_answer_leaves_no_batch_without_an_owner(
+    provider: BatchProvider, site: Deployment
+) -> None:
+    key = await asyncio.to_thread(site.proxy.key)
+    reached = asyncio.Event()
+
+    async def silent(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/batches"):
+            provider.make_anthropic([request("a"), request("b")])
+            reached.set()
+            await asyncio.Event().wait()
+
+    provider.before = silent
+    asking = asyncio.ensure_future(made_by(site.claude(key), request("a"), request("b")))  # noqa: TID251  awaited below
+    await reached.wait()
+    await asyncio.to_thread(site.proxy.kill)
+    with pytest.raises(anthropic.APIError):
+        await asking
+    provider.before = None
+    (batch_id,) = provider.batches
+    provider.end(batch_id)
+    await asyncio.to_thread(site.proxy.start)
+    await asyncio.to_thread(site.proxy.entries, 3, timeout_s=30.0)
+    assert [one.id async for one in site.claude(key).messages.batches.list()] == [batch_id]
+    results = await site.claude(key).messages.batches.results(batch_id)
+    assert [one.custom_id async for one in results] == ["a", "b"]
+    assert len(site.proxy.read_ledger()) == 3
+
+
+async def test_requests_name_files_of_their_own_keys_only(provider: BatchProvider, site: Deployment) -> None:
+    anna, carl = [await asyncio.to_thread(site.proxy.key, name) for name in ("anna", "carl")]
+    theirs = (await site.gpt(anna).files.create(file=("a.pdf", b"text"), purpose="user_data")).id
+    claudes = (await site.claude(anna).beta.files.upload(file=("a.pdf", b"text"))).id
+    chat: Any = [{"role": "user", "content": [{"type": "file", "file": {"file_id": theirs}}]}]
+    source = {"type": "file", "file_id": claudes}
+    message: Any = [{"role": "user", "content": [{"type": "document", "source": source}]}]
+    await site.gpt(anna).chat.completions.create(model="electron", messages=chat)
+    await site.claude(anna).messages.create(model="claude", messages=message, max_tokens=9)
+    other: Any = [{"role": "user", "content": [{"type": "file", "file": {"file_id": claudes}}]}]
+    for asking in (
+        site.gpt(carl).chat.completions.create(model="electron", messages=chat),
+        site.claude(carl).messages.create(model="claude", messages=message, max_tokens=9),
+        site.gpt(anna).chat.completions.create(model="electron", messages=other),
+    ):
+        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError), match="file_id"):
+            await asking
+    escaped = '{"model":"electron","messages":[{"role":"user","content":[{"type":"input_file","file\\u005fid":"%s"}]}]}'
+    with pytest.raises(openai.BadRequestError, match="file_id: no file"):
+        await site.gpt(carl).post("/chat/completions", cast_to=object, content=(escaped % theirs).encode())
+    assert provider.count("POST", "/chat/completions") == 1
+    assert provider.count("POST", "/messages") == 1
+
+
+async def test_a_batch_is_explained(provider: BatchProvider, site: Deployment) -> None:
+    key = await asyncio.to_thread(site.proxy.key)
+    batch_id = await made(site.gpt(key), line("first"))
+    provider.end(batch_id)
+    output_id = (await site.gpt(key).batches.retrieve(batch_id)).output_file_id
+    assert output_id is not None
+    await site.gpt(key).files.content(output_id)
+    told = (await asyncio.to_thread(site.proxy.command, "ledger", "--explain")).stdout
+    assert f"line first of the batch {batch_id}" in told
+    assert f"batch {batch_id}: completed, 1 of 1 lines answered" in told
