@@ -29,6 +29,7 @@ from proxy.metering.dialect import KeyHeader
 from proxy.metering.dialects import DIALECTS, supports
 from proxy.metering.dialects.bedrock.converse import BEDROCK_CONVERSE
 from proxy.metering.dialects.openai.chat import OPENAI_CHAT
+from proxy.metering.stored_objects import OBJECT_APIS
 from proxy.settings import ProviderSettings, SettingsError, route
 
 CONNECT_S = 5.0
@@ -167,9 +168,10 @@ def _one_token(provider: ProviderSettings, model: str) -> tuple[int, Any]:
 
 
 def _key_field(provider: ProviderSettings, key: str) -> tuple[str, str]:
-    """The header of the API key, as the first supported dialect defines it."""
-    dialect = next(dialect for dialect in DIALECTS if supports(provider.dialects, dialect))
-    header = provider.key_header or dialect.key_header
+    """The header of the API key, as the first dialect that it supports defines it."""
+    spoken = [dialect.key_header for dialect in DIALECTS if supports(provider.dialects, dialect)]
+    spoken += [api.key_header for api in OBJECT_APIS if supports(provider.dialects, api)]
+    header = provider.key_header or spoken[0]
     return header.value, f"Bearer {key}" if header is KeyHeader.AUTHORIZATION else key
 
 

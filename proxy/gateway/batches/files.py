@@ -43,8 +43,8 @@ from proxy.metering.stored_objects.api import (
     Operation,
 )
 
-# A page has a hundred; whoever has a thousand pages deletes some.
-FILES_MAX = 100_000
+# Of a key, without results. With 64 MiB each they are a quarter of what OpenAI keeps for an organization.
+FILES_MAX = 10_000
 # The purpose of files with lines of a batch.
 BATCH = "batch"
 
@@ -106,11 +106,19 @@ class FilesHandler:
             body = await body_of(request, self._request_bytes_max, upload.grew)
             upload.arrived()
             document = CODECS[RequestBody.MULTIPART].parse(body, request.headers.get("Content-Type", ""))
-            del body
+            del body  # each is as large as the file
             purpose = _purpose(api, document)
             read, provider = await self._checked(made_for, document, purpose)
             content_type, body = CODECS[RequestBody.MULTIPART].write(document)
-            return await self._sent(made_for, provider, content_type, body, purpose, read)
+            document.clear()
+            credential = provider.credential_now()
+            wire = posting_to(provider, api, content_type, body, credential=credential, client=request)
+            del body
+            file = StoredFile(
+                api=api.name, provider=provider.settings.name, credential=credential, key_id=key.key_id,
+                project_id=key.project_id, created_at=time.time(), file_id="", purpose=purpose, input=read,
+            )  # fmt: skip
+            return await self._sent(made_for, provider, wire, file)
         finally:
             upload.free()
 
@@ -138,21 +146,11 @@ class FilesHandler:
             raise errors.bad_request("No provider takes files of this API.", code="endpoint_not_supported")
         return found
 
-    async def _sent(
-        self,
-        made_for: Asked,
-        provider: Provider,
-        content_type: str,
-        body: bytes,
-        purpose: str,
-        read: BatchInput | None,
-    ) -> web.StreamResponse:
-        api, key, request = made_for.api, made_for.key, made_for.request
-        credential = provider.credential_now()
-        wire = posting_to(provider, api, content_type, body, credential=credential, client=request)
+    async def _sent(self, made_for: Asked, provider: Provider, wire: bytes, file: StoredFile) -> web.StreamResponse:
+        """`file`: as it will be remembered, but for its id."""
         answer = await asked(self._client, provider, wire)
         if not 200 <= answer.status < 300:
-            return await passed(answer, provider, "", request, made_for.connection)
+            return await passed(answer, provider, "", made_for.request, made_for.connection)
         told = await object_in(answer, provider)
         try:
             file_id = _made(told).id
@@ -160,10 +158,7 @@ class FilesHandler:
             file_id = ""
         if not is_id(file_id):
             raise errors.upstream_failed()
-        file = StoredFile(
-            api=api.name, provider=provider.settings.name, credential=credential, key_id=key.key_id,
-            project_id=key.project_id, created_at=time.time(), file_id=file_id, purpose=purpose, input=read,
-        )  # fmt: skip
+        file = msgspec.structs.replace(file, file_id=file_id)
         await self._access.stored(self._access.ports.files.add, file)
         return passed_on(made_for, answer, provider, told)
 

@@ -97,7 +97,7 @@ class Watcher:
         self._tidy_at = 0.0
         self._outage = Outage(OutageLog("looking for batches"))
         self._bugs = Outage(OutageLog("settling batches"))
-        self._unreadable: dict[str, Outage] = {}  # by provider
+        self._unreadable: dict[str, Outage] = {}  # by exchange id
 
     def admitted(self, exchange_id: str) -> None:
         """This process has admitted it, and has reserved for it."""
@@ -135,9 +135,10 @@ class Watcher:
 
     async def _ask(self, batch: StoredBatch) -> None:
         """Raises OSError: it is asked for later."""
-        outage = self._unreadable.get(batch.provider)
+        outage = self._unreadable.get(batch.exchange_id)
         if outage is None:
-            outage = self._unreadable[batch.provider] = Outage(OutageLog(f"asking {batch.provider} for batches"))
+            what = f"asking {batch.provider} for the batch {batch.batch_id or 'of exchange ' + batch.exchange_id}"
+            outage = self._unreadable[batch.exchange_id] = Outage(OutageLog(what))
         age_s = self._unix_time() - batch.created_at
         try:
             done = await (self._find(batch) if batch.state is BatchState.CREATING else self._settler.settle(batch))
@@ -149,6 +150,8 @@ class Watcher:
                 await self._settler.close(batch, Outcome.UPSTREAM_FAILED, BatchState.LOST)
         else:
             outage.over()
+        if not outage.lasts or done:
+            del self._unreadable[batch.exchange_id]
         if done:
             self._held.discard(batch.exchange_id)
         else:

@@ -50,9 +50,10 @@ class FileStore:
         return [_file(row) for row in rows], more
 
     def count(self, key_id: str) -> int:
-        """The number of files that the key has made."""
+        """The number of files that the key has uploaded."""
         with reading(self._engine) as connection:
-            query = select(func.count()).select_from(stored_files).where(_FILES.key_id == key_id)
+            uploaded = and_(_FILES.key_id == key_id, _FILES.made_by.is_(None))
+            query = select(func.count()).select_from(stored_files).where(uploaded)
             return int(connection.execute(query).scalar_one())
 
     def forget(self, file_id: str) -> None:

@@ -147,8 +147,8 @@ def custom_id_of(value: object) -> str | None:
     return str(value) if good else None
 
 
-# More objects would be as many requests to the provider.
-PAGE_MAX = 100
+# Each object is a request to its provider.
+PAGE_MAX = 50
 
 
 def page_limit(query: Mapping[str, str], *, default: int, at_most: int) -> int:
