@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from proxy.metering.dialects import DIALECTS
+from proxy.metering.stored_objects import OBJECT_APIS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILES = ("edge/Caddyfile", "edge/haproxy.cfg", "edge/nginx.conf", "helm/tokenweir/templates/ingress.yaml")
@@ -20,7 +21,8 @@ _LIST = re.compile(r"\w+(?:\|\w+){3,}")
 
 def prefixes() -> list[str]:
     """The first parts of all paths; and those after `/v1`, for base URLs without it."""
-    parts = [path.split("/")[1:] for dialect in DIALECTS for path in dialect.paths]
+    paths = [*(path for dialect in DIALECTS for path in dialect.paths), *(api.path for api in OBJECT_APIS)]
+    parts = [path.split("/")[1:] for path in paths]
     return sorted({path[0] for path in parts} | {path[1] for path in parts if path[0] == "v1"})
 
 

@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 
 from proxy.metering.dialects import DIALECTS, FAMILIES
+from proxy.metering.stored_objects import OBJECT_APIS
 from tests.crash.stage import quick_key
 from tests.deploy.edges import Edge, program
 from tests.deploy.gate import ARRAY, BINARY, EVENTS, LINES, Gate, Held
@@ -117,6 +118,7 @@ def _spellings(path: str) -> list[str]:
 
 
 ROUTES = [re.sub(r"\{\w+\}", "m", path) for dialect in DIALECTS for path in dialect.paths] + ["/v1/models"]
+ROUTES += dict.fromkeys(api.path for api in OBJECT_APIS)
 
 
 @pytest.mark.parametrize("spelling", range(4), ids=["plain", "slash after", "slash before", "without v1"])

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from proxy.metering.dialects import DIALECTS, FAMILIES, supports
+from proxy.metering.stored_objects import OBJECT_APIS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "http-api.md"
 BEGIN, END = "<!-- routes -->\n", "<!-- /routes -->\n"
@@ -25,7 +26,17 @@ def table() -> str:
             _PLACES.sub("…", path) for one in DIALECTS if supports((family,), one) for path in one.paths
         )
         lines.append(f"| `{family}` | {', '.join(f'`{path}`' for path in paths)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *objects()]) + "\n"
+
+
+def objects() -> list[str]:
+    """The objects that providers keep, and what can be asked of them."""
+    lines = ["| objects | path | served |", "|---|---|---|"]
+    for api in OBJECT_APIS:
+        of_one = [f"`{one.method} …/{{id}}{one.after}`" for one in api.operations if one.after is not None]
+        of_all = [f"`{one.method}`" for one in api.operations if one.after is None]
+        lines.append(f"| `{api.name}` | `{api.path}` | {', '.join([*of_all, *of_one])} |")
+    return lines
 
 
 def written(text: str) -> str:
