@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,7 +17,9 @@ from openai import AsyncOpenAI
 
 from tests.batches.asking import LINE_NUSD, line, made, made_by, ordered, request, uploaded
 from tests.support.batch_provider import BatchProvider
+from tests.support.postgres import Server
 from tests.support.tokenweir import Tokenweir, provider_section
+from tests.support.valkey import Valkey
 
 pytestmark = pytest.mark.process
 
@@ -29,7 +32,7 @@ BUDGET_USD = "0.0014"
 class Deployment:
     """One proxy before the provider, and clients of it."""
 
-    def __init__(self, folder: Path, provider: BatchProvider, http: Any) -> None:
+    def __init__(self, folder: Path, provider: BatchProvider, http: Any, **settings: Any) -> None:
         self.proxy = Tokenweir(
             folder,
             providers={
@@ -40,6 +43,7 @@ class Deployment:
                 "electron": {"provider": "openai", "price": PRICE},
                 "claude": {"provider": "anthropic", "price": PRICE},
             },
+            **settings,
         )
         self._http = http
 
@@ -52,8 +56,6 @@ class Deployment:
 
 @pytest.fixture
 async def site(provider: BatchProvider, tmp_path: Path) -> AsyncIterator[Deployment]:
-    import time
-
     provider.clock = time.time
     async with AsyncExitStack() as opened:
         http = await opened.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
@@ -157,3 +159,55 @@ async def test_a_batch_is_explained(provider: BatchProvider, site: Deployment) -
     told = (await asyncio.to_thread(site.proxy.command, "ledger", "--explain")).stdout
     assert f"line first of the batch {batch_id}" in told
     assert f"batch {batch_id}: completed, 1 of 1 lines answered" in told
+
+
+LEASE_S = 1.0
+
+
+@pytest.fixture
+async def machines(
+    provider: BatchProvider, tmp_path: Path, postgres: Server, migrated: str, valkey: Valkey
+) -> AsyncIterator[tuple[Deployment, Deployment]]:
+    """Two proxies and a worker, with a ledger and a queue that they share."""
+    provider.clock = time.time
+    name = postgres.new_database(migrated)
+    shared = {"ledger_url": postgres.url(name), "queue_url": valkey.url, "lease_s": LEASE_S}
+    async with AsyncExitStack() as opened:
+        opened.callback(postgres.drop_database, name)
+        http = await opened.enter_async_context(openai.DefaultAsyncHttpxClient(verify=False, trust_env=False))
+        both = [Deployment(tmp_path / name, provider, http, **shared) for name in ("one", "other")]
+        worker = both[0].proxy.worker()
+        for process in (worker, *(one.proxy for one in both)):
+            opened.callback(process.close)
+            await asyncio.to_thread(process.start)
+        yield both[0], both[1]
+
+
+async def test_a_reservation_outlives_the_machine_until_another_has_booked_the_lines(
+    provider: BatchProvider, machines: tuple[Deployment, Deployment]
+) -> None:
+    one, other = machines
+    key = await asyncio.to_thread(one.proxy.key, "anna", "--budget", BUDGET_USD)
+    file_id = await uploaded(one.gpt(key), *(line(str(number)) for number in range(LINES_FIT)))
+    batch_id = await ordered(one.gpt(key), file_id)
+    await asyncio.to_thread(one.proxy.kill)
+    until = time.monotonic() + 4 * LEASE_S  # by then the machine is taken for dead, and what it held is released
+    while time.monotonic() < until:
+        with pytest.raises(openai.APIStatusError) as refused:
+            await ordered(other.gpt(key), file_id)
+        assert refused.value.status_code == 402
+        await asyncio.sleep(0.1)
+    provider.end(batch_id)
+    output_id = (await other.gpt(key).batches.retrieve(batch_id)).output_file_id
+    assert output_id is not None
+    await other.gpt(key).files.content(output_id)
+    assert len(other.proxy.read_ledger()) == LINES_FIT + 1
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await ordered(other.gpt(key), file_id)
+            except openai.APIStatusError:
+                await asyncio.sleep(0.05)
+            else:
+                break
+    assert await asyncio.to_thread(other.proxy.unreconciled) == []

@@ -128,7 +128,7 @@ def test_an_unknown_model_is_a_not_found_error(sdk: openai.OpenAI) -> None:
 
 def test_an_endpoint_without_a_meter_is_a_not_found_error(sdk: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as refusal:
-        sdk.files.create(file=b"water", purpose="assistants")
+        sdk.vector_stores.create(name="water")
     assert refusal.value.code == "unknown_url"
 
 
