@@ -89,8 +89,9 @@ class Held:
 class Admission:
     """As the keyring's and the budgets' together."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, ledger: LedgerStore) -> None:
         self.budget = budget
+        self._ledger = ledger
         self.admission = self
         self.held_again: list[str] = []
 
@@ -102,9 +103,11 @@ class Admission:
         return Held(self.budget, exchange_id, nusd)
 
     async def hold_batches(self, batches: Sequence[StoredBatch]) -> None:
+        there = self._ledger.recorded([batch.exchange_id for batch in batches])
         for batch in batches:
             self.held_again.append(batch.exchange_id)
-            self.budget.held[batch.exchange_id] = batch.held_nusd or 0
+            if batch.exchange_id not in there:  # else budgets release it after the next look at the ledger
+                self.budget.held[batch.exchange_id] = batch.held_nusd or 0
 
 
 class Keys(OfToken):
@@ -177,7 +180,7 @@ class Site:
             "other": route("openai", "other"), "claude": route("anthropic", "claude"),
             "haiku": route("anthropic", "haiku-2026"),
         }  # fmt: skip
-        admission = Admission(self.budget)
+        admission = Admission(self.budget, self.ledger)
         stores = SimpleNamespace(ledger=self.ledger, files=self.files, batches=self.batches)
         made: Any = BatchService
         service = made(

@@ -227,8 +227,9 @@ class World(RuleBasedStateMachine):
         if not self.proxies:
             return
         booked: dict[str, list[str]] = {}
-        charged = 0
+        charged, entered = 0, set()
         for entry in self.at.entries():
+            entered.add(entry.exchange_id)
             charged += entry.charge_usd or 0
             if "custom_id" in entry.details:
                 booked.setdefault(entry.details["batch_id"], []).append(entry.details["custom_id"])
@@ -241,7 +242,7 @@ class World(RuleBasedStateMachine):
         assert self.at.budget.total + charged <= self.at.budget.nusd_max
         for batch_id in self.provider.batches:
             found = self.at.batches.find(batch_id)
-            if found is not None and found.state is BatchState.RUNNING:
+            if found is not None and found.state is BatchState.RUNNING and found.exchange_id not in entered:
                 assert self.at.budget.held[found.exchange_id] == found.held_nusd, "it is reserved until it is settled"
 
     def teardown(self) -> None:
