@@ -209,8 +209,8 @@ class Site:
         await asyncio.sleep(0)
         result = work(*arguments)
         if name == "settle":  # the budgets see it
-            for arrival in arguments[0]:
-                self.budget.held.pop(arrival.entry.exchange_id, None)
+            for exchange_id in self.ledger.recorded(list(self.budget.held)):
+                del self.budget.held[exchange_id]
         return result
 
     def entries(self) -> list[LedgerEntry]:

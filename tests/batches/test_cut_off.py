@@ -218,7 +218,9 @@ async def test_a_settlement_that_is_cut_off_goes_on(
     await proxy.drop()
     at.before_call = lambda _: None
     again = await at.start()
-    assert again.admission.held_again == ([next(iter(at.budget.held))] if reached.is_set() else [])
+    left = at.batches.find(batch_id)
+    assert left is not None
+    assert again.admission.held_again == ([left.exchange_id] if reached.is_set() else [])
     at.later_s = 600.0
     await again.watcher.look()
     assert len(lines_of(at)) == 300

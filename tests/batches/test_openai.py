@@ -81,6 +81,7 @@ async def test_other_keys_have_nothing_of_it(provider: BatchProvider, gpt: OpenA
     batch_id = await ordered(gpt("anna"), file_id)
     provider.end(batch_id)
     output_id = await ended(gpt("anna"), batch_id)
+    await gpt("anna").files.content(output_id)
     assert (await gpt("bert").batches.retrieve(batch_id)).id == batch_id, "of the same project"
     assert (await gpt("bert").files.retrieve(file_id)).id == file_id
     asked = len(provider.asked)

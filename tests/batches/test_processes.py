@@ -118,8 +118,10 @@ async def test_a_kill_before_the_answer_leaves_no_batch_without_an_owner(
     (batch_id,) = provider.batches
     provider.end(batch_id)
     await asyncio.to_thread(site.proxy.start)
-    await asyncio.to_thread(site.proxy.entries, 3, timeout_s=30.0)
-    assert [one.id async for one in site.claude(key).messages.batches.list()] == [batch_id]
+    async with asyncio.timeout(20):
+        while not (found := (await site.claude(key).messages.batches.list()).data):
+            await asyncio.sleep(0.1)
+    assert [one.id for one in found] == [batch_id]
     results = await site.claude(key).messages.batches.results(batch_id)
     assert [one.custom_id async for one in results] == ["a", "b"]
     assert len(site.proxy.read_ledger()) == 3
@@ -183,25 +185,43 @@ async def machines(
         yield both[0], both[1]
 
 
-async def test_a_reservation_outlives_the_machine_until_another_has_booked_the_lines(
+async def test_a_reservation_outlives_the_machine_until_the_lines_are_booked(
     provider: BatchProvider, machines: tuple[Deployment, Deployment]
 ) -> None:
+    """The machine dies while the batch is made."""
     one, other = machines
     key = await asyncio.to_thread(one.proxy.key, "anna", "--budget", BUDGET_USD)
     file_id = await uploaded(one.gpt(key), *(line(str(number)) for number in range(LINES_FIT)))
-    batch_id = await ordered(one.gpt(key), file_id)
+    reached = asyncio.Event()
+
+    async def silent(method: str, path: str) -> None:
+        if method == "POST" and path.endswith("/batches"):
+            provider.make_openai({"input_file_id": file_id, "endpoint": "/v1/chat/completions"})
+            reached.set()
+            await asyncio.Event().wait()
+
+    provider.before = silent
+    asking = asyncio.ensure_future(ordered(one.gpt(key), file_id))  # noqa: TID251  awaited below
+    await reached.wait()
     await asyncio.to_thread(one.proxy.kill)
+    with pytest.raises(openai.APIError):
+        await asking
+    provider.before = None
     until = time.monotonic() + 4 * LEASE_S  # by then the machine is taken for dead, and what it held is released
     while time.monotonic() < until:
         with pytest.raises(openai.APIStatusError) as refused:
             await ordered(other.gpt(key), file_id)
         assert refused.value.status_code == 402
         await asyncio.sleep(0.1)
+    (batch_id,) = provider.batches
     provider.end(batch_id)
+    await asyncio.to_thread(one.proxy.start)
+    async with asyncio.timeout(20):
+        while not (await other.gpt(key).batches.list()).data:
+            await asyncio.sleep(0.1)
     output_id = (await other.gpt(key).batches.retrieve(batch_id)).output_file_id
     assert output_id is not None
     await other.gpt(key).files.content(output_id)
-    assert len(other.proxy.read_ledger()) == LINES_FIT + 1
     async with asyncio.timeout(10):
         while True:
             try:
@@ -210,4 +230,5 @@ async def test_a_reservation_outlives_the_machine_until_another_has_booked_the_l
                 await asyncio.sleep(0.05)
             else:
                 break
+    assert len(other.proxy.read_ledger()) == LINES_FIT + 1
     assert await asyncio.to_thread(other.proxy.unreconciled) == []

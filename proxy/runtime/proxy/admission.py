@@ -38,6 +38,7 @@ from proxy.keys.keyring import Keyring
 from proxy.keys.response_owners import OwnerStore, ResponseOwners
 from proxy.ledger.settling.account_sums import add_up
 from proxy.ledger.settling.clock import level_clocks
+from proxy.ledger.stored_objects.batches import BatchStore
 from proxy.runtime.machine.data_folder import DataFolder, key_pepper
 from proxy.settings import Settings
 from proxy.sinks.alert_webhook import Webhook
@@ -141,6 +142,7 @@ class AdmissionService:
     ) -> None:
         """Raises ClaimsUnavailable, OSError: a file that cannot be used."""
         self._keyring = keyring
+        self._batches, self._in_thread = BatchStore(engine), in_thread
         pepper = key_pepper(settings)
         claims = _open_claims(settings, queue)
         self._follows = queue is None  # with a queue, workers do
@@ -214,10 +216,11 @@ class AdmissionService:
 
     async def abandoned(self, journal: Journal) -> None:
         """Release the reservations of another process, whose journal this one settles, except those of its unsettled
-        records."""
+        records and of its batches."""
         unsettled = [record.opened.exchange_id async for records in _pages(journal) for record in records]
         try:
-            await self.store.abandon(journal.node.node_id, unsettled)
+            batches = await self._in_thread(self._batches.of_node, journal.node.node_id)
+            await self.store.abandon(journal.node.node_id, [*unsettled, *(one.exchange_id for one in batches)])
         except OSError as error:
             _log.error("budgets: %s", error)
 

@@ -121,10 +121,16 @@ class BatchService:
         return {file.provider for file in found.values()}
 
     async def _settle(self, records: Sequence[UsageRecord]) -> None:
-        payloads = [record_payload(record) for record in records]
-        arrivals = [Arrival(entry(decode_record(payload)), record_hash=record_hash(payload)) for payload in payloads]
+        def settle() -> Settled:
+            payloads = [record_payload(record) for record in records]
+            entries = [entry(decode_record(payload)) for payload in payloads]
+            hashes = map(record_hash, payloads)
+            return self._ledger.settle(
+                [Arrival(line, record_hash=one) for line, one in zip(entries, hashes, strict=True)]
+            )
+
         began = time.perf_counter()
-        settled: Settled = await self._in_thread(self._ledger.settle, arrivals)
+        settled: Settled = await self._in_thread(settle)
         results = {
             "inserted": len(settled.inserted), "repeated": settled.repeated, "adjusted": len(settled.adjusted),
             "conflict": settled.conflicts, "dead_letter": settled.rejected,
