@@ -10,9 +10,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from proxy.billing.batch import BatchState
+from proxy.metering.stored_objects.api import PageAsked
 from tests.batches.asking import CHAT, LINE_NUSD, jsonl, line, lines_of, made, ordered, own_entries, uploaded
 from tests.batches.sdks import OpenAiSdk
-from tests.batches.site import Proxy, Site
+from tests.batches.site import KEYS, Proxy, Site
 from tests.support.batch_provider import SECRET, USAGE, BatchProvider, Document, chat_answer
 
 
@@ -226,6 +227,36 @@ async def test_a_wrong_order_is_refused(at: Site, gpt: OpenAiSdk, change: Docume
     assert at.budget.held == {}
 
 
+async def test_what_providers_take_beside_it_goes_up(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:
+    day = 86_400
+    file = await gpt().files.create(
+        file=("b.jsonl", jsonl(line("a"))), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3_600}
+    )
+    batch = await gpt().batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata={"for": "us"},
+        output_expires_after={"anchor": "created_at", "seconds": day},
+    )  # fmt: skip
+    assert batch.metadata == {"for": "us"}
+    (own,) = at.batches.page("openai.batches", KEYS["anna"], PageAsked(9))[0]
+    assert (own.batch_id, own.input_file) == (batch.id, file.id)
+
+
+async def test_an_answer_that_says_that_it_failed_is_billed_as_that_of_a_request(
+    provider: BatchProvider, at: Site, gpt: OpenAiSdk
+) -> None:
+    batch_id = await made(gpt(), line("a"), line("b"))
+
+    def failed(one: Document) -> Document:
+        nothing = {"choices": [], "usage": None} if one["custom_id"] == "b" else {}
+        return chat_answer("electron") | {"error": {"code": "server_error", "message": "It failed."}} | nothing
+
+    provider.end(batch_id, answered=failed)
+    await gpt().files.content(await ended(gpt(), batch_id))
+    assert [(one.details["situation"], one.charge_usd) for one in lines_of(at)] == [
+        ("failed_reported_empty", 9_500), ("failed_empty", 0),
+    ]  # fmt: skip
+
+
 async def test_a_file_that_is_no_input_makes_no_batch(gpt: OpenAiSdk) -> None:
     file = await gpt().files.create(file=("b.jsonl", jsonl(line("a"))), purpose="user_data")
     with pytest.raises(openai.BadRequestError, match="input_file_id: must be a file with the purpose batch"):
@@ -417,7 +448,7 @@ async def test_free_lines_are_booked_and_not_billed(provider: BatchProvider, at:
     provider.end(batch.id, answered=lambda _: {"id": "modr-1", "model": "electron", "results": []})
     await gpt().files.content(await ended(gpt(), batch.id))
     (entry,) = lines_of(at)
-    assert (entry.charge_usd, entry.price_version) == (0, "free")
+    assert (entry.charge_usd, entry.price_version, entry.prompt_tokens) == (0, "free", 0)
 
 
 async def test_embeddings_are_billed_by_their_prompts(provider: BatchProvider, at: Site, gpt: OpenAiSdk) -> None:

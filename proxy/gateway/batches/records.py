@@ -75,6 +75,7 @@ class LineRecords:
 
     def _record(self, line: ResultLine, name: str, prices: LinePrices, metered: Metered, size: int) -> UsageRecord:
         batch, terms = self._batch, prices.terms
+        free, outcome = terms.price == FREE, outcome_of(End.COMPLETE, metered)
         asked = Opened(
             exchange_id=line_exchange_id(batch.exchange_id, name),
             key_id=batch.key_id,
@@ -85,9 +86,9 @@ class LineRecords:
             endpoint=batch.endpoint,
             streamed=False,
             started_at=batch.created_at,  # in the windows that the batch was admitted in
-            price=terms.price,
-            cost=terms.cost,
-            prompt_tokens_estimate=0 if terms.price is FREE else terms.prompt_tokens,
+            price=FREE if free else terms.price,
+            cost=FREE if free else terms.cost,
+            prompt_tokens_estimate=0 if free else terms.prompt_tokens,
             completion_tokens_max=None,
             slot=0,
             bill=prices.bill,
@@ -99,10 +100,9 @@ class LineRecords:
             prompt_tokens_estimate=asked.prompt_tokens_estimate,
             completion_tokens_max=None,
             bytes_seen=size,
-            accepted=True,
+            accepted=outcome is Outcome.SERVED,
         )
         read = structs.replace(read, service_tier=BATCH_TIER)
-        outcome = outcome_of(End.COMPLETE, metered)
         case = situation(outcome, source=read.source, accepted=True, delivered=not metered.evidence.empty)
         served = metered.served_model
         opened = asked if served is None else as_served(asked, served, prices.of)
