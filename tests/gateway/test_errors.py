@@ -41,6 +41,7 @@ ALL: dict[str, ApiError] = {
     "overloaded": errors.overloaded("Too many.", code="not_accepting"),
     "upstream_failed": errors.upstream_failed(),
     "keys_unavailable": errors.keys_unavailable(),
+    "no_upstream_credentials": errors.no_upstream_credentials(),
     "out_of_connections": errors.out_of_connections(),
     "no_provider": errors.no_provider("m", retry_after_s=7),
     "upstream_proxy_failed": errors.upstream_proxy_failed(),
