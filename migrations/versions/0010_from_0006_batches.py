@@ -56,9 +56,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("exchange_id", name="pk_stored_batches"),
         sa.UniqueConstraint("batch_id", name="uq_stored_batches_batch_id"),
     )
-    for table in ("stored_files", "stored_batches"):
-        for owner in ("key_id", "project_id"):
-            op.create_index(f"ix_{table}_{owner}_created_at", table, [owner, "created_at"])
+    op.create_index("ix_stored_files_key_id_created_at", "stored_files", ["key_id", "created_at"])
+    op.create_index("ix_stored_files_project_id_created_at", "stored_files", ["project_id", "created_at"])
+    op.create_index("ix_stored_batches_key_id_created_at", "stored_batches", ["key_id", "created_at"])
+    op.create_index("ix_stored_batches_project_id_created_at", "stored_batches", ["project_id", "created_at"])
     op.create_index(
         "ix_stored_batches_next_at", "stored_batches", ["next_at"], sqlite_where=OPEN, postgresql_where=OPEN
     )

@@ -47,7 +47,7 @@ def test_the_book_s_price_says_its_multiplier(run: Commands) -> None:
     charge, cost = run("prices", "why", "listed", "--tier", "priority", "--json", *at)
     assert (charge["price"]["input"], charge["price"]["output"]) == ("2.5", "20")
     assert charge["price"]["multipliers"] == {"tier:priority": "2"}
-    assert (charge["not_applied"], charge["without_price"]) == ({"tier:flex": "1/2"}, [])
+    assert (charge["not_applied"], charge["without_price"]) == ({"tier:flex": "1/2", "tier:batch": "1/2"}, [])
     assert (charge["price_of"], cost["price_of"], cost["price"]) == ("charge", "cost", charge["price"])
     assert (cost["provider"], cost["upstream_model"], cost["at"]) == (
         "openai",
@@ -62,7 +62,7 @@ def test_the_book_s_price_says_its_multiplier(run: Commands) -> None:
     assert more[:3] == [
         "  prices of tokens × 2 for tier:priority, in the prices above",
         "  no price for speed:fast: as if it were not there",
-        "  not applied: tier:flex (1/2)",
+        "  not applied: tier:flex (1/2), tier:batch (1/2)",
     ]
 
 

@@ -200,7 +200,7 @@ class AdmissionService:
         """Reserve for batches that this process did not admit, or not in this run."""
         await self._keyring.remember({batch.key_id for batch in batches})
         owed = [
-            self._hold(batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
+            _hold(self._keyring, batch.exchange_id, batch.key_id, batch.held_nusd, batch.created_at)
             for batch in batches
             if batch.held_nusd
         ]
@@ -228,17 +228,18 @@ class AdmissionService:
         """The reservations for records that the ledger may not have."""
         for record in records:
             charge, opened = charged(record), record.opened
-            if charge and (hold := self._hold(opened.exchange_id, opened.key_id, charge, opened.started_at)):
+            if charge and (hold := _hold(self._keyring, opened.exchange_id, opened.key_id, charge, opened.started_at)):
                 yield hold
 
-    def _hold(self, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Hold | None:
-        """The reservation of an exchange of a known key; None: no money limit applies."""
-        key, now = self._keyring.known(key_id), time.time()
-        scopes = () if key is None else self._keyring.scopes(key)
-        counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
-        if not any(counter.nusd_max is not None for counter in counters):
-            return None
-        return Hold(exchange_id, counters, nusd, 0, started_at)
+
+def _hold(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Hold | None:
+    """The reservation of an exchange of a known key; None: no money limit applies."""
+    key, now = keyring.known(key_id), time.time()
+    scopes = () if key is None else keyring.scopes(key)
+    counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
+    if not any(counter.nusd_max is not None for counter in counters):
+        return None
+    return Hold(exchange_id, counters, nusd, 0, started_at)
 
 
 async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:
