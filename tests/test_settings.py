@@ -66,7 +66,7 @@ providers:
     dialects: [openai.chat]
     on_client_disconnect: drain
     drain: {seconds: 60, tokens: 4096}
-    timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 3.5, total_s: 4}
+    timeouts: {connect_s: 1, first_byte_s: 2, idle_s: 3.5, total_s: 4, background_s: 5}
     inject_usage: never
     heartbeat_s: 15
     cumulative: true
@@ -128,7 +128,9 @@ def test_every_field_of_the_file_arrives() -> None:
         "never",
     )
     assert (provider.drain.seconds, provider.drain.tokens) == (60, 4096)
-    assert asdict(provider.timeouts) == {"connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4}
+    assert asdict(provider.timeouts) == {
+        "connect_s": 1, "first_byte_s": 2, "idle_s": 3.5, "total_s": 4, "background_s": 5
+    }  # fmt: skip
     assert (provider.heartbeat_s, provider.cumulative) == (15, True)
     assert provider.bill == {"client_left": "output", "failed_after_content": "nothing"}
     model = read.models["electron"]
@@ -195,7 +197,9 @@ def test_the_defaults() -> None:
     provider = read.providers["electron"]
     assert (provider.on_client_disconnect, provider.inject_usage, provider.heartbeat_s) == ("cancel", "auto", 0)
     assert asdict(provider.drain) == {"seconds": 120, "tokens": 8192}
-    assert asdict(provider.timeouts) == {"connect_s": 10, "first_byte_s": 120, "idle_s": 120, "total_s": 3600}
+    assert asdict(provider.timeouts) == {
+        "connect_s": 10, "first_byte_s": 120, "idle_s": 120, "total_s": 3600, "background_s": 86_400
+    }  # fmt: skip
     assert provider.cumulative is None
     assert provider.bill == {}
     assert read.models["electron"].providers[0].upstream_model == "electron"

@@ -137,6 +137,20 @@ class Attempt(msgspec.Struct, frozen=True):
     duration_ms: float
 
 
+class BackgroundRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An answer that its provider makes in the background: how to ask for it."""
+
+    response_id: str
+    dialect: str
+    project_id: str
+    """of the key"""
+    until: float
+    """Unix seconds: then the provider is asked to stop"""
+    credential: str | None = None
+    """the name of the provider's credential, if it has several"""
+    query: str = ""
+
+
 class Opened(msgspec.Struct, frozen=True):
     """An exchange at admission; written again on failover to another provider. Times: Unix seconds, UTC."""
 
@@ -166,6 +180,8 @@ class Opened(msgspec.Struct, frozen=True):
     """nUSD reserved at admission; None: no money limit applies to the key"""
     attempts: tuple[Attempt, ...] = ()
     """in chronological order"""
+    background: BackgroundRun | msgspec.UnsetType = msgspec.UNSET
+    """not written unless the provider goes on without a request"""
 
 
 class InvalidRecordError(ValueError):

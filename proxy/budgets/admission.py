@@ -278,6 +278,15 @@ class Admission:
         if ending:
             self._store.close_soon(ending, self._queue_ended)
 
+    def hold_open(self, hold: Hold, *, spends: bool) -> Reservation:
+        """The reservation of an exchange that an earlier process of this node admitted, and that goes on. The store is
+        told by the next announcement."""
+        reservation = Reservation(self, hold, (), spends=spends)
+        if hold.counters:
+            self._open[hold.exchange_id] = reservation
+            self._unannounced = True
+        return reservation
+
     def remember(self, ended: Iterable[Hold]) -> None:
         """Add exchanges that ended before a restart of this node, unless the ledger is known to have them."""
         self._closed.update((hold.exchange_id, hold) for hold in ended)

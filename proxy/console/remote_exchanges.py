@@ -13,11 +13,12 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
+from proxy.billing.record import Opened
 from proxy.console.api.live import RemoteCoverage
 from proxy.delivery.leases import LeaseParts
-from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
+from proxy.gateway.exchange.running import ExchangeSnapshot, State, snapshot
 from proxy.journal.frames import decode_opened
 from proxy.journal.progress import decoded
 from proxy.journal.recovery import sweep
@@ -103,6 +104,12 @@ class RemoteExchanges:
         return complete
 
 
+def _state(opened: Opened, size: int) -> State:
+    if opened.background is not UNSET:
+        return "background"
+    return "streaming" if size else "waiting"
+
+
 def _running(node: str, heartbeat_age_s: float, parts: LeaseParts, estimator: Estimator) -> ExchangeSnapshot:
     """The exchange as if it were billed at this moment. Raises ValueError for an unreadable lease."""
     opened = decode_opened(parts.opened or b"")
@@ -114,7 +121,7 @@ def _running(node: str, heartbeat_age_s: float, parts: LeaseParts, estimator: Es
         opened,
         usage,
         reported=record.reading.source is UsageSource.REPORTED,
-        state="streaming" if record.bytes else "waiting",
+        state=_state(opened, record.bytes),
         events=record.events,
         size=record.bytes,
         node=node,

@@ -125,10 +125,11 @@ class LeaseKeeper:
         observer: Listener,
         renew_s: float = RENEW_S,
         announce_s: float = ANNOUNCE_S,
+        held: Collection[Opened] = (),
     ) -> None:
         """`caught_up`: True once the ledger has all records of earlier runs, so that their leases have ended.
 
-        `observer`: receives outages of the registry.
+        `observer`: receives outages of the registry. `held`: exchanges of an earlier run that go on.
         """
         self._registry = registry
         self._slots = slots
@@ -141,7 +142,7 @@ class LeaseKeeper:
         self._announce_s = announce_s
         self._new: dict[str, Opened] = {}
         """not announced yet"""
-        self._held: dict[str, _Lease] = {}
+        self._held = {opened.exchange_id: _Lease(opened) for opened in held}
         """announced, or their announcement failed"""
         self._unsure: dict[str, None] = {}
         """those of `_held` to announce again: a write failed, or the registry lost data"""

@@ -115,7 +115,13 @@ class ResponseOwners(Protocol):
         """The owner; None: unknown. Raises OSError if the store is unavailable."""
 
     async def forget(self, response_id: str) -> None:
-        """The response is deleted. Never raises."""
+        """The response does not exist any more. Never raises."""
+
+    async def note(self, response_id: str, seen: bytes) -> None:
+        """Keep what was seen of a response that is still made. Raises OSError."""
+
+    async def noted(self, response_id: str) -> bytes | None:
+        """The last note, of any process. Raises OSError."""
 
 
 class Meters(Protocol):

@@ -103,6 +103,16 @@ def unknown_response(response_id: str) -> ApiError:
     )
 
 
+def response_running(response_id: str) -> ApiError:
+    """409: it cannot be deleted yet."""
+    message = (
+        f"Response with id '{response_id if len(response_id) <= 80 else '…'}' is still being made: cancel it first."
+    )
+    refusal = ApiError(409, message, param="response_id", code="response_in_progress")
+    refusal.headers = (NO_RETRY,)
+    return refusal
+
+
 def unknown_previous_response(response_id: str) -> ApiError:
     """400, as OpenAI's: no such response is stored, or another key made it."""
     message = f"Previous response with id '{_shown_id(response_id)}' not found."

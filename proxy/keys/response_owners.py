@@ -1,7 +1,8 @@
 """Remembers who made a response that a provider stores, so that nobody else gets at it through the operator's account.
 
-Invariants: the store has a digest of the response's id, never its content. The last maker of an id counts: of providers
-that number their responses anew after a restart. What this process remembers, it need not look up.
+Invariants: the store has a digest of the response's id, and counts of what was seen of it, never its content. The last
+maker of an id counts: of providers that number their responses anew after a restart. What this process remembers, it
+need not look up.
 """
 
 from __future__ import annotations
@@ -43,8 +44,12 @@ def name_of(response_id: str) -> str:
     return hashlib.blake2b(response_id.encode(), digest_size=16).hexdigest()
 
 
+def _note_of(response_id: str) -> str:
+    return name_of(f"{response_id}\0seen")
+
+
 class ResponseOwners:
-    """The owners of responses."""
+    """The owners of responses, and notes of what was seen of those that are still made."""
 
     def __init__(self, store: OwnerStore, outage: Outage) -> None:
         """`outage`: while owners cannot be stored; then only this process knows them."""
@@ -85,13 +90,23 @@ class ResponseOwners:
             return None
 
     async def forget(self, response_id: str) -> None:
-        """The response is deleted. Never raises: an owner of nothing is harmless, and expires."""
+        """The response does not exist any more. Never raises: an owner of nothing is harmless, and expires."""
         name = name_of(response_id)
         self._kept.pop(name, None)
+        if self._last is not None:  # else an owner could be written after it was forgotten
+            await asyncio.wait([self._last])
         try:
             await self._store.forget(name)
         except OSError as error:
             self._outage.began(error)
+
+    async def note(self, response_id: str, seen: bytes) -> None:
+        """Keep what was seen of a response that is still made. Raises OSError."""
+        await self._store.remember(_note_of(response_id), seen)
+
+    async def noted(self, response_id: str) -> bytes | None:
+        """The last note, of any process. Raises OSError."""
+        return await self._store.recall(_note_of(response_id))
 
     async def aclose(self) -> None:
         """Wait for the last writes."""

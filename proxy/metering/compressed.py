@@ -95,6 +95,11 @@ class CompressedMeter:
         """The provider's id of the answer."""
         return self._inner.response_id
 
+    @property
+    def in_background(self) -> bool | None:
+        """What the provider has said of that."""
+        return self._inner.in_background
+
     def final_so_far(self, answers: int) -> None:
         """Never: nothing is added to what is compressed."""
 

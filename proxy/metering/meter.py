@@ -164,6 +164,11 @@ class JsonMeter:
         """The provider's id of the answer; None before `close`."""
         return self._tally.response_id
 
+    @property
+    def in_background(self) -> bool | None:
+        """The provider makes the answer in the background; None before `close`."""
+        return self._tally.in_background
+
     def final_so_far(self, answers: int) -> Metered:
         """The result: it is asked for at the end only."""
         return self.close()
@@ -233,6 +238,7 @@ class OpaqueMeter:
     usage = None
     served_as = NOT_SAID
     response_id = None
+    in_background = None
     flags: tuple[str, ...] = ("encoded",)
 
     def __init__(self) -> None:
@@ -385,6 +391,11 @@ class StreamMeter:
     def response_id(self) -> str | None:
         """The provider's id of the answer."""
         return self.tally.response_id
+
+    @property
+    def in_background(self) -> bool | None:
+        """What the provider has said of that."""
+        return self.tally.in_background
 
     @property
     def flags(self) -> set[str]:

@@ -53,6 +53,10 @@ class Metered(msgspec.Struct, frozen=True):
     """the model whose usage it is, if it is not the requested one"""
     other_models: tuple[ModelUsage, ...] = ()
     """what other models used, which `usage` does not have"""
+    in_background: bool | None = None
+    """the provider says that it makes the answer whoever reads it; None: it says nothing of that"""
+    answer_ended: bool = True
+    """nothing more will be generated; False: the provider has not said so, of an answer that it stores"""
 
 
 class BodyMeter(Protocol):
@@ -81,6 +85,10 @@ class BodyMeter(Protocol):
     @property
     def response_id(self) -> str | None:
         """The provider's id of the answer, once it is known."""
+
+    @property
+    def in_background(self) -> bool | None:
+        """As in `Metered`, so far."""
 
     @property
     def matcher(self) -> TemplateMatcher | None: ...
@@ -123,4 +131,6 @@ def result_of(
         stated_usd=None if raw is None else stated_usd(raw, tally.cost_beside),
         served_model=tally.served_model,
         other_models=tally.other_models,
+        in_background=tally.in_background,
+        answer_ended=tally.answer_ended,
     )

@@ -55,6 +55,12 @@ class Tally(Protocol):
     """the dialect's last event was received, or a whole JSON answer"""
 
     @property
+    def in_background(self) -> bool | None:
+        """As in `Metered`, and so is the next one."""
+
+    @property
+    def answer_ended(self) -> bool: ...
+    @property
     def usage_final(self) -> bool:
         """`usage` has all counts of an ended answer; False: running counts, or none."""
 
@@ -102,6 +108,8 @@ class Counting:
 
     known: ClassVar[Members] = members()
     """none: every number is reported as unread"""
+    in_background: bool | None = None
+    answer_ended: bool = True
 
     __slots__ = (
         "_called",

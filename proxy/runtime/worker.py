@@ -14,6 +14,8 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
+from msgspec import UNSET
+
 from proxy.billing.record import UsageRecord
 from proxy.billing.settlement import entry
 from proxy.budgets.open_budgets import open_budgets
@@ -22,6 +24,8 @@ from proxy.delivery.sweeper import Sweeper
 from proxy.foundation.tasks import Tasks
 from proxy.http.probes import add_probes
 from proxy.http.server import Routes, Server, serving
+from proxy.keys.claims_redis import RedisClaims
+from proxy.keys.response_owners import OwnerStore, name_of
 from proxy.ledger.settling.clock import add_clocks
 from proxy.ledger.settling.settler import HOLD_S, Settler
 from proxy.ledger.settling.store import Arrival
@@ -103,6 +107,7 @@ class Worker:
 
     def _start_maintenance(self, tasks: Tasks) -> None:
         settings, engine, metrics, in_thread = self.settings, self._store.engine, self._metrics, self._in_thread
+        self._responses: OwnerStore = RedisClaims(self._queue.redis, retention_s=settings.idempotency.retention_s)
         LedgerFollowing(settings, self._budgets, engine, metrics, in_thread).start(tasks)
         sweeper = Sweeper(
             self._queue.leases, self._settle_swept, Estimator(),
@@ -118,6 +123,10 @@ class Worker:
         tasks.start(count_letters(engine, metrics, in_thread), name="letters")
 
     async def _settle_swept(self, records: Sequence[UsageRecord]) -> None:
+        """An answer that is made in the background is settled without its end: first, it is nobody's any more."""
+        for record in records:
+            if record.opened.background is not UNSET:
+                await self._responses.forget(name_of(record.opened.background.response_id))
         arrivals = [Arrival(entry(record)) for record in records]
         began = time.perf_counter()
         settled = await self._in_thread(self._store.ledger.settle, arrivals)

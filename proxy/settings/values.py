@@ -156,6 +156,12 @@ class Timeouts:
     )
     idle_s: float = field(default=120.0, metadata=about(seconds(DAY_S), "between two parts of an answer"))
     total_s: float = field(default=3600.0, metadata=about(seconds(DAY_S), "for the whole exchange"))
+    background_s: float = field(
+        default=DAY_S,
+        metadata=about(
+            seconds(DAY_S), "for an answer that is made in the background; then the provider is asked to stop"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,9 @@ def inside(siblings: PeerProcesses | None = None, queue: Any = None) -> tuple[Ru
     whose = ExchangeOwners()
     chat = SimpleNamespace(owners=whose, live=())
     name = "only" if siblings is None else f"process-{siblings.number}"
-    return RunningExchanges(chat, siblings, queue, node=name, estimator=Estimator()), whose  # type: ignore[arg-type]
+    background = SimpleNamespace(live=())
+    made = RunningExchanges(chat, background, siblings, queue, node=name, estimator=Estimator())  # type: ignore[arg-type]
+    return made, whose
 
 
 async def test_whoever_has_it_says_whose_it_is() -> None:

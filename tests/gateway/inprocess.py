@@ -18,7 +18,10 @@ from proxy.billing.pricing.rules import NOBODY, Payer
 from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, LimitLevel
 from proxy.foundation.outage import Outage, OutageLog
+from proxy.gateway.background.exchanges import BackgroundExchanges
+from proxy.gateway.background.polling import Pace
 from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.ports import LeasedSlot, Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.upstream.client import Provider, UpstreamClient
@@ -139,6 +142,7 @@ class Gateway:
     outbox: Counting
     unlimited: Unlimited
     owners: ResponseOwners
+    background: BackgroundExchanges
 
 
 class Counting(LocalOutbox):
@@ -174,10 +178,12 @@ async def gateway(
     keys: Everybody | None = None,
     store: OwnersInMemory | None = None,
     counter: TextCounter | None = None,
+    pace: Pace | None = None,
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once; `store`: of the
-    owners of responses, which other gateways may share; `counter`: of its texts."""
+    owners of responses, which other gateways may share; `counter`: of its texts; `pace`: of asking for answers in the
+    background."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
@@ -186,23 +192,28 @@ async def gateway(
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
     owners = ResponseOwners(store or OwnersInMemory(), Outage(OutageLog("owners")))
     ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners)
+    running = ExchangeOwners()
+    background = BackgroundExchanges(ports, running, pace)
     handler = ProxyHandler(
         keys=keys or Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
         reserve=Reserve(4096, 1 << 40, 402), request_bytes_max=1 << 20, closed=lambda: None,
+        background=background, owners=running,
     )  # fmt: skip
     routes = Routes()
     for dialect in (OPENAI_CHAT, OPENAI_RESPONSES):
         routes.metered(dialect, handler.serve)
     ResponsesHandler(
-        keys=keys or Everybody(), owners=owners, providers={"scripted": provider}, client=upstream, closed=lambda: None
-    ).add_to(routes)
+        keys=keys or Everybody(), owners=owners, providers={"scripted": provider}, client=upstream, closed=lambda: None,
+        background=background, unix_time=time.time,
+    ).add_to(routes)  # fmt: skip
     server = Server(routes, refused=lambda _status, _code: None, cors=cors)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     try:
-        yield Gateway(url, handler, provider, outbox, unlimited, owners)
+        yield Gateway(url, handler, provider, outbox, unlimited, owners, background)
     finally:
         await server.stop_listening()
         await server.close()
+        await background.suspend()
         await owners.aclose()
         await upstream.close()
         journal.close()

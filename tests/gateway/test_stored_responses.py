@@ -73,8 +73,10 @@ async def test_a_response_is_asked_for_by_its_id(provider: ResponsesProvider, pr
 
 async def test_a_response_is_streamed_again(sdk: Sdk) -> None:
     made = await sdk("anna").responses.create(model="electron", input="How much?")
-    stream = await sdk("anna").responses.retrieve(made.id, stream=True, starting_after=0)
+    stream = await sdk("anna").responses.retrieve(made.id, stream=True)
     assert [event.type async for event in stream] == ["response.created", "response.completed"]
+    stream = await sdk("anna").responses.retrieve(made.id, stream=True, starting_after=0)
+    assert [event.type async for event in stream] == ["response.completed"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from proxy.billing.record import BackgroundRun
 from proxy.journal.frames import FrameKind
 from proxy.journal.log import JournalFull, Log
 from proxy.metering.estimator.estimate import Estimator
@@ -16,7 +17,7 @@ from proxy.runtime.machine.data_folder import DataFolder
 from proxy.runtime.proxy.node import Node
 from proxy.settings import Settings, load
 from proxy.telemetry.metrics import Metrics
-from tests.pipeline.making import exchange_id, opened
+from tests.pipeline.making import exchange_id, opened, record
 
 
 @pytest.fixture
@@ -82,4 +83,45 @@ async def test_a_second_crash_before_the_disk_took_the_recovery(
     killed(node)
     node = Node(folder, settings)
     assert recovered(node) == expected, "once"
+    killed(node)
+
+
+def in_the_background(response_id: str) -> BackgroundRun:
+    return BackgroundRun(response_id, "openai.responses", "proj", until=2e9)
+
+
+async def test_what_runs_in_the_background_goes_on(settings: Settings) -> None:
+    """With its slot, unless nobody was told its name, its progress is lost, or nobody can be asked."""
+    folder = DataFolder(settings.data_dir)
+    folder.make()
+    node = Node(folder, settings)
+    for number, (provider, size, lost) in enumerate(
+        [("p", 500, False), ("p", 0, False), ("p", 500, True), ("gone", 500, False)], start=1
+    ):
+        slot = node.outbox.claim(exchange_id(number))
+        run = in_the_background(f"resp_{number}")
+        node.outbox.begin(opened(number, slot=slot.index, provider=provider))
+        node.outbox.reassign(opened(number, slot=slot.index, provider=provider, background=run))
+        slot.deliver(0, size)
+        if lost:
+            slot.release()
+    killed(node)
+    for start in range(2):  # one that is cut off changes nothing
+        node = Node(folder, settings)
+        left = node.recover(Estimator(), Metrics())
+        ((going_on, progress, slot),) = left.going_on
+        assert (going_on.exchange_id, progress.bytes) == (exchange_id(1), 500)
+        assert going_on.background == in_the_background("resp_1")
+        assert node.table.slots - node.table.free == 1
+        assert [one.exchange_id for one in node.journal.unfinished()] == [exchange_id(1)]
+        if start == 0:
+            assert left.settled == ["resp_2", "resp_3", "resp_4"]
+        killed(node)
+    node = Node(folder, settings)
+    ((going_on, _, slot),) = node.recover(Estimator(), Metrics()).going_on
+    node.outbox.finish(record(going_on), slot)
+    assert node.table.free == node.table.slots
+    assert [one.record.opened.exchange_id for one in node.journal.pending(100)] == [
+        exchange_id(number) for number in (2, 3, 4, 1)
+    ]
     killed(node)

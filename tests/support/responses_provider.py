@@ -1,11 +1,11 @@
-"""A provider that stores responses, as OpenAI does, in the process of the test."""
+"""A provider that stores responses and makes them in the background, as OpenAI does, in the process of the test."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ USAGE = {
     "output_tokens": 7, "output_tokens_details": {"reasoning_tokens": 3}, "total_tokens": 18,
 }  # fmt: skip
 SECRET = "sk-canary-of-the-provider"
+RUNNING = ("queued", "in_progress")
 
 
 @dataclass
@@ -26,28 +27,69 @@ class ResponsesProvider:
 
     url: str = ""
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
+    told: dict[str, list[bytes]] = field(default_factory=dict)
+    """the events of each response"""
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     """method, path with query, Authorization"""
     failing: list[int] = field(default_factory=list)
     """statuses of the next requests for a response"""
+    instead: bytes | None = None
+    """the answer to the next request that makes one"""
+    ignores: bool = False
+    """it does not know `background`: what is asked for is made at once"""
+    waits: bool = False
+    """until it is told to finish"""
+    streams_stay: bool = False
+    """open, when their answer has ended, without an event"""
+    usage_of_cancelled: Any = None
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    streams: list[web.BaseRequest] = field(default_factory=list)
+
+    @property
+    def readers(self) -> int:
+        """Of streams."""
+        return sum(request.transport is not None for request in self.streams)
 
     def polls(self, response_id: str) -> int:
         """How often the response was asked for."""
         return sum(method == "GET" and path.endswith(response_id) for method, path, _ in self.asked)
 
+    async def say(self, response_id: str, text: str) -> None:
+        """A piece of the output."""
+        delta = {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "content_index": 0}
+        self.stored[response_id]["status"] = "in_progress"
+        await self._tell(response_id, {**delta, "delta": text, "logprobs": []})
+
     async def finish(self, response_id: str, status: str = "completed", usage: Any = USAGE) -> None:
         """A response in the background has ended."""
         text = {"type": "output_text", "text": "Much.", "annotations": []}
         message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
-        ended = {"status": status, "usage": usage, "output": [message]}
+        ended = {"status": status, "usage": usage, "output": [] if status == "cancelled" else [message]}
         if status == "failed":
             ended |= {"error": {"code": "server_error", "message": "It failed."}}
         if status == "incomplete":
             ended |= {"incomplete_details": {"reason": "max_output_tokens"}}
+        self.stored[response_id] |= ended
+        if not self.streams_stay:
+            await self._tell(response_id, {"type": f"response.{status}", "response": self.stored[response_id]})
+
+    async def _tell(self, response_id: str, event: dict[str, Any]) -> None:
+        told = self.told[response_id]
+        data = json.dumps({**event, "sequence_number": len(told)})
         async with self.moved:
-            self.stored[response_id] |= ended
+            told.append(f"event: {event['type']}\ndata: {data}\n\n".encode())
             self.moved.notify_all()
+
+    async def lose(self, response_id: str) -> None:
+        """It is deleted, or has expired."""
+        async with self.moved:
+            del self.stored[response_id]
+            self.moved.notify_all()
+
+    def runs(self, response_id: str) -> bool:
+        """It is neither ended nor deleted."""
+        response = self.stored.get(response_id)
+        return response is not None and response["status"] in RUNNING
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """One request."""
@@ -62,44 +104,51 @@ class ResponsesProvider:
         if response is None:
             return _json({"error": {"message": f"Response with id '{parts[0]}' not found.", "type": "x"}}, 404)
         if request.method == "DELETE":
-            del self.stored[parts[0]]
+            await self.lose(parts[0])
             return _json({"id": parts[0], "object": "response", "deleted": True})
-        if parts[1:] == ["cancel"]:
-            await self.finish(parts[0], "cancelled", usage=None)
+        if parts[1:] == ["cancel"] and self.runs(parts[0]):
+            await self.finish(parts[0], "cancelled", usage=self.usage_of_cancelled)
         if parts[1:] == ["input_items"]:
             part = {"type": "input_text", "text": "How much?"}
             item = {"type": "message", "id": "msg_0", "role": "user", "status": "completed", "content": [part]}
             return _json({"object": "list", "data": [item], "first_id": "msg_0", "last_id": "msg_0", "has_more": False})
         if request.query.get("stream") == "true":
-            return await self._stream(request, response)
+            return await self._stream(request, parts[0], int(request.query.get("starting_after", "-1")) + 1)
         return _json(response)
 
     async def _make(self, request: web.BaseRequest) -> web.StreamResponse:
         asked = json.loads(await request.read())
-        response_id = f"resp_{len(self.stored):04d}"
+        if self.instead is not None:
+            return web.Response(body=self.instead, content_type="application/json")
+        response_id = f"resp_{len(self.told):04d}"
+        background = bool(asked.get("background")) and not self.ignores
         self.stored[response_id] = response = {
             "id": response_id, "object": "response", "created_at": 1, "model": asked["model"], "output": [],
-            "background": asked.get("background", False), "status": "queued", "usage": None, "error": None,
+            "background": background, "status": "queued" if background else "in_progress", "usage": None, "error": None,
             "incomplete_details": None, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
         }  # fmt: skip
-        if not asked.get("background"):
+        self.told[response_id] = []
+        await self._tell(response_id, {"type": "response.created", "response": dict(response)})
+        if not background and not self.waits:
             await self.finish(response_id)
-        return await self._stream(request, response) if asked.get("stream") else _json(response)
+        return await self._stream(request, response_id, 0) if asked.get("stream") else _json(response)
 
-    async def _stream(self, request: web.BaseRequest, response: dict[str, Any]) -> web.StreamResponse:
+    async def _stream(self, request: web.BaseRequest, response_id: str, at: int) -> web.StreamResponse:
         """Until the response has ended."""
         reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await reply.prepare(request)
-        await reply.write(_event("response.created", response, 0))
-        async with self.moved:
-            await self.moved.wait_for(lambda: response["status"] not in ("queued", "in_progress"))
-        await reply.write(_event(f"response.{response['status']}", response, 1))
+        told = self.told[response_id]
+        self.streams.append(request)
+        with suppress(ConnectionError):
+            while at < len(told) or self.runs(response_id) or self.streams_stay:
+                for event in told[at:]:
+                    await reply.write(event)
+                at = max(at, len(told))  # it may begin beyond what was told
+                async with self.moved:
+                    while len(told) <= at and (self.runs(response_id) or self.streams_stay):
+                        await self.moved.wait()
+        self.streams.remove(request)
         return reply
-
-
-def _event(kind: str, response: dict[str, Any], number: int) -> bytes:
-    event = {"type": kind, "sequence_number": number, "response": response}
-    return f"event: {kind}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def _json(document: Any, status: int = 200) -> web.Response:

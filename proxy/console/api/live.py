@@ -44,7 +44,7 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     endpoint: str
     streamed: bool
-    state: Literal["waiting", "streaming", "draining"]
+    state: Literal["waiting", "streaming", "draining", "background"]
     started_at: str
     age_s: float
     events: int

@@ -8,7 +8,7 @@ export const title = "Live";
 
 const RETRY_S = 3;
 const ENDED_MAX = 8;
-const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client disconnected, draining" };
+const STATES = { waiting: "waiting for the provider", streaming: "streaming", draining: "client disconnected, draining", background: "made in the background" };
 
 // Without a heartbeat for this time, a proxy may have crashed.
 const SILENT_S = 10;

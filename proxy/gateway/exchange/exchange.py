@@ -4,9 +4,11 @@ What happens on the two connections becomes an event; `lifecycle.py` says what t
 it. Collaborators are told and asked, and call nothing here: `UpstreamRequest` asks providers, `OpenExchange` makes the
 record, `Spending` follows the cost.
 
-Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where. The exchange and the client's
-connection end independently: after a disconnect, the provider's policy decides whether to stop (`cancel`) or to read
-the rest for the bill (`drain`). A body that is no stream is always read on: by then it is generated, and to be paid.
+Invariants: every opened exchange gets exactly one `UsageRecord`, whatever raises where, from here or, if the provider
+goes on in the background, from whoever takes it over. The exchange and the client's connection end independently: after
+a disconnect, the provider's policy decides whether to stop (`cancel`) or to read the rest for the bill (`drain`). A
+body that is no stream is always read on: by then it is generated, and to be paid. An answer that is made in the
+background is made without a reader, too: then it is asked for.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from aiohttp import web
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from proxy.billing.record import Outcome
+from proxy.billing.record import BackgroundRun, Outcome
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
+from proxy.gateway.exchange.hand_over import Background, HandOver, owner_of
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
@@ -32,7 +37,7 @@ from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
 from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
 from proxy.gateway.exchange.uploads import Upload
-from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest
+from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest, target
 from proxy.gateway.ports import Ports
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
@@ -40,7 +45,7 @@ from proxy.gateway.upstream.routing import Route
 from proxy.http import errors
 from proxy.http.connection import ClientConnection
 from proxy.http.errors import JSON_TYPE, ApiError
-from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward
+from proxy.http.headers import EXCHANGE_HEADER, SERVER, downward, upward
 from proxy.http.reply import Reply
 from proxy.metering.compressed import compressed_meter
 from proxy.metering.dialect import NO_HEADERS, Dialect
@@ -86,10 +91,11 @@ class Exchange:
         cuts: bool,
         tells_cost: TellsCost,
         project_id: str,
+        background: Background,
         upload: Upload | None = None,
     ) -> None:
-        """`cuts`: the stream is cut when its cost exceeds the remaining budget. `upload`: what the request counts for
-        until a provider has accepted it."""
+        """`cuts`: the stream is cut when its cost exceeds the remaining budget. `background`: takes it over if its
+        provider goes on. `upload`: what the request counts for until a provider has accepted it."""
         self._request = request
         self._connection = connection
         self._facts = facts
@@ -107,8 +113,10 @@ class Exchange:
         if tells_cost is not TellsCost.NO:
             self._told_cost = ToldCost(closing, dialect, n=facts.n, asked=tells_cost is TellsCost.ASKED)
         self._project_id = project_id
-        self._awaits_id = dialect.stores and facts.is_stored
+        self._awaits_id = dialect.stores and (facts.is_stored or facts.in_background)
         """the id of the answer is not known yet, by which it can be asked for"""
+        self._in_background = dialect.stores and facts.in_background
+        self._background = background
         self._life = Lifecycle()
         self._reply = Reply(request)
         self._task: asyncio.Task[Any] | None = None
@@ -279,7 +287,7 @@ class Exchange:
         if self._life.phase is not Phase.BODY:
             return
         if self._awaits_id:
-            self._named(meter.response_id)
+            self._named(meter.response_id, in_background=meter.in_background)
         self._spending.folded(meter)
         if self._short:
             self._loop.call_soon(self._cut)
@@ -318,7 +326,7 @@ class Exchange:
                 relay.flush()
             metered = self._read()
             if self._awaits_id:
-                self._named(metered.response_id)
+                self._named(metered.response_id, in_background=metered.in_background)
             # Where only the connection's close ends a body, what the provider said tells an end from a break.
             sized = answer.head.chunked or answer.head.length is not None
             served = outcome_of(End.COMPLETE, metered) is Outcome.SERVED
@@ -328,21 +336,42 @@ class Exchange:
         else:
             self._happened(Event.END if self._whole else Event.BREAK)
 
-    def _named(self, response_id: str | None) -> None:
+    def _named(self, response_id: str | None, *, in_background: bool | None) -> None:
         """The provider has named the answer: who made it is remembered before anybody can ask for it."""
         if response_id is None:
             return
         self._awaits_id = False
-        opened, use = self._closing.opened, self._asking.use
-        owner = ResponseOwner(
-            key_id=opened.key_id,
-            project_id=self._project_id,
-            provider=opened.provider,
-            dialect=self._dialect.name,
-            credential=None if use is None else use.credential.name,
-            exchange_id=self.exchange_id,
-        )
+        if in_background is not None:
+            self._in_background = in_background
+        opened, route, use = self._closing.opened, self._asking.route, self._asking.use
+        credential = None if use is None else use.credential.name
+        if not self._in_background:
+            owner = ResponseOwner(
+                key_id=opened.key_id,
+                project_id=self._project_id,
+                provider=opened.provider,
+                dialect=self._dialect.name,
+                credential=credential,
+                exchange_id=self.exchange_id,
+            )
+        else:
+            run = BackgroundRun(
+                response_id=response_id,
+                dialect=self._dialect.name,
+                project_id=self._project_id,
+                until=self._ports.unix_time() + route.provider.settings.timeouts.background_s,
+                credential=credential,
+                query=target(self._dialect, route.upstream_model, self._request.raw_path).partition("?")[2],
+            )
+            self._closing.runs_in_background(run)
+            owner = owner_of(self._closing.opened, runs=True)
         self._ports.owners.made(response_id, owner)
+
+    @property
+    def _goes_on(self) -> bool:
+        """The provider makes the answer without us: it can be asked for."""
+        ended = self._metered is not None and self._metered.answer_ended
+        return self._closing.opened.background is not UNSET and not ended
 
     def _read(self) -> Metered:
         """The meter's result. Raises for a bug of the meter."""
@@ -364,11 +393,12 @@ class Exchange:
             self._happened(Event.LEFT_SERVED)
             return
         self._moments.left_at = monotonic()
-        policy = self._details["policy"] = self._asking.route.provider.settings.on_client_disconnect
+        settings = self._asking.route.provider.settings
+        policy = self._details["policy"] = "background" if self._in_background else settings.on_client_disconnect
         plain = relay is not None and not self._streams
         if plain and policy == "cancel":
             self._deadlines.set_idle(idle_s=AFTER_DONE_S)
-        self._reads_on = plain or policy == "drain"
+        self._reads_on = plain or policy == "drain" or (self._in_background and not self._goes_on)
         self._happened(Event.LEFT_DRAIN if self._reads_on else Event.LEFT_CANCEL)
         self._deadlines.rearm()  # a drain may be shorter than any other limit
 
@@ -473,7 +503,7 @@ class Exchange:
     def _let_go(self) -> None:
         """It is recorded, and nothing waits for it any more."""
         if self._asking.use is not None:
-            self._asking.release(self._closing.tokens)
+            self._asking.release(None if self._closing.handed_over else self._closing.tokens)
         if self._ending is not None and not self._ending.done():
             self._ending.set_result(None)
 
@@ -589,7 +619,7 @@ class Exchange:
 
     def _record(self) -> None:
         """Once. What has to be estimated is recorded as soon as its text is counted."""
-        if self._closing.closed or self._counting is not None:
+        if self._closing.closed or self._closing.handed_over or self._counting is not None:
             return
         end, relay = self._life.end or End.BUG, self._relay
         metered = self._read_anyway()
@@ -604,6 +634,13 @@ class Exchange:
         if self._whole and relay is not None and relay.kept is not None and self._answer is not None:
             self._closing.keep(relay.kept, self._answer)
         outcome = outcome_of(end, metered, status=None if refused is None else refused[0])
+        if (
+            self._in_background
+            and metered is not None
+            and relay is not None
+            and self._hand_over(outcome, metered, relay)
+        ):
+            return
         close = partial(
             self._closing.close,
             outcome,
@@ -631,6 +668,31 @@ class Exchange:
         close(counted=counted, prompt=prompt)
         if self._life.phase is Phase.ENDED:
             self._let_go()
+
+    def _hand_over(self, outcome: Outcome, metered: Metered, relay: Relay) -> bool:
+        """To whoever asks the provider for the answer. False: it has ended, or has no name."""
+        closing, provider = self._closing, self._asking.route.provider
+        if not self._goes_on:
+            if closing.opened.background is not UNSET:
+                run = closing.opened.background
+                self._ports.owners.made(run.response_id, owner_of(closing.opened, runs=False))
+            return False
+        closing.hand_over()
+        handed = HandOver(
+            closing=closing,
+            provider=provider,
+            metered=replace(metered, held=None),  # for hours, perhaps
+            outcome=outcome,
+            details=self._details,
+            stops=outcome is Outcome.BUDGET_CUT,
+            headers=upward(self._request.headers, self._dialect.headers_up, provider.header_rules),
+            events=relay.events,
+            size=relay.bytes,
+            read=relay.meter.bytes_seen,
+            first_token_at=relay.first_token_at,
+        )
+        self._background.take(handed)
+        return True
 
     def _read_anyway(self) -> Metered | None:
         """The meter's result; if it fails, an estimate from the size, since delivered bytes are never free. None: no

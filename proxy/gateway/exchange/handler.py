@@ -27,6 +27,7 @@ from proxy.foundation.ids import exchange_id
 from proxy.gateway.authentication import Authenticator, authenticated
 from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.exchange import Exchange
+from proxy.gateway.exchange.hand_over import Background
 from proxy.gateway.exchange.idempotency import Claim, claimed
 from proxy.gateway.exchange.open_exchange import OpenExchange, model_key
 from proxy.gateway.exchange.rate_limits import refusal
@@ -73,8 +74,11 @@ class ProxyHandler:
         reserve: Reserve,
         request_bytes_max: int,
         closed: Callable[[], str | None],
+        background: Background,
+        owners: ExchangeOwners,
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None."""
+        """`closed`: the reason why no new requests are accepted, or None. `background`: takes exchanges over; it tells
+        `owners` when they end."""
         self._keys = keys
         self._models = models
         self._ports = ports
@@ -83,7 +87,8 @@ class ProxyHandler:
         self._closed = closed
         self.uploads = Uploads(body_bytes_max=request_bytes_max)
         self.live: set[Exchange] = set()
-        self.owners = ExchangeOwners()
+        self.owners = owners
+        self._background = background
 
     async def serve(
         self, request: web.BaseRequest, connection: ClientConnection, dialect: Dialect, named: str | None
@@ -110,7 +115,8 @@ class ProxyHandler:
             return await exchange.run()
         finally:
             self.live.discard(exchange)
-            self.owners.ended(exchange.exchange_id)
+            if not closing.handed_over:
+                self.owners.ended(exchange.exchange_id)
             if claim is not None:
                 await claim.end(closing)
 
@@ -156,7 +162,7 @@ class ProxyHandler:
             exchange = Exchange(
                 request, connection, facts=facts, document=document, route=route, closing=closing, ports=self._ports,
                 dialect=dialect, received_at=received_at, cuts=key.on_exhausted is OnExhausted.CUT,
-                tells_cost=tells_cost, project_id=key.project_id, upload=upload,
+                tells_cost=tells_cost, project_id=key.project_id, background=self._background, upload=upload,
             )  # fmt: skip
         except BaseException:
             if closing is not None:

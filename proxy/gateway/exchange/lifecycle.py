@@ -14,7 +14,7 @@ says; what decides between two lines (has the meter seen the end? does the polic
 Invariants:
 * The response has begun exactly if the phase is BODY, or was. So there is at most one head, and an error has a response
   of its own before BODY, and is an event within the body after it.
-* Every way to CLOSING writes exactly one record, and nothing else does.
+* Every way to CLOSING writes exactly one record, or hands the exchange over to who will, and nothing else does.
 * Reading from the provider is paused exactly while the phase is BODY and the client BLOCKED.
 * A pair that is not in the table cannot happen; `step` raises for it, which ends the exchange as a bug of ours.
 """

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from msgspec import UNSET, json, structs
 from proxy.billing.money import nusd_from_usd_rounded_half_up as _nusd
 from proxy.billing.money import usd_text
 from proxy.billing.pricing.rules import Payer
-from proxy.billing.record import Attempt, BillableParts, Opened, Outcome, Price, UsageRecord
+from proxy.billing.record import Attempt, BackgroundRun, BillableParts, Opened, Outcome, Price, UsageRecord
 from proxy.billing.settlement import bills, charged, situation
 from proxy.gateway.exchange.answer_record import FREE, as_served, details_of, priced, seen, unpriced_details
 from proxy.gateway.exchange.lifecycle import End
@@ -66,6 +67,9 @@ _OUTCOMES: Mapping[End, Outcome] = {
 
 class OpenExchange:
     """An opened exchange that is not closed yet."""
+
+    handed_over = False
+    """whoever has taken it closes it: its answer is made in the background"""
 
     def __init__(
         self,
@@ -119,6 +123,17 @@ class OpenExchange:
         self._route = route
         self._ports.meters.attempted(attempt)
         return True
+
+    def runs_in_background(self, run: BackgroundRun) -> None:
+        """Record how to ask for the answer. If that cannot be recorded, it is forgotten by a crash."""
+        self.opened = structs.replace(self.opened, background=run)
+        with suppress(OutboxFullError):
+            self.durable = self._ports.outbox.reassign(self.opened)
+
+    def hand_over(self) -> None:
+        """Its provider has accepted and goes on: it will be closed later, and it is billed."""
+        self.handed_over = self.billed = True
+        self._facts.prompt.text.drop()
 
     def _reassigned(self, route: Route, attempt: Attempt) -> Opened:
         name, free = route.provider.settings.name, self.opened.price is FREE
@@ -289,8 +304,8 @@ class OpenExchange:
         """Teach the estimator the reported usage. Returns the error of its estimate, unless that is known only later.
         An unstreamed answer teaches only prompts, since its text does not come in events."""
         usage = metered.usage
-        if usage is None or metered.failed is not None or not metered.complete:
-            return None
+        if usage is None or metered.failed is not None or not metered.complete or self.handed_over:
+            return None  # of an answer that was asked for later, the request is not known any more
         evidence, estimator, counter = metered.evidence, self._ports.estimator, self._route.counter
         if not self.opened.streamed:
             evidence = _UNSEEN

@@ -21,8 +21,9 @@ from proxy.metering.usage import Usage
 REMEMBERED_MAX = 20_000
 
 
-State = Literal["waiting", "streaming", "draining"]
-"""waiting: for the provider's first byte; streaming; draining: the client has disconnected, the rest is read"""
+State = Literal["waiting", "streaming", "draining", "background"]
+"""waiting: for the provider's first byte; streaming; draining: the client has disconnected, the rest is read;
+background: the provider makes the answer, and is asked for it"""
 
 
 class ExchangeSnapshot(msgspec.Struct, frozen=True):

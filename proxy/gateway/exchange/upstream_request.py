@@ -132,8 +132,8 @@ class UpstreamRequest:
         """A provider has accepted: the request is not sent again, and need not be kept as long as its answer takes."""
         self._document = {}
 
-    def release(self, tokens: int) -> None:
-        """The credential's request is over; it has used so many tokens."""
+    def release(self, tokens: int | None) -> None:
+        """The credential's request is over; it has used so many tokens. None: as many as were reserved."""
         if self.use is not None:
             self.use.end(tokens)
 

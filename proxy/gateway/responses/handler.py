@@ -1,8 +1,9 @@
 """Passes requests about a stored response to the provider that made it.
 
 Invariants: only the key that made a response gets at it, or a key of the same project, unless that is the default one;
-to others it does not exist. None of this is an exchange: a response is billed by the exchange that made it. The target
-consists of the dialect's path, the response's id, and the query names that are listed here.
+to others it does not exist. None of this is an exchange: a response is billed by the exchange that made it. While that
+is open, it is told what clients are told of the response, and a response is deleted only when its end was seen. The
+target consists of the dialect's path, the response's id, and the query names that are listed here.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from aiohttp import web
 
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.background.asking import CANCEL as CANCEL_PATH
+from proxy.gateway.background.asking import StoredAnswer, look
+from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
+from proxy.gateway.background.sighting import sighting
+from proxy.gateway.background.witness import Telling, Witness
 from proxy.gateway.ports import ResponseOwners
 from proxy.gateway.responses.passing import passed
 from proxy.gateway.upstream.client import Provider, UpstreamClient
@@ -27,10 +33,11 @@ from proxy.http.headers import upward
 from proxy.http.request_body import read_body
 from proxy.http.server import Routes, Serve
 from proxy.metering.dialect import Dialect
-from proxy.metering.dialects import DIALECTS
 
 # A request to cancel has no body; SDKs may send an empty object.
 BODY_BYTES_MAX = 16 * 1024
+# A stream of a billion events has no end.
+EVENTS_DIGITS_MAX = 10
 
 _ID = re.compile(r"[A-Za-z0-9_.:+@-]{1,256}", re.ASCII)
 _VALUE = re.compile(r"[A-Za-z0-9_.~%+-]{0,200}", re.ASCII)
@@ -46,22 +53,24 @@ class Operation(NamedTuple):
     """names of the parameters that pass"""
 
 
-CANCEL = Operation("POST", "/cancel")
+CANCEL = Operation("POST", CANCEL_PATH)
 DELETE = Operation("DELETE", "")
+RETRIEVE = Operation("GET", "", ("include", "include[]", "include_obfuscation", "starting_after", "stream"))
 # A longer end of the path comes first.
 OPERATIONS = (
     CANCEL,
     Operation("GET", "/input_items", ("after", "before", "include", "include[]", "limit", "order")),
-    Operation("GET", "", ("include", "include[]", "include_obfuscation", "starting_after", "stream")),
+    RETRIEVE,
     DELETE,
 )
-_STORING = {dialect.name: dialect for dialect in DIALECTS if dialect.stores}
+SHOWING = (RETRIEVE, CANCEL)
+"""what answers with the response itself"""
 
 
 def add_to(routes: Routes, serving: Callable[[Operation, str], Serve]) -> None:
     """Add the routes of all dialects whose providers store responses. `serving`: the handler of an id."""
     for operation in OPERATIONS:
-        for dialect in _STORING.values():
+        for dialect in STORING.values():
 
             def of(response_id: str, operation: Operation = operation) -> Serve:
                 return serving(operation, response_id)
@@ -80,6 +89,8 @@ class ResponsesHandler:
         providers: Mapping[str, Provider],
         client: UpstreamClient,
         closed: Callable[[], str | None],
+        background: BackgroundExchanges,
+        unix_time: Callable[[], float],
     ) -> None:
         """`closed`: the reason why no new requests are accepted, or None."""
         self._keys = keys
@@ -87,6 +98,8 @@ class ResponsesHandler:
         self._providers = providers
         self._client = client
         self._closed = closed
+        self._telling = Telling(background, owners)
+        self._unix_time = unix_time
 
     def add_to(self, routes: Routes) -> None:
         """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
@@ -111,13 +124,15 @@ class ResponsesHandler:
             raise errors.unknown_route(request.method, request.raw_path.partition("?")[0])
         owner = await self._owner(response_id) if _ID.fullmatch(response_id) else None
         provider = None if owner is None else self._providers.get(owner.provider)
-        dialect = None if owner is None else _STORING.get(owner.dialect)
+        dialect = None if owner is None else STORING.get(owner.dialect)
         if owner is None or provider is None or dialect is None or not owner.shares_with(key):
             raise errors.unknown_response(response_id)
         if operation.method != "GET":
             await _ignored_body(request)
-        head = _head(operation, response_id, provider, dialect, owner, request)
-        return await self._passed(operation, response_id, head, provider, owner, request, connection)
+        stored = _stored(operation, response_id, provider, dialect, owner, request)
+        if operation is DELETE and owner.runs:
+            await self._see_its_end(stored)
+        return await self._passed(operation, stored, owner, request, connection)
 
     async def _owner(self, response_id: str) -> ResponseOwner | None:
         """Raises ApiError."""
@@ -129,14 +144,14 @@ class ResponsesHandler:
     async def _passed(
         self,
         operation: Operation,
-        response_id: str,
-        head: bytes,
-        provider: Provider,
+        stored: StoredAnswer,
         owner: ResponseOwner,
         request: web.BaseRequest,
         connection: ClientConnection,
     ) -> web.StreamResponse:
         """Raises ApiError."""
+        provider = stored.provider
+        head = stored.request(operation.method, operation.after, accepts=stored.dialect.accepts)
         try:
             async with asyncio.timeout(provider.limits.first_byte_s):
                 answer = await self._client.ask(provider, head)
@@ -144,12 +159,32 @@ class ResponsesHandler:
             raise failure.refusal() from None
         except TimeoutError:
             raise errors.upstream_stalled() from None
+        good = 200 <= answer.status < 300
         try:
-            if operation is DELETE and 200 <= answer.status < 300:
-                await self._owners.forget(response_id)
-            return await passed(answer, provider, owner.exchange_id, request, connection)
+            if operation is DELETE and good:
+                await self._owners.forget(stored.response_id)
+            if not (owner.runs and good and operation in SHOWING):
+                return await passed(answer, provider, owner.exchange_id, request, connection)
+            witness = Witness(answer, stored.dialect, _events_before(request))
+            passing = passed(answer, provider, owner.exchange_id, request, connection, witness.feed)
+            return await self._telling.during(stored.response_id, witness, passing)
         finally:
             answer.close()
+
+    async def _see_its_end(self, stored: StoredAnswer) -> None:
+        """Of a response that is still made, or was a moment ago: once it is deleted, nobody can ask what it comes to.
+        Raises ApiError."""
+        found = await look(self._client, stored, self._unix_time())
+        if found.gone:
+            return
+        if found.metered is None:
+            raise errors.upstream_failed()
+        if not found.metered.answer_ended:
+            raise errors.response_running(stored.response_id)
+        try:
+            await self._telling.tell(stored.response_id, sighting(found.metered))
+        except OSError:
+            raise errors.responses_unknown() from None
 
 
 async def _ignored_body(request: web.BaseRequest) -> None:
@@ -159,25 +194,28 @@ async def _ignored_body(request: web.BaseRequest) -> None:
         raise errors.bad_request("The request body broke off.", code="incomplete_body") from None
 
 
-def _head(
+def _stored(
     operation: Operation,
     response_id: str,
     provider: Provider,
     dialect: Dialect,
     owner: ResponseOwner,
     request: web.BaseRequest,
-) -> bytes:
-    """The bytes of the request to the provider."""
-    path = f"{dialect.upstream_path}/{quote(response_id, safe='')}{operation.after}"
-    query = "&".join(_query(request.raw_path, (*operation.query, *dialect.query)))
-    return provider.bodiless(
-        operation.method,
-        f"{path}?{query}" if query else path,
-        dialect.key_header,
-        upward(request.headers, dialect.headers_up, provider.header_rules),
-        accepts=dialect.accepts,
-        credential=owner.credential,
+) -> StoredAnswer:
+    return StoredAnswer(
+        provider,
+        dialect,
+        response_id,
+        owner.credential,
+        query="&".join(_query(request.raw_path, (*operation.query, *dialect.query))),
+        headers=upward(request.headers, dialect.headers_up, provider.header_rules),
     )
+
+
+def _events_before(request: web.BaseRequest) -> int:
+    """The number of events that a stream does not repeat: their numbers begin with 0."""
+    after = request.query.get("starting_after", "")
+    return int(after) + 1 if after.isascii() and after.isdigit() and len(after) < EVENTS_DIGITS_MAX else 0
 
 
 def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:

@@ -7,6 +7,7 @@ client reads, and no longer than `total_s`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from aiohttp import web
 
@@ -22,9 +23,15 @@ ERROR_BYTES_MAX = 256 * 1024
 
 
 async def passed(
-    answer: Answer, provider: Provider, exchange_id: str, request: web.BaseRequest, connection: ClientConnection
+    answer: Answer,
+    provider: Provider,
+    exchange_id: str,
+    request: web.BaseRequest,
+    connection: ClientConnection,
+    fed: Callable[[bytes], None] | None = None,
 ) -> web.StreamResponse:
-    """The response to the client, when the client has taken it or is gone. Raises ApiError: nothing was sent."""
+    """The response to the client, when the client has taken it or is gone. `fed`: gets the body of a success, too.
+    Raises ApiError: nothing was sent."""
     streamed = answer.content_type == "text/event-stream"
     headers = downward(answer.head, exchange_id, streamed=streamed, rules=provider.header_rules, own=connection.headers)
     reply = Reply(request)
@@ -35,7 +42,7 @@ async def passed(
     transport = request.transport
     if transport is None or not reply.begin(answer.status, headers, length=answer.head.length):
         return reply
-    passing = _Passing(answer, transport, chunked=reply.chunked_body)
+    passing = _Passing(answer, transport, fed, chunked=reply.chunked_body)
     connection.listener = passing
     try:
         answer.relay_to(passing)
@@ -70,11 +77,19 @@ async def _error(answer: Answer, provider: Provider) -> bytes:
 class _Passing:
     """Takes the body from the provider, and the client's connection's events."""
 
-    def __init__(self, answer: Answer, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        transport: asyncio.WriteTransport,
+        fed: Callable[[bytes], None] | None,
+        *,
+        chunked: bool,
+    ) -> None:
         self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         """True: the body is whole"""
         self._answer = answer
         self._transport = transport
+        self._fed = fed
         self._chunked = chunked
 
     def run_on(self, wire: bytes) -> bool:
@@ -82,6 +97,8 @@ class _Passing:
 
     def piece(self, payload: bytes, framed: bytes | None = None) -> None:
         if payload and not self.ended.done():
+            if self._fed is not None:
+                self._fed(payload)
             self._transport.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload)
 
     def complete(self) -> None:

@@ -133,11 +133,11 @@ class Use:
         self._second, self._reserved = credential.take(now, tokens)
         self._ended = False
 
-    def end(self, tokens: int) -> None:
-        """The request has used so many tokens. Calls after the first one are ignored."""
+    def end(self, tokens: int | None) -> None:
+        """The request has used so many tokens (None: what was reserved). Calls after the first one are ignored."""
         if not self._ended:
             self._ended = True
-            self.credential.end(self._second, tokens - self._reserved)
+            self.credential.end(self._second, 0 if tokens is None else tokens - self._reserved)
 
 
 class CredentialPool:

@@ -11,7 +11,7 @@ from proxy.foundation.tasks import Tasks
 from proxy.journal.journal import Journal
 from proxy.journal.log import JournalInUse
 from proxy.runtime.machine.data_folder import DataFolder
-from proxy.runtime.proxy.node import Node
+from proxy.runtime.proxy.node import Node, Recovered
 from proxy.settings import Settings
 
 # An attempt to settle everything; another one follows.
@@ -24,14 +24,16 @@ async def settle_abandoned(
     folder: DataFolder,
     settings: Settings,
     *,
-    recover: Callable[[Node], object],
+    recover: Callable[[Node], Recovered],
     release: Callable[[Journal], Awaitable[None]],
+    resume: Callable[[Recovered, Node], Awaitable[None]],
     start: Callable[[Node, Tasks], None],
 ) -> None:
     """Settle the records in `folder`, however long it takes, and keep the settled ones for their time; another
     process's journal is left alone.
 
-    `recover` closes the exchanges that a crash cut off, `release` their reservations; `start` begins to settle.
+    `recover` closes the exchanges that a crash cut off, `release` their reservations; `resume` lets the others go on;
+    `start` begins to settle.
     """
     async with AsyncExitStack() as opened:
         try:
@@ -40,12 +42,14 @@ async def settle_abandoned(
             return  # another proxy on this data directory
         opened.callback(node.release)
         _log.info("settling the journal of %s, a process that is not started any more", folder.own.name)
-        recover(node)
+        recovered = recover(node)
         await release(node.journal)
+        await resume(recovered, node)
         tasks = Tasks()
         opened.push_async_callback(tasks.stop)
         start(node, tasks)
-        while node.journal.keeps_segments:  # the ledger may still lose what it has confirmed
+        # Some may go on, and the ledger may still lose what it has confirmed.
+        while node.journal.open_count or node.journal.keeps_segments:
             node.journal.prune_kept()
             await asyncio.sleep(ATTEMPT_S)
         while not await node.close(ATTEMPT_S):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Protocol
 from sqlalchemy import Engine
 
 from proxy.billing.batch import StoredBatch
-from proxy.billing.limits import limit_counters
-from proxy.billing.record import UsageRecord
+from proxy.billing.limits import LimitCounter, limit_counters
+from proxy.billing.record import Opened, UsageRecord
 from proxy.billing.reservation import Hold
 from proxy.billing.settlement import charged
-from proxy.budgets.admission import Admission
+from proxy.budgets.admission import Admission, Reservation
 from proxy.budgets.alerting import Thresholds
 from proxy.budgets.followed_ledger import FollowedLedger
 from proxy.budgets.follower import Follower
@@ -192,6 +192,12 @@ class AdmissionService:
         except OSError as error:  # until it works, admission follows each key's policy for outages
             _log.error("budgets: %s", error)
 
+    def hold_open(self, opened: Opened) -> Reservation:
+        """The reservation of an exchange of an earlier process that goes on. Its key is in memory, if it is known."""
+        counters = _counters(self._keyring, opened.key_id)
+        hold = Hold(opened.exchange_id, counters, opened.held_usd or 0, 0, opened.started_at)
+        return self.admission.hold_open(hold, spends=opened.held_usd is not None)
+
     def hold_again(self, lost: Iterable[Pending]) -> None:
         """The ledger has lost these records: they count against budgets until it has them again."""
         self.admission.hold_again(self._holds(_decoded(lost)))
@@ -234,12 +240,17 @@ class AdmissionService:
 
 def _hold(keyring: Keyring, exchange_id: str, key_id: str, nusd: int, started_at: float) -> Hold | None:
     """The reservation of an exchange of a known key; None: no money limit applies."""
-    key, now = keyring.known(key_id), time.time()
-    scopes = () if key is None else keyring.scopes(key)
-    counters = tuple(counter for scope in scopes for counter in limit_counters(scope, now))
+    counters = _counters(keyring, key_id)
     if not any(counter.nusd_max is not None for counter in counters):
         return None
     return Hold(exchange_id, counters, nusd, 0, started_at)
+
+
+def _counters(keyring: Keyring, key_id: str) -> tuple[LimitCounter, ...]:
+    """Of a key, if it is known."""
+    key, now = keyring.known(key_id), time.time()
+    scopes = () if key is None else keyring.scopes(key)
+    return tuple(counter for scope in scopes for counter in limit_counters(scope, now))
 
 
 async def _pages(journal: Journal) -> AsyncIterator[list[UsageRecord]]:

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import UNSET
 
 from proxy.billing.record import Opened
 from proxy.billing.settlement import entry
@@ -32,6 +34,7 @@ from proxy.ledger.settling.settler import Settler
 from proxy.ledger.settling.store import LedgerStore
 from proxy.metering.estimator.estimate import VERSION, Estimator
 from proxy.runtime.machine.data_folder import DataFolder
+from proxy.runtime.proxy.background import Suspended, suspended
 from proxy.runtime.proxy.outbox import LocalOutbox
 from proxy.settings import Settings
 from proxy.storage.executor import InThread
@@ -44,6 +47,14 @@ if TYPE_CHECKING:
 RENEWALS_PER_LEASE = 10
 
 _log = logging.getLogger(__name__)
+
+
+class Recovered(NamedTuple):
+    """What the last run left open."""
+
+    going_on: list[Suspended]
+    settled: list[str]
+    """answers that were made in the background, by id, and settled without their end: nobody may read them"""
 
 
 class Node:
@@ -60,6 +71,9 @@ class Node:
         self._backlog_to = self.journal.node.epoch << COUNT_BITS
         """the last seq of the records of earlier runs, recovered ones included"""
         self._lease_s = settings.lease_s
+        self._providers = frozenset(settings.providers)
+        self._held: list[Opened] = []
+        """exchanges of earlier runs that go on"""
         self._folder = folder.journal
         self._keeps_settled = settings.journal.keep_settled_s > 0
         self.on_lost: Callable[[Sequence[Pending]], None] = lambda _: None
@@ -69,19 +83,30 @@ class Node:
         self._renewing: asyncio.Task[None] | None = None
         self.outbox = LocalOutbox(self.journal, self.table, self._disk, opened=self._on_opened)
 
-    def recover(self, estimator: Estimator, metrics: Metrics) -> None:
-        """Close the exchanges that the last run left open, each exactly once."""
-        records = recover(self.journal.unfinished(), self.table, estimator, estimator_version=VERSION)
+    def recover(self, estimator: Estimator, metrics: Metrics) -> Recovered:
+        """Close the exchanges that the last run left open, each exactly once, but for those that go on."""
+        unfinished = self.journal.unfinished()
+        going_on = suspended(unfinished, self.table, self._providers)
+        cut_off = [
+            opened for opened in unfinished if opened.slot not in going_on or going_on[opened.slot][0] is not opened
+        ]
+        records = recover(cut_off, self.table, estimator, estimator_version=VERSION)
         unwritten = [record for record in records if not self.journal.finish(record)]
         self._backlog_to += len(records)
         # On a full disk, a second crash needs their progress again.
-        self.outbox.keep(self.table.clear({record.opened.slot for record in unwritten}))
+        kept = self.table.clear({record.opened.slot for record in unwritten} | going_on.keys())
+        self.outbox.keep(slot for slot in kept if slot.index not in going_on)
+        self._held = [opened for opened, _ in going_on.values()]
         for damage in self.journal.damage:
             _log.error("journal damaged: %s", damage)
         if records:
             _log.warning("recovered %d exchanges that a crash had cut off", len(records))
         metrics.recovered(self.journal.depth)
         metrics.ledger.journal_damage.inc(len(self.journal.damage))
+        return Recovered(
+            [Suspended(*going_on[slot.index], slot) for slot in kept if slot.index in going_on],
+            [opened.background.response_id for opened in cut_off if opened.background is not UNSET],
+        )
 
     def start(
         self, tasks: Tasks, store: LedgerStore, queue: Queue | None, metrics: Metrics, in_thread: InThread
@@ -95,7 +120,7 @@ class Node:
             self._keeper = LeaseKeeper(
                 queue.leases, self.table, node=self.node_id, epoch=self.journal.node.epoch,
                 caught_up=self._caught_up, observer=OutageLog("leases", metrics.ledger.outages.inc),
-                renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE),
+                renew_s=min(RENEW_S, self._lease_s / RENEWALS_PER_LEASE), held=self._held,
             )  # fmt: skip
             self._renewing = tasks.start(self._keeper.run(), name="leases")
             self._settler = shipper = Shipper(

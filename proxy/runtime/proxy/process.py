@@ -16,8 +16,10 @@ from typing import NoReturn
 
 from proxy.foundation.outage import OutageLog
 from proxy.foundation.tasks import Tasks
+from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.batches.routes import add_to as add_object_routes
 from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
 from proxy.gateway.models.handler import ModelsHandler
@@ -40,11 +42,12 @@ from proxy.runtime.machine.traces import close_traces, open_traces
 from proxy.runtime.machine.unsettled import close_months
 from proxy.runtime.proxy.abandoned_journals import settle_abandoned
 from proxy.runtime.proxy.admission import AdmissionService
+from proxy.runtime.proxy.background import Resumption
 from proxy.runtime.proxy.batches import BatchService
 from proxy.runtime.proxy.console import Console
 from proxy.runtime.proxy.estimator_file import EstimatorFile
 from proxy.runtime.proxy.model_table import model_table, needs_price_book, price_lookup
-from proxy.runtime.proxy.node import Node
+from proxy.runtime.proxy.node import Node, Recovered
 from proxy.runtime.proxy.peer_processes import METRICS, PeerProcesses
 from proxy.runtime.proxy.running_exchanges import RunningExchanges
 from proxy.runtime.proxy.tokenizers import Tokenizers
@@ -143,7 +146,7 @@ class Proxy:
     async def _open_ledger(self, started: AsyncExitStack) -> None:
         ledger = open_ledger(self.settings, self._waiting)
         self._store, self._in_thread = await started.enter_async_context(ledger)
-        self._node.recover(self._learned.estimator, self._metrics)
+        self._recovered = self._node.recover(self._learned.estimator, self._metrics)
 
     async def _open_keyring(self, started: AsyncExitStack) -> None:
         self._keyring = Keyring(
@@ -170,13 +173,18 @@ class Proxy:
 
     async def _make_handler(self, started: AsyncExitStack) -> None:
         self._upstream = UpstreamClient()
-        self._handler = self._handler_of(self._upstream)
+        self._handler, self._background, self._resumption = self._handler_of(self._upstream)
         self._batches = self._batch_service(self._upstream)
         started.callback(self._learned.save)
 
     async def _answer_peers(self, started: AsyncExitStack) -> None:
         self._running = running = RunningExchanges(
-            self._handler, self._peers, self._queue, node=self._node.node_id, estimator=self._learned.estimator
+            self._handler,
+            self._background,
+            self._peers,
+            self._queue,
+            node=self._node.node_id,
+            estimator=self._learned.estimator,
         )
 
         def answer_to(request: str) -> bytes:
@@ -196,6 +204,8 @@ class Proxy:
         started.push_async_callback(self._settle_last)
 
     async def _admit(self, started: AsyncExitStack) -> None:
+        started.push_async_callback(self._background.suspend)
+        await self._resume(self._recovered, self._node)
         await self._batches.hold()
         await self._admission.start(self._tasks, self._node.journal)
         self._batches.start(self._tasks)
@@ -248,6 +258,7 @@ class Proxy:
             for exchange in list(self._handler.live):
                 exchange.shut_down()
             await wait_until(lambda: not self._handler.live, deadline_s=SHUT_DOWN_S)
+        await self._background.suspend()
 
     async def _settle_last(self) -> None:
         """Settle what is in the journal, while the last spans are sent."""
@@ -256,7 +267,7 @@ class Proxy:
 
     # -- what they consist of
 
-    def _handler_of(self, upstream: UpstreamClient) -> ProxyHandler:
+    def _handler_of(self, upstream: UpstreamClient) -> tuple[ProxyHandler, BackgroundExchanges, Resumption]:
         settings = self.settings
         ports = Ports(
             outbox=self._node.outbox,
@@ -279,14 +290,28 @@ class Proxy:
         self._reserve = Reserve(
             settings.reserve.completion_tokens, settings.reserve.usd_max, settings.budgets.exceeded_status
         )
-        return ProxyHandler(
+        running = ExchangeOwners()
+        background = BackgroundExchanges(ports, running)
+        resumption = Resumption(
+            background, running, ports,
+            keyring=self._keyring, models=self._models, providers=providers, admission=self._admission,
+        )  # fmt: skip
+        handler = ProxyHandler(
             keys=self._keyring,
             models=self._models,
             ports=ports,
             reserve=self._reserve,
             request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
+            background=background,
+            owners=running,
         )
+        return handler, background, resumption
+
+    async def _resume(self, recovered: Recovered, node: Node) -> None:
+        for response_id in recovered.settled:
+            await self._admission.owners.forget(response_id)
+        await self._resumption.resume(recovered.going_on, node.outbox)
 
     def _models_handler(self) -> ModelsHandler:
         lists = FetchedLists(self._upstream, self._tasks)
@@ -299,6 +324,8 @@ class Proxy:
             providers=self._providers,
             client=self._upstream,
             closed=lambda: self._refusing,
+            background=self._background,
+            unix_time=time.time,
         )
 
     def _batch_service(self, upstream: UpstreamClient) -> BatchService:
@@ -322,7 +349,7 @@ class Proxy:
     def _add_gauges(self) -> None:
         journal = self._node.journal
         self._metrics.gauges(
-            in_flight=lambda: len(self._handler.live),
+            in_flight=lambda: len(self._handler.live) + len(self._background.live),
             depth=lambda: journal.depth,
             oldest_age_s=lambda: journal.oldest_age_s(time.time()),
             held=lambda: journal.held_count,
@@ -332,14 +359,19 @@ class Proxy:
         node.start(tasks, self._store.ledger, self._queue, self._metrics, self._in_thread)
 
     async def _settle_abandoned(self) -> None:
-        for folder in self._folder.left_behind(0 if self._peers is None else self._peers.count):
-            await settle_abandoned(
-                folder,
-                self.settings,
-                recover=lambda node: node.recover(self._learned.estimator, self._metrics),
-                release=self._admission.abandoned,
-                start=self._start_node,
-            )
+        folders = self._folder.left_behind(0 if self._peers is None else self._peers.count)
+        # All at once: an answer that is made in the background can keep one of them open for hours.
+        await asyncio.gather(*(self._settle_folder(folder) for folder in folders))
+
+    async def _settle_folder(self, folder: DataFolder) -> None:
+        await settle_abandoned(
+            folder,
+            self.settings,
+            recover=lambda node: node.recover(self._learned.estimator, self._metrics),
+            release=self._admission.abandoned,
+            resume=self._resume,
+            start=self._start_node,
+        )
 
     def _waiting(self, reason: str) -> AbstractAsyncContextManager[None]:
         """Refuse requests and tell monitors why, on the same port."""

@@ -8,6 +8,7 @@ import msgspec
 
 from proxy.console.api.live import RunningSnapshot
 from proxy.console.remote_exchanges import RemoteExchanges
+from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.running import ExchangeSnapshot
 from proxy.journal.frames import decode_opened
@@ -37,6 +38,7 @@ class RunningExchanges:
     def __init__(
         self,
         handler: ProxyHandler,
+        background: BackgroundExchanges,
         peers: PeerProcesses | None,
         queue: Queue | None,
         *,
@@ -45,6 +47,7 @@ class RunningExchanges:
     ) -> None:
         """`node`: this process's name in the lease registry."""
         self._handler = handler
+        self._background = background
         self._peers = peers
         self._queue = queue
         self._node = node
@@ -79,4 +82,5 @@ class RunningExchanges:
         return key_id
 
     def _local(self) -> NodeExchanges:
-        return NodeExchanges(self._node, [exchange.running() for exchange in self._handler.live])
+        running = [exchange.running() for exchange in self._handler.live]
+        return NodeExchanges(self._node, running + [exchange.running() for exchange in self._background.live])

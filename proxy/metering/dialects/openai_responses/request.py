@@ -21,9 +21,6 @@ _CALLED = ("arguments", "input", "output", "code")
 
 def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
     """Read a request. Raises InvalidField."""
-    if flag(document, "background"):
-        # Its answer would be fetched by a later request, which is not metered.
-        raise InvalidField("background", "is not supported: an answer is metered only in its own request")
     return RequestFacts(
         model=named or model_of(document),
         streamed=flag(document, "stream"),
@@ -33,6 +30,7 @@ def facts(document: dict[str, Any], named: str | None = None) -> RequestFacts:
         prompt=_prompt(document),
         served_as=service_asked(document),
         is_stored=document.get("store") is not False,
+        in_background=flag(document, "background"),
         continues=_continued(document.get("previous_response_id")),
     )
 

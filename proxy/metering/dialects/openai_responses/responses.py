@@ -27,6 +27,7 @@ _LAST = frozenset({"response.completed", "response.incomplete", "response.failed
 # Deltas that are not generated text: audio and tool output.
 _NOT_GENERATED = ("response.audio.delta", "response.shell_call_output_content.delta")
 _RUNNING = ("queued", "in_progress")
+_ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
 # All as reported. OpenAI's searches are output items; xAI reports their numbers.
@@ -80,12 +81,14 @@ _KNOWN = " ".join((
 class ResponsesTally(Counting):
     """The counts of one answer."""
 
-    __slots__ = ("_file_searches", "_searches", "_unread_at", "_with_deltas")
+    __slots__ = ("_file_searches", "_searches", "_unread_at", "_with_deltas", "answer_ended", "in_background")
 
     known = members("type sequence_number", _KNOWN, each("response", _KNOWN))
 
     def __init__(self, cumulative: bool | None = None) -> None:
         super().__init__(cumulative)
+        self.answer_ended = False
+        self.in_background: bool | None = None
         self._with_deltas: set[int] = set()  # items with deltas
         self._unread_at: set[int] = set()  # items of unknown kinds
         self._file_searches: set[int] = set()
@@ -107,6 +110,7 @@ class ResponsesTally(Counting):
                 self._read_item(parsed.output_index or 0, parsed.item, whole=kind == "response.output_item.done")
         if parsed.response is not None:
             self._read_response(parsed.response, last=kind in _LAST)
+            self.answer_ended = self.answer_ended or kind in _LAST
         return parsed
 
     def read_answer(self, body: bytes) -> bool:
@@ -117,10 +121,18 @@ class ResponsesTally(Counting):
         if says_error(response.error):
             self.fail("error_body")
         self._read_response(response, last=response.output is not None and response.status not in _RUNNING)
+        running = response.status in _RUNNING
+        if running:
+            self.in_background = True
+        # Without a status, it has ended if there is output; with one that no version knew, if there is a usage.
+        proof = response.output if response.status is None else response.usage
+        self.answer_ended = response.status in _ENDED or (not running and bool(proof))
         return True
 
     def _read_response(self, response: Response, *, last: bool) -> None:
         self.response_id = self.response_id or identifier(response.id)
+        if response.background is not None:
+            self.in_background = response.background
         if response.service_tier is not None:
             self.served_as = service_in_tier(response.service_tier)
         for index, item in enumerate(response.output or ()) if last else ():

@@ -59,6 +59,8 @@ class Response(msgspec.Struct, gc=False):
     """what OpenAI's own tools used, beside `usage`"""
     tools: list[Tool] | None = None
     error: Any = None
+    background: bool | None = None
+    """it is made whoever reads it"""
 
 
 class Event(msgspec.Struct, gc=False):

@@ -1,0 +1,182 @@
+"""One exchange whose answer is made in the background: it asks the provider until the answer has ended.
+
+Invariants: the exchange is closed exactly once, by what the provider says of the ended answer, or else by what was seen
+of it; then it does not exist for clients any more, so that nobody reads an answer whose usage is unknown. A task that
+is cancelled leaves the exchange open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+
+from proxy.billing.record import Outcome
+from proxy.gateway.background.asking import StoredAnswer, look, stop
+from proxy.gateway.background.polling import Look, Pace, Polling, Step
+from proxy.gateway.background.sighting import Sighting, decoded
+from proxy.gateway.exchange.hand_over import HandOver, owner_of, run_of
+from proxy.gateway.exchange.lifecycle import End
+from proxy.gateway.exchange.open_exchange import outcome_of
+from proxy.gateway.exchange.running import ExchangeSnapshot, snapshot
+from proxy.gateway.ports import Ports
+from proxy.metering.dialect import Dialect
+from proxy.metering.metered import Metered
+from proxy.metering.usage import Usage
+
+_log = logging.getLogger(__name__)
+
+# Pauses differ by up to so much, so that exchanges that began together are not asked for together.
+JITTER = 0.2
+# How an exchange ends whose client was served so far, if its answer is not found, or takes too long.
+_OTHERWISE: Mapping[Step, Outcome] = {Step.NOT_FOUND: Outcome.UPSTREAM_FAILED, Step.TOO_LONG: Outcome.UPSTREAM_STALLED}
+_REASONS: Mapping[Step, str] = {Step.NOT_FOUND: "background_not_found", Step.TOO_LONG: "background_too_long"}
+
+
+class BackgroundExchange:
+    """`run` it; `saw` tells what others have seen of the answer."""
+
+    def __init__(
+        self,
+        handed: HandOver,
+        dialect: Dialect,
+        ports: Ports,
+        pace: Pace,
+        looking: asyncio.Semaphore,
+        on_closed: Callable[[BackgroundExchange], None],
+    ) -> None:
+        """`looking`: bounds the requests of all of them. `on_closed`: called once, when it has its record."""
+        self._handed = handed
+        self._ports = ports
+        self._looking = looking
+        self._on_closed = on_closed
+        run = run_of(handed.closing.opened)
+        self.exchange_id = handed.closing.opened.exchange_id
+        self.response_id = run.response_id
+        self._stored = StoredAnswer(
+            handed.provider, dialect, run.response_id, run.credential, query=run.query, headers=handed.headers
+        )
+        until = monotonic() + run.until - ports.unix_time()
+        self._polling = Polling(until, pace, stopped=handed.stops)
+        self._seen = Sighting(handed.metered.evidence)
+        self._news = asyncio.Event()
+        self._jitter = 1 + JITTER * int(self.exchange_id[-4:], 16) / 0xFFFF  # of a random part of the id
+
+    @property
+    def closed(self) -> bool:
+        """It has its record."""
+        return self._handed.closing.closed
+
+    def saw(self, seen: Sighting) -> None:
+        """Somebody got so much of the answer."""
+        if self.closed:
+            return
+        self._seen = self._seen.merged(seen)
+        self._handed.closing.slot.note(self._seen.evidence, self._handed.metered.usage, self._handed.metered.events)
+        if seen.ended is not None:
+            self._news.set()
+
+    def running(self) -> ExchangeSnapshot:
+        """Its current snapshot."""
+        closing, evidence = self._handed.closing, self._seen.evidence
+        opened = closing.opened
+        completion = self._ports.estimator.completion(
+            closing.model_key,
+            evidence,
+            completion_tokens_max=opened.completion_tokens_max,
+            bytes_seen=evidence.chars,
+        )
+        return snapshot(
+            opened,
+            Usage(opened.prompt_tokens_estimate, completion_tokens=completion.tokens),
+            reported=False,
+            state="background",
+            events=self._handed.events,
+            size=self._handed.size,
+        )
+
+    async def run(self) -> None:
+        """Until it is closed. Never raises: after a bug of ours, it is settled by what was seen."""
+        try:
+            await self._poll()
+        except Exception as bug:  # noqa: BLE001  logged, without its message, which may quote an answer
+            where = "".join(traceback.format_tb(bug.__traceback__))
+            _log.error("%s: a bug in the background: %s\n%s", self.exchange_id, type(bug).__name__, where)
+            await self._ports.owners.forget(self.response_id)
+            self._close(Outcome.CRASHED, self._seen.ending(self._handed.metered), {"failed": "proxy_bug"})
+
+    async def _poll(self) -> None:
+        if self._handed.stops:
+            await stop(self._ports.upstream, self._stored, self._ports.unix_time())
+        while True:
+            await self._pause()
+            step = self._polling.next(monotonic(), await self._look())
+            ended = self._seen.ended
+            if step is Step.STOP:
+                found = await stop(self._ports.upstream, self._stored, self._ports.unix_time())
+                self._note(found)
+            elif step is not Step.WAIT and ended is not None:
+                return self._settle(ended)
+            elif step is not Step.WAIT:
+                return await self._give_up(step)
+
+    async def _pause(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._polling.pause_s * self._jitter):
+                await self._news.wait()
+        self._news.clear()
+
+    async def _look(self) -> Look:
+        """At what is known already, else at the provider."""
+        with suppress(OSError):
+            self._seen = self._seen.merged(decoded(await self._ports.owners.noted(self.response_id)))
+        if self._seen.usage_known:
+            return Look(self._seen.ended)
+        async with self._looking:
+            found = await look(self._ports.upstream, self._stored, self._ports.unix_time())
+        self._note(found)
+        return found
+
+    def _note(self, found: Look) -> None:
+        """What the provider has answered to us."""
+        if found.metered is not None:
+            ended = found.metered if found.metered.answer_ended else None
+            self._seen = self._seen.merged(Sighting(found.metered.evidence, ended))
+
+    def _settle(self, ended: Metered) -> None:
+        """By what the provider says of the ended answer."""
+        outcome, before = outcome_of(End.COMPLETE, ended), self._handed.outcome
+        if outcome is Outcome.SERVED and before in (Outcome.CLIENT_LEFT, Outcome.BUDGET_CUT):
+            outcome = before
+        opened = self._handed.closing.opened
+        self._ports.owners.made(self.response_id, owner_of(opened, runs=False))
+        self._close(outcome, self._seen.ending(ended), {})
+
+    async def _give_up(self, step: Step) -> None:
+        """By what was seen; first it is forgotten who made the answer."""
+        await self._ports.owners.forget(self.response_id)
+        outcome = self._handed.outcome
+        if outcome in (Outcome.SERVED, Outcome.UPSTREAM_FAILED):
+            outcome = _OTHERWISE[step]
+        _log.warning("an answer that is made in the background is settled without its end: %s", _REASONS[step])
+        self._close(outcome, self._seen.ending(self._handed.metered), {"failed": _REASONS[step]})
+
+    def _close(self, outcome: Outcome, metered: Metered, details: Mapping[str, str]) -> None:
+        if self.closed:
+            return
+        handed = self._handed
+        handed.closing.close(
+            outcome,
+            now=monotonic(),
+            metered=metered,
+            details={**handed.details, "polls": self._polling.looks, **details},
+            events=handed.events,
+            size=handed.size,
+            # An estimate is bounded by what was received, at least a byte for each character.
+            read=max(handed.read, metered.evidence.chars),
+            first_token_at=handed.first_token_at,
+        )
+        self._on_closed(self)

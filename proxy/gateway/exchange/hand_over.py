@@ -1,0 +1,66 @@
+"""What an exchange hands over when its provider goes on to make the answer in the background.
+
+Invariant: whoever takes it closes it, exactly once; until then it is open like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from msgspec import UnsetType
+
+from proxy.billing.record import BackgroundRun, Opened, Outcome
+from proxy.billing.response_owner import ResponseOwner
+from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.upstream.client import Provider
+from proxy.metering.metered import Metered
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """An open exchange, as far as it came."""
+
+    closing: OpenExchange
+    provider: Provider
+    metered: Metered
+    outcome: Outcome
+    """if nothing more becomes known of its answer"""
+    details: dict[str, Any]
+    stops: bool = False
+    """the provider is to be asked to stop: nobody pays for more"""
+    headers: str = ""
+    """of the client, which passed to the provider"""
+    events: int = 0
+    size: int = 0
+    """bytes sent to the client"""
+    read: int = 0
+    """bytes that the meter got"""
+    first_token_at: float | None = None
+
+
+class Background(Protocol):
+    """Takes exchanges whose answers are made in the background: see `gateway/background`."""
+
+    def take(self, handed: HandOver) -> None:
+        """Close it when the answer has ended. Never raises."""
+
+
+def owner_of(opened: Opened, *, runs: bool) -> ResponseOwner:
+    """The owner of the answer that is made in the background. `runs`: its exchange is open."""
+    run = run_of(opened)
+    return ResponseOwner(
+        key_id=opened.key_id,
+        project_id=run.project_id,
+        provider=opened.provider,
+        dialect=run.dialect,
+        credential=run.credential,
+        exchange_id=opened.exchange_id,
+        runs=runs,
+    )
+
+
+def run_of(opened: Opened) -> BackgroundRun:
+    """How to ask for its answer."""
+    assert not isinstance(opened.background, UnsetType), "its answer is made in the background"
+    return opened.background

@@ -1,0 +1,148 @@
+"""Exchanges whose answers are made in the background go on when their process starts again.
+
+Invariants: such an exchange stays open in the journal, with its slot, until its next process knows what the answer
+comes to. If its client was told nothing, or its progress is lost, it is recovered like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from time import monotonic
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from proxy.billing.pricing.rules import NOBODY, Payer
+from proxy.billing.record import Opened, Outcome
+from proxy.gateway.background.exchanges import BackgroundExchanges
+from proxy.gateway.exchange.hand_over import HandOver, owner_of, run_of
+from proxy.gateway.exchange.open_exchange import OpenExchange
+from proxy.gateway.exchange.running import ExchangeOwners
+from proxy.gateway.ports import Ports
+from proxy.gateway.upstream.client import Provider
+from proxy.gateway.upstream.routing import Models, Route, only_at
+from proxy.journal.progress import Progress, ProgressTable, Slot
+from proxy.journal.recovery import evidence_of
+from proxy.keys.keyring import Keyring
+from proxy.metering.metered import Metered
+from proxy.metering.request import RequestFacts
+from proxy.metering.usage import PromptEvidence
+from proxy.runtime.proxy.admission import AdmissionService
+from proxy.runtime.proxy.outbox import LocalOutbox
+
+
+class Suspended(NamedTuple):
+    """An open exchange of an earlier process."""
+
+    opened: Opened
+    progress: Progress
+    slot: Slot
+
+
+def suspended(
+    unfinished: Iterable[Opened], table: ProgressTable, providers: Collection[str]
+) -> dict[int, tuple[Opened, Progress]]:
+    """Those that can go on, by slot. `providers`: as configured."""
+    found: dict[int, tuple[Opened, Progress]] = {}
+    for opened in unfinished:
+        progress = table.read(opened.slot) if opened.background is not UNSET else None
+        known = progress is not None and progress.exchange_id == opened.exchange_id and progress.bytes > 0
+        if progress is not None and known and opened.provider in providers:
+            found[opened.slot] = opened, progress
+    return found
+
+
+class Resumption:
+    """Lets suspended exchanges go on."""
+
+    def __init__(
+        self,
+        background: BackgroundExchanges,
+        running: ExchangeOwners,
+        ports: Ports,
+        *,
+        keyring: Keyring,
+        models: Models,
+        providers: Mapping[str, Provider],
+        admission: AdmissionService,
+    ) -> None:
+        self._background = background
+        self._running = running
+        self._ports = ports
+        self._keyring = keyring
+        self._models = models
+        self._providers = providers
+        self._admission = admission
+
+    async def resume(self, exchanges: Iterable[Suspended], outbox: LocalOutbox) -> None:
+        """Ask for their answers from now on. `outbox`: theirs. Call it before their reservations are announced."""
+        exchanges = list(exchanges)
+        await self._keyring.remember({one.opened.key_id for one in exchanges})
+        for one in exchanges:
+            self._resume(one, outbox)
+
+    def _resume(self, one: Suspended, outbox: LocalOutbox) -> None:
+        opened, progress = one.opened, one.progress
+        route = self._route(opened)
+        closing = OpenExchange(
+            opened, one.slot, replace(self._ports, outbox=outbox),
+            facts=_facts(opened), started_at=monotonic() - (self._ports.unix_time() - opened.started_at),
+            reservation=self._admission.hold_open(opened), durable=None, route=route, payer=self._payer(opened),
+        )  # fmt: skip
+        closing.accepted = True
+        closing.hand_over()
+        self._running.began(opened.exchange_id, opened.key_id)
+        self._ports.owners.made(run_of(opened).response_id, owner_of(opened, runs=True))
+        handed = HandOver(
+            closing=closing,
+            provider=route.provider,
+            metered=_metered(opened, progress),
+            outcome=Outcome.CRASHED,
+            details={"resumed": True},
+            events=progress.events,
+            size=progress.bytes,
+            read=progress.bytes,
+        )
+        self._background.take(handed)
+
+    def _route(self, opened: Opened) -> Route:
+        provider, route = self._providers[opened.provider], self._models.route(opened.model)
+        way = None if route is None else only_at(route, opened.provider)
+        if way is None or way.provider is not provider:
+            return Route(provider, opened.upstream_model, lambda *_: (None, None))
+        return way
+
+    def _payer(self, opened: Opened) -> Payer:
+        key = self._keyring.known(opened.key_id)
+        return NOBODY if key is None else self._keyring.payer(key)
+
+
+def _facts(opened: Opened) -> RequestFacts:
+    """What is known of the request."""
+    return RequestFacts(
+        model=opened.model,
+        streamed=opened.streamed,
+        usage_asked=True,
+        completion_tokens_max=opened.completion_tokens_max,
+        n=1,
+        prompt=PromptEvidence(),
+        in_background=True,
+    )
+
+
+def _metered(opened: Opened, progress: Progress) -> Metered:
+    """The answer, as far as it had come."""
+    return Metered(
+        usage=progress.usage,
+        usage_raw=None,
+        evidence=evidence_of(progress),
+        finish_reason=None,
+        response_id=run_of(opened).response_id,
+        complete=False,
+        failed=None,
+        events=progress.events,
+        flags=(),
+        timings={},
+        answer_ended=False,
+    )
