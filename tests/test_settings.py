@@ -174,6 +174,17 @@ def test_headers_of_a_provider_are_kept_as_secrets() -> None:
     assert (read.pass_up, read.pass_down) == ({"x-team"}, {"x-ratelimit-*"})
 
 
+def test_streams_are_kept_only_if_asked_for() -> None:
+    assert settings(SMALL).resume is None
+    read = settings({**SMALL, "resume": {"bytes_max": "1 MiB", "minutes": 3, "address": "http://${HOST}:8080/"}}).resume
+    assert read is not None
+    assert (read.bytes_max, read.total_bytes_max, read.minutes) == (1 << 20, 256 << 20, 3)
+    assert read.address == f"http://{ENV['HOST']}:8080"
+    kept = settings({**SMALL, "resume": {}}).resume
+    assert kept is not None
+    assert kept.address is None
+
+
 def test_cors_is_off_unless_origins_are_listed() -> None:
     assert settings(SMALL).cors is None
     read = settings(
@@ -243,6 +254,10 @@ WRONG: list[tuple[str, object, str]] = [
     (f"{M}/tokenizer", "", "models.electron.tokenizer: must be the path of a file"),
     (f"{M}/tokenizer", True, "models.electron.tokenizer: must be the path of a file"),
     ("cors", {}, "cors.origins: is missing"),
+    ("resume", True, "resume: must be"),
+    ("resume/minutes", 0, "resume.minutes: must be"),
+    ("resume/bytes_max", "1 KiB", "resume.bytes_max: must be"),
+    ("resume/address", "10.0.0.7:8080", "resume.address: must be"),
     ("cors/origins", ["https://app.example/"], "cors.origins[0]: must be"),
     ("cors/origins", ["https://App.example"], "cors.origins[0]: must be"),
     ("cors/origins", ["app.example"], "cors.origins[0]: must be"),

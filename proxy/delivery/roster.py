@@ -1,10 +1,10 @@
-"""Which worker settles which shard.
+"""Which processes live: workers, which divide the shards among themselves, and proxies that others may ask.
 
 Invariant: nothing depends on this but speed. Two workers that settle one shard wait for each other's transactions and
 settle each record once, as ever; a shard that nobody settles gets its worker within LIVE_S.
 
-Every worker that lives is in a sorted set of Redis, by the time of its last sign of life on the server's clock. They
-divide the shards by their place among the names, so no worker has to ask another.
+All that live are in a sorted set of Redis, by the time of their last sign of life on the server's clock. Workers divide
+the shards by their place among the names, so no worker has to ask another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from proxy.storage.redis_client import QueueUnavailable, RedisClient, map_errors
 
-# A worker that has died is missed for so long; a claim on its records lasts longer.
+# One that has died is missed for so long; a claim on a worker's records lasts longer.
 LIVE_S, RENEW_S = 5.0, 1.0
 
 _RENEW = """
@@ -27,25 +27,21 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)
 """
 
 
-class WorkerRoster:
-    """The workers of a queue, as one of them sees them."""
+class Roster:
+    """The names of those that live, as one of them sees them."""
 
-    def __init__(self, redis: RedisClient, worker: str, *, shards: int, prefix: str = "tokenweir") -> None:
-        """`worker`: its unique name."""
+    def __init__(self, redis: RedisClient, name: str, *, kind: str, prefix: str = "tokenweir") -> None:
+        """`name`: its own, unique among its `kind`."""
         self._redis: Any = redis
-        # Workers with another number of shards divide theirs by themselves, while a deployment changes it.
-        self._key = f"{{{prefix}}}:workers:{shards}".encode()
-        self._worker = worker.encode()
-        self._shards = shards
-        self._workers: list[bytes] = []
-        """those that live, in order of their names"""
+        self._key = f"{{{prefix}}}:{kind}".encode()
+        self._name = name.encode()
+        self._names: list[bytes] = []
+        """those that live, sorted"""
 
-    def settles(self, shard: int) -> bool:
-        """Whether this worker takes the records of the shard. A single shard is settled by all workers: while one
-        writes, the others prepare."""
-        if self._shards == 1:
-            return True
-        return bool(self._workers) and self._workers[shard % len(self._workers)] == self._worker
+    @property
+    def others(self) -> list[str]:
+        """The names of all others that live."""
+        return [name.decode() for name in self._names if name != self._name]
 
     async def run(self) -> None:
         """Renew until cancelled. During an outage of the queue nothing changes."""
@@ -56,13 +52,30 @@ class WorkerRoster:
 
     async def renew(self) -> None:
         """Give a sign of life, and see who else lives. Raises QueueUnavailable."""
-        async with map_errors(self._redis, "renewing the roster of workers"):
-            names = await self._redis.eval(_RENEW, 1, self._key, self._worker, int(LIVE_S * 1000))
-        self._workers = sorted(names)
+        async with map_errors(self._redis, "renewing a roster"):
+            names = await self._redis.eval(_RENEW, 1, self._key, self._name, int(LIVE_S * 1000))
+        self._names = sorted(names)
 
     async def leave(self) -> None:
-        """Let the others settle all shards from now on. Never raises."""
-        self._workers = []
+        """Others need not wait until it is missed. Never raises."""
+        self._names = []
         with suppress(QueueUnavailable):
-            async with map_errors(self._redis, "leaving the roster of workers"):
-                await self._redis.zrem(self._key, self._worker)
+            async with map_errors(self._redis, "leaving a roster"):
+                await self._redis.zrem(self._key, self._name)
+
+
+class WorkerRoster(Roster):
+    """The workers of a queue."""
+
+    def __init__(self, redis: RedisClient, worker: str, *, shards: int, prefix: str = "tokenweir") -> None:
+        """`worker`: its unique name."""
+        # Workers with another number of shards divide theirs by themselves, while a deployment changes it.
+        super().__init__(redis, worker, kind=f"workers:{shards}", prefix=prefix)
+        self._shards = shards
+
+    def settles(self, shard: int) -> bool:
+        """Whether this worker takes the records of the shard. A single shard is settled by all workers: while one
+        writes, the others prepare."""
+        if self._shards == 1:
+            return True
+        return bool(self._names) and self._names[shard % len(self._names)] == self._name

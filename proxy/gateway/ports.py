@@ -16,6 +16,7 @@ from proxy.billing.limits import Scope
 from proxy.billing.record import Attempt, Opened, UsageRecord
 from proxy.billing.reservation import Denied, Hold, LimitLevel
 from proxy.billing.response_owner import ResponseOwner
+from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.metering.estimator.estimate import Estimator
 from proxy.metering.usage import Evidence, Usage
@@ -185,3 +186,5 @@ class Ports:
     """None: traces are off"""
     files: CheckFiles | None = None
     """None: there are no files"""
+    tapes: Tapes | None = None
+    """None: streams cannot be taken up again"""

@@ -113,6 +113,26 @@ def response_running(response_id: str) -> ApiError:
     return refusal
 
 
+def unknown_stream() -> ApiError:
+    """404: it is not in memory (any more), or another key made it."""
+    message = "No stream of this exchange is in memory: it is unknown, too old, or was dropped for others."
+    return ApiError(404, message, param="exchange_id", code="stream_not_found")
+
+
+def stream_overwritten() -> ApiError:
+    """410: what would come next was dropped from memory."""
+    message = "What comes after this event is no longer in memory: the stream is longer than what is kept of it."
+    refusal = ApiError(410, message, param="after", code="stream_overwritten")
+    refusal.headers = (NO_RETRY,)
+    return refusal
+
+
+def stream_incomplete() -> ApiError:
+    """502, as an event in a stream that is taken up: its rest was not read from the provider."""
+    message = "The rest of this stream was not read from the provider."
+    return ApiError(502, message, kind="server_error", code="stream_incomplete")
+
+
 def unknown_previous_response(response_id: str) -> ApiError:
     """400, as OpenAI's: no such response is stored, or another key made it."""
     message = f"Previous response with id '{_shown_id(response_id)}' not found."

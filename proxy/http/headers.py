@@ -39,7 +39,7 @@ _DOWN = {
     )
 }  # fmt: skip
 
-_STREAM = (("Cache-Control", "no-cache, no-transform"), ("X-Accel-Buffering", "no"))
+STREAM = (("Cache-Control", "no-cache, no-transform"), ("X-Accel-Buffering", "no"))
 
 
 Headers = Iterable[tuple[str, str]]
@@ -111,7 +111,7 @@ def downward(
         if (name in _DOWN or name in more) and _plain(value)
     ]
     if streamed:
-        headers.extend(_STREAM)
+        headers.extend(STREAM)
     if exchange_id:
         headers.append((EXCHANGE_HEADER, exchange_id))
     headers.append(SERVER)

@@ -11,9 +11,10 @@ meters its responses.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from aiohttp import HttpVersion10, web
 from aiohttp.http_parser import HttpRequestParser, HttpRequestParserPy
@@ -207,6 +208,7 @@ class Server:
             lingering_time=2.0,
         )
         self._listening: asyncio.Server | None = None
+        self._beside: asyncio.Server | None = None
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen; return the port (for port 0: the one that the system chose). Raises OSError."""
@@ -220,17 +222,26 @@ class Server:
         await listening.start_serving()
         return int(listening.sockets[0].getsockname()[1])
 
+    async def listen_at(self, path: str) -> None:
+        """Listen on a Unix socket, too, in place of whoever did. Raises OSError."""
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        self._beside = await asyncio.get_running_loop().create_unix_server(self._server, path)
+
     async def stop_listening(self) -> None:
         """Accept no new connections and close idle ones; running requests continue."""
-        if self._listening is not None:
-            self._listening.close()
+        self._stop()
         self._server.pre_shutdown()
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._listening is not None:
-            self._listening.close()
+        self._stop()
         await self._server.shutdown(timeout=1.0)
+
+    def _stop(self) -> None:
+        for listening in (self._listening, self._beside):
+            if listening is not None:
+                listening.close()
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from proxy.settings.kinds import about, host, texts, whole
+from proxy.settings.kinds import about, host, size, texts, whole
+from proxy.settings.urls import url
 
 # Browsers send it in lower case; applications have schemes of their own: tauri://localhost, app://obsidian.md.
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[a-z0-9._-]+(?::[0-9]{1,5})?", re.ASCII)
@@ -25,6 +26,43 @@ class WorkerSettings:
 
     host: str = field(default="127.0.0.1", metadata=about(host(), "address to listen on"))
     port: int = field(default=8081, metadata=about(whole(0, 65_535), "port of /metrics, /healthz and /readyz; 0: any"))
+
+
+# A place in a stream is looked for in all that is kept of it: 16 MiB take some 50 ms.
+STREAM_BYTES_MAX = 16 << 20
+# More is no memory to give to streams that nobody may want back.
+STREAMS_BYTES_MAX = 64 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeSettings:
+    """Streams that can be taken up again."""
+
+    bytes_max: int = field(
+        default=4 << 20,
+        metadata=about(
+            size(65_536, STREAM_BYTES_MAX), "most that is kept of one stream; of a longer one, its last events"
+        ),
+    )
+    total_bytes_max: int = field(
+        default=256 << 20,
+        metadata=about(
+            size(65_536, STREAMS_BYTES_MAX),
+            "most that one process keeps of all streams; then the one is dropped that ended first, or else the oldest",
+        ),
+    )
+    minutes: int = field(
+        default=10, metadata=about(whole(1, 1440), "how long a stream is kept after it has ended, at most")
+    )
+    address: str | None = field(
+        default=None,
+        metadata=about(
+            url(),
+            "where the proxies of other machines on the same queue reach this one: `http://10.0.0.7:8080`; without it, "
+            "streams of this machine can be taken up at this machine only",
+            default="none",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

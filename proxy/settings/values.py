@@ -40,7 +40,7 @@ from proxy.settings.kinds import (
     texts,
     whole,
 )
-from proxy.settings.listeners import CorsSettings, Listen, WorkerSettings
+from proxy.settings.listeners import CorsSettings, Listen, ResumeSettings, WorkerSettings
 from proxy.settings.models import MODEL_NAME, PROVIDER_NAME, ModelSettings
 from proxy.settings.outbound import CredentialSettings, ForwardProxy, TlsSettings, forward_proxy
 from proxy.settings.price_rules import PRICE_RULES
@@ -315,6 +315,14 @@ class Settings:
     cors: CorsSettings | None = field(
         default=None,
         metadata=about(section(CorsSettings), "pages of other origins that may use the API in browsers", default="off"),
+    )
+    resume: ResumeSettings | None = field(
+        default=None,
+        metadata=about(
+            section(ResumeSettings),
+            "keeps streams in memory, so that a client that was cut off can go on",
+            default="off",
+        ),
     )
     data_dir: Path = field(
         default=Path("data"),

@@ -24,6 +24,9 @@ from proxy.gateway.exchange.handler import ProxyHandler
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.ports import LeasedSlot, Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
+from proxy.gateway.resume.handler import ResumeHandler
+from proxy.gateway.resume.others import Others
+from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.routing import Models, Route
 from proxy.http.cors import Cors
@@ -179,11 +182,13 @@ async def gateway(
     store: OwnersInMemory | None = None,
     counter: TextCounter | None = None,
     pace: Pace | None = None,
+    tapes: Tapes | None = None,
+    others: Sequence[str] = (),
     **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """`settings`: of its one provider, whose one model is `electron`; `slots`: most exchanges at once; `store`: of the
     owners of responses, which other gateways may share; `counter`: of its texts; `pace`: of asking for answers in the
-    background."""
+    background; `tapes`: streams can be taken up again, from those of the proxies at the addresses `others`, too."""
     journal = Journal.open(folder / "journal", bytes_max=1 << 24)
     table = ProgressTable.open(folder / "progress.table", slots=slots, unix_time=time.time)
     disk, upstream = ThreadPoolExecutor(1), UpstreamClient()
@@ -191,7 +196,7 @@ async def gateway(
     route = Route(provider, "electron", lambda *_: (None, None), counter=counter)
     outbox, unlimited = Counting(journal, table, disk), Unlimited()
     owners = ResponseOwners(store or OwnersInMemory(), Outage(OutageLog("owners")))
-    ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners)
+    ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners, tapes=tapes)
     running = ExchangeOwners()
     background = BackgroundExchanges(ports, running, pace)
     handler = ProxyHandler(
@@ -202,9 +207,14 @@ async def gateway(
     routes = Routes()
     for dialect in (OPENAI_CHAT, OPENAI_RESPONSES):
         routes.metered(dialect, handler.serve)
+    resuming = None
+    if tapes is not None:
+        asked = Others(upstream, [], lambda: others)
+        resuming = ResumeHandler(keys=keys or Everybody(), tapes=tapes, others=asked, stall_s=5.0, closed=lambda: None)
+        resuming.add_to(routes)
     ResponsesHandler(
         keys=keys or Everybody(), owners=owners, providers={"scripted": provider}, client=upstream, closed=lambda: None,
-        background=background, unix_time=time.time,
+        background=background, unix_time=time.time, resuming=resuming,
     ).add_to(routes)  # fmt: skip
     server = Server(routes, refused=lambda _status, _code: None, cors=cors)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"

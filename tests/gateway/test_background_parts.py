@@ -7,12 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from proxy.foundation.secret import Secret
+from proxy.gateway.background.asking import StoredAnswer
 from proxy.gateway.background.polling import Look, Pace, Polling, Step
 from proxy.gateway.background.sighting import NOTHING_SEEN, Sighting, decoded, encoded, larger, scaled, sighting
+from proxy.gateway.upstream.client import Provider
+from proxy.metering.dialects import DIALECTS
 from proxy.metering.dialects.openai_responses.responses import OPENAI_RESPONSES
 from proxy.metering.held_text import AnswerText, TextKind, TextRoom
 from proxy.metering.metered import Metered
 from proxy.metering.usage import Evidence
+from proxy.settings import ProviderSettings
 
 PACE = Pace()
 
@@ -188,3 +193,23 @@ def test_no_text_is_passed_on() -> None:
     assert seen.ended is not None
     assert seen.ended.held is None
     assert b"water" not in encoded(seen)
+
+
+@pytest.mark.parametrize(
+    ("method", "after", "line"),
+    [
+        ("GET", "", b"GET /openai/v1/responses/resp_%2F1?api-version=preview HTTP/1.1\r\n"),
+        ("POST", "/cancel", b"POST /openai/v1/responses/resp_%2F1/cancel?api-version=preview HTTP/1.1\r\n"),
+    ],
+)
+def test_it_is_asked_for_as_it_was_made(method: str, after: str, line: bytes) -> None:
+    """At Azure, too: by its path, version and key."""
+    (dialect,) = (one for one in DIALECTS if one.name == "azure.responses_v1")
+    settings = ProviderSettings(name="p", base_url="https://x.test/openai", api_key=Secret("sk-1"))
+    stored = StoredAnswer(
+        Provider.of(settings, write_stall_s=60), dialect, "resp_/1", query="api-version=preview", headers="A: b\r\n"
+    )
+    request = stored.request(method, after)
+    assert request.startswith(line)
+    assert b"\r\napi-key: sk-1\r\n" in request
+    assert request.endswith(b"A: b\r\n\r\n")

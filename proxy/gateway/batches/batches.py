@@ -22,8 +22,8 @@ from proxy.gateway.batches.lines_in import LineChecker
 from proxy.gateway.batches.listing import listed
 from proxy.gateway.batches.settling import BatchSettler, NotReadableError
 from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.passing import passed
 from proxy.gateway.ports import Reserve
-from proxy.gateway.responses.passing import passed
 from proxy.gateway.upstream.client import UpstreamClient
 from proxy.gateway.upstream.routing import Models
 from proxy.http import errors

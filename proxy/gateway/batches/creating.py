@@ -37,8 +37,8 @@ from proxy.gateway.batches.settling import BatchSettler
 from proxy.gateway.batches.watcher import FOUND_S, Watcher
 from proxy.gateway.exchange.answer_record import FREE
 from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.passing import passed
 from proxy.gateway.ports import Admission, Reservation, Reserve
-from proxy.gateway.responses.passing import passed
 from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
 from proxy.gateway.upstream.connection import NotSentError, UpstreamFailedError
 from proxy.gateway.upstream.routing import Models, Route

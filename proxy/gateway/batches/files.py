@@ -21,8 +21,8 @@ from proxy.gateway.batches.asking import after_of, asked, is_id, object_in, post
 from proxy.gateway.batches.lines_in import LineChecker, checked_file
 from proxy.gateway.batches.listing import listed
 from proxy.gateway.exchange.uploads import Uploads
+from proxy.gateway.passing import passed
 from proxy.gateway.ports import Reserve
-from proxy.gateway.responses.passing import passed
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.routing import Models
 from proxy.http import errors

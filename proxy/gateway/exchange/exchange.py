@@ -25,20 +25,22 @@ from aiohttp import web
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from proxy.billing.record import BackgroundRun, Outcome
+from proxy.billing.record import Outcome
 from proxy.billing.response_owner import ResponseOwner
 from proxy.gateway.exchange.deadlines import SETTINGS, Deadlines, Moments
-from proxy.gateway.exchange.hand_over import Background, HandOver, owner_of
+from proxy.gateway.exchange.hand_over import Background, HandOver, owner_of, run_for
 from proxy.gateway.exchange.lifecycle import Action, Client, End, Event, Lifecycle, Phase
 from proxy.gateway.exchange.open_exchange import OpenExchange, outcome_of
 from proxy.gateway.exchange.rate_limits import headers as limit_headers
 from proxy.gateway.exchange.relay import Relay
 from proxy.gateway.exchange.running import ExchangeSnapshot, running
 from proxy.gateway.exchange.spending import Spending
+from proxy.gateway.exchange.taped_stream import TapedStream
 from proxy.gateway.exchange.told_cost import TellsCost, ToldCost
 from proxy.gateway.exchange.uploads import Upload
 from proxy.gateway.exchange.upstream_request import ERROR_BYTES_MAX, UpstreamRequest, target
 from proxy.gateway.ports import Ports
+from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.gateway.upstream.routing import Route
@@ -135,6 +137,8 @@ class Exchange:
         limits = limit_headers(closing.reservation.hold.counters, closing.reservation.levels)
         self._own_headers = (*limits, *connection.headers)
         self._spending = Spending(closing, ports.estimator)
+        self._taped: TapedStream | None = None  # if it can be taken up again
+        self._told = False  # why the stream ends
         self._short = False  # of budget
         self._is_done = False  # the provider says so
         self._counting: asyncio.TimerHandle | None = None  # its text is being counted, until then at most
@@ -294,7 +298,7 @@ class Exchange:
         if meter.done and not self._is_done:
             self._is_done = True
             self._loop.call_soon(self._wait_for_the_end)  # most come with the last event
-        if self._life.client is not Client.GONE:
+        if self._life.client is not Client.GONE or (self._taped is not None and self._taped.is_read):
             return
         if self._spending.generated(meter) >= self._asking.route.provider.settings.drain.tokens:
             self._details["drain_ended_by"] = "tokens"
@@ -343,28 +347,20 @@ class Exchange:
         self._awaits_id = False
         if in_background is not None:
             self._in_background = in_background
-        opened, route, use = self._closing.opened, self._asking.route, self._asking.use
-        credential = None if use is None else use.credential.name
-        if not self._in_background:
-            owner = ResponseOwner(
-                key_id=opened.key_id,
-                project_id=self._project_id,
-                provider=opened.provider,
-                dialect=self._dialect.name,
-                credential=credential,
-                exchange_id=self.exchange_id,
-            )
-        else:
-            run = BackgroundRun(
-                response_id=response_id,
-                dialect=self._dialect.name,
-                project_id=self._project_id,
-                until=self._ports.unix_time() + route.provider.settings.timeouts.background_s,
-                credential=credential,
-                query=target(self._dialect, route.upstream_model, self._request.raw_path).partition("?")[2],
-            )
-            self._closing.runs_in_background(run)
-            owner = owner_of(self._closing.opened, runs=True)
+        use, opened = self._asking.use, self._closing.opened
+        owner = ResponseOwner(
+            key_id=opened.key_id,
+            project_id=self._project_id,
+            provider=opened.provider,
+            dialect=self._dialect.name,
+            credential=None if use is None else use.credential.name,
+            exchange_id=self.exchange_id,
+            runs=self._in_background,
+        )
+        if self._in_background:
+            route, query = self._asking.route, target(self._dialect, "", self._request.raw_path).partition("?")[2]
+            until = self._ports.unix_time() + route.provider.settings.timeouts.background_s
+            self._closing.runs_in_background(run_for(owner, response_id, until, query))
         self._ports.owners.made(response_id, owner)
 
     @property
@@ -393,14 +389,20 @@ class Exchange:
             self._happened(Event.LEFT_SERVED)
             return
         self._moments.left_at = monotonic()
-        settings = self._asking.route.provider.settings
-        policy = self._details["policy"] = "background" if self._in_background else settings.on_client_disconnect
         plain = relay is not None and not self._streams
+        policy = self._details["policy"] = self._policy()
         if plain and policy == "cancel":
             self._deadlines.set_idle(idle_s=AFTER_DONE_S)
-        self._reads_on = plain or policy == "drain" or (self._in_background and not self._goes_on)
+        self._reads_on = plain or policy in ("drain", "resume") or (self._in_background and not self._goes_on)
         self._happened(Event.LEFT_DRAIN if self._reads_on else Event.LEFT_CANCEL)
         self._deadlines.rearm()  # a drain may be shorter than any other limit
+
+    def _policy(self) -> str:
+        """What becomes of a stream whose client is gone."""
+        if self._taped is not None and self._taped.readable:
+            return "resume"
+        settings = self._asking.route.provider.settings
+        return "background" if self._in_background else settings.on_client_disconnect
 
     def _got_everything(self, relay: Relay) -> bool:
         """SDKs close as soon as they have read the last event: that client was served."""
@@ -428,6 +430,8 @@ class Exchange:
         moments.phase, moments.client = self._life.phase, self._life.client
         if relay is not None:
             moments.last_piece_at = max(moments.last_piece_at, relay.last_at)
+        if self._taped is not None and self._taped.is_read:
+            moments.left_at = monotonic()
         return moments
 
     def _expired(self, due: Event) -> None:
@@ -515,7 +519,20 @@ class Exchange:
         length = None if longer else answer.head.length
         if self._reply.begin(answer.status, self._headers(answer, streamed=self._streams), length=length):
             assert transport is not None
-            relay.attach(transport, chunked=self._reply.chunked_body)
+            client: asyncio.WriteTransport = transport
+            if self._ports.tapes is not None and self._streams and not answer.coding:
+                client = self._with_tape(self._ports.tapes, transport, answer)
+            relay.attach(client, chunked=self._reply.chunked_body)
+
+    def _with_tape(self, tapes: Tapes, client: asyncio.WriteTransport, answer: Answer) -> asyncio.WriteTransport:
+        """Of a stream of server-sent events, which can be taken up again."""
+        if self._framing.content_type != SSE.content_type:
+            return client
+        self._taped = TapedStream(
+            tapes, self._closing.opened, self._dialect, answer, client, self._abort_client,
+            heartbeat_s=self._asking.route.provider.limits.heartbeat_s, chunked=self._reply.chunked_body,
+        )  # fmt: skip
+        return self._taped.transport
 
     def _deliver(self) -> None:
         relay, answer = self._relay, self._answer
@@ -557,7 +574,10 @@ class Exchange:
 
     def _detach(self) -> None:
         assert self._relay is not None
-        self._relay.detach()
+        if self._taped is not None and self._reads_on:
+            self._taped.leave(self._relay)
+        else:
+            self._relay.detach()
 
     def _stop(self) -> None:
         if self._answer is not None:
@@ -571,7 +591,7 @@ class Exchange:
         assert relay is not None
         assert end is not None
         self._read_anyway()
-        relay.say(_ERRORS[end]().event(self._dialect.errors, self._framing))
+        self._told = relay.say(_ERRORS[end]().event(self._dialect.errors, self._framing))
 
     def _respond(self) -> None:
         """An error before the first byte of an answer; a provider's own, unless it would show what is ours."""
@@ -623,6 +643,9 @@ class Exchange:
             return
         end, relay = self._life.end or End.BUG, self._relay
         metered = self._read_anyway()
+        if self._taped is not None and relay is not None:
+            whole = not self._told and (self._whole or relay.meter.done)
+            self._taped.end(relay, self._details, whole=whole, told=self._told)
         if end is End.BUG:
             self._details["failed"] = "proxy_bug"
         if self._asking.use is not None:

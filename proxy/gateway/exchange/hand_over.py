@@ -46,6 +46,18 @@ class Background(Protocol):
         """Close it when the answer has ended. Never raises."""
 
 
+def run_for(owner: ResponseOwner, response_id: str, until: float, query: str) -> BackgroundRun:
+    """What must be known to ask for the answer. `until`: Unix seconds; `query`: of the request."""
+    return BackgroundRun(
+        response_id=response_id,
+        dialect=owner.dialect,
+        project_id=owner.project_id,
+        until=until,
+        credential=owner.credential,
+        query=query,
+    )
+
+
 def owner_of(opened: Opened, *, runs: bool) -> ResponseOwner:
     """The owner of the answer that is made in the background. `runs`: its exchange is open."""
     run = run_of(opened)

@@ -23,8 +23,9 @@ from proxy.gateway.background.asking import StoredAnswer, look
 from proxy.gateway.background.exchanges import STORING, BackgroundExchanges
 from proxy.gateway.background.sighting import sighting
 from proxy.gateway.background.witness import Telling, Witness
+from proxy.gateway.passing import passed
 from proxy.gateway.ports import ResponseOwners
-from proxy.gateway.responses.passing import passed
+from proxy.gateway.resume.handler import ResumeHandler
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.connection import UpstreamFailedError
 from proxy.http import errors
@@ -91,8 +92,9 @@ class ResponsesHandler:
         closed: Callable[[], str | None],
         background: BackgroundExchanges,
         unix_time: Callable[[], float],
+        resuming: ResumeHandler | None = None,
     ) -> None:
-        """`closed`: the reason why no new requests are accepted, or None."""
+        """`closed`: the reason why no new requests are accepted, or None. `resuming`: has streams in memory."""
         self._keys = keys
         self._owners = owners
         self._providers = providers
@@ -100,6 +102,7 @@ class ResponsesHandler:
         self._closed = closed
         self._telling = Telling(background, owners)
         self._unix_time = unix_time
+        self._resuming = resuming
 
     def add_to(self, routes: Routes) -> None:
         """Add the routes. Those of exchanges must have been added before: some of their paths begin alike."""
@@ -129,6 +132,12 @@ class ResponsesHandler:
             raise errors.unknown_response(response_id)
         if operation.method != "GET":
             await _ignored_body(request)
+        if operation is RETRIEVE and self._resuming is not None and owner.key_id == key.key_id:
+            number = _resumed_after(request)
+            if number is not None:
+                streamed = await self._resuming.response(owner.exchange_id, key, number, request, connection)
+                if streamed is not None:
+                    return streamed
         stored = _stored(operation, response_id, provider, dialect, owner, request)
         if operation is DELETE and owner.runs:
             await self._see_its_end(stored)
@@ -216,6 +225,14 @@ def _events_before(request: web.BaseRequest) -> int:
     """The number of events that a stream does not repeat: their numbers begin with 0."""
     after = request.query.get("starting_after", "")
     return int(after) + 1 if after.isascii() and after.isdigit() and len(after) < EVENTS_DIGITS_MAX else 0
+
+
+def _resumed_after(request: web.BaseRequest) -> int | None:
+    """The number of the last event that came, of a client that asks for the rest of the stream as it was; -1: none."""
+    query = request.query
+    if query.get("stream") != "true" or not query.keys() <= {"stream", "starting_after"}:
+        return None
+    return _events_before(request) - 1
 
 
 def _query(raw_path: str, names: tuple[str, ...]) -> Iterator[str]:

@@ -83,6 +83,8 @@ class Origin(NamedTuple):
     tls: bool
     way: Way | None = None
     """certificates and proxy of its own; None: neither"""
+    socket: str = ""
+    """path of a Unix socket to connect to instead"""
 
 
 @dataclass(slots=True)
@@ -418,6 +420,11 @@ class UpstreamClient:
         return connection
 
     async def _direct(self, origin: Origin) -> UpstreamConnection:
+        if origin.socket:
+            loop = asyncio.get_running_loop()
+            return (
+                await loop.create_unix_connection(lambda: UpstreamConnection(self._rests, self._gone), origin.socket)
+            )[1]
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: UpstreamConnection(self._rests, self._gone),
             sock=await _socket_to(origin.host, origin.port),

@@ -85,6 +85,19 @@ class PeerProcesses:
                     await writer.wait_closed()
         return b""
 
+    @property
+    def http_socket(self) -> str:
+        """Where this process answers others in HTTP."""
+        return self._http_socket(self.number)
+
+    @property
+    def http_sockets(self) -> list[str]:
+        """Where the peers do."""
+        return [self._http_socket(number) for number in range(self.count) if number != self.number]
+
+    def _http_socket(self, number: int) -> str:
+        return f"{self._socket(number)}.http"
+
     def _socket(self, number: int) -> Path:
         return self.folder / str(number)
 

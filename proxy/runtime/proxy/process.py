@@ -26,6 +26,9 @@ from proxy.gateway.models.handler import ModelsHandler
 from proxy.gateway.ports import Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
 from proxy.gateway.responses.handler import add_to as add_response_routes
+from proxy.gateway.resume.handler import ResumeHandler
+from proxy.gateway.resume.others import Others, other_on
+from proxy.gateway.resume.tapes import Tapes
 from proxy.gateway.upstream.client import Provider, UpstreamClient
 from proxy.gateway.upstream.health import BreakerState
 from proxy.http import errors
@@ -114,6 +117,7 @@ class Proxy:
             self._settle,
             self._admit,
             self._reach_providers,
+            self._join_roster,
             self._open_console,
             self._listen,
         )
@@ -173,6 +177,13 @@ class Proxy:
 
     async def _make_handler(self, started: AsyncExitStack) -> None:
         self._upstream = UpstreamClient()
+        resume = self.settings.resume
+        self._tapes = None
+        if resume is not None:
+            self._tapes = Tapes(
+                bytes_max=resume.bytes_max, total_bytes_max=resume.total_bytes_max, kept_s=60.0 * resume.minutes
+            )
+            started.callback(self._tapes.close)
         self._handler, self._background, self._resumption = self._handler_of(self._upstream)
         self._batches = self._batch_service(self._upstream)
         started.callback(self._learned.save)
@@ -230,6 +241,19 @@ class Proxy:
         self._tokenizers.start()
         started.push_async_callback(self._upstream.close)
 
+    async def _join_roster(self, started: AsyncExitStack) -> None:
+        """Of the proxies that others ask for streams."""
+        resume = self.settings.resume
+        self._addresses: Callable[[], list[str]] = list
+        if self._queue is not None and resume is not None and resume.address is not None:
+            from proxy.delivery.roster import Roster
+
+            roster = Roster(self._queue.redis, resume.address, kind="proxies")
+            self._addresses = lambda: roster.others
+            self._tasks.start(roster.run(), name="proxies")
+            if self._is_first:
+                started.push_async_callback(roster.leave)
+
     async def _open_console(self, started: AsyncExitStack) -> None:
         self._console = Console(self.settings, self._store, self._keyring, self._admission.store, self._running)
         started.push_async_callback(self._console.close)
@@ -244,6 +268,8 @@ class Proxy:
         started.push_async_callback(self._server.close)
         listen = self.settings.listen
         self.port = await self._server.start(listen.host, listen.port, reuse_port=self._peers is not None)
+        if self._peers is not None and self._tapes is not None:
+            await self._server.listen_at(self._peers.http_socket)
         started.push_async_callback(self._finish_exchanges)
 
     # -- how they stop
@@ -280,6 +306,7 @@ class Proxy:
             owners=self._admission.owners,
             traces=self._traces,
             files=lambda key, file_ids: self._batches.check_files(key, file_ids),
+            tapes=self._tapes,
         )
         self._providers = providers = {
             name: Provider.of(one, write_stall_s=settings.write_stall_s) for name, one in settings.providers.items()
@@ -317,7 +344,19 @@ class Proxy:
         lists = FetchedLists(self._upstream, self._tasks)
         return ModelsHandler(self._keyring, Catalogue(self.settings.models, self._providers, lists))
 
-    def _responses_handler(self) -> ResponsesHandler:
+    def _resume_handler(self) -> ResumeHandler | None:
+        if self._tapes is None:
+            return None
+        processes = [] if self._peers is None else [other_on(path) for path in self._peers.http_sockets]
+        return ResumeHandler(
+            keys=self._keyring,
+            tapes=self._tapes,
+            others=Others(self._upstream, processes, self._addresses),
+            stall_s=self.settings.write_stall_s,
+            closed=lambda: self._refusing,
+        )
+
+    def _responses_handler(self, resuming: ResumeHandler | None) -> ResponsesHandler:
         return ResponsesHandler(
             keys=self._keyring,
             owners=self._admission.owners,
@@ -326,6 +365,7 @@ class Proxy:
             closed=lambda: self._refusing,
             background=self._background,
             unix_time=time.time,
+            resuming=resuming,
         )
 
     def _batch_service(self, upstream: UpstreamClient) -> BatchService:
@@ -396,8 +436,11 @@ class Proxy:
             routes.metered(dialect, self._handler.serve)
         routes.local("GET", "/", ROOT)
         self._models_handler().add_to(routes)
-        self._responses_handler().add_to(routes)
+        resuming = self._resume_handler()
+        self._responses_handler(resuming).add_to(routes)
         self._batches.add_to(routes)
+        if resuming is not None:
+            resuming.add_to(routes)
         add_probes(routes, not_ready=self._not_ready, exposition=self._exposition)
         self._console.add_public(routes)
         return routes

@@ -1,0 +1,167 @@
+"""Serves streams again that are in memory: `GET /v1/exchanges/{id}/stream`, and for OpenAI's responses their own route.
+
+Invariants: only the key that made a stream gets it; to all others it does not exist. Taking a stream up is no exchange.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aiohttp import web
+
+from proxy.billing.keys import ApiKey
+from proxy.gateway.authentication import Authenticator, authenticated
+from proxy.gateway.passing import passed
+from proxy.gateway.resume.others import ASKED_HEADER, PATH, STREAM_PATH, Others
+from proxy.gateway.resume.playing import play
+from proxy.gateway.resume.tape import BeyondError, OverwrittenError, Tape
+from proxy.gateway.resume.tapes import Tapes
+from proxy.http import errors
+from proxy.http.connection import ClientConnection
+from proxy.http.credentials import presented
+from proxy.http.errors import ApiError
+from proxy.http.server import Routes, Serve
+from proxy.keys.secrets import parse
+
+_ID = re.compile(r"[0-9a-f-]{36}", re.ASCII)
+# A stream of a billion events has no end.
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+LAST_EVENT = "Last-Event-ID"
+
+
+class Place(NamedTuple):
+    """After which event to go on."""
+
+    events: int | None = None
+    """so many came before"""
+    number: int | None = None
+    """the event has this `sequence_number`; -1: none came before"""
+
+    @property
+    def query(self) -> str:
+        """The same, as it is asked of others."""
+        return f"after={self.events}" if self.number is None else f"starting_after={self.number}"
+
+    def on(self, tape: Tape) -> int:
+        """Raises OverwrittenError, BeyondError."""
+        return tape.after_events(self.events or 0) if self.number is None else tape.after_number(self.number)
+
+
+class ResumeHandler:
+    """Serves the clients' requests for streams."""
+
+    def __init__(
+        self,
+        *,
+        keys: Authenticator,
+        tapes: Tapes,
+        others: Others,
+        stall_s: float,
+        closed: Callable[[], str | None],
+    ) -> None:
+        """`stall_s`: how long a client may take nothing. `closed`: the reason why no new requests are accepted."""
+        self._keys = keys
+        self._tapes = tapes
+        self._others = others
+        self._stall_s = stall_s
+        self._closed = closed
+
+    def add_to(self, routes: Routes) -> None:
+        """Add the route, before that of the exchange itself, whose path begins alike."""
+        routes.named("GET", PATH, STREAM_PATH, self._serving)
+
+    def _serving(self, exchange_id: str) -> Serve:
+        async def serve(request: web.BaseRequest, connection: ClientConnection) -> web.StreamResponse:
+            return await self._serve(exchange_id, request, connection)
+
+        return serve
+
+    async def _serve(
+        self, exchange_id: str, request: web.BaseRequest, connection: ClientConnection
+    ) -> web.StreamResponse:
+        """Raises ApiError."""
+        if request.method == "HEAD":
+            raise errors.method_not_allowed("HEAD", ("GET",))
+        if (reason := self._closed()) is not None:
+            raise errors.overloaded(reason, code="not_accepting")
+        key = await authenticated(self._keys, request)
+        place = _place(request)
+        tape = self._tape(exchange_id, key)
+        if tape is not None and (place.number is None or tape.goes_on):
+            return await play(tape, _found(tape, place), request, connection, stall_s=self._stall_s)
+        response = await self._of_others(exchange_id, place, request, connection)
+        if response is None:
+            raise errors.unknown_stream()
+        return response
+
+    async def response(
+        self, exchange_id: str, key: ApiKey, number: int, request: web.BaseRequest, connection: ClientConnection
+    ) -> web.StreamResponse | None:
+        """The stream of this exchange after the event with that `sequence_number`, if it is in memory, here or
+        elsewhere, up to its end."""
+        tape, place = self._tape(exchange_id, key), Place(number=number)
+        if tape is None or not tape.goes_on:
+            return await self._of_others(exchange_id, place, request, connection)
+        try:
+            at = place.on(tape)
+        except OverwrittenError:
+            return None
+        return await play(tape, at, request, connection, stall_s=self._stall_s)
+
+    def _tape(self, exchange_id: str, key: ApiKey) -> Tape | None:
+        tape = self._tapes.of(exchange_id)
+        return tape if tape is not None and tape.key_id == key.key_id else None
+
+    async def _of_others(
+        self, exchange_id: str, place: Place, request: web.BaseRequest, connection: ClientConnection
+    ) -> web.StreamResponse | None:
+        """None: no other proxy has it. Raises ApiError."""
+        key = presented(request, parse)
+        if _ID.fullmatch(exchange_id) is None or key is None:
+            return None
+        asked = request.headers.get(ASKED_HEADER)
+        found = await self._others.find(exchange_id, place.query, key, asked=asked)
+        if found is None or (place.number is not None and found.answer.status != 200):
+            if found is not None:
+                found.answer.close()
+            return None
+        try:
+            return await passed(found.answer, found.other, exchange_id, request, connection)
+        finally:
+            found.answer.close()
+
+
+def _found(tape: Tape, place: Place) -> int:
+    """Raises ApiError, in the format of the stream's dialect."""
+    try:
+        return place.on(tape)
+    except OverwrittenError:
+        refusal = errors.stream_overwritten()
+    except BeyondError as beyond:
+        message = f"after: this stream has {beyond.events} events so far"
+        refusal = errors.bad_request(message, param="after", code="invalid_value")
+    refusal.shape = tape.errors
+    raise refusal
+
+
+def _place(request: web.BaseRequest) -> Place:
+    """`Last-Event-ID` is what a client knows best; then the query. Raises ApiError."""
+    if LAST_EVENT in request.headers:
+        return Place(_number(LAST_EVENT, request.headers[LAST_EVENT]))
+    query = request.query
+    if "starting_after" in query:
+        text = query["starting_after"]
+        return Place(number=-1 if text == "-1" else _number("starting_after", text))
+    return Place(_number("after", query["after"]) if "after" in query else 0)
+
+
+def _number(name: str, text: str) -> int:
+    if _NUMBER.fullmatch(text) is None:
+        raise _not_a_number(name)
+    return int(text)
+
+
+def _not_a_number(name: str) -> ApiError:
+    return errors.bad_request(f"{name}: must be the number of the events that came", param=name, code="invalid_value")

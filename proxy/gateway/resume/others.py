@@ -1,0 +1,90 @@
+"""Asks the other processes of this machine, and the proxies of other machines, for a stream that is not in memory here.
+
+Invariants: they are asked with the client's own key, which they check themselves. A machine that is asked asks its own
+processes only, and these ask nobody. A slow one is not waited for longer than ASK_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from proxy.gateway.upstream.client import Answer, Provider, UpstreamClient
+from proxy.gateway.upstream.connection import UpstreamFailedError
+from proxy.metering.dialect import KeyHeader
+from proxy.settings import ProviderSettings, Timeouts
+
+# The head of an answer of a proxy nearby.
+ASK_S = 2.0
+ASKED_HEADER = "x-tokenweir-asked"
+"""of a request by another proxy"""
+MACHINE, PROCESS = "machine", "process"
+"""its value: of another machine, which does not know the processes here; of a process here"""
+PATH = "/v1/exchanges/"
+STREAM_PATH = "/stream"
+
+# A stream that is taken up may take as long as any.
+_TIMEOUTS = Timeouts(connect_s=ASK_S, first_byte_s=ASK_S, total_s=86_400.0)
+
+
+def other_at(url: str) -> Provider:
+    """A proxy at this address."""
+    return Provider.of(ProviderSettings(name="another proxy", base_url=url, timeouts=_TIMEOUTS), write_stall_s=ASK_S)
+
+
+def other_on(socket: str) -> Provider:
+    """A process that listens on this Unix socket."""
+    other = other_at("http://localhost")
+    other.origin = other.origin._replace(socket=socket)
+    return other
+
+
+class Found(NamedTuple):
+    """The answer of one that has the stream, or had it."""
+
+    answer: Answer
+    other: Provider
+
+
+class Others:
+    """Those who are asked."""
+
+    def __init__(
+        self, client: UpstreamClient, processes: Sequence[Provider], addresses: Callable[[], Iterable[str]]
+    ) -> None:
+        """`processes`: of this machine. `addresses`: of the proxies of other machines, at the moment."""
+        self._client = client
+        self._processes = processes
+        self._addresses = addresses
+
+    async def find(self, exchange_id: str, query: str, key: str, *, asked: str | None) -> Found | None:
+        """An answer that is no 404: a stream, rather than a refusal. The caller closes it. `asked`: by whom the request
+        is; None: by a client."""
+        path = f"{PATH}{exchange_id}{STREAM_PATH}?{query}"
+        more = f"Authorization: Bearer {key}\r\n{ASKED_HEADER}: "
+        found = None
+        if asked in (None, MACHINE):
+            found = await self._ask(self._processes, path, f"{more}{PROCESS}\r\n")
+        if found is None and asked is None:
+            machines = [other_at(address) for address in self._addresses()]
+            found = await self._ask(machines, path, f"{more}{MACHINE}\r\n")
+        return found
+
+    async def _ask(self, others: Sequence[Provider], path: str, more: str) -> Found | None:
+        answers = [one for one in await asyncio.gather(*(self._one(each, path, more) for each in others)) if one]
+        answers.sort(key=lambda one: one.answer.status)
+        for late in answers[1:]:
+            late.answer.close()
+        return answers[0] if answers else None
+
+    async def _one(self, other: Provider, path: str, more: str) -> Found | None:
+        try:
+            async with asyncio.timeout(ASK_S):
+                answer = await self._client.ask(other, other.get(path, KeyHeader.AUTHORIZATION, more))
+        except (UpstreamFailedError, TimeoutError):
+            return None
+        if answer.status not in (200, 400, 410):
+            answer.close()
+            return None
+        return Found(answer, other)
