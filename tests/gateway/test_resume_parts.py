@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.gateway.resume.places import after_events, after_number, blocks, boundary
-from proxy.gateway.resume.tape import BeyondError, OverwrittenError, Tape
+from proxy.gateway.resume.tape import EMPTY_BYTES, BeyondError, OverwrittenError, Tape
 from proxy.gateway.resume.tapes import Tapes
 from proxy.metering.refusal import OPENAI_ERRORS
 from proxy.metering.wire.sse import EventFramer
@@ -166,25 +166,33 @@ def test_an_event_longer_than_the_tape_is_not_held() -> None:
 
 
 async def test_of_too_many_bytes_the_oldest_go() -> None:
-    tapes = Tapes(bytes_max=100, total_bytes_max=250, kept_s=60)
+    tapes = Tapes(bytes_max=100, total_bytes_max=250 + 3 * EMPTY_BYTES, kept_s=60)
     running, ended, later = made(tapes, "running"), made(tapes, "ended"), made(tapes, "later")
     for one in (running, ended, later):
         one.add(b"data: %b\n\n" % (b"x" * 72))
     tapes.end(ended, whole=True, told=False)
-    assert tapes.size == 240
+    assert tapes.size == 240 + 3 * EMPTY_BYTES
     later.add(b"data: more\n\n")
     assert (tapes.of("ended"), tapes.of("running"), tapes.of("later")) == (None, running, later)
-    made(tapes, "another").add(b"data: %b\n\n" % (b"x" * 80))
+    more = made(tapes, "more")
+    more.add(b"data: %b\n\n" % (b"x" * 80))
     assert tapes.of("running") is None
     tapes.end(running, whole=True, told=False)
     assert tapes.of("running") is None
-    assert tapes.size == later.size + 88
+    assert tapes.size == later.size + more.size + 2 * EMPTY_BYTES
     tapes.close()
     assert tapes.size == 0
 
 
+def test_there_may_be_no_room_at_all() -> None:
+    tapes = Tapes(bytes_max=100, total_bytes_max=100, kept_s=60)
+    for name in "abc":
+        made(tapes, name).add(b"data: x\n\n")
+        assert (tapes.of(name), tapes.size) == (None, 0)
+
+
 async def test_it_is_kept_for_its_time() -> None:
-    tapes = Tapes(bytes_max=100, total_bytes_max=250, kept_s=0.05)
+    tapes = Tapes(bytes_max=100, total_bytes_max=1 << 20, kept_s=0.05)
     for name in ("one", "two"):
         made(tapes, name).add(b"data: x\n\n")
         tapes.end(tapes._running[name], whole=True, told=False)

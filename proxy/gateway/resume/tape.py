@@ -16,6 +16,8 @@ from proxy.metering.refusal import ErrorShape
 
 # Of a tape that is full; so that it is cut seldom.
 _LEFT = 0.75
+# What an empty tape takes in memory, about: without it, short streams would take more than they count for.
+EMPTY_BYTES = 2048
 
 
 class OverwrittenError(Exception):
@@ -67,6 +69,7 @@ class Tape:
         self._events_before = 0
         self._dropped = False
         self._waiting: set[asyncio.Future[None]] = set()
+        grew(self, EMPTY_BYTES)
 
     # -- written
 
@@ -90,7 +93,7 @@ class Tape:
         """Give its memory back: it cannot be read any more."""
         if not self._dropped:
             self._dropped = True
-            self._grew(self, -len(self._held))
+            self._grew(self, -EMPTY_BYTES - len(self._held))
             self._held = bytearray()
             self._wake()
 

@@ -26,7 +26,7 @@ class Tapes:
         self._ended: OrderedDict[str, tuple[Tape, float]] = OrderedDict()  # and when, first first
         self._timer: asyncio.TimerHandle | None = None
         self.size = 0
-        """bytes in memory"""
+        """bytes in memory, about"""
 
     def begin(
         self, exchange_id: str, key_id: str, *, content_type: str, errors: ErrorShape, heartbeat_s: float
@@ -64,10 +64,11 @@ class Tapes:
         self.size += size
         while self.size > self._total_bytes_max and size > 0:
             if self._ended:
-                _, (oldest, _) = self._ended.popitem(last=False)
+                self._ended.popitem(last=False)[1][0].drop()
+            elif self._running:
+                self._running.popitem(last=False)[1].drop()
             else:
-                _, oldest = self._running.popitem(last=False)
-            oldest.drop()
+                return  # the one that has just begun
 
     def _expire(self) -> None:
         self._timer = None
