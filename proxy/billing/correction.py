@@ -64,6 +64,8 @@ class CorrectionRequest(msgspec.Struct, frozen=True, kw_only=True):
     file_searches: int | None = None
     pages: int | None = None
     annotated_pages: int | None = None
+    cached_audio_tokens: int | None = None
+    cached_image_tokens: int | None = None
     charge_usd: int | None = None
     cost_usd: int | None = None
 
@@ -355,6 +357,10 @@ _PARTS = (
     ("image_completion_tokens", "completion_tokens"),
     ("unbilled_completion_tokens", "completion_tokens"),
     ("annotated_pages", "pages"),
+    ("cached_audio_tokens", "cached_tokens"),
+    ("cached_audio_tokens", "audio_prompt_tokens"),
+    ("cached_image_tokens", "cached_tokens"),
+    ("cached_image_tokens", "image_prompt_tokens"),
 )
 
 

@@ -93,6 +93,10 @@ class Rates(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """nUSD per 1,000 pages"""
     annotated_pages: int | None = None
     """likewise, instead of `pages`; None: as pages"""
+    cached_audio_input: int | None = None
+    """None: as cached_input"""
+    cached_image_input: int | None = None
+    """likewise"""
 
 
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -85,6 +85,10 @@ _PARTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "reasoning_exceeds_completion": (("reasoning_tokens",), "completion_tokens"),
     "audio_exceeds_completion": (("audio_completion_tokens",), "completion_tokens"),
     "image_exceeds_prompt": (("image_prompt_tokens",), "prompt_tokens"),
+    "cached_audio_exceeds_cached": (("cached_audio_tokens",), "cached_tokens"),
+    "cached_audio_exceeds_audio": (("cached_audio_tokens",), "audio_prompt_tokens"),
+    "cached_image_exceeds_cached": (("cached_image_tokens",), "cached_tokens"),
+    "cached_image_exceeds_image": (("cached_image_tokens",), "image_prompt_tokens"),
     "image_exceeds_completion": (("image_completion_tokens",), "completion_tokens"),
 }
 _ALL_PARTS = attrgetter(*{part for parts, _ in _PARTS.values() for part in parts})

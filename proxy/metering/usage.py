@@ -2,6 +2,7 @@
 
 Invariants: None is "not reported", 0 is "reported zero". Subsets: `cached_tokens`, `cache_write_tokens`,
 `audio_prompt_tokens`, `image_prompt_tokens` and `unbilled_prompt_tokens` are part of `prompt_tokens`,
+`cached_audio_tokens` and `cached_image_tokens` of `cached_tokens` and of the audio or image tokens,
 `cache_write_1h_tokens` of `cache_write_tokens`, `reasoning_tokens`, `audio_completion_tokens`,
 `image_completion_tokens` and `unbilled_completion_tokens` of `completion_tokens`, `annotated_pages` of `pages`.
 """
@@ -72,6 +73,10 @@ class Usage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """pages of documents that were read as images"""
     annotated_pages: int | None = None
     """those of them from which structured data was made"""
+    cached_audio_tokens: int | None = None
+    """audio tokens of the prompt that were read from the provider's cache"""
+    cached_image_tokens: int | None = None
+    """image tokens, likewise"""
 
     @property
     def reported_nothing(self) -> bool:

@@ -93,9 +93,15 @@ class RateSettings:
     audio_input: int | None = field(
         default=None, metadata=about(rate(), "audio tokens of the prompt", default="`input`")
     )
+    cached_audio_input: int | None = field(
+        default=None, metadata=about(rate(), "those of them that were read from the cache", default="`cached_input`")
+    )
     audio_output: int | None = field(default=None, metadata=about(rate(), "generated audio tokens", default="`output`"))
     image_input: int | None = field(
         default=None, metadata=about(rate(), "image tokens of the prompt", default="`input`")
+    )
+    cached_image_input: int | None = field(
+        default=None, metadata=about(rate(), "those of them that were read from the cache", default="`cached_input`")
     )
     image_output: int | None = field(default=None, metadata=about(rate(), "generated image tokens", default="`output`"))
     reasoning: int | None = field(

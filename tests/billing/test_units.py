@@ -38,7 +38,7 @@ FULL = replace(
     PLAIN, cache_write=5 * USD // 2, cache_write_1h=4 * USD, audio_input=40 * USD, audio_output=80 * USD,
     reasoning=3 * USD, image=USD // 25, audio_hour=36 * USD // 100, characters=15 * USD, searches=10 * USD,
     request=USD // 200, image_input=4 * USD, image_output=30 * USD, file_searches=5 * USD // 2,
-    pages=4 * USD, annotated_pages=5 * USD,
+    pages=4 * USD, annotated_pages=5 * USD, cached_audio_input=3 * USD // 10, cached_image_input=8 * USD // 100,
 )  # fmt: skip
 BILLS = st.sampled_from(BillableParts)
 SERVED = SERVICES | st.just(service_of("default", "standard", "global"))
@@ -56,6 +56,8 @@ PARTS = {
     "image_prompt_tokens": ("prompt_tokens", "image_input", "input"),
     "image_completion_tokens": ("completion_tokens", "image_output", "output"),
     "annotated_pages": ("pages", "annotated_pages", "pages"),
+    "cached_audio_tokens": ("cached_tokens", "cached_audio_input", "cached_input"),
+    "cached_image_tokens": ("cached_tokens", "cached_image_input", "cached_input"),
 }
 
 
@@ -67,6 +69,10 @@ PARTS = {
         (Usage(prompt_tokens=1_000_000, cache_write_tokens=400_000, cache_write_1h_tokens=100_000), "2.35"),
         (Usage(prompt_tokens=1_000_000, cached_tokens=500_000, cache_write_tokens=500_000), "1.35"),
         (Usage(prompt_tokens=1_000_000, audio_prompt_tokens=10_000), "2.38"),
+        # 100 fresh audio × 40 + 200 cached audio × 0.3 + 300 cached text × 0.2 + 400 text × 2
+        (Usage(1_000, 500, audio_prompt_tokens=300, cached_audio_tokens=200), "0.00492"),
+        (Usage(1_000, 500, image_prompt_tokens=300, cached_image_tokens=200), "0.001276"),
+        (Usage(1_000, 100, audio_prompt_tokens=50, cached_audio_tokens=900), "0.00183"),  # more parts than tokens
         (Usage(completion_tokens=1_000_000, reasoning_tokens=200_000), "7"),  # 0.8 × 8 + 0.2 × 3
         (Usage(completion_tokens=1_000_000, audio_completion_tokens=100_000), "15.2"),
         (Usage(prompt_tokens=1_000_000, image_prompt_tokens=500_000), "3"),
@@ -111,7 +117,10 @@ def test_it_is_the_exact_sum_rounded_once(
 @given(RATES, USAGES, st.sampled_from([BillableParts.EVERYTHING, BillableParts.PROMPT, BillableParts.OUTPUT]))
 def test_no_token_is_two_things(rates: Rates, usage: Usage, bills: BillableParts) -> None:
     units = {one.name: one.units for one in addends(rates, usage, bills)}
-    of_prompt = ("input", "cached_input", "cache_write", "cache_write_1h", "audio_input", "image_input")
+    of_prompt = (
+        "input", "cached_input", "cache_write", "cache_write_1h", "audio_input", "image_input", "cached_audio_input",
+        "cached_image_input",
+    )  # fmt: skip
     prompt = sum(units.get(name, 0) for name in of_prompt)
     output = sum(units.get(name, 0) for name in ("output", "reasoning", "audio_output", "image_output"))
     billed = [
@@ -167,7 +176,8 @@ def test_a_quote_is_an_upper_bound(price: Price, most: Usage, served_as: ServedA
 def test_a_quote_holds_what_the_dearest_part_would_cost(part: str) -> None:
     price = configured(replace(PLAIN, **{PARTS[part][1]: 100 * USD}))
     most = {"prompt_tokens": 10, "completion_tokens": 10}
-    usage = Usage(**most | {"cache_write_tokens": 10 if "1h" in part else 0, part: 10})
+    whole = PARTS[part][0]
+    usage = Usage(**most | ({whole: 10} if whole.startswith("cache") else {}) | {part: 10})
     assert quote(price, **most, nusd_max=1 << 62).nusd == charge(price, usage, BillableParts.EVERYTHING)
 
 

@@ -152,6 +152,13 @@ def test_it_is_done_when_every_candidate_is() -> None:
             Usage(9, None, 5, None, 14, audio_prompt_tokens=7),
             (),
         ),
+        (
+            counts(9, 5, cachedContentTokenCount=6)
+            | {"promptTokensDetails": [{"modality": "TEXT", "tokenCount": 2}, {"modality": "AUDIO", "tokenCount": 7}]}
+            | {"cacheTokensDetails": [{"modality": "TEXT", "tokenCount": 1}, {"modality": "AUDIO", "tokenCount": 5}]},
+            Usage(9, 6, 5, None, 14, audio_prompt_tokens=7, cached_audio_tokens=5),
+            (),
+        ),
         (counts(9, 5), Usage(9, None, 5, None, 14), ()),
         (counts(9, None, 7), Usage(9, None, 7, 7, 16), ()),
         (counts(9), Usage(9, None, None, None, 9), ()),

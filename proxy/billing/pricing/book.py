@@ -209,6 +209,8 @@ _LISTED: Sequence[tuple[str, str, int]] = (
     ("output_reasoning_mtok", "reasoning", 1),
     ("input_image_mtok", "image_input", 1),
     ("output_image_mtok", "image_output", 1),
+    ("cache_audio_read_mtok", "cached_audio_input", 1),
+    ("cache_image_read_mtok", "cached_image_input", 1),
     ("audio_hours", "audio_hour", 1),
     ("input_audio_hours", "audio_hour", 1),
     ("input_mchars", "characters", 1),

@@ -101,7 +101,7 @@ _RULE = "rule:"
 _PRICES = tuple(name for name in Rates.__struct_fields__ if name != "above_prompt_tokens")
 OF_TOKENS = (
     "input", "cached_input", "output", "cache_write", "cache_write_1h", "audio_input", "audio_output", "reasoning",
-    "image_input", "image_output",
+    "image_input", "image_output", "cached_audio_input", "cached_image_input",
 )  # fmt: skip
 """the prices of tokens in `Rates`"""
 
@@ -136,8 +136,11 @@ def _charged(rates: Rates, usage: Usage, bills: BillableParts) -> int:
 
 def _prompt(rates: Rates, usage: Usage) -> int:
     """The price of the prompt and of other input, in PARTS_PER_NUSD, as everything below."""
-    fresh, cached, written, hour, audio, image = _prompt_tokens(usage)
+    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage)
     tokens = fresh * rates.input + cached * rates.cached_input
+    if cached_audio or cached_image:
+        tokens += cached_audio * _or(rates.cached_audio_input, rates.cached_input)
+        tokens += cached_image * _or(rates.cached_image_input, rates.cached_input)
     if written or hour:
         write = _or(rates.cache_write, rates.input)
         tokens += written * write + hour * _or(rates.cache_write_1h, write)
@@ -174,22 +177,30 @@ def _output(rates: Rates, usage: Usage) -> int:
     return parts + usage.searches * (rates.searches or 0) * PER_THOUSAND if usage.searches else parts
 
 
-def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int, int]:
+def _prompt_tokens(usage: Usage) -> tuple[int, int, int, int, int, int, int, int]:
     """The billed prompt tokens as disjoint kinds: plain, cached, written to the cache, written for an hour, audio,
-    image.
+    image, cached audio, cached images.
 
     A token has one kind, and the kinds never add up to more than the prompt, even if the provider reports more. The
-    precedence is: unbilled, cached, written, audio, image.
+    precedence is: unbilled, cached, written, audio, image. How much of the audio and the images is cached is known only
+    if it is reported.
     """
     prompt = _billed(usage.prompt_tokens, usage.unbilled_prompt_tokens)
     cached = min(usage.cached_tokens or 0, prompt)
-    if not usage.cache_write_tokens and not usage.audio_prompt_tokens and not usage.image_prompt_tokens:
-        return prompt - cached, cached, 0, 0, 0, 0
-    written = min(usage.cache_write_tokens or 0, prompt - cached)
+    if not (
+        usage.cache_write_tokens or usage.audio_prompt_tokens or usage.image_prompt_tokens
+        or usage.cached_audio_tokens or usage.cached_image_tokens
+    ):  # fmt: skip
+        return prompt - cached, cached, 0, 0, 0, 0, 0, 0
+    cached_audio = min(usage.cached_audio_tokens or 0, cached)
+    cached_image = min(usage.cached_image_tokens or 0, cached - cached_audio)
+    left = prompt - cached
+    written = min(usage.cache_write_tokens or 0, left)
     hour = min(usage.cache_write_1h_tokens or 0, written)
-    audio = min(usage.audio_prompt_tokens or 0, prompt - cached - written)
-    image = min(usage.image_prompt_tokens or 0, prompt - cached - written - audio)
-    return prompt - cached - written - audio - image, cached, written - hour, hour, audio, image
+    audio = min(max(0, (usage.audio_prompt_tokens or 0) - cached_audio), left - written)
+    image = min(max(0, (usage.image_prompt_tokens or 0) - cached_image), left - written - audio)
+    plain = left - written - audio - image
+    return plain, cached - cached_audio - cached_image, written - hour, hour, audio, image, cached_audio, cached_image
 
 
 def _pages(usage: Usage) -> tuple[int, int]:
@@ -232,7 +243,7 @@ class Addend(NamedTuple):
 
 def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
     """The addends of `charge`, for display: everything that was used and has a price."""
-    fresh, cached, written, hour, audio, image = _prompt_tokens(usage)
+    fresh, cached, written, hour, audio, image, cached_audio, cached_image = _prompt_tokens(usage)
     plain, reasoning, output_audio, output_image = _output_tokens(usage)
     plain_pages, annotated = _pages(usage)
     write = _or(rates.cache_write, rates.input)
@@ -243,6 +254,8 @@ def addends(rates: Rates, usage: Usage, bills: BillableParts) -> list[Addend]:
         ("cache_write_1h", hour, _or(rates.cache_write_1h, write), PER_MILLION),
         ("audio_input", audio, _or(rates.audio_input, rates.input), PER_MILLION),
         ("image_input", image, _or(rates.image_input, rates.input), PER_MILLION),
+        ("cached_audio_input", cached_audio, _or(rates.cached_audio_input, rates.cached_input), PER_MILLION),
+        ("cached_image_input", cached_image, _or(rates.cached_image_input, rates.cached_input), PER_MILLION),
         ("audio_hour", usage.audio_ms, rates.audio_hour, PER_HOUR_OF_MS),
         ("characters", usage.characters, rates.characters, PER_MILLION),
         ("pages", plain_pages, rates.pages, PER_THOUSAND),
@@ -291,7 +304,7 @@ def _dearest(rates: Rates) -> tuple[int, int, int]:
     """The highest price of a prompt token and of an output token, and the price of a request without tokens."""
     prompt = max(
         rates.input, rates.cached_input, rates.cache_write or 0, rates.cache_write_1h or 0, rates.audio_input or 0,
-        rates.image_input or 0,
+        rates.image_input or 0, rates.cached_audio_input or 0, rates.cached_image_input or 0,
     )  # fmt: skip
     output = max(rates.output, rates.reasoning or 0, rates.audio_output or 0, rates.image_output or 0)
     return prompt * PER_MILLION, output * PER_MILLION, _prompt(rates, NO_USAGE) + _output(rates, NO_USAGE)

@@ -23,13 +23,12 @@ _reported = UsageReader(
     reasoning_tokens="thoughtsTokenCount",
     total_tokens="totalTokenCount",
 )
-# Parts by modality, as a name or by its number. Videos and documents cost what text does; cached audio has a price of
-# its own, which is not read yet.
+# Parts by modality, as a name or by its number. Videos and documents cost what text does.
 _TEXT, _IMAGE, _AUDIO, _SEEN = "TEXT 1", "IMAGE 2", "AUDIO 4", "VIDEO 3 DOCUMENT 5"
 _PARTS = " ".join((
     each("promptTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
     each("promptTokenDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
-    each("cacheTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN}"),
+    each("cacheTokensDetails", f"{_TEXT} {_IMAGE} {_SEEN} {_AUDIO}"),
     each("candidatesTokensDetails", f"{_TEXT} {_IMAGE} {_AUDIO}"),
     "toolUsePromptTokenCount toolUsePromptTokensDetails",
 ))  # fmt: skip
@@ -48,7 +47,7 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
     try:
         asked = raw.get("promptTokensDetails")
         prompt = _parts(raw.get("promptTokenDetails") if asked is None else asked)  # so in answers of embeddings
-        made = _parts(raw.get("candidatesTokensDetails"))
+        made, cached = _parts(raw.get("candidatesTokensDetails")), _parts(raw.get("cacheTokensDetails"))
         return structs.replace(
             usage,
             prompt_tokens=_sum(usage.prompt_tokens, count(raw.get("toolUsePromptTokenCount"))),
@@ -57,6 +56,8 @@ def usage_of(raw: dict[str, Any]) -> Usage | None:
             audio_completion_tokens=made.get("AUDIO"),
             image_prompt_tokens=prompt.get("IMAGE"),
             image_completion_tokens=made.get("IMAGE"),
+            cached_audio_tokens=cached.get("AUDIO"),
+            cached_image_tokens=cached.get("IMAGE"),
         )
     except ValueError:
         return None
