@@ -48,6 +48,8 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     """the request may be answered before the answer is generated"""
     continues: str | None = None
     """the id of a stored answer that it goes on with"""
+    context_tokens: int | None = None
+    """tokens of the prompt beside `prompt`, of a conversation that the provider keeps; None: `prompt` is all of it"""
 
 
 class Upload(msgspec.Struct, frozen=True, gc=False):

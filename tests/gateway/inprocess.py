@@ -21,6 +21,7 @@ from proxy.foundation.outage import Outage, OutageLog
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.background.polling import Pace
 from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.ports import LeasedSlot, Ports, Reserve
 from proxy.gateway.responses.handler import ResponsesHandler
@@ -199,9 +200,10 @@ async def gateway(
     ports = Ports(outbox, upstream, Estimator(), Metrics(), time.time, unlimited, Unclaimed(), owners, tapes=tapes)
     running = ExchangeOwners()
     background = BackgroundExchanges(ports, running, pace)
+    models = Models({"electron": route}, lambda _name: None)
+    opener = ExchangeOpener(keys=keys or Everybody(), models=models, ports=ports, reserve=Reserve(4096, 1 << 40, 402))
     handler = ProxyHandler(
-        keys=keys or Everybody(), models=Models({"electron": route}, lambda _name: None), ports=ports,
-        reserve=Reserve(4096, 1 << 40, 402), request_bytes_max=1 << 20, closed=lambda: None,
+        keys=keys or Everybody(), opener=opener, ports=ports, request_bytes_max=1 << 20, closed=lambda: None,
         background=background, owners=running,
     )  # fmt: skip
     routes = Routes()

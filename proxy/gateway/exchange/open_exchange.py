@@ -27,7 +27,7 @@ from proxy.gateway.upstream.client import Answer
 from proxy.gateway.upstream.routing import Route
 from proxy.http.errors import JSON_TYPE
 from proxy.metering.answer_cost.edit import Cost
-from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, is_estimated, reading
+from proxy.metering.estimator.estimate import REFERENCED, TOKENIZED, Estimator, is_estimated, reading
 from proxy.metering.metered import Metered
 from proxy.metering.profile import Counted, Profile
 from proxy.metering.request import RequestFacts
@@ -41,6 +41,12 @@ _UNSEEN = Evidence()
 def model_key(provider: str, upstream_model: str) -> str:
     """The estimator's key of a model."""
     return f"{provider}/{upstream_model}"
+
+
+def prompt_tokens(estimator: Estimator, route: Route, facts: RequestFacts) -> int:
+    """The estimate of the prompt at this provider."""
+    key = model_key(route.provider.settings.name, route.upstream_model)
+    return estimator.prompt_tokens(key, facts.prompt) + (facts.context_tokens or 0)
 
 
 def outcome_of(end: End, metered: Metered | None, *, status: int | None = None) -> Outcome:
@@ -136,14 +142,13 @@ class OpenExchange:
         self._facts.prompt.text.drop()
 
     def _reassigned(self, route: Route, attempt: Attempt) -> Opened:
-        name, free = route.provider.settings.name, self.opened.price is FREE
-        key = model_key(name, route.upstream_model)
+        free = self.opened.price is FREE
         return structs.replace(
             self.opened,
-            provider=name,
+            provider=route.provider.settings.name,
             upstream_model=route.upstream_model,
             cost=FREE if free else route.prices(self.opened.started_at, self._payer)[1],
-            prompt_tokens_estimate=0 if free else self._ports.estimator.prompt_tokens(key, self._facts.prompt),
+            prompt_tokens_estimate=0 if free else prompt_tokens(self._ports.estimator, route, self._facts),
             bill=route.provider.settings.bill,
             attempts=(*self.opened.attempts, attempt),
         )

@@ -19,6 +19,7 @@ from proxy.foundation.tasks import Tasks
 from proxy.gateway.background.exchanges import BackgroundExchanges
 from proxy.gateway.batches.routes import add_to as add_object_routes
 from proxy.gateway.exchange.handler import ProxyHandler
+from proxy.gateway.exchange.opener import ExchangeOpener
 from proxy.gateway.exchange.running import ExchangeOwners
 from proxy.gateway.models.catalogue import Catalogue
 from proxy.gateway.models.fetched_lists import FetchedLists
@@ -325,9 +326,8 @@ class Proxy:
         )  # fmt: skip
         handler = ProxyHandler(
             keys=self._keyring,
-            models=self._models,
+            opener=ExchangeOpener(keys=self._keyring, models=self._models, ports=ports, reserve=self._reserve),
             ports=ports,
-            reserve=self._reserve,
             request_bytes_max=settings.request_bytes_max,
             closed=lambda: self._refusing,
             background=background,

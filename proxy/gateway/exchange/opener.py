@@ -1,0 +1,237 @@
+"""Opens exchanges: route, price, limits, outbox. Whatever asks a provider for something that is billed comes by here.
+
+Invariant: what is refused leaves no entry, and holds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from random import random
+from time import monotonic
+from typing import Any, TypeVar
+
+from proxy.billing.keys import ApiKey
+from proxy.billing.limits import Scope, limit_counters
+from proxy.billing.pricing.prices import can_quote
+from proxy.billing.pricing.quote import Quote, completion_tokens, completion_tokens_bound, quote
+from proxy.billing.pricing.rules import Payer
+from proxy.billing.record import Opened, Price
+from proxy.billing.reservation import Denied
+from proxy.billing.response_owner import ResponseOwner
+from proxy.gateway.authentication import Authenticator
+from proxy.gateway.exchange.answer_record import FREE
+from proxy.gateway.exchange.open_exchange import OpenExchange, prompt_tokens
+from proxy.gateway.exchange.rate_limits import refusal
+from proxy.gateway.ports import LeasedSlot, OutboxFullError, Ports, Reservation, Reserve
+from proxy.gateway.upstream.routing import Models, Route, by_health, only_at, supporting
+from proxy.http import errors
+from proxy.metering.dialect import Dialect
+from proxy.metering.file_ids import file_ids
+from proxy.metering.request import InvalidField, RequestFacts
+
+NOTHING_HELD = Quote(0, 0)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The prices and limits of an exchange, fixed at admission."""
+
+    at: float
+    """Unix seconds"""
+    price: Price | None
+    cost: Price | None
+    prompt_tokens: int
+    payer: Payer
+
+
+class ExchangeOpener:
+    """Admits requests of authenticated keys."""
+
+    def __init__(self, *, keys: Authenticator, models: Models, ports: Ports, reserve: Reserve) -> None:
+        self._keys = keys
+        self._models = models
+        self._ports = ports
+        self._reserve = reserve
+
+    def routed(self, model: str, key: ApiKey, dialect: Dialect) -> Route:
+        """The providers of a model that speak the dialect. Raises ApiError."""
+        route = self._models.route(model)
+        if route is None:
+            raise errors.unknown_model(model)
+        if not key.allows(model):
+            raise errors.model_not_allowed(model)
+        speaks = supporting(route, dialect)
+        if speaks is None:
+            raise errors.unsupported_dialect(model, dialect.endpoint)
+        return speaks
+
+    async def _previous(self, response_id: str, key: ApiKey) -> ResponseOwner:
+        """Who made the response that a request goes on with: its provider alone has it. Raises ApiError."""
+        try:
+            owner = await self._ports.owners.owner(response_id)
+        except OSError:
+            raise errors.responses_unknown() from None
+        if owner is None or not owner.shares_with(key):
+            raise errors.unknown_previous_response(response_id)
+        return owner
+
+    async def pinned(
+        self, route: Route, facts: RequestFacts, document: dict[str, Any], dialect: Dialect, key: ApiKey
+    ) -> Route:
+        """The provider that has what the request names: an earlier response, files. Raises ApiError: it is not the
+        key's."""
+        if facts.continues is not None:
+            route = only_at(route, (await self._previous(facts.continues, key)).provider)
+        return await self.with_files(route, document, dialect, key)
+
+    async def with_files(self, route: Route, document: dict[str, Any], dialect: Dialect, key: ApiKey) -> Route:
+        """The provider that has the files which the document names. Raises ApiError: one is not the key's."""
+        named = file_ids(document) if dialect.names_files else set()
+        if not named or self._ports.files is None:
+            return route
+        provider, *others = await self._ports.files(key, named)
+        there = only_at(route, provider)
+        if others or there.provider.settings.name != provider:
+            message = "file_id: the files must all be at a provider of the model"
+            raise errors.bad_request(message, param="file_id", code="file_elsewhere")
+        return there
+
+    def arranged(self, route: Route, model: str) -> Route:
+        """Those that are well, in the order in which they are asked. Raises ApiError: nobody can be asked now."""
+        if not route.others:
+            return route  # whatever is known of its health
+        found = by_health(route, monotonic(), random)
+        if not isinstance(found, Route):
+            raise errors.no_provider(model, retry_after_s=ceil(found))
+        return found
+
+    async def admitted(
+        self,
+        made: str,
+        dialect: Dialect,
+        key: ApiKey,
+        facts: RequestFacts,
+        route: Route,
+        received_at: float,
+        scopes: Sequence[Scope] | None = None,
+    ) -> OpenExchange:
+        """Held at every level, and open. `scopes`: the levels that limit it; None: those of the key. Raises ApiError: a
+        limit is reached, or there is no room."""
+        terms = self._terms(dialect, key, facts, route)
+        reservation = await self._reserved(
+            made, key, facts, route, terms, self._keys.scopes(key) if scopes is None else scopes
+        )
+        try:
+            opened, slot, durable = self._open(made, dialect, key, facts, route, terms, reservation)
+        except BaseException:
+            reservation.close(0, 0)
+            raise
+        return OpenExchange(
+            opened, slot, self._ports,
+            facts=facts, started_at=received_at, reservation=reservation, durable=durable,
+            route=route, payer=terms.payer,
+        )  # fmt: skip
+
+    def _terms(self, dialect: Dialect, key: ApiKey, facts: RequestFacts, route: Route) -> Terms:
+        """What it may come to, at today's prices."""
+        now = self._ports.unix_time()
+        payer = self._keys.payer(key)
+        if dialect.free:
+            return Terms(now, FREE, FREE, 0, payer)
+        price, cost = route.prices(now, payer)
+        if dialect.free_unpriced:
+            price, cost = price or FREE, cost or FREE
+        return Terms(now, price, cost, prompt_tokens(self._ports.estimator, route, facts), payer)
+
+    async def _reserved(
+        self, made: str, key: ApiKey, facts: RequestFacts, route: Route, terms: Terms, scopes: Sequence[Scope]
+    ) -> Reservation:
+        """Raises ApiError: a limit is reached."""
+        price = terms.price
+        doubtful = price is None or price.lacking or not price.tiers
+        if doubtful and any(scope.limits.spends for scope in scopes) and not _can_quote(price, facts):
+            raise errors.model_unpriced(facts.model)
+        held = self._quote(facts, route, terms) if scopes and terms.price is not FREE else NOTHING_HELD
+        found = await self._ports.admission.admit(key, scopes, made, nusd=held.nusd, tokens=held.tokens)
+        if isinstance(found, Denied):
+            limits = tuple(gate for scope in scopes for gate in limit_counters(scope, terms.at))
+            raise refusal(found, limits, exceeded_status=self._reserve.exceeded_status)
+        return found
+
+    def _quote(self, facts: RequestFacts, route: Route, terms: Terms) -> Quote:
+        completion = completion_tokens(
+            requested=facts.completion_tokens_max,
+            n=facts.n,
+            default=self._reserve.completion_tokens,
+            model_max=route.completion_tokens_max,
+        )
+        nusd_max = self._reserve.nusd_max
+        return quote(
+            terms.price,
+            prompt_tokens=terms.prompt_tokens,
+            completion_tokens=completion,
+            nusd_max=nusd_max,
+            units=facts.asked,
+            asked=facts.served_as,
+        )
+
+    def _open(
+        self,
+        made: str,
+        dialect: Dialect,
+        key: ApiKey,
+        facts: RequestFacts,
+        route: Route,
+        terms: Terms,
+        reservation: Reservation,
+    ) -> tuple[Opened, LeasedSlot, asyncio.Future[None] | None]:
+        """In the outbox. Raises ApiError."""
+        outbox = self._ports.outbox
+        try:
+            slot = outbox.claim(made)
+        except OutboxFullError as full:
+            raise errors.overloaded(str(full), code="not_accepting") from None
+        try:
+            opened = Opened(
+                exchange_id=made,
+                key_id=key.key_id,
+                key_alias=key.alias,
+                provider=route.provider.settings.name,
+                model=facts.model,
+                upstream_model=route.upstream_model,
+                endpoint=dialect.endpoint,
+                streamed=facts.streamed,
+                started_at=reservation.hold.at or terms.at,  # in the windows that it was admitted in
+                price=terms.price,
+                cost=terms.cost,
+                prompt_tokens_estimate=terms.prompt_tokens,
+                completion_tokens_max=completion_tokens_bound(
+                    requested=facts.completion_tokens_max, n=facts.n, model_max=route.completion_tokens_max
+                ),
+                slot=slot.index,
+                bill=route.provider.settings.bill,
+                held_usd=reservation.hold.nusd if reservation.spends else None,
+            )
+            return opened, slot, outbox.begin(opened)
+        except BaseException as failure:
+            slot.release()
+            if isinstance(failure, OutboxFullError):
+                raise errors.overloaded(str(failure), code="not_accepting") from None
+            raise
+
+
+def _can_quote(price: Price | None, facts: RequestFacts) -> bool:
+    return price is not None and can_quote(price, facts.asked, generates=facts.completion_tokens_max != 0)
+
+
+def checked(read: Callable[..., T], *arguments: Any) -> T:
+    """What it reads of the request. Raises ApiError."""
+    try:
+        return read(*arguments)
+    except InvalidField as refusal:
+        raise errors.bad_request(str(refusal), param=refusal.param, code="invalid_value") from None
